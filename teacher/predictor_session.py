@@ -132,9 +132,10 @@ class PredictorSession:
             raise RetryableError(f"no shared memory for the request: {error}") from error
         number, job = next(self._numbers), _Job(record, Results())
         with self._lock:
-            if not self._ended:
-                self._jobs[number] = job
-        if number not in self._jobs:
+            ended = self._ended
+            if not ended:
+                self._jobs[number] = job  # from now on whoever ends it gives its memory back
+        if ended:
             self._free(job)
             raise RetryableError("the predictor is restarting")
         refs = jobs.refs_to_json(requests[0].inputs, places)

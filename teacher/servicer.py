@@ -12,10 +12,11 @@ from .. import __version__
 from ..errors import EdlError
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
-from ..proto.arena import Arena, ArrayRef
+from ..proto.arena import Arena
 from .access_log import UNLOGGED, Entry
 from .identity import Identity
 from .in_thread import in_thread
+from .inputs_record import InputsRecord
 from .labeller import Labeller
 from .predictor_session import Answer
 from .shared_memory.outputs import places_of, put
@@ -170,7 +171,7 @@ class Servicer:
         visitor: Visitor,
         deadline_s: float | None = None,
         entry: Entry = UNLOGGED,
-        refs: tuple[ArrayRef, ...] | None = None,
+        record: InputsRecord | None = None,
     ) -> _T:
         """Label one batch; in an event loop, which it does not hold up.
 
@@ -182,8 +183,7 @@ class Servicer:
             deadline_s: of the call, on the monotonic clock: after that it is not computed; None:
                 at any time. The request may name an earlier one.
             entry: of the access log.
-            refs: where the inputs lie in `memory_of_inputs`, not to be freed before it returns;
-                None: elsewhere.
+            record: the inputs in `memory_of_inputs`; None: they lie elsewhere.
         """
         with self._traffic.request(), self._statistics.request() as stages:
             reading = Reading(self.memory, visitor)
@@ -196,7 +196,11 @@ class Servicer:
             places = places_of(request)
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
             stages.read()
-            answer = await _taken(self._labeller.submit(request.inputs, wanted, deadline_s, refs))
+            refs = None if record is None else record.refs
+            labels = self._labeller.submit(request.inputs, wanted, deadline_s, refs)
+            if record is not None:
+                record.submitted(labels)
+            answer = await _taken(labels)
             try:
                 reading.check()
                 samples = len(next(iter(request.inputs.values())))

@@ -13,6 +13,7 @@ from .wanted import Wanted
 
 #: The only version of a model that a teacher serves; a request may also leave it open.
 MODEL_VERSION = "1"
+_MOST_US = 86_400_000_000
 
 
 def check_model(name: str, version: str, served: str) -> None:
@@ -56,6 +57,9 @@ def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> fl
         call_s: the deadline of the call that it came by; the earlier one counts.
         now_s: when it came.
 
+    Returns:
+        At most a day from now, so that everything that waits can wait for it.
+
     Raises:
         RequestRefused: `timeout` is no such number.
     """
@@ -64,9 +68,9 @@ def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> fl
         raise RequestRefused(
             f"the parameter 'timeout' is a whole number of microseconds, not {timeout_us!r:.40}"
         )
-    if not timeout_us:
-        return call_s
-    own_s = now_s + timeout_us / 1e6
+    if not timeout_us and call_s is None:
+        return None
+    own_s = now_s + min(timeout_us or _MOST_US, _MOST_US) / 1e6
     return own_s if call_s is None else min(own_s, call_s)
 
 

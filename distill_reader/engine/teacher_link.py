@@ -128,8 +128,15 @@ class TeacherLink:
         with self._lock:
             self._unfinished += 1
             if self._unfinished > self._senders:
-                self._senders += 1
-                self._thread(self._work, "sender")
+                try:
+                    self._thread(self._work, "sender")
+                except RuntimeError as error:  # the system starts none
+                    if not self._senders:
+                        self._unfinished -= 1
+                        self.post(self, Broke(job, _told(error)))
+                        return
+                else:
+                    self._senders += 1
         self._jobs.put(job)
 
     def pause_no_more(self) -> None:
@@ -219,11 +226,11 @@ class TeacherLink:
                 outcome: Outcome = self._request(job)
             except Exception as error:
                 outcome = Broke(job, _told(error))
-            with self._lock:
-                self._unfinished -= 1
             self.post(self, outcome)
             del job, outcome  # not to be held until the next one
             self._open_connection()
+            with self._lock:  # from now on it takes another one
+                self._unfinished -= 1
 
     def _request(self, job: Job) -> Done:
         client = self._client
@@ -263,13 +270,9 @@ class TeacherLink:
 
     def _open_connection(self) -> None:
         """Have requests go without a thread from now on, as far as they can."""
-        transport, client = self._transport, self._client
-        if transport is None or not transport.wants_connection:
-            return
-        transport.wants_connection = False
-        assert isinstance(client, OipGrpcClient)
-        if (connection := client.connect(self.batches)) is not None:
-            transport.add(connection)
+        if (transport := self._transport) is not None:
+            assert isinstance(self._client, OipGrpcClient)
+            transport.open(partial(self._client.connect, self.batches))
 
     def _checked(
         self,

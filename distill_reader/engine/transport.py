@@ -49,7 +49,7 @@ class Transport:
         again: given each job that has to be asked by a thread.
 
     Attributes:
-        wants_connection: there was none with room for a request; any thread may `add` one.
+        wants_connection: there was none with room for a request.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Transport:
         self._connections: dict[Connection, dict[int, Asked]] = {}
         self._lock = threading.Lock()
         self._added: deque[Connection] = deque()  # and not used yet
+        self._is_opening = False
         self._closed = False
 
     def ask(self, job: Job, wording: Wording, timeout_s: float) -> bool:
@@ -90,13 +91,27 @@ class Transport:
         self._connections[connection][job.request] = asked
         return True
 
-    def add(self, connection: Connection) -> None:
-        """Use a connection that was opened; any thread may add one."""
+    def open(self, connect: Callable[[], Connection | None]) -> None:
+        """Have one more connection where one is wanted; any thread may, and one at a time does.
+
+        Args:
+            connect: opens one, or says that there is none now.
+        """
         with self._lock:
-            if not self._closed:
-                self._added.append(connection)
+            if self._closed or self._is_opening or self._added or not self.wants_connection:
                 return
-        connection.close()
+            self._is_opening = True
+        connection = None
+        try:
+            connection = connect()
+        finally:
+            with self._lock:
+                self._is_opening = False
+                if connection is not None and not self._closed:
+                    self._added.append(connection)
+                    connection = None
+        if connection is not None:
+            connection.close()
 
     def look(self, now: float) -> None:
         """Time goes by: an answer that is late may not come any more."""
@@ -133,7 +148,9 @@ class Transport:
         try:
             connection.send()
         except OSError:
-            self._drop(connection)
+            self._hear(connection)  # what was answered before it ended
+            if connection in self._connections:
+                self._drop(connection)
             return
         again = partial(self._send, connection) if connection.waits_to_send else None
         self._inbox.watch_room(connection, again)

@@ -114,7 +114,10 @@ class OipGrpcClient:
         Returns:
             None where there is none now: requests go by `infer`.
         """
-        if not self._fallback.is_over(time.monotonic()) or (offered := self._offered()) is None:
+        if not self._fallback.is_over(time.monotonic()):
+            return None
+        if (offered := self._offered()) is None:
+            self._fallback = self._fallback.failed(time.monotonic())
             return None
         unix = arena is not None and bool(offered.unix_name)
         for by_unix in (True, False) if unix else (False,):

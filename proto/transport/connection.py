@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 
 from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
 from ..clients.client import Answer, Request
-from ..datatypes import Array, datatype_of, to_bytes
+from ..datatypes import Array, datatype_of, from_bytes, to_bytes
 from ..lent_arena import Lent, LentArena
 from ..stacked import pieces_of
 from . import frames, offer
@@ -188,30 +189,34 @@ class Connection:
         Returns:
             False where it cannot go over this transport.
         """
-        if any(one.dtype.hasobject or not one.ndim for one in request.inputs.values()):
+        inputs = request.inputs
+        if any(one.dtype.hasobject or not one.ndim for one in inputs.values()):
             return False
-        places = lent if self.in_memory and len(lent) == len(request.inputs) else {}
+        places = lent if self.in_memory and len(lent) == len(inputs) else {}
+        sent = _Sent(request, in_memory=bool(places))
         try:
-            self._open(request, in_memory=bool(places))
-            head = frames.head_of([one.shape for one in request.inputs.values()])
-            rows = next(iter(request.inputs.values())).shape[0]
-            sent = _Sent(request, in_memory=bool(places))
+            opened = self._opening(request, in_memory=bool(places))
+            head = frames.head_of([one.shape for one in inputs.values()])
+            rows = next(iter(inputs.values())).shape[0]
             if places:
-                head += b"".join(frames.PLACE.pack(*places[name]) for name in request.inputs)
-                header = Header(
-                    frames.REQUEST, frames.IN_MEMORY, len(head), rows, number, 0, timeout_s
-                )
-                self._unsent.append(memoryview(header.pack() + head))
+                head += b"".join(frames.PLACE.pack(*places[name]) for name in inputs)
+                data, flags = [], frames.IN_MEMORY
                 sent.current = True  # the teacher looks
             else:
-                data = [to_bytes(p) for one in request.inputs.values() for p in pieces_of(one)]
-                nbytes = sum(map(len, data))
-                header = Header(frames.REQUEST, 0, len(head), rows, number, nbytes, timeout_s)
-                self._unsent.append(memoryview(header.pack() + head))
-                self._unsent += [one for one in data if len(one)]
-                self._unsent.append(partial(_all_out, sent))
-        except WireError:  # it cannot be sent by anything
+                data = [to_bytes(p) for one in inputs.values() for p in pieces_of(one)]
+                flags = 0
+            nbytes = sum(map(len, data))
+            header = Header(frames.REQUEST, flags, len(head), rows, number, nbytes, timeout_s)
+            first = header.pack() + head
+        except (WireError, struct.error):  # there is no frame for it
             return False
+        if opened is not None:
+            self._kind, frame = opened
+            self._unsent.append(memoryview(frame))
+        self._unsent.append(memoryview(first))
+        self._unsent += [one for one in data if len(one)]
+        if not places:
+            self._unsent.append(partial(_all_out, sent))
         self._sent[number] = sent
         return True
 
@@ -237,14 +242,27 @@ class Connection:
                     self._unsent[0] = first[taken:]
 
     def hear(self) -> list[Heard]:
-        """What has come for requests; raises OSError or WireError once nothing more can come."""
+        """What has come for requests.
+
+        Raises:
+            OSError: nothing more can come, and what came has been given.
+            WireError: what comes is no word of a teacher that works.
+        """
         heard: list[Heard] = []
-        for _ in range(_RECEIVES):
+        receives = 0
+        while receives < _RECEIVES or self._has_read_ahead:
+            receives += 1
             try:
                 count = self._receive()
             except _WOULD_WAIT:
                 break
+            except OSError:
+                if heard:
+                    break  # the next call raises it again
+                raise
             if not count:
+                if heard:
+                    break
                 raise ConnectionResetError("the teacher has closed the connection")
             while (one := self._step()) is not None:
                 heard += one
@@ -261,17 +279,35 @@ class Connection:
         self._unsent.clear()
         self._socket.close()
 
+    @property
+    def _has_read_ahead(self) -> bool:
+        """Whether TLS has more that came, of which the socket says nothing."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
     # --- sending
 
-    def _open(self, request: Request, *, in_memory: bool) -> None:
-        """Fix what the following requests have in common, where it is not fixed yet."""
+    def _opening(
+        self, request: Request, *, in_memory: bool
+    ) -> tuple[tuple[Any, ...], bytes] | None:
+        """What fixes all that requests like this one have in common, and the frame that says so.
+
+        Returns:
+            None: it is fixed.
+
+        Raises:
+            WireError: there is no such frame.
+        """
         arena = self._arena if in_memory else None
         nbytes = 0 if arena is None else arena.size_bytes
         inputs = tuple((name, one.dtype, one.ndim) for name, one in request.inputs.items())
         caller = request.request_id.rpartition("#")[0]
         kind = (inputs, nbytes, caller, *request[1:2], *request[3:5])
         if kind == self._kind:
-            return
+            return None
+        if not 1 <= len(inputs) <= frames.MAX_ARRAYS:
+            raise WireError(f"a request with {len(inputs)} inputs")
+        if any(ndim > frames.MAX_NDIM for _, _, ndim in inputs):
+            raise WireError(f"an input with more than {frames.MAX_NDIM} dimensions")
         tensors = tuple(Tensor(n, datatype_of(dtype), ndim) for n, dtype, ndim in inputs)
         opened = Opened(
             self._model,
@@ -283,8 +319,7 @@ class Connection:
             nbytes,
             caller,
         )
-        self._unsent.append(memoryview(opened.frame()))
-        self._kind = kind
+        return kind, opened.frame()
 
     def _send_some(self) -> int:
         if self._encrypted:
@@ -320,11 +355,8 @@ class Connection:
             if have < frames.HEADER.size:
                 return None
             header = Header.unpack(self._staging[self._begin : self._end])
-            if header.nbytes > _MAX_BYTES or header.kind in (frames.OPEN, frames.REQUEST):
-                raise WireError(f"no teacher sends a frame of kind {header.kind} like this")
+            self._check(header)  # before there is memory for it
             if have < frames.HEADER.size + header.head_bytes:
-                if frames.HEADER.size + header.head_bytes > _STAGING_BYTES:
-                    raise WireError("a frame with too long a head")
                 return None
             self._begin += frames.HEADER.size
             self._head = bytes(self._staging[self._begin : self._begin + header.head_bytes])
@@ -340,27 +372,41 @@ class Connection:
         self._header, self._payload = None, memoryview(b"")
         return self._read(header, payload)
 
+    def _check(self, header: Header) -> None:
+        """Raise WireError for a frame that no teacher sends now."""
+        match header.kind:
+            case frames.RESULT:
+                if (sent := self._sent.get(header.number)) is None:
+                    raise WireError(f"a result of request {header.number}, which was not asked")
+                if sent.current is None:
+                    raise WireError(f"a result of request {header.number}, half of which was sent")
+                possible = header.nbytes <= _MAX_BYTES
+            case frames.ERROR:
+                possible = header.nbytes <= frames.MAX_JSON_BYTES and not header.head_bytes
+            case frames.GOODBYE:
+                possible = not (header.nbytes or header.head_bytes or self.leaving)
+            case _:
+                possible = False
+        if not possible:
+            raise WireError(f"no teacher sends a frame of kind {header.kind} like this")
+
     def _read(self, header: Header, payload: memoryview) -> list[Heard]:
         if header.kind == frames.GOODBYE:
             self.leaving = True
             return []
         if header.kind == frames.ERROR:
             return self._failed(header, frames.error_in(bytes(payload)))
-        if (sent := self._sent.get(header.number)) is None:
-            raise WireError(f"a result of request {header.number}, which was not asked")
         answer = self._answer(header, payload)
-        del self._sent[header.number]
+        sent = self._sent.pop(header.number)
         self._proved |= sent.in_memory
-        if sent.current is not True:
-            return [Heard(header.number, _overwritten())]
-        return [Heard(header.number, answer)]
+        return [Heard(header.number, answer if sent.current else _overwritten())]
 
     def _failed(self, header: Header, error: EdlError) -> list[Heard]:
         if header.number not in self._sent:  # of the connection: all that is asked is over
             self.leaving = True
             raise Ended(error)
         sent = self._sent.pop(header.number)
-        if sent.current is not True:
+        if sent.current is False:
             error = _overwritten()
         doubtful = not self._proved and not isinstance(error, RateLimited | AccessError)
         memory_fails = sent.in_memory and (bool(header.flags & frames.NO_MEMORY) or doubtful)
@@ -380,8 +426,7 @@ class Connection:
         at = 0
         for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
             end = at + dtype.itemsize * int(np.prod(shape, dtype=object))
-            data = payload[at:end]
-            outputs[tensor.name] = np.frombuffer(data, dtype).reshape(shape)
+            outputs[tensor.name] = from_bytes(payload[at:end], tensor.datatype, shape)
             at = end
         parameters = {
             **described.parameters,

@@ -240,6 +240,8 @@ class Description:
         """Behind its length."""
         said = {"outputs": [one.to_json() for one in self.outputs], "parameters": self.parameters}
         data = json.dumps(said).encode()
+        if len(data) > MAX_JSON_BYTES - _LENGTH.size:
+            raise WireError(f"the outputs take {len(data)} bytes to describe: ask for fewer")
         return _LENGTH.pack(len(data)) + data
 
     @classmethod
@@ -305,8 +307,10 @@ def error_in(payload: bytes) -> EdlError:
 
     said = _json(payload)
     try:
-        code = grpc.StatusCode[said["status"]]
-        return from_status(code, str(said["details"]), [tuple(one) for one in said["metadata"]])
+        code, metadata = grpc.StatusCode[said["status"]], [tuple(one) for one in said["metadata"]]
+        if not all(isinstance(name, str) and isinstance(value, str) for name, value in metadata):
+            raise TypeError("metadata")
+        return from_status(code, str(said["details"]), metadata)
     except (KeyError, TypeError, ValueError) as why:
         raise WireError(f"an ERROR frame without a usable {why}") from None
 

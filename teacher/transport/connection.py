@@ -7,35 +7,28 @@ While so many requests are in work as there may be, no more is read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
-import time
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...errors import EdlError, RateLimited, RetryableError, WireError
-from ...proto.arena import Array, Record
-from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
-from ...proto.places import Place
-from ...proto.tensors import Heavy
+from ...errors import EdlError, RateLimited, WireError
 from ...proto.transport import frames, offer
-from ...proto.transport.frames import Header, Opened
-from .. import access_log
-from ..front.callers import Shown
+from ...proto.transport.frames import Header
 from ..front.calls import Call
-from ..in_thread import in_thread
+from ..inputs_record import InputsRecord
 from ..refusals import TooLarge
-from ..servicer import Request, Response
-from ..shared_memory.reading import Reading
-from ..shared_memory.visitors import Visitor
+from ..shared_memory.visitors import user_behind
+from .session import Fixed, Session
 
 if TYPE_CHECKING:
-    from .listener import Session, TransportListener
+    from .listener import Offered, TransportListener
 
 log = logging.getLogger(__name__)
 
@@ -47,30 +40,16 @@ _MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.PLACE
 _SEND_BYTES: Final = 1 << 20
 #: While arrays come, the loop is woken for so many bytes, or for what is missing.
 _WAKE_BYTES: Final = 512 << 10
-#: Parameters of an answer that stand in the header of its frame.
-_OF_EACH_RESULT: Final = ("device_seconds", "draining")
-
-
-class _Fixed(NamedTuple):
-    """What the latest OPEN frame has fixed for the requests behind it.
-
-    Attributes:
-        opened: as it was read.
-        region: of shared memory; empty: there is none.
-        memory_error: why there is none, where one was asked for.
-    """
-
-    opened: Opened
-    region: str
-    memory_error: EdlError | None
+#: How long a reader has to end a connection by which nothing follows.
+_LINGER_S: Final = 1.0
 
 
 class _Incoming:
     """A request whose arrays are on their way into the predictors' memory."""
 
-    def __init__(self, header: Header, record: Record, arrays: list[Array]) -> None:
-        self.header, self.record, self.arrays = header, record, arrays
-        self._left = [array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes]
+    def __init__(self, header: Header, fixed: Fixed, record: InputsRecord) -> None:
+        self.header, self.fixed, self.record = header, fixed, record
+        self._left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
 
     def room(self) -> memoryview:
         return self._left[0]
@@ -99,6 +78,29 @@ class _Incoming:
         return sum(map(len, self._left))
 
 
+class _Deadline:
+    """Calls `late` if it is not stopped within `seconds` of its start; lives in the event loop."""
+
+    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
+        self._seconds, self._late = seconds, late
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Without effect while it runs."""
+        if self._handle is None:
+            loop = asyncio.get_running_loop()
+            self._handle = loop.call_later(self._seconds, self._is_late)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _is_late(self) -> None:
+        self._handle = None
+        self._late()
+
+
 class Connection(asyncio.BufferedProtocol):
     """Lives in the event loop.
 
@@ -110,30 +112,31 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._begin = self._end = 0
-        self._session: Session | None = None  # named, and perhaps not proved yet
+        self._offered: Offered | None = None  # was named, and perhaps not proved yet
         self._challenges = b"", b""
-        self._proved = False
-        self._shown: Shown | None = None
-        self._fixed: _Fixed | None = None
-        self._regions: list[str] = []  # the last one is in use, and those before it may be
-        self._incoming: _Incoming | None = None
-        self._described: tuple[object, ...] = ()  # what the reader knows of results
+        self._session: Session | None = None  # of who has proved it
         self._call: Call | None = None
+        self._incoming: _Incoming | None = None
+        self._skip = 0  # bytes to come of a request that was refused
         self._tasks: dict[asyncio.Task[None], int] = {}  # -> bytes of the request
-        self._stuck = False
-        self._over = False  # nothing more is read
-        self._late: asyncio.TimerHandle | None = None
+        self._stuck = False  # answers do not go out
+        self._over = False  # no more requests are taken
+        self._is_ending = False  # all is answered
+        self._receiving = _Deadline(listener.config.receive_s, self.abort)
+        self._sending = _Deadline(listener.config.receive_s, self._abort_if_stuck)
+        self._lingering = _Deadline(_LINGER_S, lambda: self._transport.close())
+        self._unsent = 0  # bytes, when it was looked last
         self._encrypted = False
         self._least = 1  # bytes that have to be there before the loop is woken
 
     def leave(self) -> None:
-        """End the connection once what was asked is answered."""
-        if not self._proved:
+        """Take no more requests, and end the connection once what was begun is answered."""
+        if self._session is None:
             self.abort()
         elif not self._over:
             self._over = True
             self._transport.write(frames.goodbye())
-            self._end_if_done()
+            self._go_on()
 
     def abort(self) -> None:
         """End it now."""
@@ -147,63 +150,65 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         # It says so when anything does not go out; at a limit of 0 TLS would always say so.
         transport.set_write_buffer_limits(high=1, low=0)
-        connection = transport.get_extra_info("socket")
-        # What TLS has read ahead counts for no mark of the socket; Unix sockets have none.
+        connection = self._socket
+        # What TLS has read ahead counts for no mark of the socket.
         self._encrypted = transport.get_extra_info("ssl_object") is not None
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._listener.came(self)
-        self._abort_in_time()
+        self._receiving.start()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._incoming is not None:
             return self._incoming.room()
-        if self._begin:
+        if self._skip or self._over:
+            self._begin = self._end = 0  # nobody wants it
+        elif self._begin:
             rest = self._end - self._begin
             self._staging[:rest] = bytes(self._staging[self._begin : self._end])
             self._begin, self._end = 0, rest
-        return self._staging[self._end :]
+        room = self._staging[self._end :]
+        return room[: self._skip] if self._skip else room
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._incoming is not None:
             self._incoming.filled(nbytes)
             self._wake_at(self._incoming.missing)
+        elif self._skip:
+            self._skip -= nbytes
+        elif self._over:
+            return
         else:
             self._end += nbytes
         self._go_on()
 
-    def _wake_at(self, missing: int) -> None:
-        """Be woken once so many bytes are there, or many; once any are where none are missing."""
-        least = min(missing, _WAKE_BYTES) or 1
-        if self._encrypted or least == self._least:
-            return
-        self._least = least
-        connection = self._transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
-
     def pause_writing(self) -> None:
         self._stuck = True
-        self._abort_in_time()
+        self._unsent = self._transport.get_write_buffer_size()
+        self._sending.start()
 
     def resume_writing(self) -> None:
         self._stuck = False
-        self._in_time()
-        self._owe()
+        self._sending.stop()
+        self._account()
         self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None:
             log.debug("a reader is gone: %s", error)
         self._over = True
-        self._in_time()
+        self._receiving.stop()
+        self._sending.stop()
+        self._lingering.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._incoming is not None:
-            self._free(self._incoming.record)
+            self._incoming.record.close()
             self._incoming = None
-        self._forget(self._regions)
+        if self._session is not None:
+            self._session.let_go(all_of_it=True)
         if (call := self._call) is not None:
             self._call = None
             call.on_evicted = _nothing
@@ -215,71 +220,80 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Do what can be done with what has come."""
         try:
-            while not self._over and not self._stuck and len(self._tasks) < AT_ONCE:
-                if not self._step():
-                    break
-        except (TooLarge, RateLimited) as error:
-            self._listener.refused(error)
-            self._refuse(0, error)
+            while self._may_go_on() and self._step():
+                pass
         except WireError as error:
             log.debug("a reader sends no frames: %s", error)
             self._listener.refused(error)
-            self._refuse(0, error)
+            if self._session is not None:
+                self._transport.write(frames.error(0, error))
+            self._over = True
+        if self._may_go_on() or (self._over and self._incoming is None):
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
         if self._over:
             self._end_if_done()
-        elif self._stuck or len(self._tasks) >= AT_ONCE:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+
+    def _may_go_on(self) -> bool:
+        """Whether another request may be taken, or the one that has begun to come be finished."""
+        has_room = not self._stuck and len(self._tasks) < AT_ONCE
+        return has_room and (not self._over or self._incoming is not None)
 
     def _step(self) -> bool:
         """Take one thing that is there as a whole; False: there is none."""
-        if not self._proved:
-            return self._prove()
         if (incoming := self._incoming) is not None:
             self._begin += incoming.fill(self._staging[self._begin : self._end])
+            self._wake_at(incoming.missing)
             if not incoming.is_whole:
-                self._wake_at(incoming.missing)
                 return False
             self._incoming = None
-            self._in_time()
-            self._begin_request(incoming.header, incoming)
+            self._receiving.stop()
+            self._begin_request(incoming.header, incoming.fixed, incoming.record)
             return True
-        return self._take_frame()
+        if self._skip:
+            return False
+        if self._session is None:
+            return self._prove()
+        self._receiving.stop()
+        return self._take_frame(self._session)
 
     def _prove(self) -> bool:
-        if self._session is None:
+        if self._offered is None:
             if (hello := self._take(offer.HELLO_BYTES)) is None:
                 return False
             at = len(offer.MAGIC)
             name, readers = hello[at : at + offer.ID_BYTES], hello[at + offer.ID_BYTES :]
-            session = self._listener.take(name) if hello.startswith(offer.MAGIC) else None
-            if session is None:
+            offered = self._listener.take(name) if hello.startswith(offer.MAGIC) else None
+            if offered is None:
                 self.abort()
                 return False
             teachers = secrets.token_bytes(offer.CHALLENGE_BYTES)
-            self._session, self._challenges = session, (readers, teachers)
-            self._transport.write(teachers + session.offer.teachers_proof(readers, teachers))
+            self._offered, self._challenges = offered, (readers, teachers)
+            self._transport.write(teachers + offered.offer.teachers_proof(readers, teachers))
             return True
         if (proof := self._take(offer.PROOF_BYTES)) is None:
             return False
-        session = self._session
-        if not offer.same(proof, session.offer.readers_proof(*self._challenges)):
+        offered = self._offered
+        if not offer.same(proof, offered.offer.readers_proof(*self._challenges)):
             self.abort()
             return False
-        from .listener import uid_of
-
-        connection = self._transport.get_extra_info("socket")
-        self._shown = replace(session.shown, uid=uid_of(connection))
-        self._proved = True
-        self._in_time()
+        connection = self._socket
+        uid = user_behind(connection) if connection.family == socket.AF_UNIX else None
+        self._session = Session(self._listener, replace(offered.shown, uid=uid))
+        self._receiving.stop()
         self._listener.known(self)
-        self._call = self._listener.calls.begin(session.owner, is_stream=True)
+        try:
+            self._call = self._listener.calls.begin(offered.owner, is_stream=True)
+        except RateLimited as error:
+            self._listener.refused(error)
+            self._transport.write(frames.error(0, error))
+            self._over = True
+            return False
         self._call.on_evicted = self.leave
         return True
 
-    def _take_frame(self) -> bool:
-        assert self._call is not None
+    def _take_frame(self, session: Session) -> bool:
         have = self._end - self._begin
         if have < frames.HEADER.size:
             return False
@@ -290,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
                 return False
             frame = self._take(whole)
             assert frame is not None
-            self._open(frame[frames.HEADER.size :])
+            session.open(frame[frames.HEADER.size :])
             return True
         if header.kind != frames.REQUEST or header.head_bytes > _MAX_HEAD_BYTES:
             raise WireError(f"a frame of kind {header.kind} that no reader sends")
@@ -299,10 +313,12 @@ class Connection(asyncio.BufferedProtocol):
         self._begin += frames.HEADER.size
         head = self._take(header.head_bytes)
         assert head is not None
-        if header.flags & frames.IN_MEMORY:
-            self._begin_request(header, head)
+        if not header.flags & frames.IN_MEMORY:
+            self._receive(header, session.fixed, head)
+        elif header.nbytes:
+            raise WireError("a request in shared memory that announces bytes")
         else:
-            self._receive(header, head)
+            self._begin_request(header, session.fixed, None, head)
         return True
 
     def _take(self, count: int) -> bytes | None:
@@ -312,233 +328,111 @@ class Connection(asyncio.BufferedProtocol):
         self._begin += count
         return taken
 
-    def _receive(self, header: Header, head: bytes) -> None:
+    def _receive(self, header: Header, fixed: Fixed, head: bytes) -> None:
         """Make room for the arrays of a request, which come next."""
+        inputs = fixed.opened.inputs
+        layouts = frames.layouts_of(inputs, frames.shapes_in(head, inputs), header.nbytes)
+        self._receiving.start()
         assert self._call is not None
-        opened = self._require_fixed().opened
-        if header.nbytes > (most := self._listener.config.max_message_bytes):
-            raise TooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
-        shapes = frames.shapes_in(head, opened.inputs)
-        layouts = frames.layouts_of(opened.inputs, shapes, header.nbytes)
-        held = sum(self._tasks.values())
-        self._listener.calls.announced(self._call, held + header.nbytes)
-        memory = self._listener.servicer.memory_of_inputs
         try:
-            record = memory.allocate(layouts)
-            self._incoming = _Incoming(header, record, [memory.get(ref) for ref in record.arrays])
-        except OSError as error:
-            raise RateLimited(f"no shared memory for the request: {error}") from None
-        if not self._incoming.is_whole:
-            self._abort_in_time()
-
-    # --- sessions
-
-    def _open(self, payload: bytes) -> None:
-        opened = Opened.read(payload)
-        region, failed = "", None
-        if opened.memory_key:
-            region = f"edl-{secrets.token_hex(8)}"
+            if header.nbytes > (most := self._listener.config.max_message_bytes):
+                raise TooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
+            calls, held = self._listener.calls, sum(self._tasks.values())
+            calls.announced(self._call, held + header.nbytes)
+            calls.received(self._call)  # what comes is not to be cut off for another caller
+            memory = self._listener.servicer.memory_of_inputs
             try:
-                self._listener.servicer.memory.register(
-                    self._visitor(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
-                )
-            except EdlError as error:
-                region, failed = "", error
-            else:
-                self._regions.append(region)
-        self._fixed = _Fixed(opened, region, failed)
-        self._described = ()
+                record = InputsRecord(memory, tuple(layouts))
+            except OSError as error:
+                raise RateLimited(f"no shared memory for the request: {error}") from None
+        except EdlError as error:  # of this request; those beside it are answered
+            self._listener.refused(error)
+            self._transport.write(frames.error(header.number, error))
+            here = min(header.nbytes, self._end - self._begin)
+            self._begin += here
+            self._skip = header.nbytes - here
+            self._account()
+        else:
+            self._incoming = _Incoming(header, fixed, record)
 
-    def _require_fixed(self) -> _Fixed:
-        if self._fixed is None:
-            raise WireError("a request before its session was opened")
-        return self._fixed
-
-    def _forget(self, regions: list[str]) -> None:
-        """Let go of shared memory that no request of this connection uses any more."""
-        for region in regions:
-            try:
-                self._listener.servicer.memory.unregister(self._visitor(), region)
-            except EdlError as error:
-                log.debug("memory of who may not ask any more is swept later: %s", error)
-        regions.clear()
-
-    def _visitor(self) -> Visitor:
-        assert self._shown is not None
-        return self._listener.callers.student(self._shown)
+    def _wake_at(self, missing: int) -> None:
+        """Be woken once so many bytes are there, or many; once any are where none are missing."""
+        least = min(missing, _WAKE_BYTES) or 1
+        if not self._encrypted and least != self._least:
+            self._least = least
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     # --- requests
 
-    def _begin_request(self, header: Header, what: _Incoming | bytes) -> None:
+    def _begin_request(
+        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes = b""
+    ) -> None:
         assert self._call is not None
-        if not self._tasks:
-            self._listener.calls.received(self._call)
-        fixed = self._require_fixed()  # another OPEN may come before the task begins
-        task = asyncio.get_running_loop().create_task(self._serve(header, what, fixed))
+        self._listener.calls.received(self._call)
+        work = self._serve(header, fixed, record, head)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = header.nbytes
-        task.add_done_callback(self._served)
+        task.add_done_callback(partial(self._served, record))
 
-    def _served(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if task.cancelled() or task.exception() is not None:
-            self.abort()
-            return
-        if not self._tasks and len(self._regions) > 1:
-            older, self._regions = self._regions[:-1], self._regions[-1:]
-            self._forget(older)
-        self._owe()
-        self._go_on()
-
-    async def _serve(self, header: Header, what: _Incoming | bytes, fixed: _Fixed) -> None:
-        record = what.record if isinstance(what, _Incoming) else None
-        try:
-            answer = await self._answer(header, what, fixed)
-        except EdlError as error:
-            self._listener.refused(error)
-            memory_failed = record is None and not fixed.region
-            answer = frames.error(header.number, error, memory=memory_failed)
-        except Exception as error:
-            log.exception("a request could not be answered")
-            why = RetryableError(f"{type(error).__name__}: {error}")
-            answer = frames.error(header.number, why)
-        finally:
-            if record is not None:
-                self._free(record)
+    async def _serve(
+        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes
+    ) -> None:
+        assert self._session is not None
+        answer = await self._session.answer(header, fixed, record, head)
         if not self._transport.is_closing():
             self._transport.write(answer)
 
-    async def _answer(self, header: Header, what: _Incoming | bytes, fixed: _Fixed) -> bytes:
-        shown = self._shown
-        assert shown is not None
-        protocol = "tcp" if shown.uid is None else "local"
-        with access_log.call(protocol, "Label", lambda: self._address(shown)) as entry:
-            visitor = self._listener.callers.student(shown)
-            nbytes = header.nbytes or header.head_bytes
-            entry.received(nbytes)
-            with self._listener.metrics.request(nbytes) as request:
-                decode = partial(self._decode, header, what, fixed)
-                encode = partial(self._encode, header)
-                deadline_s = time.monotonic() + header.seconds if header.seconds > 0 else None
-                refs = what.record.arrays if isinstance(what, _Incoming) else None
-                answer = await self._listener.servicer.infer(
-                    decode, encode, visitor, deadline_s, entry, refs
-                )
-                request.answered(len(answer))
-            entry.sent(len(answer))
-            return answer
+    def _served(self, record: InputsRecord | None, task: asyncio.Task[None]) -> None:
+        """Also where it was cancelled before it began."""
+        del self._tasks[task]
+        if record is not None:
+            record.close()
+        if task.cancelled() or task.exception() is not None:
+            self.abort()
+            return
+        if not self._tasks and self._session is not None:
+            self._session.let_go()
+        self._account()
+        self._go_on()
 
-    async def _decode(
-        self, header: Header, what: _Incoming | bytes, fixed: _Fixed, reading: Reading
-    ) -> Request:
-        opened = fixed.opened
-        if isinstance(what, _Incoming):
-            arrays = what.arrays
-            for tensor, array in zip(opened.inputs, arrays, strict=True):
-                if tensor.datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
-                    raise WireError(
-                        f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1"
-                    )
-        else:
-            if fixed.memory_error is not None:
-                raise fixed.memory_error
-            arrays = await self._in_memory(what, fixed, reading)
-        return Request(
-            model_name=opened.model,
-            request_id=f"{opened.caller}#{header.number}" if opened.caller else "",
-            parameters=dict(opened.parameters),
-            inputs={t.name: array for t, array in zip(opened.inputs, arrays, strict=True)},
-            outputs=opened.outputs,
-            output_parameters={name: dict(own) for name, own in opened.output_parameters.items()},
-        )
+    def _account(self) -> None:
+        """What was asked has been answered: its bytes are free, and the next request is owed."""
+        if (call := self._call) is None:
+            return
+        incoming = self._incoming
+        held = sum(self._tasks.values()) + (incoming.header.nbytes if incoming else 0)
+        self._listener.calls.announced(call, held)
+        if not self._tasks and incoming is None and not self._stuck and not self._over:
+            self._listener.calls.owes(call)
 
-    async def _in_memory(self, head: bytes, fixed: _Fixed, reading: Reading) -> list[Array]:
-        """The inputs where they lie in the reader's memory; copied where they have to be."""
-        opened = fixed.opened
-        shapes = frames.shapes_in(head, opened.inputs)
-        at = frames.head_bytes_of(opened.inputs)
-        if len(head) != at + frames.PLACE.size * len(shapes):
-            raise WireError("a request in shared memory without a place for each input")
-        arrays = []
-        for tensor, shape in zip(opened.inputs, shapes, strict=True):
-            offset, generation, generation_offset = frames.PLACE.unpack_from(head, at)
-            at += frames.PLACE.size
-            nbytes = nbytes_of(tensor.datatype, shape) or 0
-            place = Place(fixed.region, offset, nbytes, generation, generation_offset)
-            if not place.is_possible:
-                raise WireError(f"input {tensor.name!r} has an impossible place")
-            try:
-                data = reading.read_in_place(place)
-            except Heavy:
-                data = await in_thread(reading.read, place)
-            arrays.append(from_bytes(data, tensor.datatype, shape))
-        return arrays
-
-    async def _encode(
-        self, header: Header, request: Request, response: Response, elsewhere: Collection[str]
-    ) -> bytes:
-        del request, elsewhere
-        pieces = frames.result(
-            header.number,
-            response.outputs,
-            self._describe(response),
-            device_s=float(response.parameters["device_seconds"]),
-            draining=bool(response.parameters["draining"]),
-        )
-        return b"".join(pieces)
-
-    def _describe(self, response: Response) -> bytes:
-        """What the reader has to be told of the answer; empty where it knows that already."""
-        said, told = response.parameters, response.output_parameters
-        known = (
-            [(name, array.dtype, array.ndim) for name, array in response.outputs.items()],
-            told,
-            said["content_id"],
-            said["numerics_id"],
-        )
-        if known == self._described:
-            return b""
-        self._described = known
-        outputs = tuple(
-            frames.Tensor(name, datatype_of(array.dtype), array.ndim, told.get(name, {}))
-            for name, array in response.outputs.items()
-        )
-        fixed = {name: value for name, value in said.items() if name not in _OF_EACH_RESULT}
-        return frames.Description(outputs, fixed).to_bytes()
-
-    # ---
-
-    def _address(self, shown: Shown) -> str:
-        return Visitor.of_peer("", shown.peer).address
-
-    def _free(self, record: Record) -> None:
-        self._listener.servicer.memory_of_inputs.free(record.offset)
-
-    def _refuse(self, number: int, error: EdlError) -> None:
-        """Nothing more is read, and why is said."""
-        if self._proved:
-            self._transport.write(frames.error(number, error))
-        self._over = True
+    # --- the end
 
     def _end_if_done(self) -> None:
-        if not self._tasks:
-            self._transport.close()  # once all is out
+        """Say that nothing follows, and throw away what comes until the reader ends as well.
 
-    def _owe(self) -> None:
-        """What was asked has been answered: the next request is owed."""
-        if self._call is not None and not self._tasks and not self._stuck and not self._over:
-            self._listener.calls.announced(self._call, 0)
-            self._listener.calls.owes(self._call)
+        To close while something comes would reset the connection: answers on their way would be
+        lost.
+        """
+        if self._tasks or self._incoming is not None or self._is_ending:
+            return
+        self._is_ending = True
+        self._lingering.start()
+        if self._transport.can_write_eof():  # not with TLS
+            with contextlib.suppress(OSError):  # the reader is gone
+                self._transport.write_eof()
 
-    def _abort_in_time(self) -> None:
-        """End the connection unless `_in_time` is called within the time for a request."""
-        if self._late is None:
-            loop = asyncio.get_running_loop()
-            self._late = loop.call_later(self._listener.config.receive_s, self.abort)
+    def _abort_if_stuck(self) -> None:
+        """A reader that takes answers slowly is not gone."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent >= self._unsent:
+            self.abort()
+        else:
+            self._unsent = unsent
+            self._sending.start()
 
-    def _in_time(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    @property
+    def _socket(self) -> Any:
+        return self._transport.get_extra_info("socket")
 
 
 def _nothing() -> None:

@@ -11,18 +11,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ...coordinator.config import join_address
 from ...errors import AccessError, AddressInUse, EdlError
-from ...proto.security.https import reloading_context
+from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.offer import OFFER, Offer
 from ..config import ServerConfig
 from ..front.callers import Callers, Shown
 from ..front.calls import CallTable
 from ..metrics import TeacherMetrics
 from ..servicer import Servicer
-from ..shared_memory.visitors import user_behind
 from .connection import Connection
 
 #: Offers to one caller that are not taken, and to all; the oldest makes room.
@@ -30,10 +29,11 @@ _OFFERS_TO_ONE: Final = 64
 _OFFERS: Final = 1024
 #: Connections that have not proved anything yet; the oldest makes room.
 _STRANGERS: Final = 128
+_BACKLOG: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Offered:
     """What was offered to whom."""
 
     offer: Offer
@@ -70,8 +70,8 @@ class TransportListener:
         self.servicer, self.metrics, self.refused = servicer, metrics, refused
         self._grpc_port = 0
         self._unix_name = ""
-        self._servers: list[asyncio.Server] = []
-        self._sessions: dict[bytes, Session] = {}
+        self._acceptors: list[Acceptor] = []
+        self._offers: dict[bytes, Offered] = {}
         self._strangers: dict[Connection, None] = {}
         self._connections: set[Connection] = set()
         self._nobody = asyncio.Event()
@@ -79,16 +79,16 @@ class TransportListener:
     def offer(self, shown: Shown) -> tuple[tuple[str, str], ...]:
         """Metadata beside an answer of gRPC: an offer, to a student that has asked for one."""
         asked = any(key == OFFER for key, _ in shown.metadata or ())
-        if not asked or not self._servers or not self.callers.is_student(shown):
+        if not asked or not self._acceptors or not self.callers.is_student(shown):
             return ()
         owner = self.callers.student(shown).owner
-        mine = [name for name, session in self._sessions.items() if session.owner == owner]
+        mine = [name for name, offered in self._offers.items() if offered.owner == owner]
         if len(mine) >= _OFFERS_TO_ONE:
-            del self._sessions[mine[0]]
-        elif len(self._sessions) >= _OFFERS:
-            del self._sessions[next(iter(self._sessions))]
+            del self._offers[mine[0]]
+        elif len(self._offers) >= _OFFERS:
+            del self._offers[next(iter(self._offers))]
         offer = Offer.new(self._grpc_port, self.port, self._unix_name)
-        self._sessions[offer.session] = Session(offer, shown, owner)
+        self._offers[offer.session] = Offered(offer, shown, owner)
         return offer.metadata()
 
     async def bind(self, grpc_port: int) -> None:
@@ -98,26 +98,36 @@ class TransportListener:
             AddressInUse: another process listens on the port that was asked for.
         """
         self._grpc_port = grpc_port
-        loop, config = asyncio.get_running_loop(), self.config
+        config = self.config
         tls = None if config.security is None else config.security.tls
         context = None if tls is None else reloading_context(tls, ask_clients=tls.ca is not None)
         listening = _listening_socket(config.host, config.transport_port)
-        make = partial(Connection, self)
-        options: dict[str, Any] = {}
-        if isinstance(context, ssl.SSLContext):
-            options = {"ssl": context, "ssl_handshake_timeout": config.receive_s}
-        self._servers.append(await loop.create_server(make, sock=listening, **options))
         self.port = listening.getsockname()[1]
+        self._accept(listening, context)
         if sys.platform == "linux":
             self._unix_name = f"edl-teacher-{secrets.token_hex(16)}"
-            path = f"\0{self._unix_name}"
-            self._servers.append(await loop.create_unix_server(make, path=path))
+            local = socket.socket(socket.AF_UNIX)
+            local.bind(f"\0{self._unix_name}")
+            self._accept(local, None)
+
+    def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        listening.listen(_BACKLOG)
+        acceptor = Acceptor(
+            listening,
+            partial(Connection, self),
+            tls,
+            most=self.config.max_calls + _STRANGERS,
+            standing=lambda: len(self._connections),
+            make_room=self._end_oldest_stranger,
+        )
+        self._acceptors.append(acceptor)
+        acceptor.start()
 
     async def close(self, grace_s: float) -> None:
         """Take no connection; wait up to `grace_s` until all requests are answered."""
-        servers, self._servers = self._servers, []
-        for server in servers:
-            server.close()
+        acceptors, self._acceptors = self._acceptors, []
+        for acceptor in acceptors:
+            acceptor.close()
         for connection in list(self._connections):
             connection.leave()
         if self._connections:
@@ -133,18 +143,18 @@ class TransportListener:
         """Somebody is there who has proved nothing yet."""
         self._connections.add(connection)
         if len(self._strangers) >= _STRANGERS:
-            next(iter(self._strangers)).abort()
+            self._end_oldest_stranger()
         self._strangers[connection] = None
 
-    def take(self, name: bytes) -> Session | None:
-        """The session of that name, if its caller may still ask; it is good for one connection."""
-        if (session := self._sessions.pop(name, None)) is None:
+    def take(self, session: bytes) -> Offered | None:
+        """The offer of that session, if its caller may still ask; good for one connection."""
+        if (offered := self._offers.pop(session, None)) is None:
             return None
         try:
-            self.callers.student(session.shown)
+            self.callers.student(offered.shown)
         except AccessError:
             return None
-        return session
+        return offered
 
     def known(self, connection: Connection) -> None:
         """Its proof was right."""
@@ -156,10 +166,12 @@ class TransportListener:
         if not self._connections:
             self._nobody.set()
 
-
-def uid_of(connection: Any) -> int | None:
-    """The user behind a Unix socket; None for TCP."""
-    return user_behind(connection) if connection.family == socket.AF_UNIX else None
+    def _end_oldest_stranger(self) -> bool:
+        if (oldest := next(iter(self._strangers), None)) is None:
+            return False
+        del self._strangers[oldest]
+        oldest.abort()
+        return True
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:

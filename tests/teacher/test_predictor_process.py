@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -21,7 +23,7 @@ from edl.errors import (
     ProcessFailed,
     RetryableError,
 )
-from edl.proto.arena import GROWTH_BYTES, Array
+from edl.proto.arena import GROWTH_BYTES, Arena, Array, Record
 from edl.scheduler.batching import BatchRule
 from edl.teacher import predictor_client
 from edl.teacher.batcher import Batcher
@@ -31,7 +33,7 @@ from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.model import TensorSpec
 from edl.teacher.pool import PredictorPool
 from edl.teacher.predictor_client import PredictorClient
-from edl.teacher.predictor_session import Answer, Results, surroundings
+from edl.teacher.predictor_session import Answer, PredictorSession, Results, surroundings
 from edl.teacher.request import Request
 from edl.teacher.wanted import Wanted
 from edl.tests.ground.programs import wait_gone
@@ -110,6 +112,38 @@ def memory_bytes() -> int:
     return sum(
         file.stat().st_size for file in folder.iterdir() if "memfd:" in os.path.realpath(file)
     )
+
+
+def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the same bytes would be two requests'."""
+    monkeypatch.setattr("edl.supervise.start", mock.Mock())
+    with closing(Arena.create()) as arena:
+        session = PredictorSession(STEERED, arena)
+        ends = threading.Lock()
+
+        class EndsBehind:
+            """The predictor ends as soon as the lock is free for the first time."""
+
+            def __enter__(self) -> None:
+                ends.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                ends.release()
+                if not taken:
+                    session._lock = ends  # noqa: SLF001 - the moment is the point
+                    session.fail_all(RetryableError("gone"), RetryableError("crashed"))
+                    taken.append(arena.allocate(((batch().dtype, batch().shape),)))
+
+        taken: list[Record] = []
+        session._lock = EndsBehind()  # type: ignore[assignment] # noqa: SLF001
+        request = Request({"x": batch()}, [Wanted("twice")])
+        with suppress(RetryableError):
+            session.submit([request])
+        taken.append(arena.allocate(((batch().dtype, batch().shape),)))
+        assert taken[0].offset != taken[1].offset
+        session.close()
 
 
 def test_the_memory_of_inputs_and_labels_is_used_again() -> None:

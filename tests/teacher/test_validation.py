@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,15 @@ def test_the_earlier_deadline_counts(
     parameters = {} if timeout_us is None else {"timeout": timeout_us}
     request = InferRequest("resnet", parameters=dict(parameters))
     assert deadline_of(request, call_s, 100.0) == deadline_s
+
+
+@pytest.mark.parametrize("timeout", [0, 1, 10**400])
+def test_no_deadline_is_more_than_a_day_away(timeout: int) -> None:
+    request = InferRequest("resnet", parameters={"timeout": timeout})
+    for call_s in (1e300, math.inf):
+        deadline_s = deadline_of(request, call_s, 100.0)
+        assert deadline_s is not None
+        assert deadline_s <= 100.0 + 86_400
 
 
 def test_a_wrong_timeout_is_refused() -> None:

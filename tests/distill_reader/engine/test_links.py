@@ -177,8 +177,8 @@ def error_of(outcome: Outcome) -> Exception:
     return outcome.error
 
 
-def probers() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "edl-prober-t"]
+def probers(teacher: str = "t") -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == f"edl-prober-{teacher}"]
 
 
 class Vague(ForeignGrpc):
@@ -418,3 +418,46 @@ def test_a_link_that_is_closed_posts_nothing_more(near: Neighbour, bench: Bench,
             near.go_out()
         near.link.close()
     assert near.inbox.next(0.1) == []
+
+
+def test_one_connection_is_opened_at_a_time(
+    bench: Bench, batches: LentArena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+    whole = OipGrpcClient.connect
+    opened: list[object] = []
+
+    def connect(client: OipGrpcClient, arena: LentArena | None) -> Connection | None:
+        opened.append(arena)
+        opening.set()
+        assert go_on.wait(WAIT_S)
+        return whole(client, arena)
+
+    monkeypatch.setattr(OipGrpcClient, "connect", lambda *_: None)
+    with closing(Neighbour(bench, batches)) as near:
+        wait_until(lambda: not probers("t1"))
+        monkeypatch.setattr(OipGrpcClient, "connect", connect)
+        near.label()
+        assert opening.wait(WAIT_S)
+        for number in range(5):
+            near.label(number)
+        go_on.set()
+        near.warm_up()
+        assert len(opened) == 1
+
+
+def test_what_was_lost_with_a_connection_breaks_where_no_thread_can_be_started(
+    bench: Bench, batches: LentArena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.labeller.before = lambda: None
+    with closing(Neighbour(bench, batches)) as near:
+        wait_until(lambda: not probers("t1"))  # which have opened a connection
+        with held(bench), monkeypatch.context() as patch:
+            no_threads = mock.Mock(side_effect=RuntimeError("no threads"))
+            patch.setattr(threading.Thread, "start", no_threads)
+            jobs = [near.send(number) for number in (5, 6)]
+            break_next(patch, "send")
+            broke = [near.outcome(), near.outcome()]
+        assert [one.job for one in broke if isinstance(one, Broke)] == jobs
+        assert all("no threads" in str(one.error) for one in broke if isinstance(one, Broke))
+        near.warm_up()

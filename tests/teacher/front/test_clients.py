@@ -405,6 +405,24 @@ def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None
         client.close()
 
 
+def test_an_offer_that_cannot_be_used_is_not_asked_for_again_soon(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind something that maps ports."""
+    asked: list[object] = []
+    listener = bench.server._methods.transport  # noqa: SLF001 - what offers
+
+    def offer(shown: object) -> tuple[()]:
+        asked.append(shown)
+        return ()
+
+    monkeypatch.setattr(listener, "offer", offer)
+    with FaultProxy(bench.address) as proxy, closing(OipGrpcClient(proxy.address, "resnet")) as one:
+        for _ in range(5):
+            assert one.connect(None) is None
+    assert len(asked) <= 1
+
+
 @pytest.mark.parametrize("by", ["tcp"], indirect=True)
 def test_tls_with_client_certificates(
     by: Transport, authority: Authority, logged: Callable[[], list[str]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
 import select
 import socket
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +20,13 @@ from edl.errors import RateLimited, RequestRefused, WireError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.security import ClientSecurity, ServerSecurity, accepting
 from edl.proto.transport import frames, offer
 from edl.proto.transport.connection import Connection, Ended, connect
 from edl.proto.transport.frames import Description, Header, Opened, Tensor
 from edl.proto.transport.offer import Offer
 from edl.teacher.transport import listener
+from edl.tests.proto.security.authority import Authority
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.fakes import array
 from edl.tests.teacher.front.frames_client import FramesClient
@@ -187,7 +192,6 @@ def test_requests_of_a_connection_are_answered_by_their_numbers(
         (OPEN + b"GET / HTTP/1.1" + bytes(40), "no frame"),
         (OPEN + frames.goodbye(), "that no reader sends"),
         (OPEN + request_frame(nbytes=X.nbytes + 1), "announced"),
-        (OPEN + request_frame(nbytes=1 << 40), "larger than max"),
         (OPEN + Header(frames.REQUEST, 0, 8, 1, 1, 8, 0.0).pack() + bytes(16), "shorter"),
         (Header(frames.OPEN, 0, 0, 0, 0, 7, 0.0).pack() + b"garbage", "no JSON"),
         (Header(frames.OPEN, 0, 0, 0, 0, 1 << 20, 0.0).pack(), "that no reader sends"),
@@ -229,18 +233,207 @@ def test_bool_is_0_or_1(make: Make, ending: ExitStack) -> None:
     assert "other bytes than 0 and 1" in str(frames.error_in(payload))
 
 
+#: Two of them are more than a MiB.
+LARGE = np.zeros((40_000, 4), np.float32)
+
+
 def test_bytes_of_one_caller_are_limited(make: Make, ending: ExitStack) -> None:
     bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
-    large = np.zeros((40_000, 4), np.float32)  # two of them are more than a MiB
     held = bench.hold()
-    connection = known(bench, ending, OPEN + request_frame(large))
+    connection = known(bench, ending, OPEN + request_frame(LARGE))
     held.wait()
-    other = known(bench, ending, OPEN + request_frame(large))
+    other = known(bench, ending, OPEN + request_frame(LARGE))
     header, payload = answer_of(other)
     assert header.kind == frames.ERROR
     assert isinstance(frames.error_in(payload), RateLimited)
     held.release()
     assert answer_of(connection)[0].kind == frames.RESULT
+
+
+#: Large enough that an answer is not taken by the buffers of a socket.
+HUGE = np.ones((260_000, 4), np.float32)
+
+
+@pytest.fixture
+def roomy(make: Make) -> Callable[..., Bench]:
+    def roomy(**config: Any) -> Bench:
+        return make(
+            **{"max_message_bytes": 16 << 20, "request_bytes": 64 << 20, "slots": 8, **config}
+        )
+
+    return roomy
+
+
+def test_a_request_without_room_spoils_no_other(make: Make, ending: ExitStack) -> None:
+    bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
+    held = bench.hold()
+    connection = known(bench, ending, OPEN + request_frame(LARGE, number=1))
+    held.wait()
+    too_large = np.zeros((100_000, 4), np.float32)
+    connection.sendall(request_frame(LARGE, number=2) + request_frame(too_large, number=3))
+    for number, kind in ((2, RateLimited), (3, RequestRefused)):
+        header, payload = answer_of(connection)
+        assert (header.kind, header.number) == (frames.ERROR, number)
+        assert isinstance(frames.error_in(payload), kind)
+    connection.sendall(request_frame(number=4))
+    held.release()
+    answers = {answer_of(connection)[0].number for _ in range(2)}
+    assert answers == {1, 4}
+
+
+def test_half_of_a_request_counts_in_the_limits(make: Make, ending: ExitStack) -> None:
+    """Also behind another one that was answered."""
+    bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
+    before = bench.labeller.memory.used_bytes
+    for _ in range(4):
+        half = request_frame(LARGE, number=2)[:-1]
+        connection = known(bench, ending, OPEN + request_frame(number=1) + half)
+        while answer_of(connection)[0].number != 1:
+            pass  # the other one was refused at once
+    wait_until(lambda: bench.traffic.in_flight == 0)
+    assert LARGE.nbytes <= bench.labeller.memory.used_bytes - before <= 1 << 20
+
+
+def test_half_of_a_request_has_a_deadline_of_its_own(
+    roomy: Callable[..., Bench], ending: ExitStack
+) -> None:
+    """Also while an answer waits to be read."""
+    bench = roomy(receive_s=0.5)
+    memory = bench.labeller.memory
+    before = memory.used_bytes
+    connection = known(bench, ending, OPEN)
+    held = bench.hold()
+    connection.sendall(request_frame(HUGE, number=1))
+    held.wait()
+    half = request_frame(HUGE, number=2)
+    connection.sendall(half[: len(half) // 2])
+    held.release()
+    assert answer_of(connection)[0].number == 1
+    wait_until(lambda: memory.used_bytes == before)
+    assert is_ended(connection)
+
+
+def test_a_request_that_comes_is_not_cut_off_for_another_one(make: Make, ending: ExitStack) -> None:
+    bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
+    frame = request_frame(LARGE)
+    first = known(bench, ending, OPEN + frame[:-1])
+    wait_until(lambda: bench.labeller.memory.used_bytes > 0)
+    second = known(bench, ending, OPEN + frame[:-1])
+    assert answer_of(second)[0].kind == frames.ERROR
+    first.sendall(frame[-1:])
+    assert answer_of(first)[0].kind == frames.RESULT
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
+    roomy: Callable[..., Bench], ending: ExitStack, half: bool
+) -> None:
+    """And the end of the connection takes no answer away, whatever still comes."""
+    bench = roomy()
+    connection = known(bench, ending, OPEN)
+    held = bench.hold()
+    connection.sendall(request_frame(number=1))
+    held.wait()
+    frame = request_frame(LARGE, number=2)
+    begun = frame[: len(frame) // 2] if half else b""
+    connection.sendall(begun)
+    if half:
+        wait_until(lambda: bench.labeller.memory.used_bytes >= LARGE.nbytes)
+    stopping = threading.Thread(target=bench.server.stop, args=(2 * WAIT_S,))
+    stopping.start()
+    assert answer_of(connection)[0].kind == frames.GOODBYE
+    connection.sendall(frame[len(begun) :] + 30 * request_frame(LARGE, number=3))
+    held.release()
+    expected = {1, 2} if half else {1}
+    assert {answer_of(connection)[0].number for _ in expected} == expected
+    assert is_ended(connection)
+    connection.close()
+    stopping.join(WAIT_S)
+    assert not stopping.is_alive()
+
+
+def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make, ending: ExitStack) -> None:
+    """Also where nobody waits for the labels any more."""
+    bench = make(slots=8)
+    memory, before = bench.labeller.memory, bench.labeller.memory.used_bytes
+    held = bench.hold()
+    connection = known(bench, ending, OPEN + request_frame())
+    held.wait()
+    connection.close()
+    wait_until(lambda: bench.open_calls == 0 and bench.traffic.in_flight == 0)
+    assert memory.used_bytes > before
+    held.release()
+    wait_until(lambda: memory.used_bytes == before)
+
+
+def test_a_reader_may_take_an_answer_slowly(roomy: Callable[..., Bench], ending: ExitStack) -> None:
+    bench = roomy(receive_s=0.3)
+    connection = known(bench, ending, OPEN + request_frame(HUGE))
+    header = Header.unpack(received(connection, frames.HEADER.size))
+    left = header.head_bytes + header.nbytes
+    while left:
+        left -= len(received(connection, min(left, 512 << 10)))
+        time.sleep(0.05)
+
+
+def test_who_takes_no_answer_is_ended_in_time(
+    roomy: Callable[..., Bench], ending: ExitStack
+) -> None:
+    bench = roomy(receive_s=0.3)
+    known(bench, ending, OPEN + 2 * request_frame(HUGE))
+    wait_until(lambda: bench.requests("answered") > 0)
+    wait_until(lambda: bench.open_calls == 0)
+
+
+def test_a_request_in_shared_memory_announces_no_bytes(bench: Bench, ending: ExitStack) -> None:
+    head = frames.head_of([X.shape]) + frames.PLACE.pack(64, 7, 56)
+    wrong = Header(frames.REQUEST, frames.IN_MEMORY, len(head), len(X), 1, 1 << 63, 9.0)
+    connection = known(bench, ending, OPEN + wrong.pack() + head)
+    assert "announces bytes" in str(frames.error_in(answer_of(connection)[1]))
+    assert is_ended(connection)
+
+
+def test_memory_that_may_shrink_is_not_copied(bench: Bench, ending: ExitStack) -> None:
+    """The reader is told to send the arrays."""
+    fd = os.memfd_create("edl-lent")
+    ending.callback(os.close, fd)
+    os.ftruncate(fd, 1 << 20)
+    os.pwrite(fd, (7).to_bytes(8, "little"), 56)
+    key = f"edl-fd-{os.getpid()}-{fd}"
+    opened = Opened("resnet", (Tensor("x", "FP32", 2),), memory_key=key, memory_bytes=1 << 20)
+    head = frames.head_of([X.shape]) + frames.PLACE.pack(64, 7, 56)
+    request = Header(frames.REQUEST, frames.IN_MEMORY, len(head), len(X), 1, 0, 9.0).pack() + head
+    connection = connect("127.0.0.1", offered(bench), None, WAIT_S, unix=True)
+    ending.callback(connection.close)
+    connection.settimeout(WAIT_S)
+    connection.sendall(opened.frame() + request)
+    header, _ = answer_of(connection)
+    assert (header.kind, header.flags) == (frames.ERROR, frames.NO_MEMORY)
+
+
+def test_a_deadline_without_end_is_a_day(bench: Bench, ending: ExitStack) -> None:
+    request = Header(frames.REQUEST, 0, 16, len(X), 1, X.nbytes, 1e300).pack()
+    connection = known(bench, ending, OPEN + request + frames.head_of([X.shape]) + X.tobytes())
+    assert answer_of(connection)[0].kind == frames.RESULT
+    (deadline_s,) = bench.labeller.deadlines_s
+    assert deadline_s is not None
+    assert deadline_s - time.monotonic() <= 86_400
+
+
+def test_handshakes_that_do_not_go_on_are_limited(
+    make: Make, authority: Authority, ending: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "HANDSHAKES", 3)
+    tls = ClientSecurity(tls=authority.issue("student", "student:resnet"))
+    bench = make(tls, security=ServerSecurity(tls=authority.issue("server")))
+    port = bench.server._methods.transport.port  # noqa: SLF001 - it is offered, and not shown
+    strangers = []
+    for _ in range(6):
+        strangers.append(socket.create_connection(("127.0.0.1", port), WAIT_S))
+        ending.callback(strangers[-1].close)
+    assert all(map(is_ended, strangers[:3]))
+    for connection in strangers[3:]:
+        assert not select.select([connection], [], [], 0.05)[0]
 
 
 def test_memory_of_requests_is_given_back(bench: Bench, ending: ExitStack) -> None:
@@ -289,6 +482,14 @@ def result_frame(number: int = 1, rows: int = 2, described: bool = True) -> byte
     return b"".join(pieces)
 
 
+def refusal_with(pushback: object) -> bytes:
+    """An ERROR frame with metadata as no teacher has them."""
+    metadata = [["grpc-retry-pushback-ms", pushback]]
+    said = {"status": "RESOURCE_EXHAUSTED", "details": "", "metadata": metadata}
+    payload = json.dumps(said).encode()
+    return Header(frames.ERROR, 0, 0, 0, 1, len(payload), 0.0).pack() + payload
+
+
 def test_answers_are_read_however_they_are_cut(pair: tuple[Connection, socket.socket]) -> None:
     connection, theirs = pair
     for number in range(1, 4):
@@ -317,6 +518,13 @@ def test_answers_are_read_however_they_are_cut(pair: tuple[Connection, socket.so
         (result_frame()[: frames.HEADER.size] + bytes(len(result_frame())), WireError),
         (frames.error(0, RequestRefused("no")), Ended),
         (Header(frames.ERROR, 0, 0, 0, 1, 2, 0.0).pack() + b"{}", WireError),
+        (Header(frames.ERROR, 0, 0, 0, 1, 1 << 20, 0.0).pack(), WireError),
+        (Header(frames.GOODBYE, 0, 0, 0, 0, 1, 0.0).pack(), WireError),
+        (2 * frames.goodbye(), WireError),
+        (Header(frames.RESULT, 0, 0, 1, 9, 1 << 20, 0.0).pack(), WireError),
+        (refusal_with(5), WireError),
+        (refusal_with(None), WireError),
+        (refusal_with([]), WireError),
     ],
 )
 def test_lies_end_a_connection(
@@ -329,6 +537,43 @@ def test_lies_end_a_connection(
     with pytest.raises(error):
         connection.hear()
     assert connection.unanswered() == [1]
+
+
+def test_bool_labels_are_0_or_1(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    connection.put(1, Request({"x": X}), 9.0, {})
+    connection.send()
+    about = Description((Tensor("y", "BOOL", 1),), {}).to_bytes()
+    labels = {"y": np.array([0, 7], np.uint8)}
+    theirs.sendall(b"".join(frames.result(1, labels, about, device_s=0.5, draining=False)))
+    with pytest.raises(WireError, match="BOOL"):
+        connection.hear()
+
+
+def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    connection.put(1, Request({"x": np.zeros((1 << 20, 4), np.float32)}), 9.0, {})
+    connection.send()
+    assert connection.waits_to_send
+    theirs.sendall(result_frame())
+    with pytest.raises(WireError, match="half of which"):
+        connection.hear()
+
+
+def test_what_came_before_the_end_of_a_connection_is_heard(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    for number in (1, 2):
+        connection.put(number, Request({"x": X}), 9.0, {})
+    connection.send()
+    theirs.sendall(result_frame() + result_frame(2)[:-1])
+    theirs.close()
+    assert [one.number for one in connection.hear()] == [1]
+    with pytest.raises(ConnectionError):
+        connection.hear()
 
 
 def test_a_goodbye_lets_what_is_on_its_way_come(pair: tuple[Connection, socket.socket]) -> None:
@@ -344,9 +589,17 @@ def test_a_goodbye_lets_what_is_on_its_way_come(pair: tuple[Connection, socket.s
 
 def test_what_no_frame_carries_goes_another_way(pair: tuple[Connection, socket.socket]) -> None:
     connection, _ = pair
-    for x in (np.array([b"a"], object), np.array(3.0), np.array([1 + 2j])):
-        assert not connection.put(1, Request({"x": x}), 9.0, {})
+    refused: list[dict[str, Array]] = [
+        {},
+        *({"x": x} for x in (np.array([b"a"], object), np.array(3.0), np.array([1 + 2j]))),
+        {"x": np.zeros((1,) * 17, np.float32)},
+        {f"x{n}": X for n in range(300)},
+        {"x": np.broadcast_to(np.float32(0), (1 << 32, 0))},
+    ]
+    for inputs in refused:
+        assert not connection.put(1, Request(inputs), 9.0, {})
     assert connection.unanswered() == []
+    assert not connection.waits_to_send
 
 
 def test_a_large_request_goes_out_in_parts(bench: Bench) -> None:

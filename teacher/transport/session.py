@@ -1,0 +1,237 @@
+"""What the OPEN frames of a connection fix, and the answers to its requests."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from ...errors import EdlError, RequestRefused, RetryableError, WireError
+from ...proto.arena import Array
+from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
+from ...proto.places import Place
+from ...proto.tensors import Heavy
+from ...proto.transport import frames
+from ...proto.transport.frames import Header, Opened
+from .. import access_log
+from ..front.callers import Shown
+from ..inputs_record import InputsRecord
+from ..servicer import Request, Response
+from ..shared_memory.reading import Reading
+from ..shared_memory.visitors import Visitor
+
+if TYPE_CHECKING:
+    from .listener import TransportListener
+
+log = logging.getLogger(__name__)
+
+#: Parameters of an answer that stand in the header of its frame.
+_OF_EACH_RESULT: Final = ("device_seconds", "draining")
+
+
+class Fixed(NamedTuple):
+    """What an OPEN frame has fixed for the requests behind it.
+
+    Attributes:
+        opened: as it was read.
+        region: of shared memory; empty: there is none.
+        memory_error: why there is none, where one was asked for.
+    """
+
+    opened: Opened
+    region: str
+    memory_error: EdlError | None
+
+
+class Session:
+    """Of one connection; lives in the event loop.
+
+    Args:
+        listener: whose it is.
+        shown: what its caller has shown, by which each request is checked.
+    """
+
+    def __init__(self, listener: TransportListener, shown: Shown) -> None:
+        self._listener = listener
+        self._shown = shown
+        self._fixed: Fixed | None = None
+        self._regions: list[str] = []  # the last one is in use, and those before it may be
+        self._described: tuple[object, ...] = ()  # what the reader knows of results
+
+    @property
+    def fixed(self) -> Fixed:
+        """By the latest OPEN frame; raises WireError where none has come."""
+        if self._fixed is None:
+            raise WireError("a request before its session was opened")
+        return self._fixed
+
+    def open(self, payload: bytes) -> None:
+        """Take an OPEN frame; raises WireError for what fixes nothing."""
+        opened = Opened.read(payload)
+        region, failed = "", None
+        if opened.memory_key:
+            region = f"edl-{secrets.token_hex(8)}"
+            try:
+                self._listener.servicer.memory.register(
+                    self._visitor(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
+                )
+            except EdlError as error:
+                region, failed = "", error
+            else:
+                self._regions.append(region)
+        self._fixed = Fixed(opened, region, failed)
+        self._described = ()
+
+    def let_go(self, *, all_of_it: bool = False) -> None:
+        """Of shared memory that no request uses, as none is in work."""
+        kept = 0 if all_of_it else 1
+        while len(self._regions) > kept:
+            region = self._regions.pop(0)
+            try:
+                self._listener.servicer.memory.unregister(self._visitor(), region)
+            except EdlError as error:
+                log.debug("memory of who may not ask any more is swept later: %s", error)
+
+    async def answer(
+        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes
+    ) -> bytes:
+        """The frame that answers a request; an error has been made one.
+
+        Args:
+            header: of the request.
+            fixed: what held when it came.
+            record: its inputs; None: they lie in the reader's memory.
+            head: of the request.
+        """
+        try:
+            return await self._label(header, fixed, record, head)
+        except EdlError as error:
+            self._listener.refused(error)
+            memory_fails = record is None and (not fixed.region or isinstance(error, _NotMapped))
+            return frames.error(header.number, error, memory=memory_fails)
+        except Exception as error:
+            log.exception("a request could not be answered")
+            why = RetryableError(f"{type(error).__name__}: {error}")
+            return frames.error(header.number, why)
+
+    async def _label(
+        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes
+    ) -> bytes:
+        protocol = "tcp" if self._shown.uid is None else "local"
+        with access_log.call(protocol, "Label", self._address) as entry:
+            visitor = self._visitor()  # who may have been locked out meanwhile
+            nbytes = header.nbytes or header.head_bytes
+            entry.received(nbytes)
+            with self._listener.metrics.request(nbytes) as request:
+                deadline_s = time.monotonic() + header.seconds if header.seconds > 0 else None
+                answer = await self._listener.servicer.infer(
+                    partial(self._decode, header, fixed, record, head),
+                    partial(self._encode, header),
+                    visitor,
+                    deadline_s,
+                    entry,
+                    record,
+                )
+                request.answered(len(answer))
+            entry.sent(len(answer))
+            return answer
+
+    async def _decode(
+        self,
+        header: Header,
+        fixed: Fixed,
+        record: InputsRecord | None,
+        head: bytes,
+        reading: Reading,
+    ) -> Request:
+        opened = fixed.opened
+        if record is not None:
+            arrays = record.arrays
+            for tensor, array in zip(opened.inputs, arrays, strict=True):
+                if tensor.datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+                    raise WireError(
+                        f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1"
+                    )
+        else:
+            arrays = _in_memory(head, fixed, reading)
+        return Request(
+            model_name=opened.model,
+            request_id=f"{opened.caller}#{header.number}" if opened.caller else "",
+            parameters=dict(opened.parameters),
+            inputs={t.name: array for t, array in zip(opened.inputs, arrays, strict=True)},
+            outputs=opened.outputs,
+            output_parameters={name: dict(own) for name, own in opened.output_parameters.items()},
+        )
+
+    async def _encode(
+        self, header: Header, request: Request, response: Response, elsewhere: Collection[str]
+    ) -> bytes:
+        del request, elsewhere
+        pieces = frames.result(
+            header.number,
+            response.outputs,
+            self._describe(response),
+            device_s=float(response.parameters["device_seconds"]),
+            draining=bool(response.parameters["draining"]),
+        )
+        return b"".join(pieces)
+
+    def _describe(self, response: Response) -> bytes:
+        """What the reader has to be told of the answer; empty where it knows that already."""
+        said, told = response.parameters, response.output_parameters
+        known = (
+            [(name, array.dtype, array.ndim) for name, array in response.outputs.items()],
+            told,
+            said["content_id"],
+            said["numerics_id"],
+        )
+        if known == self._described:
+            return b""
+        outputs = tuple(
+            frames.Tensor(name, datatype_of(array.dtype), array.ndim, told.get(name, {}))
+            for name, array in response.outputs.items()
+        )
+        fixed = {name: value for name, value in said.items() if name not in _OF_EACH_RESULT}
+        description = frames.Description(outputs, fixed).to_bytes()
+        self._described = known
+        return description
+
+    def _visitor(self) -> Visitor:
+        return self._listener.callers.student(self._shown)
+
+    def _address(self) -> str:
+        return Visitor.of_peer("", self._shown.peer).address
+
+
+class _NotMapped(RequestRefused):
+    """Inputs lie in memory that would have to be copied."""
+
+
+def _in_memory(head: bytes, fixed: Fixed, reading: Reading) -> list[Array]:
+    """The inputs where they lie in the reader's memory."""
+    if fixed.memory_error is not None:
+        raise fixed.memory_error
+    opened = fixed.opened
+    shapes = frames.shapes_in(head, opened.inputs)
+    at = frames.head_bytes_of(opened.inputs)
+    if len(head) != at + frames.PLACE.size * len(shapes):
+        raise WireError("a request in shared memory without a place for each input")
+    arrays = []
+    for tensor, shape in zip(opened.inputs, shapes, strict=True):
+        offset, generation, generation_offset = frames.PLACE.unpack_from(head, at)
+        at += frames.PLACE.size
+        nbytes = nbytes_of(tensor.datatype, shape) or 0
+        place = Place(fixed.region, offset, nbytes, generation, generation_offset)
+        if not place.is_possible:
+            raise WireError(f"input {tensor.name!r} has an impossible place")
+        try:
+            data = reading.read_in_place(place)
+        except Heavy:
+            raise _NotMapped("shared memory that may shrink is not read in place") from None
+        arrays.append(from_bytes(data, tensor.datatype, shape))
+    return arrays
