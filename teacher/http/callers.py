@@ -18,30 +18,19 @@ class Callers:
         self._gate = gate
 
     def visitor(self, request: Request, role: str = "") -> Visitor:
-        """Who asks; arguments and errors as of `known`."""
-        return self.known(
-            request.headers.get("authorization", ""),
-            getattr(request.state, CERTIFICATE, None),
-            request.client or ("", 0),
-            role,
-        )
-
-    def known(
-        self, authorization: str, certificate: str | None, address: tuple[str, int], role: str = ""
-    ) -> Visitor:
-        """Who shows this.
+        """Who asks.
 
         Args:
-            authorization: the header.
-            certificate: the common name of the connection's certificate, where it has one.
-            address: of the connection.
+            request: with the header `authorization`, or by a connection with a certificate.
             role: that the caller has to have; empty: any.
 
         Raises:
             AccessError: a credential is missing or unknown, or is not that of a `role`.
         """
+        certificate: str | None = getattr(request.state, CERTIFICATE, None)
         identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
-        caller = self._gate.admit([("authorization", authorization)], identities)
+        shown = [("authorization", request.headers.get("authorization", ""))]
+        caller = self._gate.admit(shown, identities)
         if role:
             self._gate.require(caller, role)
-        return Visitor(caller.principal, *address)
+        return Visitor(caller.principal, *(request.client or ("", 0)))

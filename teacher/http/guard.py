@@ -7,7 +7,6 @@ the name in `Host`, gives it away. No client of the protocol sends the one or us
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from starlette.datastructures import Headers
@@ -19,35 +18,28 @@ from ...coordinator.web.guard import is_here
 _is_here = lru_cache(maxsize=64)(is_here)  # a client says the same name with each batch
 
 
-class Guard:
-    """Looks at what a browser cannot hide.
+def guarded(app: ASGIApp, *, local: bool) -> ASGIApp:
+    """An application that is kept from web pages.
 
     Args:
-        local: what is guarded listens on loopback, so that it is called by the names of this
-            machine only.
+        app: is asked what may pass.
+        local: it listens on loopback, so that it is called by the names of this machine only.
     """
 
-    def __init__(self, local: bool) -> None:
-        self._local = local
-
-    def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """Status and words for a request with these headers, by lower case; None: it may pass."""
+    def refusal(headers: Headers) -> tuple[int, str] | None:
         if "origin" in headers:
             return 403, "this is for programs, not for web pages"
-        if self._local and not _is_here(headers.get("host", "")):
+        if local and not _is_here(headers.get("host", "")):
             return 421, "this is called by 127.0.0.1 or localhost"
         return None
 
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """An application, guarded."""
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if refused := refusal(Headers(scope=scope)):
+            status, words = refused
+            await JSONResponse({"error": words}, status)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
 
-        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                return
-            if refusal := self.refusal(Headers(scope=scope)):
-                status, words = refusal
-                await JSONResponse({"error": words}, status)(scope, receive, send)
-            else:
-                await app(scope, receive, send)
-
-        return guarded
+    return ask

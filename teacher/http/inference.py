@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -15,7 +14,6 @@ from starlette.responses import Response
 
 from ...proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, is_binary, split
 from ...proto.tensors import Heavy, InferRequest, InferResponse
-from ..access_log import Entry
 from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..in_thread import in_thread
@@ -23,7 +21,6 @@ from ..metrics import TeacherMetrics
 from ..refusals import TooLarge
 from ..servicer import Servicer
 from ..shared_memory.reading import Reading
-from ..shared_memory.visitors import Visitor
 from .bodies import read_body
 from .callers import Callers
 from .logged import ENTRY
@@ -36,41 +33,6 @@ _SMALL_JSON_BYTES: Final = 64 << 10
 _LITTLE_JSON_BYTES: Final = 4 << 10
 #: Of an output, above which it is not made bytes in the event loop.
 _LIGHT_BYTES: Final = 1 << 20
-
-#: Given the headers of an answer's body and its length, what is to stand before it.
-Before = Callable[[Mapping[str, str], int], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for labels, all of which is here.
-
-    Attributes:
-        model: that the path names.
-        version: empty where none is named.
-        body: not to be changed while it is answered.
-        head_length: the header `HEAD_LENGTH`; None: it is not there.
-    """
-
-    model: str
-    version: str
-    body: memoryview
-    head_length: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """An answer.
-
-    Attributes:
-        headers: of its body.
-        content: the body, behind what was to stand before it.
-        nbytes: of the body.
-    """
-
-    headers: Mapping[str, str]
-    content: bytes
-    nbytes: int
 
 
 class Inference:
@@ -101,7 +63,7 @@ class Inference:
         self._json_reader = ThreadPoolExecutor(1, "json")
 
     async def endpoint(self, request: Request) -> Response:
-        """A request that comes through starlette, read once its caller is known; its answer."""
+        """The answer to a request, which is read once its caller is known."""
         visitor = self._callers.visitor(request, "student")
         call = self._calls.begin(visitor.owner)
         try:
@@ -112,53 +74,44 @@ class Inference:
                 most_bytes=self._config.max_message_bytes,
                 within_s=self._config.receive_s,
             )
-            path = request.path_params
-            version, head_length = path.get("version", ""), request.headers.get(HEAD_LENGTH)
-            asked = Asked(path["model"], version, body, head_length)
-            labels = await self.labels(asked, visitor, getattr(request.state, ENTRY))
+            with self._metrics.request(len(body)) as meter:
+                response = await self._servicer.infer(
+                    self._decoding(request, body),
+                    _encode,
+                    visitor,
+                    entry=getattr(request.state, ENTRY),
+                )
+                meter.answered(len(response.body))
         finally:
             self._calls.end(call)
-        return Response(labels.content, headers=dict(labels.headers))
-
-    async def labels(
-        self, asked: Asked, visitor: Visitor, entry: Entry, before: Before = lambda _, __: b""
-    ) -> Labels:
-        """The answer to a request.
-
-        Args:
-            asked: the request.
-            visitor: whose it is.
-            entry: of the access log.
-            before: what is to stand before its body, in one piece with it.
-
-        Raises:
-            EdlError: it has none.
-        """
-        with self._metrics.request(len(asked.body)) as meter:
-            decode, encode = self._decoding(asked), partial(_encode, before)
-            labels = await self._servicer.infer(decode, encode, visitor, entry=entry)
-            meter.answered(labels.nbytes)
-        return labels
+        return response
 
     def close(self) -> None:
         """Wait for nobody."""
         self._json_reader.shutdown(wait=False)
 
-    def _decoding(self, asked: Asked) -> Callable[[Reading], Awaitable[InferRequest]]:
-        """What gives the request, or raises what is wrong with it.
+    def _decoding(
+        self, request: Request, body: memoryview
+    ) -> Callable[[Reading], Awaitable[InferRequest]]:
+        """What gives the request that a body holds, or raises what is wrong with it.
 
         Raises:
             WireError: its head has no such length.
             TooLarge: its head is more JSON than is taken.
         """
-        head, raw = split(asked.body, asked.head_length)
+        path = request.path_params
+        head, raw = split(body, request.headers.get(HEAD_LENGTH))
         if len(head) > _MAX_JSON_BYTES:
             raise TooLarge(
                 f"the JSON of a request is larger than max ({len(head)} vs. {_MAX_JSON_BYTES} "
                 "bytes): send tensors as bytes, by the binary extension or gRPC"
             )
         work = partial(
-            decode_request, head, raw, model_name=asked.model, model_version=asked.version
+            decode_request,
+            head,
+            raw,
+            model_name=path["model"],
+            model_version=path.get("version", ""),
         )
         threads = None if len(head) <= _SMALL_JSON_BYTES else self._json_reader
 
@@ -172,26 +125,25 @@ class Inference:
 
 
 async def _encode(
-    before: Before, request: InferRequest, response: InferResponse, elsewhere: Collection[str]
-) -> Labels:
+    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+) -> Response:
     if all(
         name in elsewhere or array.nbytes <= _light_bytes(request, name, array.dtype.hasobject)
         for name, array in response.outputs.items()
     ):
-        return _labels(before, request, response, elsewhere)
-    return await in_thread(_labels, before, request, response, elsewhere)
+        return _encoded(request, response, elsewhere)
+    return await in_thread(_encoded, request, response, elsewhere)
 
 
 def _light_bytes(request: InferRequest, name: str, text: bool) -> int:
     return _LIGHT_BYTES if is_binary(request, name) and not text else _LITTLE_JSON_BYTES
 
 
-def _labels(
-    before: Before, request: InferRequest, response: InferResponse, elsewhere: Collection[str]
-) -> Labels:
+def _encoded(
+    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+) -> Response:
     head, raws = encode_response(request, response, elsewhere)
-    headers = {"content-type": "application/json"}
-    if raws:
-        headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
-    nbytes = len(head) + sum(map(len, raws))
-    return Labels(headers, b"".join((before(headers, nbytes), head, *raws)), nbytes)
+    if not raws:
+        return Response(head, media_type="application/json")
+    headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
+    return Response(b"".join((head, *raws)), headers=headers)

@@ -19,13 +19,12 @@ from ..servicer import Servicer
 from .app import Api
 from .callers import Callers
 from .connections import Connection, end_longest_idle
-from .exchange import Desk
-from .guard import Guard
-from .heads import MAX_BYTES
+from .guard import guarded
 from .inference import Inference
 from .logged import Logged
 
 _BACKLOG: Final = 128
+_MAX_HEAD_BYTES: Final = 16 << 10
 #: Connections at once; for one more, the one goes that has been idle for longest. asyncio has 256
 #: KiB for each of TLS.
 _MAX_CONNECTIONS: Final = 1024
@@ -59,11 +58,10 @@ class HttpServer:
         infer_calls: CallTable,
     ) -> None:
         host, port = split_listen(config.http or "")
-        callers, guard = Callers(gate), Guard(is_loopback(host))
+        callers = Callers(gate)
         self._inference = Inference(config, servicer, callers, metrics, infer_calls)
         api = Api(config, servicer, callers, metrics, self._inference)
-        desk = Desk(config, guard, callers, infer_calls, self._inference, api.count)
-        app = Logged(guard.around(api.app()))
+        app = Logged(guarded(api.app(), local=is_loopback(host)))
         served = _config(app)
         self._server = uvicorn.Server(served)
         state = self._server.server_state
@@ -77,7 +75,7 @@ class HttpServer:
             self._socket,
             partial(
                 Connection,
-                desk,
+                config.receive_s,
                 api.malformed,
                 config=served,
                 server_state=state,
@@ -130,7 +128,7 @@ def _config(app: Any) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        h11_max_incomplete_event_size=MAX_BYTES,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
     served.load()

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import secrets
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +20,7 @@ import numpy as np
 from ...errors import EdlError, RateLimited, WireError
 from ...proto.transport import frames, offer
 from ...proto.transport.frames import Header
+from ..deadlines import Deadline, SendingDeadline
 from ..front.calls import Call
 from ..inputs_record import InputsRecord
 from ..refusals import TooLarge
@@ -78,29 +78,6 @@ class _Incoming:
         return sum(map(len, self._left))
 
 
-class _Deadline:
-    """Calls `late` if it is not stopped within `seconds` of its start; lives in the event loop."""
-
-    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
-        self._seconds, self._late = seconds, late
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Without effect while it runs."""
-        if self._handle is None:
-            loop = asyncio.get_running_loop()
-            self._handle = loop.call_later(self._seconds, self._is_late)
-
-    def stop(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _is_late(self) -> None:
-        self._handle = None
-        self._late()
-
-
 class Connection(asyncio.BufferedProtocol):
     """Lives in the event loop.
 
@@ -122,10 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self._stuck = False  # answers do not go out
         self._over = False  # no more requests are taken
         self._is_ending = False  # all is answered
-        self._receiving = _Deadline(listener.config.receive_s, self.abort)
-        self._sending = _Deadline(listener.config.receive_s, self._abort_if_stuck)
-        self._lingering = _Deadline(_LINGER_S, lambda: self._transport.close())
-        self._unsent = 0  # bytes, when it was looked last
+        self._receiving = Deadline(listener.config.receive_s, self.abort)
+        self._lingering = Deadline(_LINGER_S, lambda: self._transport.close())
         self._encrypted = False
         self._least = 1  # bytes that have to be there before the loop is woken
 
@@ -148,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._sending = SendingDeadline(transport, self._listener.config.receive_s)
         # It says so when anything does not go out; at a limit of 0 TLS would always say so.
         transport.set_write_buffer_limits(high=1, low=0)
         connection = self._socket
@@ -186,7 +162,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._stuck = True
-        self._unsent = self._transport.get_write_buffer_size()
         self._sending.start()
 
     def resume_writing(self) -> None:
@@ -420,15 +395,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.can_write_eof():  # not with TLS
             with contextlib.suppress(OSError):  # the reader is gone
                 self._transport.write_eof()
-
-    def _abort_if_stuck(self) -> None:
-        """A reader that takes answers slowly is not gone."""
-        unsent = self._transport.get_write_buffer_size()
-        if unsent >= self._unsent:
-            self.abort()
-        else:
-            self._unsent = unsent
-            self._sending.start()
 
     @property
     def _socket(self) -> Any:
