@@ -10,7 +10,7 @@ from .. import json_asking
 from ..json_tensors import HEAD_LENGTH, split
 from ..wire import Buffer
 from .client import Answer, Request
-from .http_messages import Reply
+from .http_calls import Reply
 from .http_statuses import from_http
 
 

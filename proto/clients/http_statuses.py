@@ -19,7 +19,7 @@ from ...errors import (
     WrongInstance,
 )
 from ..status import STATUS_HEADER, from_status
-from .http_messages import Reply
+from .http_calls import Reply
 
 _READ: Final[dict[int, type[EdlError]]] = {
     401: Unauthenticated,

@@ -17,9 +17,8 @@ from ..security import ClientSecurity
 from ..security.http_dial import HttpDial
 from ..specs import TensorSpec
 from .client import CONFIGURED, Answer, Found, Request
-from .http_calls import HttpCalls
+from .http_calls import HttpCalls, Reply
 from .http_infer import answer_of, body_of, path_of
-from .http_messages import Reply
 from .http_statuses import from_http
 
 #: How servers refuse a body that is no JSON: of those that know the extension, and those that fail.

@@ -8,24 +8,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from edl.proto.clients import Request
-from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, split
 from edl.proto.places import Place
 from edl.proto.tensors import InferRequest, InferResponse
-from edl.tests.scripted_teacher import label, logits_of
+from edl.tests.scripted_teacher import label
 from edl.tests.waiting import DEADLINE_S
-
-X = np.arange(24, dtype=np.float32).reshape(4, 6)
-ASKED = Request({"x": X}, request_id="7", parameters={"teacher_id": "t"})
-
-
-def ask(client: OipGrpcClient, timeout_s: float = DEADLINE_S) -> None:
-    """Have a batch labelled, by HTTP or by gRPC, and check its labels."""
-    labels = client.infer(ASKED, timeout_s).outputs["logits"]
-    np.testing.assert_array_equal(labels, logits_of(X))
 
 
 @dataclass(frozen=True)
@@ -65,7 +52,6 @@ class ScriptedHttp:
 
     Attributes:
         behave: answers what asks for labels.
-        mark: what it says that it is known by; empty: nothing.
         asked: all requests, in the order in which they were read.
         connections: that were accepted.
     """

@@ -1,0 +1,226 @@
+"""Requests of HTTP: what leaves and what comes, until when, and which connections are kept."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+
+import numpy as np
+import pytest
+
+from edl.errors import BadAnswer, DeadlineExceeded, EdlError, InputsOverwritten, TeacherLost
+from edl.proto.clients.http_calls import HttpCalls, Reply
+from edl.proto.security.http_dial import HttpDial
+from edl.proto.wire import Buffer
+from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp, reply
+from edl.tests.waiting import DEADLINE_S, wait_until
+
+PATH = "/v2/models/m/infer"
+
+
+class Talk:
+    """A client, and the server that it asks."""
+
+    def __init__(self) -> None:
+        self.server = ScriptedHttp()
+        self.calls = HttpCalls(HttpDial(f"http://127.0.0.1:{self.server.port}"))
+
+    def says(self, *said: bytes) -> None:
+        """Have the next requests answered by this."""
+        answers = iter(said)
+        self.server.behave = lambda *_: next(answers)
+
+    def ask(
+        self, *body: Buffer, within_s: float = DEADLINE_S, check: Callable[[], None] | None = None
+    ) -> Reply:
+        until_s = time.monotonic() + within_s
+        return self.calls.call("POST", PATH, until_s, body, {"A": "b"}, check)
+
+    @property
+    def opened(self) -> int:
+        return len(self.server.connections)
+
+    def close(self) -> None:
+        self.calls.close()
+        self.server.stop()
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    with closing(Talk()) as talk:
+        yield talk
+
+
+def test_a_request_is_sent_from_any_number_of_pieces(talk: Talk) -> None:
+    pieces = [np.full(k % 7, k % 256, np.uint8).data for k in range(1200)]
+    pieces.append(np.arange(1 << 22, dtype=np.uint8).data)  # more than any buffer of the system
+    talk.says(reply(b"yes", headers={"X-Y": "z"}), reply())
+    answer = talk.ask(*pieces)
+    assert (answer.status, bytes(answer.body), answer.headers["x-y"]) == (200, b"yes", "z")
+    assert talk.ask().status == 200
+    first, second = talk.server.asked
+    assert first.body == b"".join(bytes(piece) for piece in pieces)
+    assert first.headers["a"] == "b"
+    assert (second.body, second.headers["content-length"]) == (b"", "0")
+    assert talk.opened == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n", b"yes"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes", b"yes"),
+        (b"HTTP/1.1 204 None\r\n\r\n", b""),
+    ],
+)
+def test_connections_are_kept(talk: Talk, said: bytes, body: bytes) -> None:
+    talk.says(said, said)
+    for _ in range(2):
+        assert bytes(talk.ask().body) == body
+    assert talk.opened == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        reply(b"yes", headers={"Connection": "close"}),
+        reply(b"yes").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        b"HTTP/1.1 103 Hints\r\n\r\n",
+    ],
+)
+def test_a_connection_is_not_used_after_its_last_reply(talk: Talk, said: bytes) -> None:
+    talk.says(said, reply())
+    for _ in range(2):
+        talk.ask()
+    assert talk.opened == 2
+
+
+def test_a_request_is_sent_again_where_a_kept_connection_has_ended(talk: Talk) -> None:
+    talk.says(reply(), reply())
+    talk.ask()
+    talk.server.connections[0].shutdown(socket.SHUT_RDWR)
+    assert talk.ask().status == 200
+    assert talk.opened == 2
+
+    def end(_: ReceivedRequest, connection: socket.socket) -> bytes:
+        connection.shutdown(socket.SHUT_RDWR)
+        return b""
+
+    talk.server.behave = end
+    with pytest.raises(TeacherLost):
+        talk.ask()
+    assert talk.opened == 3, "once, by a connection of its own"
+
+
+def test_each_that_asks_at_once_has_a_connection(talk: Talk) -> None:
+    together = threading.Barrier(3, timeout=DEADLINE_S)
+
+    def meet(asked: ReceivedRequest, _: socket.socket) -> bytes:
+        together.wait()
+        return reply(asked.body)
+
+    talk.server.behave = meet
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            replies = pool.map(talk.ask, [b"a", b"b", b"c"])
+            assert [bytes(one.body) for one in replies] == [b"a", b"b", b"c"]
+    assert talk.opened == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [(b"Content-Length: 4000000000\r\n\r\n", "no message may"), (bytes(1 << 17), "no HTTP")],
+)
+def test_a_reply_of_any_length_is_refused_before_it_comes(
+    talk: Talk, said: bytes, words: str
+) -> None:
+    talk.says(b"HTTP/1.1 200 OK\r\nX: y\r\n" + said)
+    with pytest.raises(BadAnswer, match=words):
+        talk.ask()
+
+
+def test_a_server_that_does_not_read_exceeds_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        calls = HttpCalls(HttpDial(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        with closing(calls), pytest.raises(DeadlineExceeded):
+            calls.call("POST", PATH, time.monotonic() + 0.2, [bytes(1 << 24), b"x"])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-Long: ",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Long: ",
+    ],
+    ids=["body", "head", "trailer"],
+)
+def test_a_reply_that_drips_exceeds_the_deadline(talk: Talk, said: bytes) -> None:
+    over = threading.Event()
+
+    def drip(_: ReceivedRequest, connection: socket.socket) -> bytes:
+        connection.sendall(said)
+        with suppress(OSError):
+            while not over.wait(0.02):
+                connection.sendall(b" ")
+        return b""
+
+    talk.server.behave = drip
+    try:
+        with pytest.raises(DeadlineExceeded):
+            talk.ask(within_s=0.3)
+    finally:
+        over.set()
+
+
+def test_a_reply_before_the_whole_request_was_sent_is_read() -> None:
+    """Servers refuse a body that is too large while it comes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        calls = HttpCalls(HttpDial(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        until_s = time.monotonic() + DEADLINE_S
+        asked = pool.submit(calls.call, "POST", PATH, until_s, [bytes(1 << 24)])
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1)
+            connection.sendall(reply(status="413 Too Large"))
+        assert asked.result(DEADLINE_S).status == 413
+        calls.close()
+
+
+def test_a_body_that_changes_while_it_is_sent_is_not_answered(talk: Talk) -> None:
+    talk.says(reply(), reply())
+
+    def changed() -> None:
+        raise InputsOverwritten("the batch was over before it was sent")
+
+    with pytest.raises(InputsOverwritten):
+        talk.ask(b"x", check=changed)
+    assert talk.ask(b"x").status == 200
+    assert talk.opened == 2
+
+
+def test_a_long_error_text_is_cut() -> None:
+    assert Reply(503, {}, memoryview(b"[" * 100_000)).words() == "[" * 300
+
+
+def test_to_close_ends_who_waits(talk: Talk) -> None:
+    go_on = threading.Event()
+
+    def hold(*_: object) -> bytes:
+        go_on.wait(DEADLINE_S)
+        return b""
+
+    talk.server.behave = hold
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(talk.ask)
+        wait_until(lambda: talk.server.batches == 1)
+        talk.calls.close()
+        with pytest.raises(TeacherLost, match="closed"):
+            asked.result(DEADLINE_S)
+        go_on.set()
+    with pytest.raises(EdlError, match="closed"):
+        talk.ask()
