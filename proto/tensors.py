@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError, Message
 
 from ..errors import WireError
 from . import inference_pb2 as pb
-from .answer_header import answer_header
 from .contents import from_contents
 from .datatypes import Array, datatype_of, dtype_of, from_bytes, nbytes_of, shown, to_bytes
 from .places import REGION, Place
@@ -100,7 +99,6 @@ def encode_request(
     request_id: str = "",
     parameters: Mapping[str, Parameter] = {},
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
-    places: Mapping[str, Place] = {},
 ) -> bytes:
     """A serialised `ModelInferRequest`.
 
@@ -113,7 +111,6 @@ def encode_request(
         request_id: comes back in the response.
         parameters: named values beside the tensors; integers from -2^63 to 2^64 - 1.
         output_parameters: the same for single outputs, by their names.
-        places: of the inputs that do not travel: the server reads them there.
 
     Raises:
         WireError: a dtype or parameter that the protocol has no place for, or more than 2 GiB.
@@ -126,10 +123,7 @@ def encode_request(
             parameters=_to_parameters(parameters),
             inputs=[
                 pb.ModelInferRequest.InferInputTensor(
-                    name=name,
-                    datatype=datatype_of(array.dtype),
-                    shape=array.shape,
-                    parameters=_to_parameters(places[name].parameters() if name in places else {}),
+                    name=name, datatype=datatype_of(array.dtype), shape=array.shape
                 )
                 for name, array in inputs.items()
             ],
@@ -142,7 +136,7 @@ def encode_request(
         )
     except ValueError as error:  # protobuf: text that is not Unicode
         raise WireError(f"the request cannot be sent: {error}") from None
-    here = (pieces_of(value) for name, value in inputs.items() if name not in places)
+    here = (pieces_of(value) for value in inputs.values())
     return _join(header.SerializeToString(), _RAW_INPUTS, here)
 
 
@@ -197,20 +191,25 @@ def encode_response(
     memory already.
     """
     try:
-        header = answer_header(
+        header = pb.ModelInferResponse(
             model_name=model_name,
             model_version=model_version,
-            request_id=request_id,
-            parameters=parameters,
+            id=request_id,
+            parameters=_to_parameters(parameters),
             outputs=[
-                (name, datatype_of(array.dtype), array.shape, output_parameters.get(name, {}))
+                pb.ModelInferResponse.InferOutputTensor(
+                    name=name,
+                    datatype=datatype_of(array.dtype),
+                    shape=array.shape,
+                    parameters=_to_parameters(output_parameters.get(name, {})),
+                )
                 for name, array in outputs.items()
             ],
         )
-    except ValueError as error:  # text that is not Unicode
+    except ValueError as error:  # protobuf: text that is not Unicode
         raise WireError(f"the response cannot be sent: {error}") from None
     here = (() if name in elsewhere else (array,) for name, array in outputs.items())
-    return _join(header, _RAW_OUTPUTS, here)
+    return _join(header.SerializeToString(), _RAW_OUTPUTS, here)
 
 
 def decode_response(data: Buffer) -> InferResponse:

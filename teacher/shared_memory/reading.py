@@ -21,14 +21,12 @@ class Reading:
         self._memory = memory
         self._visitor = visitor
         self._in_place: list[tuple[Segment, Place]] = []
-        self._copied = False
 
     def read(self, place: Place) -> memoryview:
         """What lies at `place`; raises what `SharedMemory.read` does."""
         try:
             return self.read_in_place(place)
         except Heavy:
-            self._copied = True
             return self._memory.read(self._visitor, place)
 
     def read_in_place(self, place: Place) -> memoryview:
@@ -38,11 +36,6 @@ class Reading:
             raise Heavy
         self._in_place.append((segment, place))
         return data
-
-    @property
-    def only_place(self) -> Place | None:
-        """What was read in place, if it is one and nothing was copied."""
-        return self._in_place[0][1] if len(self._in_place) == 1 and not self._copied else None
 
     def check(self) -> None:
         """To be called when the inputs have been used.
