@@ -29,7 +29,7 @@ from .offer import Offer
 
 #: Requests on their way over one connection: as many as a teacher is asked at once, mostly.
 AT_ONCE: Final = 8
-_STAGING_BYTES: Final = 256 << 10
+_STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
 _RECEIVE_BYTES: Final = 4 << 20
 #: Of an answer: no more is allocated for it.
 _MAX_BYTES: Final = 1 << 31
