@@ -15,14 +15,6 @@ ScenarioFile = Annotated[
     Path,
     typer.Argument(metavar="SCENARIO.yaml", help="Students, teachers, links, faults: a mesh."),
 ]
-Fluid = Annotated[
-    bool | None,
-    typer.Option(
-        "--fluid/--exact",
-        show_default="exact up to 50,000 batches",
-        help="Follow rates between two events, for large meshes; or every batch.",
-    ),
-]
 Seed = Annotated[
     int | None,
     typer.Option(min=0, show_default="the file's", help="Of all that is drawn."),
@@ -35,8 +27,8 @@ Trace = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.json",
-        help="Write a timeline for https://ui.perfetto.dev: events and counters; "
-        "with --exact, every step and request too.",
+        help="Write a timeline for https://ui.perfetto.dev: events, counters, each step and "
+        "request.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -44,7 +36,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def simulate(
     scenario: ScenarioFile,
-    fluid: Fluid = None,
     seed: Seed = None,
     plot: Plot = None,
     trace: Trace = None,
@@ -65,7 +56,7 @@ def simulate(
     from ...errors import UsageError
     from ...scheduler.simulator.scenario import Scenario
     from ..files import read
-    from .running import choose_plane, play
+    from .running import play
 
     for path in (plot, trace):
         if path is not None and not path.parent.is_dir():
@@ -79,8 +70,7 @@ def simulate(
         described = replace(described, seed=seed)
     if not described.name:
         described = replace(described, name=scenario.stem)
-    plane, why = choose_plane(described, fluid)
-    told = play(described, plane, why, str(scenario), keep_batches=trace is not None)
+    told = play(described, str(scenario), keep_batches=trace is not None)
     if as_json:
         from .report import as_json as fields
 

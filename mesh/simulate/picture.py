@@ -54,7 +54,7 @@ def draw(result: Result, title: str, path: Path) -> None:
     marks = [one for one in result.happenings if one.kind in MARKED]
     for happening in marks if len(marks) <= MOST_MARKS else ():
         _mark(teachers, happening)
-    throughput.set_title(f"{title} (simulated, {result.plane} data plane)")
+    throughput.set_title(f"{title} (simulated)")
     volume.set_xlabel("virtual seconds")
     volume.set_xlim(0, max(result.virtual_s, 1e-9))
     try:

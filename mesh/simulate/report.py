@@ -34,13 +34,11 @@ class Told:
         scenario: as it was simulated, its seed included.
         result: what came of it.
         wall_s: seconds that the simulation took.
-        why_plane: why batches were followed as they were.
     """
 
     scenario: Scenario
     result: Result
     wall_s: float
-    why_plane: str = ""
 
 
 def show(told: Told, console: Console) -> None:
@@ -87,8 +85,7 @@ def heading(told: Told) -> Iterator[str]:
         f"{name}: {_many(students, 'student')}, {_many(teachers, 'teacher')},"
         f" {clock(result.virtual_s)} of virtual time, seed {scenario.seed}"
     )
-    why = f" ({told.why_plane})" if told.why_plane else ""
-    yield f"{result.plane} data plane{why}: simulated, nothing of it was measured"
+    yield "simulated: nothing of it was measured"
 
 
 def sums(told: Told) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Plays a scenario for people: chooses the data plane, shows how far it is."""
+"""Plays a scenario for people: shows how far it is."""
 
 from __future__ import annotations
 
@@ -7,58 +7,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
 from typing import Final
 
 from ...errors import UsageError
 from ...scheduler.simulator import simulate
-from ...scheduler.simulator.result import PlaneName
 from ...scheduler.simulator.scenario import Scenario
 from .report import Told, clock
 
-#: Up to so many batches each of them is followed, where nobody says how: that takes a minute.
-EXACT_BATCHES: Final = 50_000
 #: Seconds between two lines of progress where there is no terminal.
 LINE_EVERY_S: Final = 10.0
 
 Progress = Callable[[float, float | None], None]
 
 
-def choose_plane(scenario: Scenario, fluid: bool | None) -> tuple[PlaneName, str]:
-    """How batches are followed, and why; `fluid` is what the user says (None: nothing)."""
-    if fluid is not None:
-        return ("fluid", "as asked") if fluid else ("exact", "as asked")
-    batches = most_batches(scenario)
-    if batches <= EXACT_BATCHES:
-        return "exact", "every batch is followed"
-    return "fluid", f"as there may be {batches:,.0f} batches; --exact follows each"
-
-
-def most_batches(scenario: Scenario) -> float:
-    """Batches that all students train at most."""
-    total = 0.0
-    for group in scenario.students:
-        limit = scenario.batches_of(group)
-        end_s = min(
-            inf if scenario.duration_s is None else scenario.duration_s,
-            inf if group.leave_s is None else group.leave_s,
-        )
-        fastest_s = min([group.t_s_s, *(change.to_s for change in group.changes)])
-        step_s = group.overhead_s + group.batch * fastest_s
-        there_s = max(end_s - group.join_s, 0.0)
-        total += group.count * min(inf if limit is None else limit, there_s / step_s)
-    return total
-
-
-def play(
-    scenario: Scenario, plane: PlaneName, why: str, name: str, *, keep_batches: bool = False
-) -> Told:
+def play(scenario: Scenario, name: str, *, keep_batches: bool = False) -> Told:
     """Simulate, and show on stderr how far it is while it lasts.
 
     Args:
         scenario: what to play.
-        plane: how batches are followed.
-        why: of that, in words.
         name: what the scenario is called in errors.
         keep_batches: keep each step and request, for the timeline.
 
@@ -68,10 +34,10 @@ def play(
     began_s = time.perf_counter()
     try:
         with _progress(scenario.duration_s) as on_progress:
-            result = simulate(scenario, random.Random, plane, on_progress, keep_batches)
+            result = simulate(scenario, random.Random, on_progress, keep_batches)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from error
-    return Told(scenario, result, time.perf_counter() - began_s, why)
+    return Told(scenario, result, time.perf_counter() - began_s)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A simulated run as a file of Chrome trace events: https://ui.perfetto.dev opens it.
 
 Its times are virtual. Counters and what happened to the mesh are in every file; steps of students
-and requests of teachers where the exact data plane was asked to keep them.
+and requests of teachers where the run was asked to keep them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The control plane of a simulated mesh: the same for every data plane.
+"""The control plane of a simulated mesh.
 
 Students arrive, report and leave; teachers come, fail and go (`lives.py`); each service's leader
 looks at what has come up and assigns (`office.py`); autoscaling starts and drains teachers. What a
@@ -15,10 +15,10 @@ from .. import headcount
 from .cast import Student, Teacher
 from .chance import Seeding
 from .clock import Clock
+from .data_plane import DataPlane
 from .lives import Lives
 from .office import Office
 from .patience import patience_s
-from .plane import Plane
 from .result import Point
 from .scenario import Fault, Scenario, StudentGroup
 from .trace import Trace
@@ -41,7 +41,7 @@ class Control:
     """
 
     def __init__(
-        self, scenario: Scenario, seeding: Seeding, clock: Clock, trace: Trace, plane: Plane
+        self, scenario: Scenario, seeding: Seeding, clock: Clock, trace: Trace, plane: DataPlane
     ) -> None:
         self.scenario, self.seeding, self.clock, self.trace = scenario, seeding, clock, trace
         self.students = [
@@ -118,7 +118,6 @@ class Control:
     def _join(self, student: Student) -> None:
         if student.ended_s is not None:
             return
-        self._plane.advance()
         student.began_s = self.clock.now
         self.trace.tell("join", student.name)
         self._plane.join(student)
@@ -126,7 +125,6 @@ class Control:
 
     def _leave(self, student: Student) -> None:
         if student.is_there:
-            self._plane.advance()
             self._plane.leave(student)
             self._part(student, "leave", "leaves as the scenario says")
         elif student.ended_s is None:
@@ -154,16 +152,11 @@ class Control:
             self._wake(service, self.clock.now + self.scenario.look_s)
 
     def _repace(self, group: StudentGroup) -> None:
-        self._plane.advance()
         self.trace.tell("pace", group.name, f"{group.t_s_at(self.clock.now):g} s per sample")
-        for student in self.students:
-            if student.group is group and student.is_there:
-                self._plane.paced(student)
 
     # -- what goes wrong
 
     def _strike(self, fault: Fault) -> None:
-        self._plane.advance()
         members = [s for s in self.students if s.group.name == fault.group]
         if not members:
             for teacher in self.lives.strike(fault.group, fault.kind, fault.count, self._rng):
@@ -188,18 +181,14 @@ class Control:
         if fault.for_s is not None:
 
             def back() -> None:
-                self._plane.advance()
                 self.lives.slow(teacher, 1 / fault.factor)
 
             self.clock.after(fault.for_s, back)
 
     def _slow_student(self, student: Student, fault: Fault) -> None:
         def pace(factor: float) -> None:
-            self._plane.advance()
             student.slowed *= factor
             self.trace.tell("slow", student.name, f"{student.slowed:g} times its usual time")
-            if student.is_there:
-                self._plane.paced(student)
 
         pace(fault.factor)
         if fault.for_s is not None:
@@ -231,7 +220,6 @@ class Control:
 
     def _push(self, changes: tuple[rule.Change, ...], draining: list[Teacher]) -> None:
         """Students hear what the leader has decided; draining teachers, that they have."""
-        self._plane.advance()
         for change in changes:
             student = self._by_name[change.student_id]
             if student.is_there:
@@ -245,7 +233,6 @@ class Control:
     def _sweep(self) -> None:
         """Once in `report_s`: everybody reports, and autoscaling decides."""
         self.clock.after(self.scenario.report_s, self._sweep)
-        self._plane.advance()
         for student in self.students:
             self._report(student)
         for service, office in self._offices.items():
@@ -303,7 +290,6 @@ class Control:
 
     def point(self) -> Point:
         """The mesh at this moment."""
-        self._plane.advance()
         now = self.clock.now
         there = [student for student in self.students if student.is_there]
         reports = [self._plane.report(student) for student in there]

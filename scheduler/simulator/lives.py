@@ -15,8 +15,8 @@ from .. import assignment as rule
 from .cast import Teacher, TeacherState
 from .chance import Generator, Seeding, lifetime_s
 from .clock import Clock
+from .data_plane import DataPlane
 from .office import CONTENT
-from .plane import Plane
 from .scenario import Ending, FaultKind, Scenario, TeacherGroup
 from .trace import Trace
 
@@ -47,7 +47,7 @@ class Lives:
         seeding: Seeding,
         clock: Clock,
         trace: Trace,
-        plane: Plane,
+        plane: DataPlane,
         hear: Callable[[str, rule.AssignmentEvent], None],
     ) -> None:
         self.teachers: dict[str, Teacher] = {}

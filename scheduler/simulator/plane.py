@@ -1,20 +1,17 @@
-"""What the control plane asks of a data plane, exact or fluid, and what it offers to it.
+"""What control plane and data plane tell each other.
 
-A data plane moves batches: students pull, teachers label, students train. The control plane
-(`control.py`) is the same for both: who is there, who is assigned to whom, what fails. A plane is
-told what changes, at the moment when those concerned notice it; between two such moments it is on
-its own.
+The data plane (`data_plane.py`) moves batches: students pull, teachers label, students train. The
+control plane (`control.py`) knows who is there, who is assigned to whom, what fails. The data plane
+is told what changes, at the moment when those concerned notice it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from .cast import Student, Teacher
 from .chance import Seeding
 from .clock import Clock
-from .result import PlaneName
 from .scenario import Scenario
 from .trace import Trace
 
@@ -101,56 +98,3 @@ class Mesh(Protocol):
 
     def done(self, student: Student) -> None:
         """The student has trained its last batch; no `leave` follows."""
-
-
-class Plane(Protocol):
-    """A data plane; everything is asked of it at the clock's `now`."""
-
-    @property
-    def name(self) -> PlaneName:
-        """Which one."""
-
-    def begin(self, mesh: Mesh) -> None:
-        """The run begins; nobody is there yet."""
-
-    def advance(self) -> None:
-        """The clock shows another time, and the control plane is about to read or change things."""
-
-    def join(self, student: Student) -> None:
-        """A student begins; it has no teacher yet."""
-
-    def leave(self, student: Student) -> None:
-        """A student is gone at this moment, done or not; nothing more is heard of it."""
-
-    def assign(self, student: Student, teachers: Sequence[str], lost: Sequence[str]) -> None:
-        """A student hears of its new set.
-
-        Those missing from it and not in `lost` are revoked: they finish what they have for it.
-        Those `lost` are dead as far as the coordinator knows: what they had goes to others.
-        """
-
-    def turned(self, teacher: Teacher) -> None:
-        """A teacher's `state` or speed is another one.
-
-        "serving": it works (again). "draining": it works; `Mesh.rested` is to be called as soon as
-        it has nothing more to do, at once if that is so. "hung": its device stands still with what
-        it has. "gone": what it had is lost, and students that are connected notice at once.
-        """
-
-    def paced(self, student: Student) -> None:
-        """A student's own speed is another one."""
-
-    def is_idle(self, teacher: Teacher) -> bool:
-        """Whether a teacher has nothing to do, and nothing is on its way to it."""
-
-    def report(self, student: Student) -> Report:
-        """What a student that is there tells now."""
-
-    def tally(self, student: Student) -> Tally:
-        """What a student has done so far, also one that has left."""
-
-    def work(self, teacher: Teacher) -> Work:
-        """What a teacher has done so far, also one that is gone."""
-
-    def waits(self, student: Student) -> tuple[float, float, float]:
-        """Seconds that a student starved, was blocked, waited for its source, so far."""

@@ -14,6 +14,7 @@ from typing import Final
 from .. import flow, hunger
 from ..ledger import Ledger
 from ..ledger import events as ev
+from ..ledger.figures import Load
 from ..stream_figures import Figures
 from .cast import Student
 from .chance import Generator
@@ -25,8 +26,10 @@ from .plane import Report
 from .scenario import Scenario
 from .trace import Trace
 
-#: Decisions that depend on time alone are looked at so often at least.
+#: Decisions that depend on time alone are looked at so often at least, as in a live engine; or this
+#: share of a training step, where that is longer.
 TICK_S: Final = 0.05
+TICK_STEPS: Final = 0.2
 
 
 class Reader:
@@ -68,6 +71,7 @@ class Reader:
         self.figures = Figures()
         self.most_volume = 0
         self._clock = clock
+        self._tick_s = max(TICK_S, TICK_STEPS * group.t_s_s * group.batch)
         self.lines = Lines(self, scenario, clock, port, devices, rng, trace)
         self._deliver = deliver
         self._news = news
@@ -79,6 +83,8 @@ class Reader:
             teachers_min=group.teachers_min,
             teachers_max=group.teachers_max,
         )
+        self._load: Load | None = None  # None: it may have changed
+        self._times: tuple[float | None, float | None] = (None, None)  # t_t and the pace
         self._memory = flow.FlowMemory.start()
         self._decision = flow.FlowDecision.start(self._config)
         self._hunger = hunger.Hunger()
@@ -93,7 +99,7 @@ class Reader:
     def begin(self) -> None:
         """The stream is opened."""
         self.decide()
-        self._clock.after(TICK_S, self._tick)
+        self._clock.after(self._tick_s, self._tick)
 
     def close(self) -> None:
         """The stream is over; nothing more is heard."""
@@ -119,6 +125,7 @@ class Reader:
     def tell(self, event: ev.Event) -> list[ev.Instruction]:
         """Have the ledger hear of something, and what it says carried out."""
         out = self.ledger.handle(event)
+        self._load = None
         for instruction in out:
             match instruction:
                 case ev.Send():
@@ -167,13 +174,13 @@ class Reader:
         """Time goes by: decide, unless that was done a moment ago."""
         if self._closed:
             return
-        due = self._decided_at + TICK_S
+        due = self._decided_at + self._tick_s
         if self._clock.now < due:
             self._clock.at(due, self._tick)
             return
         self.lines.pass_time()
         self.decide()
-        self._clock.after(TICK_S, self._tick)
+        self._clock.after(self._tick_s, self._tick)
 
     def decide(self) -> None:
         """The next turns of Algorithm 1, until the source has yielded what it may."""
@@ -188,7 +195,11 @@ class Reader:
     def _settle(self) -> None:
         """One turn: time is booked, and what may be pulled is known."""
         ledger, figures = self.ledger, self.figures
-        windows, free_windows, teachers, idle = ledger.load
+        if self._load is None:  # most turns follow from time alone
+            self._load = ledger.load
+            self._times = figures.t_t_s, figures.pace_s(figures.t_s_s)
+        windows, free_windows, teachers, idle = self._load
+        t_t_s, pace_s = self._times
         view = flow.FlowView(
             ledger.volume_bytes,
             ledger.queued,
@@ -200,8 +211,8 @@ class Reader:
             teachers,
             self._waiting,
             self._ended,
-            figures.t_t_s,
-            figures.pace_s(figures.t_s_s),
+            t_t_s,
+            pace_s,
             self.lines.unreachable,
             ledger.batch_bytes,
         )

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-#: Whether every batch is followed, or rates between two events of the control plane.
-PlaneName = Literal["exact", "fluid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +22,7 @@ class StudentResult:
         starved_s: it waited for labels.
         blocked_s: pulling was paused, as enough was labelled (Algorithm 1).
         source_wait_s: it waited for the source.
-        resends, hedges: requests that were sent again, or to another one besides (0: fluid).
+        resends, hedges: requests that were sent again, or to another one besides.
         want: teachers that it asked for at the end.
         most_volume: most batches that lay labelled and not taken.
     """
@@ -121,7 +117,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A request at a teacher's device; only the exact plane knows of them, and only if asked.
+    """A request at a teacher's device; kept only if that is asked for.
 
     Attributes:
         teacher, student: who for whom.
@@ -159,7 +155,6 @@ class Result:
     """A run.
 
     Attributes:
-        plane: how batches were followed.
         virtual_s: how long it took.
         students, teachers: how they fared, in the order of the scenario.
         points: the curves.
@@ -169,7 +164,6 @@ class Result:
         events: how many events the run took.
     """
 
-    plane: PlaneName
     virtual_s: float
     students: tuple[StudentResult, ...]
     teachers: tuple[TeachersResult, ...]

@@ -8,10 +8,8 @@ from math import inf
 from .chance import Seeding
 from .clock import Clock
 from .control import Control
-from .exact import ExactPlane
-from .fluid import FluidPlane
-from .plane import Plane
-from .result import PlaneName, Result
+from .data_plane import DataPlane
+from .result import Result
 from .scenario import Scenario
 from .summary import summary
 from .trace import Trace
@@ -23,7 +21,6 @@ PROGRESS_EVERY = 5_000
 def simulate(
     scenario: Scenario,
     seeding: Seeding,
-    plane: PlaneName = "exact",
     on_progress: Callable[[float, float | None], None] | None = None,
     keep_batches: bool = False,
 ) -> Result:
@@ -33,17 +30,16 @@ def simulate(
         scenario: what to run.
         seeding: makes a generator from a text that alone determines what it draws: pass the class
             `random.Random` (decisions have no randomness of their own, so it is given to them).
-        plane: "exact" follows every batch, "fluid" rates.
         on_progress: called now and then with the virtual seconds that have passed, and the share
             of the run that is done (0 to 1; None: not known).
-        keep_batches: keep every request and step in the result (exact plane).
+        keep_batches: keep every request and step in the result.
 
     Returns:
         The same for the same scenario and seed, to the last bit.
     """
     clock = Clock()
     trace = Trace(clock, keep_batches)
-    data: Plane = ExactPlane() if plane == "exact" else FluidPlane()
+    data = DataPlane()
     control = Control(scenario, seeding, clock, trace, data)
     control.begin()
     end_s = inf if scenario.duration_s is None else scenario.duration_s
@@ -53,5 +49,4 @@ def simulate(
             on_progress(clock.now, control.progress)
     if end_s < inf:
         clock.now = end_s
-    data.advance()
     return summary(control, data)

@@ -79,7 +79,7 @@ class StudentGroup:
         source_s: time that the source needs for a batch, while no other is being yielded.
         batches: so many are trained, then the student leaves; None: as many as the scenario says.
         request_samples: of a request at most, cut and joined from batches; None: a request is one
-            batch (exact plane only: the fluid one always sends batches).
+            batch.
         upper, lower: `ut` and `lt` of Algorithm 1, in batches that are labelled and not taken.
         teachers_min, teachers_max: bounds of the want; equal ones pin it.
         priority: the greater goes first.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .cast import Student
 from .control import Control
-from .plane import Plane
+from .data_plane import DataPlane
 from .result import Result, StudentResult, TeachersResult
 from .scenario import TeacherGroup
 
 
-def summary(control: Control, plane: Plane) -> Result:
+def summary(control: Control, plane: DataPlane) -> Result:
     """The result of a run that is over."""
     control.points.append(control.point())
     trace = control.trace
@@ -17,7 +17,6 @@ def summary(control: Control, plane: Plane) -> Result:
     for student in students:
         trace.hash(student)
     return Result(
-        plane=plane.name,
         virtual_s=control.clock.now,
         students=students,
         teachers=tuple(_teachers(group, control, plane) for group in control.scenario.teachers),
@@ -30,7 +29,7 @@ def summary(control: Control, plane: Plane) -> Result:
     )
 
 
-def _student(student: Student, control: Control, plane: Plane) -> StudentResult:
+def _student(student: Student, control: Control, plane: DataPlane) -> StudentResult:
     group, now = student.group, control.clock.now
     if student.began_s is None:
         nothing = (0.0,) * 6
@@ -63,7 +62,7 @@ def _student(student: Student, control: Control, plane: Plane) -> StudentResult:
     )
 
 
-def _teachers(group: TeacherGroup, control: Control, plane: Plane) -> TeachersResult:
+def _teachers(group: TeacherGroup, control: Control, plane: DataPlane) -> TeachersResult:
     now = control.clock.now
     mine = [one for one in control.teachers.values() if one.group is group]
     there_s = sum(teacher.there_until(now) for teacher in mine)

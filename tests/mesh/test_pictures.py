@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
         (plan, ("--what-if", "teachers=24..56/16"), "plan.png"),
         (plan, (), "plan.svg"),
         (simulate, (), "run.png"),
-        (simulate, ("--fluid",), "run.svg"),
+        (simulate, (), "run.svg"),
     ],
 )
 def test_a_plot_has_the_format_of_its_name(

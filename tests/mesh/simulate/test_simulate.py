@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from edl.benchmarks.simulator import FLUID
+from edl.benchmarks.simulator import LARGE
 from edl.commands import command_line
 from edl.errors import UsageError
-from edl.mesh.files import parse, read
-from edl.mesh.simulate.running import EXACT_BATCHES, choose_plane, most_batches
+from edl.mesh.files import read
 from edl.scheduler.simulator import Scenario
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "scenarios").glob("*.yaml"))
@@ -57,19 +56,17 @@ def fields(*words: object) -> dict[str, Any]:
 
 def test_the_tables_show_students_and_teachers(small: Path) -> None:
     text = run(small)
-    for shown in ("2 students, 5 teachers, 20.0 s", "seed 3", "exact data plane", "s/0"):
+    for shown in ("2 students, 5 teachers, 20.0 s", "seed 3", "nothing of it was measured", "s/0"):
         assert shown in text
     small.write_text(SMALL.replace("count: 2", "count: 30").replace("count: 5", "count: 40"))
-    text = run(small, "--fluid")
-    for shown in ("fluid data plane (as asked)", "s (30): mean", "slowest: s/"):
+    text = run(small)
+    for shown in ("s (30): mean", "slowest: s/"):
         assert shown in text
 
 
-@pytest.mark.parametrize("plane", ["--exact", "--fluid"])
-def test_json_has_all_of_it_and_the_same_again(small: Path, plane: str) -> None:
-    found, again = fields(small, plane), fields(small, plane)
-    other = fields(small, plane, "--seed", 4)
-    assert found["plane"] == plane.removeprefix("--")
+def test_json_has_all_of_it_and_the_same_again(small: Path) -> None:
+    found, again = fields(small), fields(small)
+    other = fields(small, "--seed", 4)
     assert found["scenario"]["students"][0]["t_s_s"] == 0.0125
     assert [student["name"] for student in found["students"]] == ["s/0", "s/1"]
     assert found["samples_per_s"] == sum(one["samples_per_s"] for one in found["students"])
@@ -101,8 +98,6 @@ def test_the_timeline_has_steps_requests_counters_and_what_happened(
         ends[track] = event["ts"] + event["dur"]
     assert {"volume (batches)", "samples/s"} <= {e["name"] for e in events if e["ph"] == "C"}
     assert any(event["name"].startswith("crash t/") for event in events)
-    run(small, "--fluid", "--trace", path)
-    assert "X" not in {event["ph"] for event in json.loads(path.read_text())}, "it has no batches"
 
 
 def test_what_cannot_be_simulated_or_written_is_refused(small: Path, tmp_path: Path) -> None:
@@ -112,20 +107,11 @@ def test_what_cannot_be_simulated_or_written_is_refused(small: Path, tmp_path: P
         assert "there is no directory" in refused(small, option, tmp_path / "no" / name)
     assert "trace" in refused(small, "--trace", tmp_path)
     small.write_text(SMALL.replace("duration_s: 20", "batches: 9").replace("count: 5", "count: 0"))
-    assert "small.yaml: no student has trained anything" in refused(small, "--fluid")
-
-
-def test_large_meshes_are_simulated_as_a_fluid() -> None:
-    small = parse(SMALL, Scenario)
-    assert most_batches(small) == pytest.approx(2 * 20 / 0.1)
-    assert choose_plane(small, None)[0] == "exact"
-    assert choose_plane(small, True) == ("fluid", "as asked")
-    assert most_batches(FLUID) > EXACT_BATCHES
-    assert choose_plane(FLUID, None)[0] == "fluid"
+    assert "small.yaml: no student has trained anything" in refused(small)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_each_example_is_a_scenario(path: Path) -> None:
     scenario = read(path, Scenario)
     assert scenario.name
-    assert path.stem != "large-mesh" or scenario == FLUID, "it is what the benchmark runs"
+    assert path.stem != "large-mesh" or scenario == LARGE, "it is what the benchmark runs"

@@ -1,9 +1,8 @@
-"""The exact data plane: every batch of every student, through the real rules of the live mesh."""
+"""The data plane: every batch of every student, through the real rules of the live mesh."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from .cast import Student, Teacher
 from .chance import Jitter
@@ -11,28 +10,24 @@ from .device import Device
 from .network import Port
 from .plane import Mesh, Report, Tally, Work
 from .reader import Reader
-from .result import PlaneName
 from .scenario import Link
 from .trainer import Ranks, Trainer
 
 
-class ExactPlane:
-    """Follows each batch; see `Plane`."""
-
-    name: Final[PlaneName] = "exact"
+class DataPlane:
+    """Follows each batch; everything is asked of it at the clock's `now`."""
 
     def begin(self, mesh: Mesh) -> None:
+        """The run begins; nobody is there yet."""
         self._mesh = mesh
         self._devices: dict[str, Device] = {}
         self._trainers: dict[str, Trainer] = {}
         self._ranks: dict[str, Ranks] = {}
 
-    def advance(self) -> None:
-        """Every event of its own happens by the same clock: it is always up to date."""
-
     # -- students
 
     def join(self, student: Student) -> None:
+        """A student begins; it has no teacher yet."""
         mesh, name, group = self._mesh, student.name, student.group
         scenario, clock = mesh.scenario, mesh.clock
         ranks = self._ranks.setdefault(group.name, Ranks()) if group.together else None
@@ -61,6 +56,7 @@ class ExactPlane:
         trainer.begin()
 
     def leave(self, student: Student) -> None:
+        """A student is gone at this moment, done or not; nothing more is heard of it."""
         trainer = self._trainers[student.name]
         trainer.stop()
         trainer.reader.close()
@@ -70,14 +66,22 @@ class ExactPlane:
         self._mesh.done(trainer.student)
 
     def assign(self, student: Student, teachers: Sequence[str], lost: Sequence[str]) -> None:
-        self._trainers[student.name].reader.lines.assign(teachers, lost)
+        """A student hears of its new set.
 
-    def paced(self, student: Student) -> None:
-        """A step that has begun ends as it was to; the next one is of the new speed."""
+        Those missing from it and not in `lost` are revoked: they finish what they have for it.
+        Those `lost` are dead as far as the coordinator knows: what they had goes to others.
+        """
+        self._trainers[student.name].reader.lines.assign(teachers, lost)
 
     # -- teachers
 
     def turned(self, teacher: Teacher) -> None:
+        """A teacher's `state` or speed is another one.
+
+        "serving": it works (again). "draining": it works; `Mesh.rested` is called as soon as it has
+        nothing more to do, at once if that is so. "hung": its device stands still with what it has.
+        "gone": what it had is lost, and students that are connected notice at once.
+        """
         device = self._devices.get(teacher.name)
         if device is None:
             device = self._devices[teacher.name] = Device(
@@ -94,14 +98,17 @@ class ExactPlane:
                     trainer.reader.lines.broke(teacher.name)
 
     def is_idle(self, teacher: Teacher) -> bool:
+        """Whether a teacher has nothing to do, and nothing is on its way to it."""
         return self._devices[teacher.name].is_idle
 
     # -- what is told
 
     def report(self, student: Student) -> Report:
+        """What a student that is there tells now."""
         return self._trainers[student.name].reader.report()
 
     def tally(self, student: Student) -> Tally:
+        """What a student has done so far, also one that has left."""
         trainer = self._trainers.get(student.name)
         if trainer is None:
             return Tally(0, 0, 0.0, 0.0)
@@ -117,9 +124,11 @@ class ExactPlane:
         )
 
     def waits(self, student: Student) -> tuple[float, float, float]:
+        """Seconds that a student starved, was blocked, waited for its source, so far."""
         return self._trainers[student.name].reader.waited_s
 
     def work(self, teacher: Teacher) -> Work:
+        """What a teacher has done so far, also one that is gone."""
         device = self._devices.get(teacher.name)
         return Work(0.0, 0.0) if device is None else Work(device.busy_s, device.batches)
 
