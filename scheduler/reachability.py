@@ -48,10 +48,12 @@ class Attempts:
     began_at: float = -inf
     under_way: bool = False
 
-    def is_due(self, now: float) -> bool:
-        """Whether it is time for an attempt."""
-        pause_s = PAUSE_S if self.reached else ATTEMPT_S
-        return not self.under_way and now - self.began_at >= pause_s
+    @property
+    def due_at(self) -> float:
+        """When it is time for an attempt; infinite while one is under way."""
+        if self.under_way:
+            return inf
+        return self.began_at + (PAUSE_S if self.reached else ATTEMPT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ def look(
     if owed and teachers:
         silent_since = now if before.silent_since is None else before.silent_since
     silent = silent_since is not None and now - silent_since >= SILENT_S
+    if not silent and not before.attempts:  # as nearly always
+        return (before if before.silent_since == silent_since else Reachability(silent_since)), ()
     attempts: dict[T, Attempts] = {}
     due: list[T] = []
     for teacher in teachers:
@@ -107,12 +111,21 @@ def look(
         # One that was not reached is tried until it is, whoever else has answered meanwhile.
         if not (silent or known.failures):
             continue
-        if known.is_due(now):
+        if known.due_at <= now:
             known = replace(known, began_at=now, under_way=True)
             due.append(teacher)
         attempts[teacher] = known
     in_vain = before.is_cut_off or all(tried.failures for tried in attempts.values())
     return Reachability(silent_since, silent and in_vain, attempts), tuple(due)
+
+
+def look_at(known: Reachability[T]) -> float:
+    """When the next look may find something, if nothing else happens until then."""
+    if known.silent_since is None:
+        return -inf
+    if not known.attempts:
+        return known.silent_since + SILENT_S
+    return min(tried.due_at for tried in known.attempts.values())
 
 
 def attempted(

@@ -28,6 +28,8 @@ class Figures:
         self._pulls = RecentMean(PULLS)
         self._begins = False  # an epoch, and not the first
         self._answers: dict[str, RecentMedian] = {}
+        self._t_t_s: float | None = None
+        self._is_t_t_known = True  # it is of the latest answers
         self._rate = RecentRate(RATE_WINDOW_S)
         self._served: dict[str, int] = {}
         self.steps = self.answers = 0  # measurements, of all there were
@@ -56,6 +58,7 @@ class Figures:
         """A teacher's device worked so long on a batch of `samples`."""
         if samples and device_s > 0:
             self._answers.setdefault(teacher, RecentMedian(ANSWERS)).add(device_s / samples)
+            self._is_t_t_known = False
             self.answers += 1
 
     def labelled(self, teacher: str) -> None:
@@ -73,6 +76,7 @@ class Figures:
 
     def forget_teacher(self, teacher: str) -> None:
         self._answers.pop(teacher, None)
+        self._is_t_t_known = False
         self._served.pop(teacher, None)
 
     @property
@@ -94,9 +98,12 @@ class Figures:
         Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So their speeds are
         averaged, which is the harmonic mean of their times; n is a number of such teachers.
         """
-        known = [one for one in self._answers.values() if len(one) >= FEWEST_ANSWERS]
-        times = [one.value for one in known if one.value is not None]
-        return pooled_t_t(times) if times else None
+        if not self._is_t_t_known:
+            known = [one for one in self._answers.values() if len(one) >= FEWEST_ANSWERS]
+            times = [one.value for one in known if one.value is not None]
+            self._t_t_s = pooled_t_t(times) if times else None
+            self._is_t_t_known = True
+        return self._t_t_s
 
     def samples_per_s(self, now: float) -> float:
         """Rows that the training loop took, per second, over the last seconds."""

@@ -10,9 +10,10 @@ from ...proto.clients import Found, Request
 from ...proto.form_arrays import check_form
 from ...proto.forms import FITTING_KINDS, Form, SoftLabelIs
 from ...proto.specs import FREE, TensorSpec
+from ...scheduler.reader_core.events import Peer
 from ..config import ReaderConfig
 from .answers import Expected
-from .outcomes import Job, Peer
+from .outcomes import Job
 
 
 @dataclass(frozen=True, slots=True)

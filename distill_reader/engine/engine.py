@@ -1,8 +1,7 @@
 """The engine's thread: what the trainer says goes to the members, what they label goes back.
 
-Everything else (the trainer's messages, rosters, links) posts to its inbox. What is to happen is
-said by `scheduler`: by the ledger of each member (which rows go where), by `scheduler.flow` (pull
-or pause, how many teachers) and `scheduler.switching` (of which model content).
+Everything else (the trainer's messages, rosters, links) posts to its inbox. The `ReaderCore` of
+each member says which rows go where, when to pull or pause, and how many teachers are wanted.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from ... import errors
 from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
 from ...proto.lent_arena import LentArena
+from ...scheduler.reader_core.events import Legacy, TakenOver
 from ..config import ReaderConfig
 from .batches import Batches
-from .contents import Legacy
 from .handing import Handing
 from .inbox import Inbox
-from .member import Member
+from .member import Member, Says
 from .outcomes import Done
-from .says import Says
 from .telling import Teller
 from .tracing import open_trace
 from .vigil import Vigil
@@ -102,14 +100,14 @@ class Engine:
                 self._on_held(message)
             case "waiting":
                 for member in self.members:
-                    member.governor.waiting_since = now
+                    member.waits(now)
             case "taken":
                 self._on_taken(message, now)
             case "recalled":
                 self._handing.recalled(message["number"])
             case "ended":
                 for member in self.members:
-                    member.governor.source_ended = True
+                    member.ended()
             case "figures":
                 self._teller.ask(message["number"])
             case "reset":
@@ -122,8 +120,7 @@ class Engine:
         self._pulled = batch.number + 1
         self._handing.queue(batch)
         for member in self.members:
-            member.governor.pulled(message["source_s"], batch.samples)
-            member.queue(batch)
+            member.queue(batch, message["source_s"])
 
     def _on_held(self, message: Message) -> None:
         """The trainer has the labels of a batch, from an engine before this one."""
@@ -137,8 +134,7 @@ class Engine:
     def _on_taken(self, message: Message, now: float) -> None:
         number, samples = message["number"], message["samples"]
         for member in self.members:
-            member.governor.taken(message["step_s"], samples, now)
-            member.taken(number)
+            member.taken(number, samples, message["step_s"], now)
         self._handing.taken(number)
         self._batches.pop(number, None)
 
@@ -150,9 +146,10 @@ class Engine:
         for member in self.members:
             told = legacies.get(member.config.service)
             left = Legacy() if told is None else Legacy.from_json(told)
-            member.governor.source_ended = message["ended"]
-            member.governor.waiting_since = now if message["waiting"] else None
-            member.resume(message["data_epoch"], left, now)
+            taken_over = TakenOver(
+                message["data_epoch"], left, message["ended"], message["waiting"]
+            )
+            member.resume(taken_over, now)
 
     def _on_reset(self, message: Message, now: float) -> None:
         self._stream_epoch = message["epoch"]
@@ -188,7 +185,7 @@ class Engine:
     def _decide(self, now: float) -> None:
         for member in self.members:
             member.look(now)
-        limit = self._pulled + min(member.governor.decision.pull for member in self.members)
+        limit = self._pulled + min(member.core.decision.pull for member in self.members)
         if limit > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)

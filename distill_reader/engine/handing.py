@@ -212,7 +212,7 @@ class Handing:
         if mixing.policy.with_weights:
             arrays.pop()[...] = [mix.shares.get(service, 0.0) for service in self._members]
         shared = [(mix.shares[service], named) for service, named in labels.items()]
-        kinds = [self._members[service].pool.output_kinds for service in labels]
+        kinds = [self._members[service].output_kinds for service in labels]
         try:
             mixed_into(arrays, shared, self._config.labels, kinds)
         except UsageError as error:

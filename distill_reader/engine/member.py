@@ -1,4 +1,4 @@
-"""One service at work: its ledger, its teachers, and the labels that they give to each batch.
+"""One service at work: drives its `ReaderCore`, and carries out what that says.
 
 An engine has one member, or several whose labels it averages. A member belongs to the engine's
 thread; what comes from elsewhere (its roster, its links) is posted to that thread's inbox.
@@ -7,42 +7,64 @@ thread; what comes from elsewhere (its roster, its links) is posted to that thre
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final
 
 from ... import errors
-from ...proto.arena import Arena
+from ...proto.arena import Arena, Array
 from ...proto.lent_arena import LentArena
+from ...scheduler.flow import FlowConfig
 from ...scheduler.ledger import Ledger
-from ...scheduler.ledger import events as ev
+from ...scheduler.profiles import Profile
+from ...scheduler.reader_core import CoreConfig, ReaderCore
+from ...scheduler.reader_core import events as ev
+from ...scheduler.reader_core import instructions as do
+from ...scheduler.windows import WindowConfig
 from ..config import ReaderConfig
+from .agreement import agree, furthest
 from .asking import misfit_of_settings
 from .batches import Batch, Batches
-from .carrying import Carrying
-from .contents import Contents, Legacy
-from .crew import Crew
-from .governor import Governor
 from .inbox import Inbox
 from .labels import Labels
-from .numerics import Numerics
-from .outcomes import Broke, Done, Job, Outcome, Ready
-from .pool import Pool
+from .outcomes import Broke, Done, Job, Outcome, Ready, failure_of
+from .path_attempts import PathAttempts
 from .remembering import Remembering
-from .roster import Assigned, open_roster
-from .says import Says
+from .roster import open_roster
 from .sending import Sending
 from .shelf import Shelf
 from .stored import NOTHING, Stocked
 from .teacher_link import TeacherLink
-from .teachers import Teachers
 
 log = logging.getLogger(__name__)
 
 #: What follows from time alone is looked for so often at most.
 LOOK_EVERY_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """What a member tells its engine: calls in the engine's own thread.
+
+    Attributes:
+        labelled: the labels of a batch are whole; it is its turn.
+        recall: a batch that was said to be labelled is to be handed back, by `take_back`.
+        poisoned: a batch will never be labelled, for these reasons.
+        came: the link to a teacher has posted something.
+        answered: a teacher has sent labels.
+        failed: the stream cannot go on; in this epoch, or (True) for good.
+    """
+
+    labelled: Callable[[Member, int], None]
+    recall: Callable[[Member, int], None]
+    poisoned: Callable[[int, tuple[str, ...]], None]
+    came: Callable[[str, Outcome, float], None]
+    answered: Callable[[Member, str, Done], None]
+    failed: Callable[[errors.EdlError, bool], None]
 
 
 class Member:
@@ -57,20 +79,15 @@ class Member:
         says: who hears of it.
 
     Attributes:
-        ledger: where each row is.
-        governor: what the flow control of this service says.
-        pool: the links to its teachers.
-        roster: who names them.
-        crew: how these do.
-        comparing: whether they agree.
-        reachability: whether they can be reached.
-        contents: which model's labels count.
+        core: decides; all others only read it.
+        roster: who names the teachers.
         labels: those that are here.
         shelf: where labels are kept; None: nowhere.
-        carrying: does what the ledger says.
-        epoch: the highest (term, counter) of an assignment seen.
         forgone: batches that went without labels of this service.
         relabelled: batches whose labels were thrown away.
+        links: connections that are open, by number.
+        poisoned: batches that will never be labelled.
+        reports: times that the coordinator was to hear of the student at once.
     """
 
     def __init__(
@@ -83,42 +100,30 @@ class Member:
         says: Says,
     ) -> None:
         self.config = config
-        self.ledger = Ledger(ordered=config.ordered)
-        self.governor = Governor(config)
-        self._remembering = Remembering(config, inbox, self.governor)
-        self.pool = Pool(config, ring, partial(inbox.post, self._on_outcome), inbox)
+        self.core = core = ReaderCore(core_config(config), random)
+        self._remembering = Remembering(config, inbox, core.measured, self._remembered)
         self.roster = open_roster(
             config,
-            on_assigned=partial(inbox.post, self._on_assigned),
+            on_assigned=partial(inbox.post, self._tell),
             on_failed=partial(inbox.post, self._on_failed_for_good),
         )
-        self.crew = Crew(config, self.ledger)
-        numerics = Numerics(config.deterministic)
-        self.contents = Contents(numerics)
         self.labels = Labels(arena, batches)
         self.shelf = None
         if config.store is not None:
-            self.shelf = Shelf(config, inbox, ring, numerics, self._enqueue, says.failed)
-        sending = Sending(config, batches, ring, self.pool, self.crew.speeds)
-        self.carrying = Carrying(self, batches, sending, says)
-        self._teachers = Teachers(
-            config,
-            self.ledger,
-            self.pool,
-            self.crew,
-            self.governor.figures,
-            self.shelf,
-            self.carrying.handle,
-            inbox,
-        )
-        self.reachability = self._teachers.reachability
-        self.comparing = self._teachers.comparing
-        self.epoch = (0, 0)
-        self.forgone = self.relabelled = 0
+            self.shelf = Shelf(config, inbox, ring, core.numerics, self._enqueue, says.failed)
+        self.forgone = self.relabelled = self.poisoned = self.reports = 0
         self._batches = batches
+        self._inbox = inbox
+        self._ring = ring if config.shared_memory else None
         self._says = says
+        self.links: dict[int, TeacherLink] = {}
+        self._paths = PathAttempts(inbox, self._tell)
+        self._sending = Sending(config, batches, ring, self.links, core.teachers.links)
+        self._unsent: list[tuple[str, int]] = []  # what the ledger takes to be in flight
+        self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}  # answers, to be compared
+        self._dispute = ""  # the latest, in words
         self._looked_at = -inf
-        self._awaited = 0  # teachers, as the ledger was told
+        self._coordinator_answers = True
 
     def start(self) -> None:
         """Look for teachers, as many as the last run needed."""
@@ -129,15 +134,49 @@ class Member:
         """Give the teachers back, and write what is to be kept."""
         self._remembering.close(self.content_id)
         self.roster.stop()
-        self.pool.close()
+        for link in self.links.values():
+            link.close()
         if self.shelf is not None:
             self.shelf.close()
 
+    # --- what others read
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where each row is."""
+        return self.core.ledger
+
+    @property
+    def content_id(self) -> str:
+        """Of the model that labels come from now; empty while that is not known."""
+        return self.core.content_id or ("" if self.shelf is None else self.shelf.content_id)
+
+    @property
+    def output_kinds(self) -> dict[str, str]:
+        """What the teachers say that their outputs are, by name, as far as they do."""
+        specs = (spec for link in self.links.values() for spec in link.found.outputs)
+        return {spec.name: spec.kind for spec in specs if spec.kind}
+
+    @property
+    def dispute(self) -> str:
+        """Which teachers contradict each other and by how much, in words; empty: none do."""
+        return self._dispute if self.core.teachers.comparisons.disputed else ""
+
+    @property
+    def cut_off_since(self) -> float | None:
+        """Since when no teacher can be reached, in seconds since 1970; None: that is not so."""
+        since = self.core.teachers.silent_since
+        return None if since is None else time.time() - (time.monotonic() - since)
+
+    def is_on_shelf(self, number: int) -> bool:
+        """Whether a batch has not come to the teachers, as its labels may be in the store."""
+        return self.shelf is not None and self.shelf.has(number)
+
     # --- the stream
 
-    def queue(self, batch: Batch) -> None:
-        """Have a batch labelled that lies in the ring."""
-        self.crew.speeds.batch(batch.rows)
+    def queue(self, batch: Batch, source_s: float) -> None:
+        """Have a batch labelled that lies in the ring, after the source took so long for it."""
+        self._tell(ev.Pulled(source_s, batch.samples, batch.rows))
         if self.shelf is None:
             self._enqueue(batch, NOTHING)
         else:
@@ -151,211 +190,300 @@ class Member:
             missing = stocked.missing(batch.rows)
             row_nbytes = stocked.row_nbytes
         if batch.number in self.ledger.withheld:
-            self.carrying.handle(ev.Found(batch.number, missing, row_nbytes))
+            self._tell(ev.Found(batch.number, missing, row_nbytes))
             return
-        self.carrying.handle(
+        self._tell(
             ev.Queued(batch.number, batch.nbytes, batch.rows, missing, row_nbytes, batch.kind)
         )
 
     def hold(self, batch: Batch, labels_nbytes: int, makers: Sequence[str]) -> None:
         """The trainer has the labels of this batch, made by these teachers for another engine."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
-        self.carrying.handle(
+        self._tell(
             ev.Held(batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes)
         )
 
+    def waits(self, now: float, *, waits: bool = True) -> None:
+        """The training loop waits for a batch, or does no more."""
+        self.core.handle(ev.Waiting(waits), now)
+
+    def ended(self) -> None:
+        """The source has nothing more for this epoch."""
+        self._tell(ev.Ended())
+
     def doubt(self, number: int) -> None:
         """A batch that the trainer has is to come back, whoever has made its labels."""
-        self.carrying.handle(ev.Doubt(number))
+        self._tell(ev.Doubt(number))
 
-    def taken(self, number: int) -> None:
-        """The training loop has consumed a batch."""
+    def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
+        """The training loop has a batch, after `step_s` of work on the one before."""
         if self.shelf is not None:
             self.shelf.forget(number)
-        self.carrying.handle(ev.Taken(number))
+        self._carry_out(self.core.handle(ev.Taken(number, samples, step_s), now))
 
     def take_back(self, number: int) -> None:
         """A batch that was handed over comes back, as `says.recall` asked."""
         self.relabelled += 1
         self.labels.take_back(number)
-        self.carrying.handle(ev.Recalled(number))
+        self._tell(ev.Recalled(number))
 
     def forgo(self, number: int) -> None:
         """Go without the labels of a batch, unless it has them all; it is not on the shelf."""
         before = self.ledger.unlabelled
-        out = self.ledger.handle(ev.Forgo(number))
+        out = self.core.handle(ev.Forgo(number), time.monotonic())
         if self.ledger.unlabelled < before:
             self.labels.drop(number)
             self.forgone += 1
-        self.carrying.carry_out(out)
+        self._carry_out(out)
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; the teachers stay, if they may label `data_epoch`."""
         self.labels.clear()
-        self._teachers.void()
         if self.shelf is not None:
             self.shelf.reset()
-        self.governor.begin()
-        self.carrying.reset()
-        self._follow(self.contents.epoch_began(data_epoch, now))
+        self._carry_out(self.core.handle(ev.EpochBegan(data_epoch), now))
+        unsent, self._unsent = self._unsent, []
+        for teacher, request in unsent:  # free the windows that these hold
+            self._tell(ev.Cancelled(teacher, request))
 
-    def resume(self, data_epoch: int, left: Legacy, now: float) -> None:
+    def resume(self, taken_over: ev.TakenOver, now: float) -> None:
         """Go on where the engine before this one was."""
-        self.epoch = max(self.epoch, left.assigned.epoch)
-        self.roster.remember(left.assigned)
-        self._follow(self.contents.resumed(data_epoch, left, now))
+        self.roster.remember(taken_over.left.assigned)
+        self._carry_out(self.core.handle(taken_over, now))
 
     def look(self, now: float) -> None:
         """Something has happened, or time has gone by: what follows from that."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
-            self._look_around(now)
-        on_shelf = 0
+            self._coordinator_answers = self.roster.answers()
+            self._remembering.look(self.content_id, now)
+            for link in self.links.values():
+                link.look(now)
+        in_store, store_content = 0, ""
         if self.shelf is not None:
-            switch = self.contents.switch
-            self.shelf.look(switch.awaited or switch.content_id, self.ledger.usable, now)
-            on_shelf = len(self.shelf)
-        content, unreachable = self.content_id, self.pool.unreachable
-        judges = self.comparing.judges
-        cut_off = self.pool.is_shut_out or self.reachability.may_be_cut_off(now)
-        self.governor.decide(self.ledger, unreachable, now, on_shelf, content, judges, cut_off)
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether no teacher can be reached, or none lets the reader in: more would not help."""
-        return self.pool.is_shut_out or self.reachability.cut_off_since is not None
-
-    def _look_around(self, now: float) -> None:
-        """Time goes by: what follows from that alone."""
-        self._follow(self.contents.look(now, self.roster.answers(), self.ledger.usable))
-        self._teachers.look(self.governor.waiting_since is not None, now)
-        self._remembering.look(self.content_id, now)
-
-    @property
-    def content_id(self) -> str:
-        """Of the model that labels come from now; empty while that is not known."""
-        return self.contents.switch.told or ("" if self.shelf is None else self.shelf.content_id)
-
-    def is_on_shelf(self, number: int) -> bool:
-        """Whether a batch has not come to the teachers, as its labels may be in the store."""
-        return self.shelf is not None and self.shelf.has(number)
+            self.shelf.look(self.core.contents.switch.awaited, self.ledger.usable, now)
+            in_store, store_content = len(self.shelf), self.shelf.content_id
+        look = ev.Look(in_store, store_content, self._coordinator_answers)
+        self._carry_out(self.core.handle(look, now))
 
     # --- the teachers
 
-    def _on_assigned(self, assigned: Assigned) -> None:
-        self.epoch = max(self.epoch, assigned.epoch)
-        self._follow(self.contents.assigned(assigned, time.monotonic()))
-
-    def _follow(self, change: tuple[Assigned, bool] | None) -> None:
-        """Send to these teachers from now on; and label anew, by them, what is not delivered."""
-        if change is None:
-            return
-        assigned, anew = change
-        lost, revoked = self.pool.update(assigned)
-        self._count_awaited()
-        there = {peer.teacher_id for peer in assigned.peers}
-        self.crew.standings.keep(there.difference(lost))
-        for name in (*lost, *revoked):  # before any of their rows go to others
-            self.carrying.handle(ev.TeacherRevoked(name))
-        for name in lost:
-            self._teachers.lost(name)
-        for name in revoked:
-            self._teachers.revoked(name)
-        if anew:
-            self.relabelled += len(self.labels)
-            self.labels.clear()
-            self._teachers.void()
-            if self.shelf is not None:
-                self.shelf.follow(self.contents.switch.content_id)
-            self.carrying.handle(ev.Relabel(stored=self.shelf is not None))
+    def _remembered(self, profile: Profile | None) -> None:
+        self._tell(ev.Remembered(profile, time.time()))
 
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
         self._says.failed(error, True)
 
     def _on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
-        self._says.came(link.peer.teacher_id, outcome, time.monotonic())
-        if not self.pool.holds(link):
-            self.labels.discards += isinstance(outcome, Done)
-            return
-        name = link.peer.teacher_id
-        self.pool.hear(link)
+        name, now = link.peer.teacher_id, time.monotonic()
+        self._says.came(name, outcome, now)
         match outcome:
             case Done():  # as nearly always
-                self._on_done(link, outcome)
+                self._on_done(link, outcome, now)
             case Ready(inputs):
                 link.met(inputs)
-                self.reachability.heard(link.peer)
+                self._paths.heard(link.peer.address)
                 words = misfit_of_settings(self.config, link.peer, link.found)
-                if words and self.pool.is_assigned(link):
-                    self._on_misfit(link, words)
-                else:
-                    if self.shelf is not None:
-                        self.shelf.meet(link.peer, inputs)
-                    self._teachers.ready(link, time.monotonic())
+                if self.shelf is not None and not words:
+                    self.shelf.meet(link.peer, inputs)
+                self._tell(ev.Probed(name, link.number, link.most_rows, words))
             case Broke(None, error):
-                self.pool.is_silent(name, error)
+                failed = ev.ProbeFailed(
+                    name, link.number, failure_of(error), str(error), room_in_s(error)
+                )
+                self._tell(failed)
             case Broke(Job() as job, error):
-                self._on_broke(link, job, error)
-        self._teachers.let_go(name)
-        self._count_awaited()
+                about = {"service": self.config.service, **job.about(name)}
+                log.debug("%s does not label a request: %s", name, error, extra=about)
+                self._tell(
+                    ev.RequestFailed(
+                        name,
+                        link.number,
+                        job.request,
+                        failure_of(error),
+                        str(error),
+                        room_in_s(error),
+                        any(span.batch not in self._batches for span in job.spans),
+                    )
+                )
 
-    def _on_misfit(self, link: TeacherLink, words: str) -> None:
-        """A teacher's model is not what the reader's settings are for: it gets nothing.
-
-        Where that is so of every teacher, the settings are wrong.
-        """
-        name, now = link.peer.teacher_id, time.monotonic()
-        self.crew.refused(name, now)
-        self.pool.mark_useless(name)
-        self.pool.probe(name, self.crew.pause_s(name, now), f"does not fit: {words}")
-        if self.pool.all_useless and not self.ledger.sent:
-            self._on_failed_for_good(errors.UsageError(f"teacher {name}: {words}"))
-
-    def _count_awaited(self) -> None:
-        """Let the ledger know, where it is news, how many may yet join any moment."""
-        if (awaited := self.pool.awaited) != self._awaited:
-            self._awaited = awaited
-            self.carrying.handle(ev.Awaited(awaited))
-
-    def _on_done(self, link: TeacherLink, done: Done) -> None:
-        if (without := self.contents.hear(link.peer.teacher_id, done.numerics_id)) is not None:
-            self._follow((without, False))
-            self.carrying.handle(ev.Cancelled(link.peer.teacher_id, done.job.request))
-            return
-        try:
-            self.labels.check(done)
-        except errors.BadAnswer as error:
-            self._on_broke(link, done.job, error)
-            return
+    def _on_done(self, link: TeacherLink, done: Done, now: float) -> None:
         name, job = link.peer.teacher_id, done.job
-        self.reachability.heard(link.peer)
+        misfit = ""
+        if link.number in self.links:
+            self._paths.heard(link.peer.address)
+            try:
+                self.labels.check(done)
+            except errors.BadAnswer as error:
+                misfit = str(error)
+            else:
+                self._says.answered(self, name, done)
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
-        self.pool.has_labelled(name)
-        self.governor.figures.answer(name, done.device_s, job.samples)
-        self._says.answered(self, name, done)
-        in_flight = len(self.ledger.in_flight_at(name))
-        out = self.ledger.handle(ev.Answered(name, job.request, done.row_nbytes, done.device_s))
-        accepted = False
-        for instruction in out:
-            match instruction:
-                case ev.Accept(job.request, spans):
+        answer = ev.AnswerCame(
+            name,
+            link.number,
+            job.request,
+            job.rows,
+            done.row_nbytes,
+            done.device_s,
+            job.samples,
+            done.numerics_id,
+            done.draining,
+            misfit,
+            self._agreeing(name, done),
+        )
+        self._carry_out(self.core.handle(answer, now), done, link)
+
+    def _agreeing(self, name: str, done: Done) -> frozenset[str]:
+        """Who said the same to this request, of those whose answers are kept."""
+        kept = self._kept.get(done.job.request)
+        if not kept:  # as nearly always
+            return frozenset()
+        tolerance = partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id)
+        forms = self.config.labels
+        return frozenset(
+            other
+            for other, labels in kept.items()
+            if agree(done.labels, labels, tolerance(other), forms)
+        )
+
+    def _tell(self, event: ev.Event) -> None:
+        """Have the core hear of something, and do what it says."""
+        self._carry_out(self.core.handle(event, time.monotonic()))
+
+    def _carry_out(
+        self,
+        instructions: list[do.Instruction],
+        done: Done | None = None,
+        link: TeacherLink | None = None,
+    ) -> None:
+        """Do what the core said; `done` is the answer that it heard of, over `link`."""
+        for one in instructions:
+            match one:
+                case do.Ask():
+                    self._send(one)
+                case do.Accept(_, spans):
+                    assert done is not None
+                    assert link is not None
                     self.labels.write(done, spans)
                     if self.shelf is not None:
                         self.shelf.keep(done, spans, link.inputs, self._batches)
-                    self.governor.figures.labelled(name)
-                    accepted = len(spans) == len(job.spans)
-                case ev.Discard(job.request):
-                    self.labels.discards += 1
-        self.carrying.carry_out(out)
-        self._teachers.answered(name, done, in_flight, accepted)
-        if done.draining:
-            self._teachers.revoked(name)
+                case do.Deliver(number):
+                    if log.isEnabledFor(logging.DEBUG):
+                        log.debug("batch %d has its labels", number, extra={"batches": [number]})
+                    self._says.labelled(self, number)
+                case do.KeepAnswer(request, name):
+                    assert done is not None
+                    self._kept.setdefault(request, {})[name] = done.labels
+                case _:
+                    self._do(one)
 
-    def _on_broke(self, link: TeacherLink, job: Job, error: errors.EdlError) -> None:
-        name = link.peer.teacher_id
-        about = {"service": self.config.service, **job.about(name)}
-        log.debug("%s does not label a request: %s", name, error, extra=about)
-        is_void = any(span.batch not in self._batches for span in job.spans)
-        self._teachers.broke(link, job, error, is_void)
+    def _do(self, instruction: do.Instruction) -> None:
+        """Do what is not done with every batch."""
+        match instruction:
+            case do.Discard():
+                self.labels.discards += 1
+            case do.Report():
+                self.reports += 1
+            case do.News(level, text, name):
+                extra = {"teacher": name} if name else {}
+                log.log(logging.INFO if level == "info" else logging.WARNING, text, extra=extra)
+            case do.Open(number, peer):
+                self._open(number, peer)
+            case do.Close(number):
+                self.links.pop(number).close()
+            case do.Probe(number):
+                self.links[number].probe()
+            case do.TryPath(peer, began_at):
+                self._paths.attempt(peer, began_at)
+            case do.DropAnswers(request):
+                self._kept.pop(request, None)
+            case do.DropAllAnswers():
+                self._kept.clear()
+            case do.Disputed():
+                self._on_disputed(instruction)
+            case do.Disown(name):
+                if self.shelf is not None:
+                    self.shelf.disown(name)
+            case do.DropLabels(content_id):
+                self.relabelled += len(self.labels)
+                self.labels.clear()
+                if self.shelf is not None:
+                    self.shelf.follow(content_id)
+            case do.Recall(number):
+                self._says.recall(self, number)
+            case do.Void(number):
+                self.labels.drop(number)
+            case do.LookUp(number):
+                assert self.shelf is not None
+                self.shelf.look_again(self._batches[number], time.monotonic())
+            case do.Poison(number, reasons):
+                self._poison(number, reasons)
+            case do.Refuse(reason):
+                self._on_failed_for_good(errors.UsageError(reason))
+
+    def _open(self, number: int, peer: ev.Peer) -> None:
+        config = self.config
+        self.links[number] = TeacherLink(
+            peer,
+            config.request_s,
+            partial(self._inbox.post, self._on_outcome),
+            config.security,
+            self._ring,
+            keeps=config.store is not None,
+            exact=config.deterministic,
+            inbox=self._inbox,
+            number=number,
+        )
+
+    def _send(self, ask: do.Ask) -> None:
+        try:
+            self._sending.send(ask)
+        except errors.UsageError as error:
+            self._unsent.append((ask.send.teacher, ask.send.request))
+            self._says.failed(error, False)
+
+    def _on_disputed(self, disputed: do.Disputed) -> None:
+        answers = self._kept[disputed.request]
+        first, second = (answers[name] for name in disputed.pair)
+        output, apart = furthest(first, second)
+        self._dispute = (
+            f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
+            f" {apart} on output {output!r}; another one is needed to tell who is wrong"
+        )
+        log.warning("%s", self._dispute)
+
+    def _poison(self, number: int, reasons: tuple[str, ...]) -> None:
+        self.poisoned += 1
+        self.labels.drop(number)
+        if self.shelf is not None:
+            self.shelf.forget(number)
+        self._says.poisoned(number, reasons)
+
+
+def core_config(config: ReaderConfig) -> CoreConfig:
+    """The settings of a reader that decide something."""
+    most = config.window if config.deterministic else max(config.window, config.window_max)
+    return CoreConfig(
+        config.service,
+        FlowConfig(
+            upper_bytes=config.upper_bytes,
+            lower_bytes=config.lower_bytes,
+            buffer_bytes=config.buffer_bytes,
+            teachers_min=config.teachers_min,
+            teachers_max=config.teachers_max,
+        ),
+        WindowConfig(config.window, most),
+        config.request_rows,
+        ordered=config.ordered,
+        deterministic=config.deterministic,
+        canaries=None if config.canaries is None else config.canaries.rule(),
+        stored=config.store is not None,
+    )
+
+
+def room_in_s(error: errors.EdlError) -> float | None:
+    """When a teacher that is full will have room, as it says."""
+    return error.retry_after_s if isinstance(error, errors.RateLimited) else None

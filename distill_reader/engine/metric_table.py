@@ -102,12 +102,12 @@ def _weight(seen: Seen) -> Iterator[Sample]:
 
 
 def _ejections(seen: Seen) -> Iterator[Sample]:
-    counted = seen.member.crew.standings.ejections
+    counted = seen.member.core.teachers.breakers.ejections
     return (((cause,), counted[cause]) for cause in IN_WORDS)
 
 
 def _states(seen: Seen) -> Iterator[Sample]:
-    state = seen.member.governor.decision.state
+    state = seen.member.core.decision.state
     return (((name,), name == state) for name in get_args(State))
 
 
@@ -123,33 +123,33 @@ _STREAM: Final = (
     _counter(
         "batches_delivered",
         "Batches that the training loop has taken.",
-        lambda m: m.governor.figures.batches_taken,
+        lambda m: m.core.figures.batches_taken,
     ),
     _counter(
         "samples_delivered",
         "Rows of those batches.",
-        lambda m: m.governor.figures.samples_taken,
+        lambda m: m.core.figures.samples_taken,
     ),
     Family(
         "gauge",
         "samples_per_second",
         "Rows taken, over the last seconds.",
-        lambda seen: [((), seen.member.governor.figures.samples_per_s(seen.now))],
+        lambda seen: [((), seen.member.core.figures.samples_per_s(seen.now))],
     ),
     _counter(
         "starved_seconds",
         "Time that the training loop waited for labels.",
-        lambda m: m.governor.memory.starved_s,
+        lambda m: m.core.memory.starved_s,
     ),
     _counter(
         "blocked_seconds",
         "Time that pulling was paused because the buffer was full.",
-        lambda m: m.governor.memory.blocked_s,
+        lambda m: m.core.memory.blocked_s,
     ),
     _counter(
         "source_wait_seconds",
         "Time that the training loop waited for the source of batches.",
-        lambda m: m.governor.memory.source_wait_s,
+        lambda m: m.core.memory.source_wait_s,
     ),
     Family("gauge", "state", "1 for what the reader is doing, else 0.", _states, ("state",)),
     _gauge(
@@ -172,7 +172,7 @@ _STREAM: Final = (
     _gauge(
         "data_epoch",
         "Epochs of the data that were begun.",
-        lambda m: m.contents.switch.data_epoch,
+        lambda m: m.core.contents.switch.data_epoch,
     ),
 )
 
@@ -186,7 +186,7 @@ _BATCHES: Final = (
     _counter(
         "poison_batches",
         "Batches that three teachers refused which label others, or all such if fewer.",
-        lambda m: m.carrying.poisoned,
+        lambda m: m.poisoned,
     ),
     _counter(
         "relabelled_batches",
@@ -203,33 +203,35 @@ _BATCHES: Final = (
 
 #: Requests and teachers, all together.
 _TEACHERS: Final = (
-    _gauge("want", "Teachers asked for.", lambda m: m.governor.decision.want),
+    _gauge("want", "Teachers asked for.", lambda m: m.core.decision.want),
     _gauge(
         "needed",
         "n = ceil(t_t / t_s); 0 while a time is not known.",
-        lambda m: m.governor.decision.needed,
+        lambda m: m.core.decision.needed,
     ),
     _gauge(
         "teacher_seconds_per_sample",
         "t_t: the speeds of its teachers, averaged; 0 while it is not known.",
-        lambda m: m.governor.figures.t_t_s or 0.0,
+        lambda m: m.core.figures.t_t_s or 0.0,
     ),
     _gauge(
         "student_seconds_per_sample",
         "t_s: the training step, unhindered; 0 while it is not known.",
-        lambda m: m.governor.figures.t_s_s or 0.0,
+        lambda m: m.core.figures.t_s_s or 0.0,
     ),
     Family(
         "gauge",
         "teachers",
         "Teachers of this reader, by state.",
-        lambda seen: [((state,), n) for state, n in seen.member.pool.states().items()],
+        lambda seen: [
+            ((state,), n) for state, n in seen.member.core.teachers.links.states().items()
+        ],
         ("state",),
     ),
     _gauge(
         "stragglers",
         "Teachers that are much slower than the others, or say nothing.",
-        lambda m: len(m.crew.lateness.stragglers),
+        lambda m: len(m.core.teachers.lateness.stragglers),
     ),
     _gauge("requests_in_flight", "Requests under way at teachers.", lambda m: m.ledger.in_flight),
     _counter("resends", "Requests beyond the first of their rows.", lambda m: m.ledger.resends),
@@ -258,7 +260,7 @@ _TEACHERS: Final = (
     _counter(
         "readmissions",
         "Times that an ejected teacher was let in again.",
-        lambda m: m.crew.standings.readmissions,
+        lambda m: m.core.teachers.breakers.readmissions,
     ),
 )
 
@@ -277,7 +279,7 @@ _EACH_TEACHER: Final = (
     _by_teacher(
         "window",
         "Requests that the teacher may have under way.",
-        lambda seen, teacher: seen.member.crew.speeds.window(teacher),
+        lambda seen, teacher: seen.member.core.pace.window(teacher),
     ),
     Family(
         "gauge",

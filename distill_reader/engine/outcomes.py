@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from ... import errors
 from ...errors import EdlError
 from ...proto.arena import Array
 from ...proto.lent_arena import Lent
 from ...proto.stacked import Input
 from ...scheduler.ledger.instructions import Span
+from ...scheduler.reader_core.events import Failure
 from ..label_forms import AS_GIVEN, LabelForms
 from ..store.rows import Row
 
@@ -24,21 +26,6 @@ _NOWHERE: Final[Mapping[str, Lent]] = MappingProxyType({})
 
 def _always() -> bool:
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Where a teacher is; what is not known of one that was only named by address is empty."""
-
-    teacher_id: str
-    address: str
-    model: str
-    incarnation: int = 0
-    content_id: str = ""
-    protocol: str = ""  # as the registry names it; empty: `oip`
-    inputs: tuple[str, ...] = ()  # of its model, where its server cannot be asked
-    foreign: bool = False  # somebody vouches for it: it is no server of ours
-    numerics_id: str = ""
 
 
 class Job(NamedTuple):
@@ -130,3 +117,24 @@ class Broke:
 
 
 Outcome = Ready | Done | Broke
+
+
+def failure_of(error: EdlError) -> Failure:
+    """What a request or a probe came to, for the core."""
+    match error:
+        case errors.InputsOverwritten():
+            return "overwritten"
+        case errors.RequestRefused() | errors.VersionMismatch():
+            return "refused"
+        case errors.BadAnswer():
+            return "bad answer"
+        case errors.RateLimited():
+            return "full"
+        case errors.AccessError():
+            return "shut out"
+        case errors.PredictorCrashed():
+            return "crashed"
+        case errors.RetryableError():
+            return "failed"
+        case _:
+            return "lost"

@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from queue import SimpleQueue
 from typing import Final
 
 from ...scheduler import profiles
-from ...scheduler.profiles import Profile
+from ...scheduler.profiles import Measured, Profile
 from ..config import ReaderConfig
-from .governor import Governor
 from .inbox import Inbox
 from .profile_file import ProfileFile
 
@@ -33,15 +33,23 @@ class Remembering:
     Args:
         config: of the member; it may name no folder, and then nothing is remembered.
         inbox: of the engine's thread.
-        governor: is told what was remembered, and asked what is measured.
+        measured: says what is known by now of teachers that serve a content.
+        remembered: hears what was remembered; None: nothing.
     """
 
-    def __init__(self, config: ReaderConfig, inbox: Inbox, governor: Governor) -> None:
+    def __init__(
+        self,
+        config: ReaderConfig,
+        inbox: Inbox,
+        measured: Callable[[str], Measured],
+        remembered: Callable[[Profile | None], None],
+    ) -> None:
         self._file: ProfileFile | None = None
         if config.profiles:
             self._file = ProfileFile(config.profiles, config.service, config.job)
         self._inbox = inbox
-        self._governor = governor
+        self._measured = measured
+        self._on_remembered = remembered
         self._saved: Profile | None = None
         self._looks_at = inf  # until it has been read
         self._told: SimpleQueue[Profile | None] = SimpleQueue()
@@ -59,7 +67,7 @@ class Remembering:
         if now < self._looks_at:
             return
         self._looks_at = now + LOOK_EVERY_S
-        measured = self._governor.measured(content_id)
+        measured = self._measured(content_id)
         new = profiles.to_save(self._saved, measured, time.time())
         if new is not None:
             self._saved = new
@@ -74,7 +82,8 @@ class Remembering:
             self._thread.join(_END_S)
 
     def _remembered(self, profile: Profile | None) -> None:
-        self._saved = self._governor.profile = profile
+        self._saved = profile
+        self._on_remembered(profile)
         self._looks_at = 0.0
         if profile is not None:
             log.info("the last run of this job needed %d teachers", profile.needed)

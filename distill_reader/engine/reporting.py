@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.version import PROTOCOL_VERSION
-from ...scheduler import hunger
 from ...scheduler.flow_values import State
 from .member import Member
 
@@ -17,42 +15,29 @@ REPORT_EVERY_S = 1.0
 class Reporter:
     """Reports of one member. Used by the engine's thread alone.
 
-    A report goes out at once when something has changed that the coordinator acts on, and at its
-    pace otherwise. That the student starves is told as `scheduler.hunger` finds it: at once.
+    A report goes out at once when the core says so, and at its pace otherwise.
     """
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._reported_at = 0.0
-        self._told: tuple[Any, ...] = ()
-        self._hunger = hunger.Hunger()
-        self._starves_told = False
+        self._reports = 0  # that the core asked for, as far as they were made
 
     def tell(self, now: float) -> bool:
-        """Report if it is time to; whether something has changed that is acted on."""
+        """Report if it is time to; whether the core has asked for it."""
         member = self._member
-        governor, switch = member.governor, member.contents.switch
-        self._hunger = hunger.follow(self._hunger, governor.memory.starved_s, now)
-        starves = self._hunger.starves
-        news = (
-            governor.decision.want,
-            member.pool.unreachable,
-            member.is_cut_off,
-            switch.data_epoch,
-            switch.told,
-        )
-        changed = news != self._told or (starves and not self._starves_told)
-        if changed or now - self._reported_at >= REPORT_EVERY_S:
-            self._reported_at, self._told, self._starves_told = now, news, starves
-            member.roster.report(report(member, starves, now))
-        return changed
+        is_asked, self._reports = member.reports != self._reports, member.reports
+        if is_asked or now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
+            member.roster.report(report(member, now))
+        return is_asked
 
 
-def report(member: Member, starves: bool, now: float) -> pb.StudentReport:
+def report(member: Member, now: float) -> pb.StudentReport:
     """How the student is, as far as this service goes."""
-    config, ledger, governor = member.config, member.ledger, member.governor
-    memory, decision, figures = governor.memory, governor.decision, governor.figures
-    switch = member.contents.switch
+    config, ledger, core = member.config, member.ledger, member.core
+    memory, decision, figures = core.memory, core.decision, core.figures
+    switch, teachers = core.contents.switch, core.teachers
     return pb.StudentReport(
         protocol_version=PROTOCOL_VERSION,
         service=config.service,
@@ -74,20 +59,20 @@ def report(member: Member, starves: bool, now: float) -> pb.StudentReport:
         samples_per_second=figures.samples_per_s(now),
         resends=ledger.resends,
         teachers=ledger.teachers,
-        term=member.epoch[0],
-        counter=member.epoch[1],
-        state="starved" if starves else _otherwise(decision.state),
+        term=core.epoch[0],
+        counter=core.epoch[1],
+        state="starved" if core.starves else _otherwise(decision.state),
         host=socket.gethostname(),
-        unreachable=member.pool.unreachable,
+        unreachable=core.unreachable,
         data_epoch=switch.data_epoch,
         content_id=switch.told,
-        stragglers=member.crew.lateness.stragglers,
+        stragglers=teachers.lateness.stragglers,
         hedges=ledger.hedges,
-        ejections=member.crew.standings.ejections.total(),
-        ejected=member.crew.standings.ejected.keys(),
-        disputed=member.comparing.disputed,
-        ejected_for=member.crew.standings.ejected.values(),
-        cut_off=int(member.is_cut_off),
+        ejections=teachers.breakers.ejections.total(),
+        ejected=teachers.breakers.ejected.keys(),
+        disputed=teachers.comparisons.disputed,
+        ejected_for=teachers.breakers.ejected.values(),
+        cut_off=int(teachers.is_cut_off),
     )
 
 

@@ -4,57 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol, Self
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
+from ...scheduler.reader_core.events import Assigned, Peer
 from ...scheduler.switching import Advice
 from ..config import ReaderConfig
-from .outcomes import Peer
 
 log = logging.getLogger(__name__)
 
 #: Services that are listed where the one that was asked for has no teacher.
 _SHOWN: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """The teachers that this reader may send to from now on.
-
-    Attributes:
-        peers: all of them; one that is missing is revoked, unless it is in `lost`.
-        lost: ids of teachers that are known to be dead.
-        live: teachers of the service that the coordinator knows to live.
-        epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
-        advice: what it says of contents.
-        barred: ids of those of the peers that are not to be asked, as their numerics are others.
-    """
-
-    peers: tuple[Peer, ...]
-    lost: frozenset[str] = frozenset()
-    live: int = 0
-    epoch: tuple[int, int] = (0, 0)
-    advice: Advice = field(default_factory=Advice)
-    barred: frozenset[str] = frozenset()
-
-    def to_json(self) -> dict[str, Any]:
-        """Without those that are lost: whoever reads it never had them."""
-        return {
-            "peers": [asdict(peer) for peer in self.peers],
-            "live": self.live,
-            "epoch": self.epoch,
-            "advice": asdict(self.advice),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        peers = [Peer(**{**peer, "inputs": tuple(peer["inputs"])}) for peer in value["peers"]]
-        term, counter = value["epoch"]
-        advice = Advice(**value["advice"])
-        return cls(tuple(peers), live=value["live"], epoch=(term, counter), advice=advice)
 
 
 class Roster(Protocol):

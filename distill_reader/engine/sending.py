@@ -11,13 +11,14 @@ from ...errors import UsageError
 from ...proto.clients.fitting import misfit
 from ...proto.lent_arena import LentArena
 from ...proto.stacked import Input
-from ...scheduler.ledger import events as ev
+from ...scheduler.ledger.instructions import Span
+from ...scheduler.reader_core.instructions import Ask
+from ...scheduler.reader_core.links import Links
 from ..config import ReaderConfig
 from .batches import Batches
 from .cutting import Cutter, own_copies, samples_of
 from .outcomes import Job
-from .pool import Pool
-from .speeds import Speeds
+from .teacher_link import TeacherLink
 
 log = logging.getLogger(__name__)
 
@@ -29,41 +30,41 @@ class Sending:
         config: of the member.
         batches: that rows are of.
         ring: where they lie.
-        pool: the links.
-        speeds: learn when a request went out.
+        links: that are open, by number.
+        standing: how these stand.
     """
 
     def __init__(
-        self, config: ReaderConfig, batches: Batches, ring: LentArena, pool: Pool, speeds: Speeds
+        self,
+        config: ReaderConfig,
+        batches: Batches,
+        ring: LentArena,
+        links: Mapping[int, TeacherLink],
+        standing: Links,
     ) -> None:
         self._config = config
         self._ring = ring
         self._cutter = Cutter(batches, ring, config.feeds)
-        self._pool = pool
-        self._speeds = speeds
+        self._links = links
+        self._standing = standing
         self._first: int | None = None  # the batch that shows whether the settings are right
 
-    def send(self, send: ev.Send, *, in_own_memory: bool) -> None:
+    def send(self, ask: Ask) -> None:
         """Send a request.
-
-        Args:
-            send: what the ledger said.
-            in_own_memory: the batches may be consumed before the teacher has read their rows.
 
         Raises:
             UsageError: what the model takes is not in the batch, or it is the first batch and of
                 another dtype or shape than every teacher says that its model takes.
         """
-        config, link = self._config, self._pool.link(send.teacher)
+        config, link, send = self._config, self._links[ask.link], ask.send
         inputs, lent, stamps = self._cutter.cut(send.spans, link.inputs)
         if self._first is None:
             self._first = send.spans[0].batch
         if send.spans[0].batch == self._first:
             self._check(inputs)
-        if in_own_memory:
+        if ask.in_own_memory:
             inputs, lent, stamps = own_copies(inputs), {}, ()
         now, samples = time.monotonic(), samples_of(inputs.values())
-        self._speeds.sent(send.teacher, send.request, now)
         job = Job(
             send.request,
             send.spans,
@@ -85,10 +86,11 @@ class Sending:
 
     def _check(self, inputs: Mapping[str, Input]) -> None:
         """Raise UsageError where no model is one for what the settings make of a batch."""
-        differences = [misfit(found.inputs, inputs) for found in self._pool.found]
-        if differences and all(differences) and not self._pool.awaited:
+        models = [link.found.inputs for link in self._links.values() if not link.peer.foreign]
+        differences = [misfit(known, inputs) for known in models if known]
+        if differences and all(differences) and not self._standing.awaited:
             raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
 
 
-def _shown(spans: tuple[ev.Span, ...]) -> str:
+def _shown(spans: tuple[Span, ...]) -> str:
     return ", ".join(f"rows {s.start} to {s.stop} of batch {s.batch}" for s in spans)

@@ -18,14 +18,15 @@ from ...proto.arena import Array
 from ...proto.lent_arena import LentArena
 from ...scheduler import shelving
 from ...scheduler.ledger.instructions import Span
+from ...scheduler.reader_core.contents import Numerics
+from ...scheduler.reader_core.events import Peer
 from ..config import ReaderConfig
 from ..store.figures import Figures
 from ..store.rows import Content, Model
 from .batches import Batch
 from .feeding import model_inputs
 from .inbox import Inbox
-from .numerics import Numerics
-from .outcomes import Done, Peer
+from .outcomes import Done
 from .shelf_keeper import Disown, Identity, Keep, Keeper, Look, identity_of
 from .stored import NOTHING, Stocked, Wanted
 

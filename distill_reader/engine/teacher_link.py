@@ -1,12 +1,11 @@
 """One teacher as the engine sees it: a connection, its probing, and its requests in flight.
 
-A link decides nothing. It is told to connect and to send, and posts what came of it; who gets which
-batch, and when a teacher counts as lost, is the ledger's to say, in the engine's own thread.
+A link decides nothing. It is told to probe and to send, and posts what came of it; who gets which
+batch, and when a teacher counts as lost, is the core's to say, in the engine's own thread.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from functools import partial
 from queue import SimpleQueue
 
 from ...errors import (
-    AccessError,
     BadAnswer,
     EdlError,
     RateLimited,
@@ -29,12 +27,13 @@ from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.lent_arena import LentArena
 from ...proto.security import ClientSecurity
 from ...scheduler import probing
+from ...scheduler.reader_core.events import Peer
 from ..label_forms import LabelForms
 from ..store.rows import Content, Row
 from .answers import Expected, device_seconds, named, refuse_what_is_not_finite, soft_labels
 from .asking import Wording, expected_of, wording_of
 from .inbox import Inbox
-from .outcomes import Broke, Done, Job, Outcome, Peer, Ready
+from .outcomes import Broke, Done, Job, Outcome, Ready
 from .stored import rows_of
 from .transport import Asked, Transport
 
@@ -71,42 +70,25 @@ class TeacherLink:
     keeps: bool = False  # there is a label store, for which answers are taken apart by rows
     exact: bool = False  # where labels of other numerics are other labels
     inbox: Inbox | None = None  # of the thread that sends; None: it waits for no sockets
+    number: int = 0  # by which the core knows the connection
     _jobs: SimpleQueue[Job | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
-    _paused_enough: threading.Event = field(default_factory=threading.Event)
     _client: Client | None = None
     _transport: Transport | None = None
     _found: Found = field(default_factory=Found)  # the model, by the latest probe
     _worded: tuple[Found, tuple[str, ...], LabelForms, Wording] | None = None
     _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _probes: bool = False  # in a thread
-    _probes_anew: bool = False  # from its next probe on
-    _wake: threading.Event = field(default_factory=threading.Event)  # ends a pause between probes
     _unfinished: int = 0  # jobs
     _senders: int = 0  # threads
     _under_way: Counter = field(default_factory=Counter)
 
-    def connect(self, pause_s: float = 0.0) -> None:
-        """Probe the teacher until it answers, then post `Ready`; first pause for so long.
-
-        If it is being probed already, only a pause of 0 has an effect: the probing starts anew.
-        """
-        with self._lock:
-            is_probed, self._probes = self._probes, True
-            self._probes_anew = is_probed and (self._probes_anew or not pause_s)
-        if is_probed:
-            if not pause_s:
-                self.pause_no_more()
-                self._wake.set()
-            return
-        self._paused_enough.clear()
+    def probe(self) -> None:
+        """Ask the teacher once whether it serves, and post `Ready` or what went wrong."""
         try:
-            self._thread(partial(self._probe_until_ready, pause_s), "prober")
-        except RuntimeError:  # the system starts no thread
-            with self._lock:
-                self._probes = False
-            raise
+            self._thread(self._post_probe, "prober")
+        except RuntimeError as error:  # the system starts no thread
+            self.post(self, Broke(None, _told(error)))
 
     def send(self, job: Job) -> None:
         """Send `job`, and post what comes of it."""
@@ -139,15 +121,9 @@ class TeacherLink:
                     self._senders += 1
         self._jobs.put(job)
 
-    def pause_no_more(self) -> None:
-        """Where the teacher is to be probed after a pause, probe it now."""
-        self._paused_enough.set()
-
     def close(self) -> None:
         """End the connection; requests in flight break."""
         self._closed.set()
-        self.pause_no_more()
-        self._wake.set()
         if self._transport is not None:
             self._transport.close()
         for _ in range(self._senders):
@@ -158,12 +134,6 @@ class TeacherLink:
     @property
     def closed(self) -> bool:
         return self._closed.is_set()
-
-    @property
-    def is_probed(self) -> bool:
-        """Whether it is being probed, or will be after a pause."""
-        with self._lock:
-            return self._probes
 
     @property
     def found(self) -> Found:
@@ -177,29 +147,14 @@ class TeacherLink:
 
     # --- probing
 
-    def _probe_until_ready(self, pause_s: float) -> None:
-        self._paused_enough.wait(pause_s)
-        attempt = 0
-        while True:
-            self._wake.clear()
-            if self._closed.is_set():
-                return
-            with self._lock:
-                attempt = 0 if self._probes_anew else attempt
-                self._probes_anew = False
-            try:
-                inputs = self._probe()
-            except Exception as error:
-                told = _told(error)
-                if attempt == 0:
-                    self.post(self, Broke(None, told))
-                attempt += 1
-                self._wake.wait(pause_after(told, attempt))
-            else:
-                with self._lock:
-                    self._probes = False
-                self.post(self, Ready(inputs))
-                return
+    def _post_probe(self) -> None:
+        outcome: Outcome
+        try:
+            outcome = Ready(self._probe())
+        except Exception as error:
+            outcome = Broke(None, _told(error))
+        if not self.closed:
+            self.post(self, outcome)
 
     def _probe(self) -> tuple[str, ...]:
         """Names of the model's inputs; opens the connection where there is none yet."""
@@ -339,10 +294,3 @@ def _told(error: Exception) -> EdlError:
     return (
         error if isinstance(error, EdlError) else RetryableError(f"{type(error).__name__}: {error}")
     )
-
-
-def pause_after(error: EdlError, failures: int) -> float:
-    """Seconds until a teacher is asked again that has failed so often, by `error` this time."""
-    room_in_s = error.retry_after_s if isinstance(error, RateLimited) else None
-    refused = isinstance(error, AccessError)
-    return probing.pause_s(failures, random, refused=refused, room_in_s=room_in_s)

@@ -40,7 +40,7 @@ class Teller:
         self._asked = self._answered = 0  # times that the trainer wanted figures of that moment
         self._resends_told = 0
         # As told, by service; of what an engine knows when it starts nobody need be told.
-        self._legacies = {member.config.service: member.contents.legacy for member in members}
+        self._legacies = {member.config.service: member.core.contents.legacy for member in members}
 
     def start(self) -> None:
         """Serve metrics, if that is wanted.
@@ -111,7 +111,7 @@ class Teller:
     def _tell_legacies(self) -> None:
         """What the next engine has to know, the trainer keeps for it."""
         for member in self._members:
-            service, legacy = member.config.service, member.contents.legacy
+            service, legacy = member.config.service, member.core.contents.legacy
             if self._legacies[service] is not legacy:
                 self._legacies[service] = legacy
                 self._channel.send("legacy", service=service, left=legacy.to_json())
@@ -125,27 +125,29 @@ class Teller:
 
 def stats(members: Sequence[Member], handing: Handing, now: float) -> dict[str, Any]:
     """For the trainer: the fields of `ReaderStats` that only the engine knows."""
-    governors = [member.governor for member in members]
+    cores = [member.core for member in members]
     shelves = [member.shelf for member in members if member.shelf is not None]
-    states = {governor.decision.state for governor in governors}
+    states = {core.decision.state for core in cores}
     return {
         "resends": sum(member.ledger.resends for member in members),
         "hedges": sum(member.ledger.hedges for member in members),
         "canaries": sum(member.ledger.probes for member in members),
-        "dispute": "; ".join(filter(None, (member.comparing.dispute for member in members))),
-        "ejections": sum(member.crew.standings.ejections.total() for member in members),
-        "liars": sum(member.crew.standings.ejections["lied"] for member in members),
-        "stragglers": [name for member in members for name in member.crew.lateness.stragglers],
+        "dispute": "; ".join(filter(None, (member.dispute for member in members))),
+        "ejections": sum(member.core.teachers.breakers.ejections.total() for member in members),
+        "liars": sum(member.core.teachers.breakers.ejections["lied"] for member in members),
+        "stragglers": [
+            name for member in members for name in member.core.teachers.lateness.stragglers
+        ],
         "volume_bytes": min(member.ledger.volume_bytes for member in members),
-        "want": sum(governor.decision.want for governor in governors),
-        "needed": sum(governor.decision.needed for governor in governors),
-        "t_t_s": max(governor.figures.t_t_s or 0.0 for governor in governors),
-        "t_s_s": max(governor.figures.t_s_s or 0.0 for governor in governors),
-        "samples_per_s": members[0].governor.figures.samples_per_s(now),
+        "want": sum(core.decision.want for core in cores),
+        "needed": sum(core.decision.needed for core in cores),
+        "t_t_s": max(core.figures.t_t_s or 0.0 for core in cores),
+        "t_s_s": max(core.figures.t_s_s or 0.0 for core in cores),
+        "samples_per_s": members[0].core.figures.samples_per_s(now),
         "teachers": [name for member in members for name in member.ledger.teachers],
-        "ejected": [name for member in members for name in member.crew.standings.ejected],
+        "ejected": [name for member in members for name in member.core.teachers.breakers.ejected],
         "ejected_for": [
-            cause for member in members for cause in member.crew.standings.ejected.values()
+            cause for member in members for cause in member.core.teachers.breakers.ejected.values()
         ],
         "in_flight": [
             [name, len(member.ledger.in_flight_at(name))]
@@ -153,13 +155,13 @@ def stats(members: Sequence[Member], handing: Handing, now: float) -> dict[str, 
             for name in member.ledger.teachers
         ],
         "served": [
-            [name, member.governor.figures.served(name)]
+            [name, member.core.figures.served(name)]
             for member in members
             for name in member.ledger.teachers
         ],
-        "starved_s": max(governor.memory.starved_s for governor in governors),
-        "blocked_s": max(governor.memory.blocked_s for governor in governors),
-        "source_wait_s": min(governor.memory.source_wait_s for governor in governors),
+        "starved_s": max(core.memory.starved_s for core in cores),
+        "blocked_s": max(core.memory.blocked_s for core in cores),
+        "source_wait_s": min(core.memory.source_wait_s for core in cores),
         "state": next(state for state in _WORST if state in states),
         "content_id": ", ".join(filter(None, (member.content_id for member in members))),
         "waiting_for": _waiting_for(members),

@@ -42,7 +42,7 @@ class Changes:
             count = self._pen.count
             count("volume (bytes)", min(m.ledger.volume_bytes for m in members), now)
             count("requests in flight", sum(m.ledger.in_flight for m in members), now)
-            count("teachers wanted", sum(m.governor.decision.want for m in members), now)
+            count("teachers wanted", sum(m.core.decision.want for m in members), now)
 
     def end(self, now: float) -> None:
         """Nothing more is looked at: what lasts ends."""
@@ -54,7 +54,9 @@ class Changes:
         for name in sorted(teachers ^ self._teachers):
             what = "joined" if name in teachers else "gone"
             self._pen.news(name, f"{name} {what}", now)
-        ejected = {k: v for member in members for k, v in member.crew.standings.ejected.items()}
+        ejected = {
+            k: v for member in members for k, v in member.core.teachers.breakers.ejected.items()
+        }
         for name, cause in ejected.items():
             if name not in self._ejected:
                 self._pen.news(name, f"{name} ejected: it {IN_WORDS[cause]}", now, {"cause": cause})
@@ -66,7 +68,7 @@ class Changes:
         hedged = frozenset(
             (place, request)
             for place, member in enumerate(members)
-            for request in member.crew.lateness.hedged
+            for request in member.core.teachers.lateness.hedged
         )
         for place, request in sorted(hedged - self._hedged):
             flight = members[place].ledger.request(request)
@@ -75,7 +77,7 @@ class Changes:
         self._hedged = hedged
 
     def _look_at_want(self, member: Member, now: float) -> None:
-        service, decision = member.config.service, member.governor.decision
+        service, decision = member.config.service, member.core.decision
         if self._wants.get(service) != decision.want:
             self._wants[service] = decision.want
             told = {"service": service, "reason": decision.reason}
@@ -83,12 +85,12 @@ class Changes:
 
     def _look_at_pauses(self, members: Sequence[Member], now: float) -> None:
         for member in members:
-            turn = member.governor.decision.turn
+            turn = member.core.decision.turn
             if turn is not None and not turn.pulling:
                 if self._pause is None:
                     self._pause = (now, member.config.service, turn.why)
                 return
-        turns = (member.governor.decision.turn for member in members)
+        turns = (member.core.decision.turn for member in members)
         self._draw_pause(now, "; ".join(turn.why for turn in turns if turn is not None))
 
     def _draw_pause(self, now: float, goes_on: str = "") -> None:
@@ -99,7 +101,7 @@ class Changes:
             self._pause = None
 
     def _look_at_state(self, members: Sequence[Member], now: float) -> None:
-        state = members[0].governor.decision.state
+        state = members[0].core.decision.state
         if self._state is None or state != self._state[0]:
             self._draw_state(now)
             words = "; ".join(filter(None, map(waiting_for, members)))

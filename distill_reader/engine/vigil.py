@@ -55,7 +55,7 @@ class Vigil:
         )
         action, self._patience = no_teacher.decide(need, self._patience, now, self._policy)
         if action == "go_unlabelled":
-            self._go_unlabelled()
+            self._go_unlabelled(now)
         return action == "give_up"
 
     def _head_lacks_teachers(self) -> bool:
@@ -63,12 +63,12 @@ class Vigil:
         return head is not None and not any(one.is_on_shelf(head) for one in self._members)
 
     def _loop_waits(self) -> bool:
-        return any(member.governor.waiting_since is not None for member in self._members)
+        return any(member.core.waiting_since is not None for member in self._members)
 
-    def _go_unlabelled(self) -> None:
+    def _go_unlabelled(self, now: float) -> None:
         head = self._handing.head
         assert head is not None  # as the training loop waits for it
         log.warning("batch %d goes without soft labels: there is no teacher", head)
         for member in self._members:
             member.forgo(head)
-            member.governor.waiting_since = None  # it has what it waits for
+            member.waits(now, waits=False)  # it has what it waits for

@@ -13,25 +13,25 @@ def waiting_for(member: Member) -> str:
     Returns:
         One clause; empty while the training loop does not wait.
     """
-    governor, ledger = member.governor, member.ledger
-    if governor.waiting_since is None:
+    core, ledger, links = member.core, member.ledger, member.core.teachers.links
+    if core.waiting_since is None:
         return ""
-    if governor.decision.state == "source_wait":
+    if core.decision.state == "source_wait":
         return "the source has not yielded the next batch"
     known = len(ledger.withheld)
     looked_up = known + (0 if member.shelf is None else len(member.shelf))
     if looked_up and ledger.unlabelled == known:
         return f"{looked_up} batches wait for the label store, or the first answer"
-    if (since := member.reachability.cut_off_since) is not None:
+    if (since := member.cut_off_since) is not None:
         at = time.strftime("%H:%M:%S", time.localtime(since))
-        clauses = [f"{len(member.pool)} of {len(member.pool)} teachers unreachable since {at}"]
+        clauses = [f"{len(links)} of {len(links)} teachers unreachable since {at}"]
     elif ledger.usable == 0:
-        clauses = [f"0 of {len(member.pool)} teachers live"]
+        clauses = [f"0 of {len(links)} teachers live"]
     else:
         return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
-    if awaited := member.contents.switch.awaited:
+    if awaited := member.core.contents.switch.awaited:
         clauses.append(f"waiting for a teacher of content {awaited}")
-    trouble = member.roster.why() or member.pool.last_trouble
+    trouble = member.roster.why() or links.last_trouble
     return ", ".join([*clauses, *filter(None, [trouble])])
 
 

@@ -71,7 +71,7 @@ class DataPlane:
         Those missing from it and not in `lost` are revoked: they finish what they have for it.
         Those `lost` are dead as far as the coordinator knows: what they had goes to others.
         """
-        self._trainers[student.name].reader.lines.assign(teachers, lost)
+        self._trainers[student.name].reader.assign(teachers, lost)
 
     # -- teachers
 
@@ -95,7 +95,7 @@ class DataPlane:
         if teacher.state == "gone":
             for trainer in self._trainers.values():
                 if trainer.student.is_there:
-                    trainer.reader.lines.broke(teacher.name)
+                    trainer.reader.broke(teacher.name)
 
     def is_idle(self, teacher: Teacher) -> bool:
         """Whether a teacher has nothing to do, and nothing is on its way to it."""

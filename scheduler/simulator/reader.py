@@ -1,35 +1,44 @@
-"""One student's reader in virtual time: the shell around the very rules that a live engine runs.
+"""One student's reader in virtual time: it drives the very core that a live engine drives.
 
-Decided is by the real `ledger`, `flow`, `hedging`, `outliers` and `windows`; what a live engine's
-`member`, `crew` and `pool` do with threads and connections is done here with events. Left out is
-what needs real labels (canaries, stores) or refusals; requests are whole batches.
+Threads and connections of a live engine are events at virtual times here. There are no labels, so
+nothing is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from math import inf
 from typing import Final
 
-from .. import flow, hunger
+from .. import flow
 from ..ledger import Ledger
-from ..ledger import events as ev
-from ..ledger.figures import Load
+from ..reader_core import CoreConfig, ReaderCore
+from ..reader_core import events as ev
+from ..reader_core import instructions as do
 from ..stream_figures import Figures
+from ..windows import WindowConfig
 from .cast import Student
 from .chance import Generator
 from .clock import Clock
-from .device import Device
-from .lines import Lines
+from .device import Device, Job
 from .network import Port
 from .plane import Report
 from .scenario import Scenario
 from .trace import Trace
 
 #: Decisions that depend on time alone are looked at so often at least, as in a live engine; or this
-#: share of a training step, where that is longer.
+#: share of a training step, where that is longer; but this often in any case.
 TICK_S: Final = 0.05
-TICK_STEPS: Final = 0.2
+TICK_STEPS: Final = 0.25
+LONGEST_TICK_S: Final = 0.4
+
+_LOOK: Final = ev.Look()
+
+
+@cache
+def _peer(name: str) -> ev.Peer:
+    return ev.Peer(name, name, "")
 
 
 class Reader:
@@ -47,9 +56,8 @@ class Reader:
         news: called when the coordinator should hear of something at once.
 
     Attributes:
-        ledger: where each row is.
-        figures: what is measured.
-        lines: to its teachers.
+        core: decides.
+        port: as given.
         most_volume: most bytes that lay labelled and not taken.
     """
 
@@ -66,33 +74,51 @@ class Reader:
         news: Callable[[], None],
     ) -> None:
         group = student.group
+        upper = max(round(group.upper * group.batch_bytes), 1)
+        self.core = ReaderCore(
+            CoreConfig(
+                student.name,
+                flow.FlowConfig(
+                    upper,
+                    min(round(group.lower * group.batch_bytes), upper - 1),
+                    teachers_min=group.teachers_min,
+                    teachers_max=group.teachers_max,
+                ),
+                WindowConfig(scenario.window, max(scenario.window, scenario.window_max)),
+                group.request_samples,
+                remembered=0,
+            ),
+            rng,
+        )
         self.student = student
-        self.ledger = Ledger()
-        self.figures = Figures()
+        self.port = port
         self.most_volume = 0
         self._clock = clock
-        self._tick_s = max(TICK_S, TICK_STEPS * group.t_s_s * group.batch)
-        self.lines = Lines(self, scenario, clock, port, devices, rng, trace)
+        self._connect_s = scenario.connect_s
+        self._devices = devices
+        self._trace = trace
         self._deliver = deliver
         self._news = news
-        size = group.batch_bytes
-        upper = max(round(group.upper * size), 1)
-        self._config = flow.FlowConfig(
-            upper,
-            min(round(group.lower * size), upper - 1),
-            teachers_min=group.teachers_min,
-            teachers_max=group.teachers_max,
-        )
-        self._load: Load | None = None  # None: it may have changed
-        self._times: tuple[float | None, float | None] = (None, None)  # t_t and the pace
-        self._memory = flow.FlowMemory.start()
-        self._decision = flow.FlowDecision.start(self._config)
-        self._hunger = hunger.Hunger()
-        self._told: tuple[int, int, bool] = (0, 0, False)
+        self._tick_s = min(max(TICK_S, TICK_STEPS * group.t_s_s * group.batch), LONGEST_TICK_S)
+        self._links: dict[int, str] = {}  # connections that are open
         self._pulled = self._allowed = 0
-        self._is_pulling = False
-        self._waiting = self._closed = False
-        self._decided_at = -inf
+        self._is_pulling = self._closed = False
+        self._looked_at = -inf
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where each row is."""
+        return self.core.ledger
+
+    @property
+    def figures(self) -> Figures:
+        """What is measured."""
+        return self.core.figures
+
+    @property
+    def answer_bytes(self) -> float:
+        """Bytes of one row's labels."""
+        return self.student.group.label_bytes
 
     # -- the stream
 
@@ -103,37 +129,42 @@ class Reader:
 
     def close(self) -> None:
         """The stream is over; nothing more is heard."""
+        self.core.handle(_LOOK, self._clock.now)  # the time until now is booked
         self._closed = True
-        self._settle()
-        self.lines.close()
 
     def wait(self) -> None:
         """The training loop waits for a batch."""
-        self._waiting = True
+        self._tell(ev.Waiting())
         self.decide()
 
     def taken(self, batch: int, step_s: float | None) -> None:
         """The training loop has a batch, after so long a step on the one before."""
-        self._waiting = False
-        group = self.student.group
-        if step_s is not None:
-            self.figures.step(step_s, group.batch)
-        self.figures.taken(group.batch, self._clock.now)
-        self.tell(ev.Taken(batch))
+        self._tell(ev.Taken(batch, self.student.group.batch, step_s))
         self.decide()
 
-    def tell(self, event: ev.Event) -> list[ev.Instruction]:
-        """Have the ledger hear of something, and what it says carried out."""
-        out = self.ledger.handle(event)
-        self._load = None
-        for instruction in out:
-            match instruction:
-                case ev.Send():
-                    self.lines.send(instruction)
-                case ev.Deliver(batch):
-                    self._deliver(batch)
-        self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
-        return out
+    def decide(self) -> None:
+        """The next turns of Algorithm 1, until the source has yielded what it may."""
+        if self._closed:
+            return
+        self._look()
+        while self._pull():
+            self._look()
+
+    def _look(self) -> None:
+        self._looked_at = self._clock.now
+        self._tell(_LOOK)
+        self._allowed = max(self._allowed, self._pulled + self.core.decision.pull)
+
+    def _tick(self) -> None:
+        """Time goes by: decide, unless that was done a moment ago."""
+        if self._closed:
+            return
+        due = self._looked_at + self._tick_s
+        if self._clock.now < due:
+            self._clock.at(due, self._tick)
+            return
+        self.decide()
+        self._clock.after(self._tick_s, self._tick)
 
     # -- the source
 
@@ -163,114 +194,144 @@ class Reader:
     def _queue(self) -> None:
         group = self.student.group
         number, self._pulled = self._pulled, self._pulled + 1
-        self.figures.pulled(group.source_s, group.batch)
         nbytes = max(round(group.batch * group.input_bytes), 1)
         missing = None if group.needs_labels else ()
-        self.tell(ev.Queued(number, nbytes, group.batch, missing))
+        self._tell(ev.Pulled(group.source_s, group.batch, group.batch))
+        self._tell(ev.Queued(number, nbytes, group.batch, missing))
+        if self._ended:
+            self._tell(ev.Ended())
 
-    # -- what follows
+    # -- the teachers
 
-    def _tick(self) -> None:
-        """Time goes by: decide, unless that was done a moment ago."""
-        if self._closed:
-            return
-        due = self._decided_at + self._tick_s
-        if self._clock.now < due:
-            self._clock.at(due, self._tick)
-            return
-        self.lines.pass_time()
+    def assign(self, teachers: Sequence[str], lost: Sequence[str]) -> None:
+        """Follow what the coordinator says: as `DataPlane.assign`."""
+        self._tell(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
         self.decide()
-        self._clock.after(self._tick_s, self._tick)
 
-    def decide(self) -> None:
-        """The next turns of Algorithm 1, until the source has yielded what it may."""
+    def broke(self, name: str) -> None:
+        """A teacher is gone: what is in flight there fails."""
+        requests = self.ledger.in_flight_at(name)
+        number = next((one for one, teacher in self._links.items() if teacher == name), None)
+        if requests and number is not None:
+            self._fail(number, name, requests[0])
+
+    def answered(self, job: Job) -> None:
+        """The labels of a request are there."""
+        if self._closed:
+            self._show(job, used=False)
+            return
+        number = job.line
+        assert isinstance(number, int)
+        answer = ev.AnswerCame(
+            job.send.teacher,
+            number,
+            job.send.request,
+            job.rows,
+            round(self.student.group.label_bytes),
+            job.device_s,
+            job.rows,
+        )
+        out = self._tell(answer)
+        used = any(isinstance(instruction, do.Accept) for instruction in out)
+        if used:
+            device = self._devices[job.send.teacher]
+            device.batches += job.rows / self.student.group.batch
+        self._show(job, used=used)
+        self.decide()
+
+    def _tell(self, event: ev.Event) -> list[do.Instruction]:
+        """Have the core hear of something, and do what it says."""
+        out = self.core.handle(event, self._clock.now)
+        paths = list[do.TryPath]()
+        for instruction in out:
+            match instruction:
+                case do.Ask():
+                    self._ask(instruction)
+                case do.Deliver(batch):
+                    self._deliver(batch)
+                case do.Report():
+                    self._news()
+                case do.Open(number, peer):
+                    self._links[number] = peer.teacher_id
+                case do.Close(number):
+                    del self._links[number]
+                case do.Probe(number, name):
+                    self._clock.after(self._connect_s, partial(self._probed, number, name))
+                case do.TryPath():
+                    paths.append(instruction)
+        if paths:
+            self._clock.after(self._connect_s, partial(self._paths_tried, paths))
+        self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
+        return out
+
+    def _ask(self, ask: do.Ask) -> None:
+        now, send = self._clock.now, ask.send
+        device = self._devices[send.teacher]
+        if device.teacher.state == "gone":
+            fail = partial(self._fail, ask.link, send.teacher, send.request)
+            self._clock.after(self._connect_s, fail)
+            return
+        rows = sum([span.rows for span in send.spans])
+        nbytes = rows * self.student.group.input_bytes
+        device.send(Job(self, ask.link, send, rows, now), nbytes)
+
+    def _fail(self, number: int, name: str, request: int) -> None:
+        if not self._closed:
+            self._tell(ev.RequestFailed(name, number, request, "lost", "the connection broke"))
+            self.decide()
+
+    def _probed(self, number: int, name: str) -> None:
+        if self._closed or number not in self._links:
+            return
+        state = self._devices[name].teacher.state
+        if state == "serving":
+            self._tell(ev.Probed(name, number))
+        else:
+            self._tell(ev.ProbeFailed(name, number, "lost", state))
+        self.decide()
+
+    def _paths_tried(self, paths: Sequence[do.TryPath]) -> None:
         if self._closed:
             return
-        self._decided_at = self._clock.now
-        self._settle()
-        while self._pull():
-            self._settle()
-        self._tell_news()
+        for peer, began_at in paths:
+            is_gone = self._devices[peer.teacher_id].teacher.state == "gone"
+            self._tell(ev.PathTried(peer, began_at, "refused" if is_gone else ""))
+        self.decide()
 
-    def _settle(self) -> None:
-        """One turn: time is booked, and what may be pulled is known."""
-        ledger, figures = self.ledger, self.figures
-        if self._load is None:  # most turns follow from time alone
-            self._load = ledger.load
-            self._times = figures.t_t_s, figures.pace_s(figures.t_s_s)
-        windows, free_windows, teachers, idle = self._load
-        t_t_s, pace_s = self._times
-        view = flow.FlowView(
-            ledger.volume_bytes,
-            ledger.queued,
-            ledger.unlabelled,
-            ledger.deliverable,
-            windows,
-            free_windows,
-            idle,
-            teachers,
-            self._waiting,
-            self._ended,
-            t_t_s,
-            pace_s,
-            self.lines.unreachable,
-            ledger.batch_bytes,
+    def _show(self, job: Job, *, used: bool) -> None:
+        self._trace.answered(
+            job.send.teacher,
+            self.student.name,
+            job.send.spans[0].batch,
+            job.rows,
+            job.sent_s,
+            job.began_s,
+            job.ends_s,
+            used,
         )
-        self._decision, self._memory = flow.decide(
-            view, self._memory, self._clock.now, self._config
-        )
-        self._allowed = max(self._allowed, self._pulled + self._decision.pull)
-
-    def _tell_news(self) -> None:
-        self._hunger = hunger.follow(self._hunger, self._memory.starved_s, self._clock.now)
-        starves = self._hunger.starves
-        news = (self._decision.want, self.lines.unreachable, starves)
-        told, self._told = self._told, news
-        if news[:2] != told[:2] or (starves and not told[2]):
-            self._news()
 
     # -- what is told of it
 
-    @property
-    def waits(self) -> bool:
-        """Whether the training loop waits for a batch."""
-        return self._waiting
-
     def report(self) -> Report:
         """What it tells the coordinator."""
-        memory, figures, ledger = self._memory, self.figures, self.ledger
+        core, group = self.core, self.student.group
+        memory, figures = core.memory, core.figures
         return Report(
-            self._decision.want if self.student.group.needs_labels else 0,
-            self._decision.needed,
+            core.decision.want if group.needs_labels else 0,
+            core.decision.needed,
             figures.t_t_s or 0.0,
             figures.t_s_s or 0.0,
-            self._hunger.starves,
-            self.lines.unreachable,
+            core.starves,
+            core.unreachable,
             memory.starved_s,
             memory.blocked_s,
             memory.source_wait_s,
             figures.samples_taken,
-            ledger.volume_bytes / self.student.group.batch_bytes,
+            core.ledger.volume_bytes / group.batch_bytes,
         )
 
     @property
     def waited_s(self) -> tuple[float, float, float]:
         """Seconds that the student starved, was blocked, waited for the source."""
-        return self._memory.starved_s, self._memory.blocked_s, self._memory.source_wait_s
-
-    def answered(self, teacher: str, request: int, rows: int, device_s: float) -> bool:
-        """Labels of a request have come; whether they count."""
-        self.figures.answer(teacher, device_s, rows)
-        row_nbytes = round(self.student.group.label_bytes)
-        out = self.tell(ev.Answered(teacher, request, row_nbytes, device_s))
-        used = any(isinstance(instruction, ev.Accept) for instruction in out)
-        if used:
-            self.figures.labelled(teacher)
-        return used
-
-    def hear(self, events: Sequence[ev.Event]) -> None:
-        """What has become of teachers."""
-        for event in events:
-            if isinstance(event, ev.TeacherLost | ev.TeacherRevoked):
-                self.figures.forget_teacher(event.teacher)
-            self.tell(event)
+        memory = self.core.memory
+        return memory.starved_s, memory.blocked_s, memory.source_wait_s

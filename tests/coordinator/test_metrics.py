@@ -129,7 +129,7 @@ def of_reader() -> dict[str, set[str]]:
         member = MagicMock()
         member.config.service, member.config.student_id = "resnet", "job/0"
         member.governor.figures.samples_per_s.return_value = 1.0
-        member.pool.states.return_value = {"ready": 1}
+        member.core.teachers.links.states.return_value = {"ready": 1}
         member.ledger.teachers = ["t"]
         member.ledger.in_flight_at.return_value = [1]
         exporter.answered(member, "t", MagicMock(seconds=0.1, job=MagicMock(samples=4)))

@@ -15,13 +15,14 @@ from edl.distill_reader.engine.answers import (
     soft_labels,
 )
 from edl.distill_reader.engine.asking import expected_of
-from edl.distill_reader.engine.outcomes import Job, Peer
+from edl.distill_reader.engine.outcomes import Job
 from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
 from edl.proto.clients import Answer, Found
 from edl.proto.form_arrays import encode
 from edl.proto.forms import Form
 from edl.proto.specs import TensorSpec
+from edl.scheduler.reader_core.events import Peer
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
 LOGITS = np.zeros((2, 3), np.float32)

@@ -16,14 +16,11 @@ from edl.distill_reader import DistilReader, EnsemblePolicy
 from edl.distill_reader.adapters.naming import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.feeding import model_inputs
-from edl.distill_reader.engine.speeds import Speeds
-from edl.distill_reader.engine.teacher_link import pause_after
 from edl.distill_reader.ensembles import Mixing
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import MOVED, TLS, Limits, Timeouts, Trace
-from edl.errors import RateLimited, RetryableError, Unauthenticated, UsageError
+from edl.errors import UsageError
 from edl.proto.forms import Form
-from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S
 from edl.tests.proto.security.authority import Authority, write_secret
 
 TEACHERS = {"a": ["h:1"], "b": ["h:2", "h:3"]}
@@ -199,26 +196,6 @@ def test_each_member_of_an_ensemble_knows_its_own_service() -> None:
     assert ReaderConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert [(one.service, one.teachers) for one in config.members] == list(named)
     assert all(one.mixing is None for one in config.members)
-
-
-def test_pauses_before_a_teacher_is_asked_again() -> None:
-    assert pause_after(Unauthenticated("no"), 0) == REFUSED_PAUSE_S
-    assert pause_after(RetryableError("busy"), 0) == 0.0
-    for failures in (0, 7):
-        assert pause_after(RateLimited("full", 0.25), failures) == 0.25
-    assert pause_after(RateLimited("full", 1e6), 0) == FULL_PAUSE_S
-    assert pause_after(RateLimited("full"), 0) == 0.0
-
-
-def test_a_model_that_takes_few_rows_is_never_asked_for_more() -> None:
-    """As its server says; where it says nothing, sizes are tried."""
-    speeds = Speeds(ReaderConfig(**GOOD, request_rows="auto"))
-    speeds.batch(32)
-    assert speeds.joined("small", 0.0, most_rows=6).most_rows == 6
-    assert speeds.joined("large", 0.0).most_rows == 32
-    assert speeds.joined("large", 1.0, most_rows=4).most_rows == 4, "it serves another model now"
-    fixed = Speeds(ReaderConfig(**GOOD, request_rows=12))
-    assert fixed.joined("small", 0.0, most_rows=6).most_rows == 12, "the user's word counts"
 
 
 # --- fields of a batch

@@ -20,8 +20,8 @@ from edl.distill_reader.engine import engine
 from edl.distill_reader.engine import member as members
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
-from edl.distill_reader.engine.roster import Assigned, NamedTeachers, OnAssigned, OnFailed, Roster
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
+from edl.distill_reader.engine.roster import NamedTeachers, OnAssigned, OnFailed, Roster
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.ensembles import EnsemblePolicy, Mixing
 from edl.errors import BadAnswer, EdlError, RateLimited, RequestRefused, RetryableError, TeacherLost
@@ -29,6 +29,7 @@ from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.lent_arena import LentArena
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.reader_core.events import Assigned, Peer
 
 NAMES = ("a", "b", "c")
 ERRORS: tuple[EdlError, ...] = (
@@ -52,6 +53,11 @@ def labels_of(x: Array, model: int = 0) -> Array:
     first = 1 / (2 + x[:, :1] % 97 + model)
     more = [np.full_like(first, 1e-9)] * (model % 2)
     return np.concatenate([first, 1 - first, *more], axis=1)
+
+
+def link_of(member: Any, name: str) -> TeacherLink:
+    link: TeacherLink = member.links[member.core.teachers.links.number(name)]
+    return link
 
 
 class EngineWorld(RuleBasedStateMachine):
@@ -228,7 +234,7 @@ class EngineWorld(RuleBasedStateMachine):
             self.is_ready(member, peer.teacher_id)
 
     def is_ready(self, member: Any, name: str) -> None:
-        self.post(member.pool.link(name), Ready(("x",)))
+        self.post(link_of(member, name), Ready(("x",)))
 
     def post(self, link: TeacherLink, outcome: Outcome) -> None:
         link.post(link, outcome)
@@ -254,8 +260,8 @@ class EngineWorld(RuleBasedStateMachine):
             soft = np.log(soft)
         job = Job(request, spans, {"x": soft}, (), len(soft))
         done = Done(job, {"soft": soft}, 0.001, False, 0.01) if error is None else Broke(job, error)
-        self.post(member.pool.link(name), done)
+        self.post(link_of(member, name), done)
         if error is not None:
             with contextlib.suppress(KeyError):  # a teacher that leaves is gone by then
-                if member.pool.is_assigned(link := member.pool.link(name)):
-                    self.post(link, Ready(("x",)))
+                if member.core.teachers.links.is_assigned(name):
+                    self.post(link_of(member, name), Ready(("x",)))

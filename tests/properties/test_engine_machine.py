@@ -9,6 +9,7 @@ from hypothesis.stateful import precondition, rule
 from edl.errors import EdlError
 from edl.proto.arena import ArrayRef
 from edl.scheduler.ledger import events as ev
+from edl.tests.distill_reader.engine.bench import tell_ledger
 
 from .engine_world import ERRORS, NAMES, EngineWorld, x_of
 
@@ -137,7 +138,7 @@ class EngineMachine(EngineWorld):
         member = self.engine.members[which % len(self.engine.members)]
         self.happened += 1
         self.disbelieved[f"{member.config.service}.{name}"] = self.happened
-        member.carrying.handle(ev.Disbelieve(f"{member.config.service}.{name}"))
+        tell_ledger(member, ev.Disbelieve(f"{member.config.service}.{name}"))
         self.hear()
 
     @rule(which=nth, now=seldom)
@@ -148,7 +149,7 @@ class EngineMachine(EngineWorld):
         member = self.engine.members[which % len(self.engine.members)]
         self.model += len(self.engine.members) == 1
         member.labels.clear()
-        member.carrying.handle(ev.Relabel())
+        tell_ledger(member, ev.Relabel())
         self.hear()
 
     def all_comes_to_its_end(self) -> None:
@@ -156,7 +157,7 @@ class EngineMachine(EngineWorld):
         for member in self.engine.members:
             self.assign(member, set(), set(NAMES))
             self.assign(member, {"a"}, set())
-            member.carrying.handle(ev.Readmitted(f"{member.config.service}.a"))
+            tell_ledger(member, ev.Readmitted(f"{member.config.service}.a"))
         for _ in range(1000):
             if not self.untaken or any(o["kind"] == "poison" for o in self.outcomes.values()):
                 break

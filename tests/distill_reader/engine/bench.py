@@ -11,8 +11,7 @@ from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.member import Member
 from edl.distill_reader.engine.metric_table import FAMILIES, Seen
-from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
-from edl.distill_reader.engine.roster import Assigned
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
 from edl.distill_reader.engine.shelf_keeper import Identity
 from edl.distill_reader.engine.stored import Stocked
 from edl.distill_reader.engine.teacher_link import TeacherLink
@@ -22,6 +21,8 @@ from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, ArrayRef
 from edl.proto.channel import Channel
 from edl.proto.lent_arena import LentArena
+from edl.scheduler.ledger.events import Event as LedgerEvent
+from edl.scheduler.reader_core.events import Assigned, Peer
 from edl.scheduler.switching import Advice
 
 NOBODY = "127.0.0.1:9"
@@ -36,6 +37,14 @@ def peer(name: str, content_id: str = "", numerics_id: str = "") -> Peer:
 def labels(number: int, width: int = 2) -> Array:
     """Those of batch `number`; each element differs."""
     return (np.arange(ROWS * width).reshape(ROWS, width) + 100 * number).astype(np.float32)
+
+
+def tell_ledger(member: Member, event: LedgerEvent) -> None:
+    """The ledger of a member hears of something that would take many steps to bring about."""
+    core = member.core
+    core._out = []  # noqa: SLF001  # as `handle` does it
+    core._tell(event)  # noqa: SLF001
+    member._carry_out(core._out)  # noqa: SLF001
 
 
 class Bench:
@@ -112,15 +121,23 @@ class Bench:
         """A roster says who may be asked; those answer a probe, if they are `ready`."""
         told = tuple(Peer(one, NOBODY, "s") if isinstance(one, str) else one for one in peers)
         assigned = Assigned(told, frozenset(lost), len(told), (7, counter), advice)
-        self.of(service)._on_assigned(assigned)  # noqa: SLF001  # rosters post it
+        self.of(service)._tell(assigned)  # noqa: SLF001  # rosters post it
         for one in told if ready else ():
             self.outcome(one.teacher_id, Ready(("x",)), service)
+
+    def link(self, teacher: str, service: str | None = None) -> TeacherLink:
+        """The connection to a teacher."""
+        member = self.of(service)
+        return member.links[member.core.teachers.links.number(teacher)]
+
+    def tell_ledger(self, event: LedgerEvent, service: str | None = None) -> None:
+        tell_ledger(self.of(service), event)
 
     def outcome(
         self, teacher: str | TeacherLink, outcome: Outcome, service: str | None = None
     ) -> None:
         member = self.of(service)
-        link = member.pool.link(teacher) if isinstance(teacher, str) else teacher
+        link = self.link(teacher, service) if isinstance(teacher, str) else teacher
         member._on_outcome(link, outcome)  # noqa: SLF001  # links post it
 
     def jobs(self, name: str, service: str | None = None) -> list[Job]:

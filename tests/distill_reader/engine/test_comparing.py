@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import chain
 
@@ -12,30 +13,39 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edl.distill_reader.canaries import CanaryPolicy
-from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.agreement import agree, furthest
-from edl.distill_reader.engine.comparing import Comparing
 from edl.distill_reader.engine.label_parts import labels_of
-from edl.distill_reader.engine.outcomes import Done, Job
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import UsageError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer
 from edl.proto.form_arrays import encode
-from edl.scheduler.canaries import Verdict
+from edl.scheduler.canaries import CanaryConfig, Verdict
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.reader_core.comparisons import Comparisons
+from edl.scheduler.reader_core.events import AnswerCame
+from edl.scheduler.reader_core.instructions import (
+    Disputed,
+    DropAllAnswers,
+    DropAnswers,
+    Instruction,
+    KeepAnswer,
+)
 
-CONFIG = ReaderConfig("s", teachers=("a:1",), canaries=CanaryPolicy(share=0.3))
+SOME = CanaryPolicy(share=0.3).rule()
 TRUE = np.array([[1.0, 2.0, 3.0]], np.float32)
 
 
 class ComparisonHarness:
     """A ledger and what is compared; teachers answer when a test says so."""
 
-    def __init__(self, config: ReaderConfig = CONFIG) -> None:
+    def __init__(self, rule: CanaryConfig | None = SOME) -> None:
         self.ledger = Ledger()
-        self.comparing = Comparing(config, self.ledger)
+        self.comparing = Comparisons(rule, self.ledger, random, self.do)
+        self.kept: dict[int, dict[str, Array]] = {}
+        self.answered: tuple[int, str, Array] | None = None
+        self.disputes: list[tuple[str, ...]] = []
         self.batches = 0
         self.sent: list[tuple[int, str]] = []  # in flight
         self.copies: set[tuple[int, str]] = set()  # those of them in memory of their own
@@ -48,7 +58,21 @@ class ComparisonHarness:
     @property
     def cases(self) -> list[int]:
         """Requests whose answers are kept to be compared."""
-        return list(self.comparing._cases)  # noqa: SLF001  # only seen here
+        return list(self.kept)
+
+    def do(self, instruction: Instruction) -> None:
+        match instruction:
+            case KeepAnswer(request, teacher):
+                assert self.answered is not None
+                assert self.answered[:2] == (request, teacher)
+                self.kept.setdefault(request, {})[teacher] = self.answered[2]
+            case DropAnswers(request):
+                del self.kept[request]
+            case DropAllAnswers():
+                self.kept.clear()
+            case Disputed(request, teachers):
+                assert self.kept[request].keys() >= set(teachers)
+                self.disputes.append(teachers)
 
     def tell(self, event: ev.Event) -> bool:
         """Whether an answer was accepted."""
@@ -95,9 +119,17 @@ class ComparisonHarness:
     def answer(self, request: int, teacher: str, labels: Array = TRUE) -> None:
         self.sent.remove((request, teacher))
         accepted = self.tell(ev.Answered(teacher, request, 4, 0.01))
-        job = Job(request, (), {}, (), 1)
-        done = Done(job, {"y": labels}, 0.01, False, 0.01, numerics_id="cpu")
-        self.carry_out(self.comparing.answered(teacher, done, accepted))
+        self.answered = (request, teacher, labels)
+        agrees = frozenset(
+            other
+            for other, said in self.kept.get(request, {}).items()
+            if agree({"y": labels}, {"y": said}, self.tolerance(teacher, other), AS_GIVEN)
+        )
+        answer = AnswerCame(teacher, 1, request, 1, 4, 0.01, 1, "cpu", agrees=agrees)
+        self.carry_out(self.comparing.answered(answer, accepted))
+
+    def tolerance(self, teacher: str, other: str) -> float:
+        return self.comparing.tolerance(teacher, "cpu", other)
 
     def answer_all(self, **labels: Array) -> None:
         """Everybody answers what he has, in the order in which it was sent."""
@@ -119,7 +151,7 @@ class ComparisonHarness:
 
 def trusted(*names: str) -> ComparisonHarness:
     """All of whose requests are compared from now on."""
-    desk = ComparisonHarness(replace(CONFIG, canaries=CanaryPolicy(share=1.0)))
+    desk = ComparisonHarness(CanaryPolicy(share=1.0).rule())
     for name in names:
         desk.join(name)
     desk.queue()
@@ -180,7 +212,7 @@ def test_a_late_answer_may_be_of_other_samples_and_says_nothing() -> None:
 
 
 def test_without_canaries_everybody_is_believed() -> None:
-    desk = ComparisonHarness(replace(CONFIG, canaries=None))
+    desk = ComparisonHarness(None)
     assert not any(desk.join(name) for name in "abc")
     for _ in range(20):
         desk.queue()
@@ -193,17 +225,17 @@ def test_of_two_that_differ_it_says_so_and_wants_a_third() -> None:
     desk = ComparisonHarness()
     desk.join("a")
     desk.join("b")
-    assert (desk.comparing.dispute, desk.comparing.judges) == ("", 0)
+    assert (len(desk.comparing.disputed), desk.comparing.judges) == (0, 0)
     desk.queue()
     desk.answer_all(b=TRUE / 2)
-    assert desk.comparing.disputed == ("a", "b")
+    assert list(desk.comparing.disputed) == ["a", "b"]
     assert desk.comparing.judges == 1
-    assert "teachers a, b of 's' disagree by 0.5" in desk.comparing.dispute
+    assert desk.disputes == [("a", "b")]
     desk.join("c")
     desk.queue()
     desk.answer_all(b=TRUE / 2)
     assert desk.liars == ["b"]
-    assert (desk.comparing.dispute, desk.comparing.judges) == ("", 0)
+    assert (len(desk.comparing.disputed), desk.comparing.judges) == (0, 0)
 
 
 @pytest.mark.parametrize("wrong", [{"share": 2}, {"same_numerics": 0.5, "other_numerics": 0.1}])
@@ -220,7 +252,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(share=st.sampled_from([0.0, 0.5, 1.0]))
     def begin(self, share: float) -> None:
-        self.desk = ComparisonHarness(replace(CONFIG, canaries=CanaryPolicy(share=share)))
+        self.desk = ComparisonHarness(CanaryPolicy(share=share).rule())
         self.names = iter(range(10_000))
         self.there: dict[str, Array] = {}
         self.now = 0.0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,12 +15,10 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.contents import Contents, Legacy
-from edl.distill_reader.engine.numerics import Numerics
-from edl.distill_reader.engine.outcomes import Done, Job, Ready
+from edl.distill_reader.engine.member import core_config
+from edl.distill_reader.engine.outcomes import Done, Ready
 from edl.distill_reader.engine.reporting import report
-from edl.distill_reader.engine.roster import AdvisedTeachers, Assigned
-from edl.distill_reader.engine.speeds import Speeds
+from edl.distill_reader.engine.roster import AdvisedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.words import waiting_for
 from edl.distill_reader.store import LabelStore
@@ -36,6 +32,9 @@ from edl.errors import (
 )
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.reader_core.contents import Contents, Numerics
+from edl.scheduler.reader_core.events import AnswerCame, Assigned, Legacy, TakenOver
+from edl.scheduler.reader_core.pace import Pace
 from edl.scheduler.switching import Advice
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
 from edl.tests.waiting import wait_until
@@ -72,7 +71,7 @@ def test_teachers_that_refuse_everything_do_not_end_the_job() -> None:
         for name in wrong:
             while jobs := bench.jobs(name):
                 bench.fail(name, RequestRefused("no such output"), jobs[0].spans[0].batch)
-        assert bench.member.crew.standings.ejected == dict.fromkeys(wrong, "refused")
+        assert bench.member.core.teachers.breakers.ejected == dict.fromkeys(wrong, "refused")
         for name in ("good", "better", "good"):
             bench.answer_all(name)
         assert bench.metric("poison_batches") == 0
@@ -114,7 +113,7 @@ def test_a_refusing_teacher_that_is_put_right_goes_on(bench: Bench) -> None:
     for number in (0, 1):
         bench.fail("a", RequestRefused("no such output"), number)
     assert bench.member.ledger.usable == 0
-    bench.member.crew.standings.keep(())  # its pause is over
+    bench.member.core.teachers.breakers.keep(())  # its pause is over
     bench.outcome("a", Ready(("x",)))
     bench.answer_all("a")
     assert list(bench.labelled()) == [0, 1]
@@ -129,30 +128,29 @@ def test_a_revoked_teacher_that_fails_and_answers_a_probe_gets_nothing_new(bench
 
 
 def test_long_pauses_end_without_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    member, ended = bench.member, list[str]()
+    probed = list[str]()
+    monkeypatch.setattr(TeacherLink, "probe", lambda link: probed.append(link.peer.teacher_id))
+    member, breakers = bench.member, bench.member.core.teachers.breakers
     bench.assign("a", "b")
-    member.carrying.handle(ev.Readmitted("b"))
+    bench.tell_ledger(ev.Readmitted("b"))
+    for _ in range(6):
+        breakers.wrong("a", time.monotonic())
     bench.fail("a", WRONG, 0)
     now = time.monotonic()
-    for _ in range(6):
-        member.crew.wrong("a", now)
-    assert member.crew.pause_s("a", now) > 15.0
-    member.pool.link("a").connect(member.crew.pause_s("a", now))
+    assert breakers.pause_s("a", 1, now) > 15.0
     bench.assign("a", lost=["b"], ready=False)
-    monkeypatch.setattr(
-        TeacherLink, "pause_no_more", lambda link: ended.append(link.peer.teacher_id)
-    )
+    probed.clear()
     member.look(now + 0.9)
-    assert ended == []
+    assert probed == []
     member.look(now + 1.1)
-    assert ended == ["a"]
+    assert probed == ["a"]
 
 
 def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench) -> None:
     member = bench.member
     bench.assign("a", "b")
     for name in ("a", "b"):
-        member.crew.speeds.times.answered(name, 2, 0.01)
+        member.core.pace.times.answered(name, 2, 0.01)
     bench.assign("b", ready=False)
     now = time.monotonic()
     for tick in range(200):
@@ -164,7 +162,7 @@ def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench
 
 def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -> None:
     """The memory of the old epoch's batches is used again, perhaps while it is being sent."""
-    ledger, pool = bench.member.ledger, bench.member.pool
+    ledger, core = bench.member.ledger, bench.member.core
     bench.reset(1, pulled=2)
     bench.fail("a", WRONG, 0)
     assert ledger.teachers == ("a",)
@@ -172,23 +170,23 @@ def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -
     bench.answer("a", 1)
     bench.batch(2)
     bench.fail("a", WRONG, 2)
-    assert (len(ledger.teachers), pool.unreachable) == (0, 1)
+    assert (len(ledger.teachers), core.unreachable) == (0, 1)
     assert bench.metric("ejections", "wrong") == 1
 
 
 def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -> None:
     """It answers each probe, so it is not silent; without others the stream would stand still."""
     with closing(Bench()) as bench:
-        pool, governor = bench.member.pool, bench.member.governor
+        core = bench.member.core
         bench.reset(1, pulled=0)
         bench.assign("a")
         bench.look(0.0)
-        before = governor.decision.want
+        before = core.decision.want
         for number in range(3):
             bench.batch(number)
         while bench.jobs("a"):
             bench.fail("a", RequestRefused("wrong settings"))
-        assert pool.unreachable == 1
+        assert core.unreachable == 1
 
         def is_back() -> bool:
             bench.outcome("a", Ready(("x",)))
@@ -196,14 +194,15 @@ def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -
 
         wait_until(is_back)
         bench.look(10.0)
-        assert (pool.unreachable, governor.decision.want) == (1, before + 1)
+        assert (core.unreachable, core.decision.want) == (1, before + 1)
         bench.answer("a")
-        assert pool.unreachable == 0
+        assert core.unreachable == 0
 
 
 def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
     with closing(bench_of(teachers_min=2, priority=-3)) as bench:
-        told = report(bench.member, starves=True, now=0.0)
+        bench.member.core.starves = True
+        told = report(bench.member, now=0.0)
         assert (told.min, told.priority, told.state) == (2, -3, "starved")
         assert told.want >= told.min
 
@@ -241,12 +240,16 @@ def upgrade() -> Iterator[Bench]:
         yield bench
 
 
+def new_contents() -> Contents:
+    return Contents(Numerics(False), lambda level, text, teacher: None)
+
+
 def content_of(bench: Bench) -> str:
-    return bench.member.contents.switch.told
+    return bench.member.core.contents.switch.told
 
 
 def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> None:
-    member, old = upgrade.member, upgrade.member.pool.link("a")
+    member, old = upgrade.member, upgrade.link("a")
     upgrade.answer("a", 3)
     late = upgrade.job("a", 2)
     assert member.labels.nbytes > 0
@@ -282,23 +285,25 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
     member = upgrade.member
     advice = Advice("old", "", 1)
     upgrade.assign(OLD, advice=advice, counter=3)
-    told = {"s": json.loads(json.dumps(member.contents.legacy.to_json()))}
-    member.contents = Contents(Numerics(False))  # as it is when an engine starts
+    told = {"s": json.loads(json.dumps(member.core.contents.legacy.to_json()))}
+    member.core.contents = new_contents()  # as it is when an engine starts
     known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
     upgrade.say("resumed", data_epoch=1, legacies=told, **known)
     assert content_of(upgrade) == "old"
-    assert member.contents.legacy.assigned == Assigned((OLD,), live=1, epoch=(7, 3), advice=advice)
-    assert member.epoch == (7, 3), "so that the next manager begins above it"
-    old = member.pool.link("a")
-    assert member.pool.is_assigned(old)
+    assert member.core.contents.legacy.assigned == Assigned(
+        (OLD,), live=1, epoch=(7, 3), advice=advice
+    )
+    assert member.core.epoch == (7, 3), "so that the next manager begins above it"
+    links = member.core.teachers.links
+    assert links.is_assigned("a")
     upgrade.assign(NEW, lost=["a"], counter=4, advice=Advice("new", "", 1))
     assert content_of(upgrade) == "new"
-    assert not member.pool.holds(old)
-    assert member.pool.link("b")
+    assert not knows(upgrade, "a")
+    assert knows(upgrade, "b")
 
 
 def test_what_a_manager_said_first_is_newer_than_what_the_old_engine_knew() -> None:
-    contents = Contents(Numerics(False))
+    contents = new_contents()
     contents.assigned(Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 1)), 0.0)
     left = Legacy("old", False, Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "", 1)))
     assigned, anew = contents.resumed(1, left, 0.1)
@@ -308,7 +313,7 @@ def test_what_a_manager_said_first_is_newer_than_what_the_old_engine_knew() -> N
 
 def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> None:
     """It had begun when the manager came back and moved the student."""
-    contents = Contents(Numerics(False))
+    contents = new_contents()
     old = Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "new", 1))
     new = Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 2))
     contents.assigned(old, 0.0)
@@ -317,7 +322,7 @@ def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> No
     contents.look(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
     contents.assigned(new, 11.0)
     assert contents.legacy.assigned.peers == (OLD,)
-    after = Contents(Numerics(False))
+    after = new_contents()
     assert after.resumed(2, contents.legacy, 0.0) == (old, False)
     assigned, anew = after.assigned(new, 1.0)
     assert (assigned.peers, anew) == ((OLD,), False)
@@ -361,10 +366,7 @@ def strict() -> Iterator[Bench]:
 
 
 def knows(bench: Bench, name: str) -> bool:
-    try:
-        return bool(bench.member.pool.link(name))
-    except KeyError:
-        return False
+    return name in {link.peer.teacher_id for link in bench.member.links.values()}
 
 
 def test_teachers_of_other_numerics_get_nothing_and_count_as_missing(strict: Bench) -> None:
@@ -373,10 +375,10 @@ def test_teachers_of_other_numerics_get_nothing_and_count_as_missing(strict: Ben
     strict.assign(*peers, lost=["a"], advice=Advice("c", "", 0), ready=False)
     for name in ("b", "d"):
         strict.outcome(name, Ready(("x",)))
-    assert strict.member.pool.unreachable == 2, "so that two more are asked for"
+    assert strict.member.core.unreachable == 2, "so that two more are asked for"
     assert set(strict.member.ledger.teachers) == {"b", "d"}
     assert [name for name in numerics if knows(strict, name)] == ["b", "d"]
-    assert "c, e: of other numerics" in strict.member.pool.last_trouble
+    assert "c, e: of other numerics" in strict.member.core.teachers.links.last_trouble
 
 
 def test_a_teacher_that_was_only_named_is_judged_by_its_first_answer(strict: Bench) -> None:
@@ -400,46 +402,43 @@ def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Benc
         told = peer("b", content_id, numerics_id)
         strict.assign(told, lost=["a"], advice=advice, counter=counter, ready=False)
 
-    contents = strict.member.contents
+    contents = strict.member.core.contents
     assign(SAME, "c", 1)
     assert contents.legacy.numerics_id == SAME
     assign(OTHER, "new", 2)
     assert contents.legacy.numerics_id == OTHER
     left = Legacy.from_json(contents.legacy.to_json())
     others = Assigned((peer("c", "new", SAME),), epoch=(7, 9))
-    strict.member.resume(0, replace(left, assigned=others), 0.0)
+    strict.member.resume(TakenOver(0, replace(left, assigned=others), False, False), 0.0)
     assert contents.legacy.numerics_id == OTHER
     assert not knows(strict, "c")
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_deterministic_fixes_windows(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = itertools.count()
-    clock = SimpleNamespace(monotonic=lambda: 0.1 * next(ticks))
-    monkeypatch.setattr("edl.distill_reader.engine.speeds.time", clock)
-    speeds = Speeds(ReaderConfig("s", teachers=("a:1",), deterministic=deterministic))
-    sizes = {speeds.joined("a", 0.0).window}
+def test_deterministic_fixes_windows(deterministic: bool) -> None:
+    config = core_config(ReaderConfig("s", teachers=("a:1",), deterministic=deterministic))
+    pace = Pace(config.window, config.request_rows)
+    sizes = {pace.joined("a", 0.0, None).window}
     for request in range(500):  # of which the device takes the least part
-        speeds.sent("a", request, clock.monotonic())
-        done = Done(Job(request, (ev.Span(0, 0, 4),), {}, (), 4), {}, 0.001, False, 0.1)
-        list(speeds.answered("a", done, speeds.window("a")))
-        sizes.add(speeds.window("a"))
+        pace.sent("a", request, 0.1 * request)
+        answer = AnswerCame("a", 1, request, 4, 4, 0.001, 4)
+        list(pace.answered(answer, pace.window("a"), 0.1 * request + 0.1))
+        sizes.add(pace.window("a"))
     assert (len(sizes) == 1) is deterministic
 
 
 def test_a_batch_that_comes_back_from_the_old_model_gets_labels_of_another_shape() -> None:
     """It is recalled, the model is exchanged, and then it comes back: in pieces, of new rows."""
     with closing(Bench(request_rows=1)) as bench:
-        member = bench.member
         bench.assign("liar")
         bench.batch(0)
         bench.answer_all("liar")
         np.testing.assert_array_equal(bench.labelled()[0], labels(0))
-        member.carrying.handle(ev.Disbelieve("liar"))
+        bench.tell_ledger(ev.Disbelieve("liar"))
         bench.assign(peer("new", "next"), advice=Advice("next", "", 1))
-        member.carrying.handle(ev.Relabel())
+        bench.tell_ledger(ev.Relabel())
         bench.say("recalled", number=0)
-        member.carrying.handle(ev.Readmitted("new"))
+        bench.tell_ledger(ev.Readmitted("new"))
         bench.answer_all("new", width=3)
         np.testing.assert_array_equal(bench.labelled()[0], labels(0, 3))
         bench.take(0)

@@ -42,9 +42,8 @@ def answer(two: Bench, *services: str) -> None:
 
 
 def disbelieve(two: Bench, service: str) -> None:
-    carrying = two.of(service).carrying
-    carrying.handle(ev.Disbelieve(service))
-    carrying.handle(ev.Readmitted(service))
+    two.tell_ledger(ev.Disbelieve(service), service)
+    two.tell_ledger(ev.Readmitted(service), service)
 
 
 def check_all_is_freed(two: Bench) -> None:
@@ -123,7 +122,7 @@ def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both() -> None:
     """The labels of one service cannot be told from those of the other."""
     with closing(bench_of()) as two:
         two.batch(0, "held", labels_nbytes=32, makers={"a": ["liar"], "b": ["b"]})
-        two.member.carrying.handle(ev.Disbelieve("liar"))
+        two.tell_ledger(ev.Disbelieve("liar"))
         assert [message["number"] for message in two.told("recall")] == [0]
         two.say("recalled", number=0)
         answer(two, "a")
@@ -138,7 +137,7 @@ def test_a_batch_without_labels_of_a_service_comes_back_when_its_model_changes(t
     two.batch(1)
     answer(two, "a")
     two.of("a").forgo(1)
-    two.of("a").carrying.handle(ev.Relabel())
+    two.tell_ledger(ev.Relabel(), "a")
     disbelieve(two, "a")
     two.answer_all("a", service="a")
     two.answer_all("b", service="b")

@@ -10,9 +10,9 @@ import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.batches import MAX_LAYOUTS, Batches
-from edl.distill_reader.engine.numerics import Numerics
-from edl.distill_reader.engine.outcomes import Peer
 from edl.proto.arena import ArrayRef
+from edl.scheduler.reader_core.contents import Numerics
+from edl.scheduler.reader_core.events import Peer
 
 MANY = 10 * MAX_LAYOUTS
 #: Of what is remembered of one batch or teacher.

@@ -16,19 +16,18 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine import pool, teacher_link
+from edl.distill_reader.engine import teacher_link
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
-from edl.distill_reader.engine.roster import Assigned
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
-from edl.proto.clients import Client, open_client
+from edl.proto.clients import Client
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.lent_arena import LentArena
 from edl.proto.transport.connection import Connection
 from edl.scheduler.ledger.instructions import Span
+from edl.scheduler.reader_core.events import Peer
 from edl.tests.foreign_server import MODEL, ForeignGrpc
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.teacher.bench import Bench
@@ -58,7 +57,7 @@ def link(batches: LentArena) -> Iterator[Link]:
         posted: SimpleQueue[Outcome] = SimpleQueue()
         made = TeacherLink(peer, WAIT_S, lambda _, outcome: posted.put(outcome), batches=batches)
         links.append(made)
-        made.connect()
+        made.probe()
         return made, posted
 
     yield make
@@ -89,87 +88,29 @@ def test_only_teachers_of_ours_are_asked_for_a_connection(
             post = partial(note, posted)
             made = TeacherLink(peer, WAIT_S, post, batches=batches, inbox=inbox)
             with closing(made):
-                made.connect()
+                made.probe()
                 assert posted.get(timeout=WAIT_S) == Ready(("x",))
         assert asked == ([] if foreign else [batches])
 
 
-def test_a_link_has_one_prober_however_often_it_is_told_to_connect(
-    server: ForeignGrpc, link: Link
+def test_a_probe_says_what_is_wrong_and_the_next_one_that_it_serves(
+    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests that fail together each ask for a probe."""
-    made, posted = link(Peer("t", server.address, MODEL))
-    for _ in range(2):
-        assert posted.get(timeout=WAIT_S) == Ready(("x",))
-        wait_until(lambda: not probers())
-        for _ in range(8):
-            made.connect(3600.0)
-        assert len(probers()) == 1
-        made.connect()  # now, not after the pause
+    def no_room(*_: object) -> Client:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(teacher_link, "open_client", no_room)
+        made, posted = link(Peer("t", server.address, MODEL))
+        assert isinstance(error_of(posted.get(timeout=WAIT_S)), RetryableError)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("no threads")))
+        made.probe()
+    assert "no threads" in str(error_of(posted.get(timeout=WAIT_S)))
+    made.probe()
     assert posted.get(timeout=WAIT_S) == Ready(("x",))
     wait_until(lambda: not probers())
     assert posted.empty()
-
-
-def test_to_connect_again_ends_a_pause_and_reports_anew(
-    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_there = threading.Event()
-
-    def opened(*arguments: object) -> Client:
-        if not is_there.is_set():
-            raise MemoryError("no room")
-        return open_client(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(teacher_link, "open_client", opened)
-    monkeypatch.setattr(teacher_link, "pause_after", lambda *_: 3600.0)
-    made, posted = link(Peer("t", server.address, MODEL))
-    for last in (False, True):
-        assert isinstance(error_of(posted.get(timeout=WAIT_S)), RetryableError)
-        if last:
-            is_there.set()
-        made.connect()
-    assert posted.get(timeout=WAIT_S) == Ready(("x",))
-
-
-def test_a_prober_that_could_not_be_started_is_started_the_next_time(
-    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, posted = link(Peer("t", server.address, MODEL))
-    assert posted.get(timeout=WAIT_S) == Ready(("x",))
-    wait_until(lambda: not probers())
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("no threads")))
-        with pytest.raises(RuntimeError, match="no threads"):
-            made.connect()
-    made.connect()
-    assert posted.get(timeout=WAIT_S) == Ready(("x",))
-
-
-def test_requests_that_fail_together_are_one_failure(
-    server: ForeignGrpc, batches: LentArena, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second failure in a row would have a pause; the first is probed at once."""
-    pauses: list[int] = []
-
-    def pause_after(_: object, failures: int) -> float:
-        pauses.append(failures)
-        return 3600.0
-
-    monkeypatch.setattr(pool, "pause_after", pause_after)
-    posted: SimpleQueue[Outcome] = SimpleQueue()
-    config = ReaderConfig("s", teachers=(server.address,))
-    with (
-        closing(Inbox()) as inbox,
-        closing(pool.Pool(config, batches, lambda _, outcome: posted.put(outcome), inbox)) as links,
-    ):
-        links.update(Assigned((Peer("t", server.address, MODEL),)))
-        assert posted.get(timeout=WAIT_S) == Ready(("x",))
-        wait_until(lambda: not probers())
-        for _ in range(8):
-            links.retry(links.link("t"), RetryableError("for a while"))
-        assert pauses == [0]
-    wait_until(lambda: not probers())
 
 
 def error_of(outcome: Outcome) -> Exception:
@@ -271,7 +212,7 @@ class Neighbour:
         self._numbers = itertools.count()
         peer = Peer("t1", bench.address, "resnet", 41)
         self.link = TeacherLink(peer, WAIT_S, self._post, batches=arena, inbox=self.inbox)
-        self.link.connect()
+        self.link.probe()
         assert self.outcome() == Ready(("x",))
 
     def _post(self, _: TeacherLink, outcome: Outcome) -> None:

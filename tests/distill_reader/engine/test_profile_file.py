@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfig, profiles_of
-from edl.distill_reader.engine.governor import Governor
 from edl.distill_reader.engine.inbox import Inbox
+from edl.distill_reader.engine.member import core_config
 from edl.distill_reader.engine.profile_file import MOST_BYTES, ProfileFile
 from edl.distill_reader.engine.remembering import LOOK_EVERY_S, Remembering
-from edl.scheduler.ledger import Ledger
 from edl.scheduler.profiles import SETTLED_STEPS, Profile
+from edl.scheduler.reader_core import ReaderCore
+from edl.scheduler.reader_core.events import Look, Pulled, Remembered
 
 PROFILE = Profile(0.05, 0.01, "c", 1e9)
 
@@ -83,20 +86,25 @@ class Run:
     def __init__(self, folder: Path | str) -> None:
         self.inbox = Inbox()
         config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(folder))
-        self.governor = Governor(config)
-        self.memory = Remembering(config, self.inbox, self.governor)
+        self.core = ReaderCore(core_config(config), random)
+        self.memory = Remembering(config, self.inbox, self.core.measured, self.remembered)
         self.memory.start()
         if folder:  # let what was read arrive
             for event in self.inbox.next(60.0) or ():
                 event()
 
+    def remembered(self, profile: Profile | None) -> None:
+        self.core.handle(Remembered(profile, time.time()), 0.0)
+
     def want(self) -> int:
-        return self.governor.decide(Ledger(), 0, 0.0).want
+        self.core.handle(Look(), 0.0)
+        return self.core.decision.want
 
     def measure(self, t_t_s: float, times: int) -> None:
         for _ in range(times):
-            self.governor.figures.answer("t", t_t_s, 1)
-            self.governor.figures.step(0.01, 1)
+            self.core.figures.answer("t", t_t_s, 1)
+            self.core.figures.step(0.01, 1)
+        self.core.handle(Pulled(0.0, 1, 1), 0.0)
 
 
 def test_the_second_run_asks_for_n_at_once(tmp_path: Path) -> None:
@@ -125,7 +133,7 @@ def test_without_a_usable_folder_nothing_is_remembered(tmp_path: Path) -> None:
     run.memory.look("c", 1.0)
     run.memory.close("c")
     config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(tmp_path / "file"))
-    memory = Remembering(config, run.inbox, run.governor)
+    memory = Remembering(config, run.inbox, run.core.measured, run.remembered)
     memory.start()
     run.measure(0.05, SETTLED_STEPS)
     memory.look("c", 1.0)

@@ -135,7 +135,8 @@ class TestStudents:
         result = simulate(scenario, random.Random)
         # Each needs three of the four teachers; one is left to the other, its job's least.
         (low_s,), (high_s,) = result.group("low"), result.group("high")
-        assert high_s.batches_per_s > 0.9 / STEP_S
+        # A reader waits 0.5 s for a first answer before it knows that its teachers can be reached.
+        assert high_s.batches_per_s > 0.85 / STEP_S
         assert low_s.starved_s > 3 * high_s.starved_s
         one, other = students(name="one"), students(name="other", service="b")
         groups = (teachers(4), teachers(1, name="slow", service="b"))

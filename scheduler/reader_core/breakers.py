@@ -1,24 +1,34 @@
-"""Which teachers of a member are out of its pool for what they did, and until when."""
+"""One circuit breaker per teacher: which are out of the pool for what they did, and until when.
+
+A breaker is *closed* while its teacher is asked, *open* while it is not, and *half-open* from the
+moment when a probe may be sent.
+"""
 
 from __future__ import annotations
 
-import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import Final, Literal
 
-from ...scheduler import outliers
-from ...scheduler.outliers import Cause, Standing, Step
+from .. import outliers
+from ..backoff import RandomLike
+from ..outliers import Cause, Standing, Step
+from .instructions import Level
 
-log = logging.getLogger(__name__)
+State = Literal["closed", "open", "half_open"]
+#: Tells people something of a teacher: level, text, its name.
+Say = Callable[[Level, str, str], None]
 
 #: Of a teacher that nothing has happened to.
 _NEW: Final = Standing()
 
 
-class Standings:
-    """Carries `scheduler.outliers` out. Used by the engine's thread alone.
+class Breakers:
+    """Carries `scheduler.outliers` out, for the teachers of one service.
+
+    Args:
+        rng: scatters the probes.
+        say: tells people.
 
     Attributes:
         ejections: so far, by cause.
@@ -26,10 +36,12 @@ class Standings:
         labellers: teachers that have labelled something, also over a connection that was lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rng: RandomLike, say: Say) -> None:
         self.ejections: Counter[Cause] = Counter()
         self.readmissions = 0
         self.labellers: set[str] = set()
+        self._rng = rng
+        self._say = say
         self._standings: dict[str, Standing] = {}
 
     @property
@@ -38,6 +50,16 @@ class Standings:
         causes = ((name, one.cause) for name, one in sorted(self._standings.items()))
         return {name: cause for name, cause in causes if cause is not None}
 
+    def is_open(self, name: str) -> bool:
+        """Whether a teacher is out of the pool."""
+        return self._of(name).cause is not None
+
+    def state(self, name: str, usable: int, now: float) -> State:
+        """Where the breaker of a teacher stands, while `usable` teachers can be sent to."""
+        if not self.is_open(name):
+            return "closed"
+        return "open" if self.pause_s(name, usable, now) > 0 else "half_open"
+
     def answered(self, name: str, now: float) -> None:
         """It has sent labels that passed their checks."""
         self.labellers.add(name)
@@ -45,26 +67,26 @@ class Standings:
 
     def failed(self, name: str, others: int, now: float) -> bool:
         """A request came to nothing; whether that ejects it from among `others` that can be had."""
-        return self._step(name, lambda one: outliers.failed(one, others, now, random))
+        return self._step(name, lambda one: outliers.failed(one, others, now, self._rng))
 
     def wrong(self, name: str, now: float) -> bool:
         """It has answered what labels cannot be; whether that ejects it."""
-        return self._step(name, lambda one: outliers.wrong(one, now, random))
+        return self._step(name, lambda one: outliers.wrong(one, now, self._rng))
 
     def lied(self, name: str, now: float) -> bool:
         """What it said is not what others say; whether that ejects it."""
-        return self._step(name, lambda one: outliers.lied(one, now, random))
+        return self._step(name, lambda one: outliers.lied(one, now, self._rng))
 
     def refused(self, name: str, now: float) -> bool:
         """It refuses requests and has labelled none; whether that ejects it."""
-        return self._step(name, lambda one: outliers.refused(one, now, random))
+        return self._step(name, lambda one: outliers.refused(one, now, self._rng))
 
     def look(
         self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
     ) -> list[str]:
         """A look has found these silent, of all; those that are ejected for it."""
         standings = {name: self._of(name) for name in names}
-        after, ejected = outliers.look(standings, silent, usable, now, random)
+        after, ejected = outliers.look(standings, silent, usable, now, self._rng)
         self._standings |= after
         for name in ejected:
             self._count(name)
@@ -77,10 +99,10 @@ class Standings:
 
     def probed(self, name: str, now: float) -> None:
         """It has answered a probe: it is back in the pool, if it was out of it."""
-        self._standings[name], step = outliers.probed(self._of(name), True, now, random)
+        self._standings[name], step = outliers.probed(self._of(name), True, now, self._rng)
         if step == "readmit":
             self.readmissions += 1
-            log.info("teacher %s is asked again", name, extra={"teacher": name})
+            self._say("info", f"teacher {name} is asked again", name)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others: who comes back under their names may be another machine."""
@@ -101,5 +123,4 @@ class Standings:
         """It has been ejected."""
         if (cause := self._standings[name].cause) is not None:
             self.ejections[cause] += 1
-            words = outliers.IN_WORDS[cause]
-            log.warning("teacher %s is ejected: it %s", name, words, extra={"teacher": name})
+            self._say("warning", f"teacher {name} is ejected: it {outliers.IN_WORDS[cause]}", name)

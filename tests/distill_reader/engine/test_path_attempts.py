@@ -12,10 +12,8 @@ from typing import Any, cast
 import pytest
 
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.outcomes import Peer
-from edl.distill_reader.engine.pool import Pool
-from edl.distill_reader.engine.reachability_check import ReachabilityCheck
-from edl.scheduler.reachability import SILENT_S
+from edl.distill_reader.engine.path_attempts import PathAttempts
+from edl.scheduler.reader_core.events import PathTried, Peer
 from edl.tests.waiting import DEADLINE_S
 
 PORT = 8500
@@ -25,32 +23,25 @@ Post = tuple[Callable[..., None], tuple[object, ...]]
 
 
 class World:
-    """A check of one teacher; what its threads post is carried out by `run`."""
+    """Attempts to reach one teacher; what their threads post is carried out by `run`."""
 
     def __init__(self) -> None:
-        self.pool = SimpleNamespace(wanted={"t1": TEACHER}, out_of_reach=frozenset())
         self.posts: queue.SimpleQueue[Post] = queue.SimpleQueue()
         inbox = SimpleNamespace(
             post=lambda handler, *arguments: self.posts.put((handler, arguments))
         )
-        self.check = ReachabilityCheck(cast(Pool, self.pool), cast(Inbox, inbox), self._ignore)
-        self.now = 0.0
-
-    def _ignore(self, name: str) -> None:
-        """It is not asked for here."""
+        self.tried = list[PathTried]()
+        self.paths = PathAttempts(cast(Inbox, inbox), self.tried.append)
 
     def run(self) -> None:
         """Carry out what the next thread to end posts."""
         handler, arguments = self.posts.get(timeout=DEADLINE_S)
         handler(*arguments)
 
-    def is_cut_off_after_an_attempt(self) -> bool:
-        self.check.look(True, self.now)
-        self.now += SILENT_S
-        self.check.look(True, self.now)
+    def is_refused(self) -> bool:
+        self.paths.attempt(TEACHER, 0.0)
         self.run()
-        self.check.look(True, self.now)
-        return self.check.cut_off_since is not None
+        return bool(self.tried[-1].refusal)
 
 
 @pytest.fixture
@@ -77,10 +68,10 @@ def test_a_teacher_is_reached_where_its_name_led_once_names_are_not_known(
     listener: socket.socket, names: dict[str, Any]
 ) -> None:
     world, names["teacher.example"] = World(), listener.getsockname()
-    world.check.heard(TEACHER)
+    world.paths.heard(TEACHER.address)
     world.run()
     names.clear()
-    assert not world.is_cut_off_after_an_attempt()
+    assert not world.is_refused()
 
 
 def test_a_name_is_looked_up_again_where_nobody_is_reached_any_more(
@@ -89,17 +80,16 @@ def test_a_name_is_looked_up_again_where_nobody_is_reached_any_more(
     world = World()
     with socket.create_server(("127.0.0.1", 0)) as before:
         names["teacher.example"] = before.getsockname()
-    world.check.heard(TEACHER)
+    world.paths.heard(TEACHER.address)
     world.run()
     names["teacher.example"] = listener.getsockname()
-    assert world.is_cut_off_after_an_attempt()
+    assert world.is_refused()
     world.run()  # it has been looked up
-    world.now += 1.0
-    assert not world.is_cut_off_after_an_attempt()
+    assert not world.is_refused()
 
 
 def test_a_name_that_was_never_known_is_one_that_cannot_be_reached(names: dict[str, Any]) -> None:
-    assert World().is_cut_off_after_an_attempt()
+    assert World().is_refused()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EADDRNOTAVAIL])
@@ -111,4 +101,4 @@ def test_what_this_machine_lacks_says_nothing_of_a_teacher(
 
     world, names["teacher.example"] = World(), ("127.0.0.1", PORT)
     monkeypatch.setattr(socket, "socket", fail)
-    assert not world.is_cut_off_after_an_attempt()
+    assert not world.is_refused()

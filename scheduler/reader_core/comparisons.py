@@ -1,24 +1,22 @@
-"""Answers of several teachers to one request, kept until they can be compared.
+"""Which answers are compared with those of other teachers, and what the comparison shows.
 
-What is compared, and who lies, is said by `scheduler.canaries`; whether two say the same, by
-`agreement`. This keeps the labels meanwhile: of each request that more than one teacher is to
-label, until all of them have answered or will not. These are never more than windows have room for.
+Who is to be compared, and who lies, is said by `scheduler.canaries`. The driver keeps the labels
+meanwhile, and says which of them agree: of each request that more than one teacher is to label,
+until all of them have answered or will not. These are never more than windows have room for.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from ...proto.arena import Array
-from ...scheduler import canaries
-from ...scheduler.canaries import Panel, Verdict
-from ...scheduler.ledger import Ledger
-from ...scheduler.ledger import events as ev
-from ..config import ReaderConfig
-from .agreement import agree, furthest
-from .outcomes import Done
+from .. import canaries
+from ..backoff import RandomLike
+from ..canaries import CanaryConfig, Panel, Verdict
+from ..ledger import Ledger
+from ..ledger import events as ev
+from .events import AnswerCame
+from .instructions import Disputed, DropAllAnswers, DropAnswers, Instruction, KeepAnswer
 
 
 @dataclass(slots=True)
@@ -29,35 +27,44 @@ class _Case:
         asked: who is at work on it.
         planned: who is to get a copy, and has not been sent it.
         copied: who got a copy in memory of its own.
-        answers: the labels, by who gave them.
+        answers: who has answered.
         agreeing: the pairs of those that agree.
         judged: how many answers there were when it was judged last.
+        is_kept: the driver keeps answers of it.
     """
 
     asked: set[str]
     planned: set[str]
     copied: set[str] = field(default_factory=set)
-    answers: dict[str, Mapping[str, Array]] = field(default_factory=dict)
+    answers: set[str] = field(default_factory=set)
     agreeing: set[frozenset[str]] = field(default_factory=set)
     judged: int = 0
+    is_kept: bool = False
 
 
-class Comparing:
-    """The panel of one member's teachers. Used by the engine's thread alone.
+class Comparisons:
+    """The panel of one service's teachers.
 
     Every method that may lead to a verdict gives those that there are, to be carried out in order.
 
     Args:
-        config: of the member.
-        ledger: of the member; it is only read here.
+        rule: how much is compared; None: nothing.
+        ledger: of the service; it is only read here.
+        rng: draws the sample.
+        do: takes an instruction for the driver.
     """
 
-    def __init__(self, config: ReaderConfig, ledger: Ledger) -> None:
-        self._dispute = ""  # the latest, in words
-        self._service = config.service
-        self._rule = None if config.canaries is None else config.canaries.rule()
-        self._forms = config.labels
+    def __init__(
+        self,
+        rule: CanaryConfig | None,
+        ledger: Ledger,
+        rng: RandomLike,
+        do: Callable[[Instruction], None],
+    ) -> None:
+        self._rule = rule
         self._ledger = ledger
+        self._rng = rng
+        self._do = do
         self._panel = Panel()
         self._numerics: dict[str, str] = {}
         self._cases: dict[int, _Case] = {}
@@ -85,7 +92,8 @@ class Comparing:
         for request, case in list(self._cases.items()):
             case.asked.discard(name)
             case.planned.discard(name)
-            if case.answers.pop(name, None) is not None:
+            if name in case.answers:
+                case.answers.discard(name)
                 case.agreeing = {pair for pair in case.agreeing if name not in pair}
                 case.judged = min(case.judged, len(case.answers))
             verdicts += self._close(request, case)
@@ -102,14 +110,15 @@ class Comparing:
         return self._panel.disputed
 
     @property
-    def dispute(self) -> str:
-        """The same in words, with how far they lie apart; empty: there are none."""
-        return self._dispute if self._panel.disputed else ""
-
-    @property
     def judges(self) -> int:
         """Teachers that are wanted besides, for that."""
         return self._panel.judges
+
+    def tolerance(self, name: str, numerics_id: str, other: str) -> float:
+        """How far labels may lie apart of `name`, which names these numerics, and of `other`."""
+        assert self._rule is not None
+        numerics_id = numerics_id or self._numerics.get(name, "")
+        return self._rule.tolerance(numerics_id, self._numerics.get(other, ""))
 
     # --- requests
 
@@ -142,29 +151,27 @@ class Comparing:
             case.copied.add(send.teacher)
         return []
 
-    def answered(self, name: str, done: Done, accepted: bool) -> list[Verdict]:
+    def answered(self, answer: AnswerCame, accepted: bool) -> list[Verdict]:
         """A teacher has answered; where its answer was not accepted, it may be of other samples.
 
         Batches are overwritten once nobody needs them, and somebody who is late is sent whatever
         lies there then. A copy in memory of its own is what it was.
         """
-        request, labels = done.job.request, done.labels
+        name, request = answer.teacher, answer.request
         if (case := self._cases.get(request)) is None:
             return []
-        if done.numerics_id:
-            self._numerics[name] = done.numerics_id
+        if answer.numerics_id:
+            self._numerics[name] = answer.numerics_id
         case.asked.discard(name)
         if name not in self._panel.members or not (accepted or name in case.copied):
             self._panel = canaries.ended(self._panel, name)
             return self._close(request, case)
-        agreeing = {
-            frozenset((name, other))
-            for other, said in case.answers.items()
-            if agree(labels, said, self._tolerance(name, other), self._forms)
-        }
-        case.answers[name] = labels
+        agreeing = {frozenset((name, other)) for other in answer.agrees & case.answers}
+        self._do(KeepAnswer(request, name))
+        case.is_kept = True
+        case.answers.add(name)
         case.agreeing |= agreeing
-        verdicts = self._judge(case) if agreeing else []
+        verdicts = self._judge(request, case) if agreeing else []
         return verdicts + self._close(request, case)
 
     def rests(self, name: str) -> None:
@@ -188,23 +195,21 @@ class Comparing:
         """What is in flight is of no use any more."""
         for case in self._cases.values():
             self._end({*case.asked, *case.planned, *case.answers})
+        if self._cases:
+            self._do(DropAllAnswers())
         self._cases.clear()
 
     # --- within
 
     def _copies(self, request: int, teacher: str) -> list[ev.Hedge]:
         assert self._rule is not None
-        self._panel, chosen = canaries.copies(self._panel, teacher, random, self._rule)
+        self._panel, chosen = canaries.copies(self._panel, teacher, self._rng, self._rule)
         if not chosen:  # as nearly always
             return []
         self._end(self._resting.intersection(chosen))
         if names := [name for name in chosen if name not in self._resting]:
             self._cases[request] = _Case({teacher}, set(names))
         return [ev.Hedge(request, name) for name in names]
-
-    def _tolerance(self, name: str, other: str) -> float:
-        assert self._rule is not None
-        return self._rule.tolerance(self._numerics.get(name, ""), self._numerics.get(other, ""))
 
     def _close(self, request: int, case: _Case) -> list[Verdict]:
         """Judge a case once nothing more is to come, and forget it."""
@@ -215,21 +220,21 @@ class Comparing:
         if case.asked or case.planned or self._cases.get(request) is not case:
             return []
         del self._cases[request]
+        verdicts = list[Verdict]()
         if case.judged == len(case.answers) or len(case.answers) < 2:
             self._end(case.answers)
-            return []
-        return self._judge(case)
+        else:
+            verdicts = self._judge(request, case)
+        if case.is_kept:
+            self._do(DropAnswers(request))
+        return verdicts
 
-    def _judge(self, case: _Case) -> list[Verdict]:
+    def _judge(self, request: int, case: _Case) -> list[Verdict]:
         case.judged = len(case.answers)
-        self._panel, verdict = canaries.judge(self._panel, list(case.answers), case.agreeing)
+        answers = sorted(case.answers)
+        self._panel, verdict = canaries.judge(self._panel, answers, case.agreeing)
         if verdict.disputed:
-            first, second, *_ = verdict.disputed
-            output, apart = furthest(case.answers[first], case.answers[second])
-            self._dispute = (
-                f"teachers {', '.join(verdict.disputed)} of {self._service!r} disagree by {apart}"
-                f" on output {output!r}; another one is needed to tell who is wrong"
-            )
+            self._do(Disputed(request, verdict.disputed))
         return [verdict]
 
     def _end(self, names: Collection[str]) -> None:

@@ -1,70 +1,87 @@
-"""Which assignment the engine follows, while a service moves from one model content to another."""
+"""Which assignment a reader follows, while a service moves from one model content to another.
+
+A deterministic reader asks teachers of one numerics_id alone; it is pinned anew with each content.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from collections.abc import Iterable
+from dataclasses import replace
 
-from ...scheduler import switching
-from .numerics import Numerics
-from .roster import Assigned
-
-log = logging.getLogger(__name__)
+from .. import pinning, switching
+from .breakers import Say
+from .events import Assigned, Legacy, Peer
 
 
-@dataclass(frozen=True, slots=True)
-class Legacy:
-    """What an engine leaves of a service to the one that goes on after it.
+class Numerics:
+    """Carries out what `scheduler.pinning` decides, for one service.
+
+    Args:
+        matter: the reader is deterministic; else nobody is barred.
 
     Attributes:
-        content_id: as it was told last: empty if it waited to be moved.
-        bound: whether the epoch keeps to that content.
-        assigned: the teachers that it sent to, or would have in the end.
-        numerics_id: what its labels are pinned to; empty: nothing.
+        matter: as given.
+        pinned: what labels come from; empty while that is open.
     """
 
-    content_id: str = ""
-    bound: bool = False
-    assigned: Assigned = field(default_factory=lambda: Assigned(()))
-    numerics_id: str = ""
+    def __init__(self, matter: bool) -> None:
+        self.matter = matter
+        self.pinned = ""
+        self._told: dict[str, str] = {}  # by teachers that the registry does not describe
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "content_id": self.content_id,
-            "bound": self.bound,
-            "assigned": self.assigned.to_json(),
-            "numerics_id": self.numerics_id,
+    def barred(self, peers: Iterable[Peer]) -> frozenset[str]:
+        """Those of the peers that must not label; one that is not known yet may be asked."""
+        if not self.matter:
+            return frozenset()
+        peers = [*peers]
+        for gone in self._told.keys() - {peer.teacher_id for peer in peers}:
+            del self._told[gone]
+        known = {
+            peer.teacher_id: peer.numerics_id if peer.incarnation else self._told[peer.teacher_id]
+            for peer in peers
+            if peer.incarnation or peer.teacher_id in self._told
         }
+        self.pinned = pinning.pinned(self.pinned, known.values())
+        return frozenset(
+            name for name, told in known.items() if not pinning.admits(self.pinned, told)
+        )
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        assigned = Assigned.from_json(value["assigned"])
-        return cls(value["content_id"], value["bound"], assigned, value["numerics_id"])
+    def admits(self, numerics_id: str) -> bool:
+        """Whether labels of these numerics may stand in the stream."""
+        return not self.matter or pinning.admits(self.pinned, numerics_id)
+
+    def hear(self, teacher: str, numerics_id: str) -> bool:
+        """A teacher has answered: whether its labels may be used."""
+        if not self.matter:
+            return True
+        self._told[teacher] = numerics_id
+        self.pinned = pinning.pinned(self.pinned, [numerics_id])
+        return pinning.admits(self.pinned, numerics_id)
 
 
 class Contents:
-    """Carries out what `scheduler.switching` decides. Used by the engine's thread alone.
+    """Carries out what `scheduler.switching` decides.
 
     Args:
-        numerics: which of the teachers may be asked besides; pinned anew with each content.
+        numerics: which of the teachers may be asked besides.
+        say: tells people.
 
     Attributes:
         switch: where the reader stands.
         legacy: for an engine that may have to go on from here; replaced as a whole.
     """
 
-    def __init__(self, numerics: Numerics) -> None:
+    def __init__(self, numerics: Numerics, say: Say) -> None:
         self.switch = switching.Switch()
         self.legacy = Legacy()
         self._numerics = numerics
+        self._say = say
         self._content_id = ""  # that the numerics are pinned for
         self._latest = self._followed = Assigned(())
         self._away_since: float | None = None
 
     def assigned(self, assigned: Assigned, now: float) -> tuple[Assigned, bool]:
-        """The roster has changed: whom to send to, and whether to label anew first."""
+        """The assignment has changed: whom to send to, and whether to label anew first."""
         self._latest = assigned
         self.switch, step = switching.advise(self.switch, assigned.advice, now)
         return self._carry_out(step, assigned.lost)
@@ -79,7 +96,7 @@ class Contents:
     def resumed(self, data_epoch: int, left: Legacy, now: float) -> tuple[Assigned, bool]:
         """Told where the engine before this one stood: as of `assigned`.
 
-        Its teachers are sent to until the roster says something newer.
+        Its teachers are sent to until the coordinator says something newer.
         """
         there = left.assigned
         self._content_id, self._numerics.pinned = left.content_id, left.numerics_id
@@ -112,10 +129,11 @@ class Contents:
         before = self.switch
         self.switch, step = switching.look(before, now, self._away_since, usable)
         if step == "follow":
-            log.warning(
-                "an epoch begins with content %s: no coordinator answers that could move it to %s",
-                self.switch.content_id,
-                before.awaited,
+            self._say(
+                "warning",
+                f"an epoch begins with content {self.switch.content_id}: no coordinator answers"
+                f" that could move it to {before.awaited}",
+                "",
             )
         return None if step == "stay" else self._changed(step)
 
@@ -129,13 +147,13 @@ class Contents:
             case "follow" | "relabel":
                 self._followed = self._latest
             case "hold":
-                log.info("an epoch begins: waiting for content %s", self.switch.awaited)
+                self._say("info", f"an epoch begins: waiting for content {self.switch.awaited}", "")
                 self._followed = Assigned((), lost, self._latest.live, self._latest.epoch)
             case "stay":
                 peers = tuple(p for p in self._followed.peers if p.teacher_id not in lost)
                 self._followed = replace(self._followed, peers=peers, lost=lost)
         if step == "relabel":
-            log.warning("from here on labels are of content %s", self.switch.content_id)
+            self._say("warning", f"from here on labels are of content {self.switch.content_id}", "")
         self._settle()
         return self._followed, step == "relabel"
 

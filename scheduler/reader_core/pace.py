@@ -1,17 +1,16 @@
-"""How fast each teacher of a member answers, and what it is sent by that: how many, how large."""
+"""How fast each teacher answers, and what it is sent by that: how many requests, how large."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
-from ...scheduler import request_size, windows
-from ...scheduler.ledger import events as ev
-from ...scheduler.turnaround import Turnarounds, began
-from ..config import ReaderConfig
-from .outcomes import Done
+from .. import request_size, windows
+from ..ledger import events as ev
+from ..turnaround import Turnarounds, began
+from .events import AnswerCame
 
 
 @dataclass(slots=True)
@@ -21,25 +20,25 @@ class _Teacher:
     window: windows.Window
     sizes: request_size.SizeConfig
     size: request_size.RequestSize | None
-    sent: dict[int, tuple[float, int | None]]  # request -> when, and most rows it could have
+    sent: dict[int, tuple[float, int | None]] = field(default_factory=dict)
     answered_at: float = -inf
 
 
-class Speeds:
-    """The teachers of one member. Used by the engine's thread alone.
+class Pace:
+    """The teachers of one service.
 
     Args:
-        config: its settings.
+        config: bounds of each window.
+        rows: of a request at most; None: a request is one batch; "auto": what suits each teacher.
 
     Attributes:
         times: what requests take, for those who look for late ones.
     """
 
-    def __init__(self, config: ReaderConfig) -> None:
+    def __init__(self, config: windows.WindowConfig, rows: int | Literal["auto"] | None) -> None:
         self.times = Turnarounds()
-        most = config.window if config.deterministic else max(config.window, config.window_max)
-        self._windows = windows.WindowConfig(config.window, most)
-        self._rows = config.request_rows
+        self._windows = config
+        self._rows = rows
         self._usual_rows = 1
         self._teachers: dict[str, _Teacher] = {}
 
@@ -47,16 +46,16 @@ class Speeds:
         """The student has batches of so many rows."""
         self._usual_rows = rows
 
-    def joined(self, name: str, now: float, most_rows: int | None = None) -> ev.TeacherJoined:
+    def joined(self, name: str, now: float, most_rows: int | None) -> ev.TeacherJoined:
         """A teacher can be sent to, whose model takes so many rows: what the ledger is told."""
-        sizes = request_size.SizeConfig(most_rows)
         known = self._teachers.get(name)
-        if known is None or known.sizes != sizes:
-            window = windows.start(self._windows, now)
+        if known is None or known.sizes.most_rows != most_rows:
+            sizes = request_size.SizeConfig(most_rows)
             size = None
             if self._rows == "auto":
                 size = request_size.start(self._usual_rows, sizes, now)
-            known = self._teachers[name] = _Teacher(window, sizes, size, {})
+            window = windows.start(self._windows, now)
+            known = self._teachers[name] = _Teacher(window, sizes, size)
         return ev.TeacherJoined(name, self.window(name), self._most_rows(known))
 
     def window(self, name: str) -> int:
@@ -80,18 +79,23 @@ class Speeds:
         told = None if known is None else known.sent.get(request)
         return None if told is None else told[0]
 
+    def oldest(self, name: str) -> float | None:
+        """When the oldest request went out that is not over; None: there is none."""
+        known = self._teachers.get(name)
+        return next(iter(known.sent.values()))[0] if known is not None and known.sent else None
+
     def answered_at(self, name: str) -> float:
         """When a teacher answered last."""
         known = self._teachers.get(name)
         return -inf if known is None else known.answered_at
 
-    def answered(self, name: str, done: Done, in_flight: int) -> Iterator[ev.Event]:
+    def answered(self, answer: AnswerCame, in_flight: int, now: float) -> Iterator[ev.Event]:
         """A teacher has answered, when it had so many requests: what the ledger is told of that."""
+        name, rows, device_s = answer.teacher, answer.rows, answer.device_s
         known = self._teachers.get(name)
-        told = None if known is None else known.sent.pop(done.job.request, None)
+        told = None if known is None else known.sent.pop(answer.request, None)
         if known is None or told is None:
             return
-        now, rows = time.monotonic(), done.job.rows
         sent_at, asked = told
         config = self._windows
         turnaround_s = now - began(sent_at, known.answered_at)
@@ -99,15 +103,13 @@ class Speeds:
         self.times.answered(name, rows, turnaround_s)
         before = windows.size(known.window, config)
         known.window = windows.answered(
-            known.window, rows, turnaround_s, done.device_s, in_flight >= before, now, config
+            known.window, rows, turnaround_s, device_s, in_flight >= before, now, config
         )
         if (window := windows.size(known.window, config)) != before:
             yield ev.WindowChanged(name, window)
         if known.size is not None and asked is not None:
             size_before = self._most_rows(known)
-            known.size = request_size.answered(
-                known.size, asked, rows, done.device_s, now, known.sizes
-            )
+            known.size = request_size.answered(known.size, asked, rows, device_s, now, known.sizes)
             if (most_rows := self._most_rows(known)) != size_before:
                 yield ev.RequestSizeChanged(name, most_rows)
 

@@ -1,0 +1,11 @@
+"""The decisions of a reader, as one pure state machine.
+
+`ReaderCore.handle(event, now)` takes what has happened and returns what is to be done. It owns the
+ledger, flow control, windows and request sizes, hedging, one circuit breaker per teacher, probing,
+reachability, comparisons, content switches and n. The live engine and the simulator drive it: they
+turn I/O or virtual time into events, and carry instructions out.
+"""
+
+from .core import CoreConfig as CoreConfig
+from .core import ReaderCore as ReaderCore
+from .core import Step as Step

@@ -1,0 +1,415 @@
+"""The decisions of one reader about one service: events in, instructions out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, Literal, NamedTuple, assert_never
+
+from .. import flow, hunger, profiles
+from ..backoff import RandomLike
+from ..canaries import CanaryConfig
+from ..flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView
+from ..ledger import Ledger
+from ..ledger import events as ev
+from ..ledger.figures import Load
+from ..profiles import Measured, Profile, Times
+from ..stream_figures import Figures
+from ..windows import WindowConfig
+from .contents import Contents, Numerics
+from .events import (
+    AnswerCame,
+    Assigned,
+    Cancelled,
+    Doubt,
+    Ended,
+    EpochBegan,
+    Event,
+    Forgo,
+    Found,
+    Held,
+    Look,
+    PathTried,
+    Probed,
+    ProbeFailed,
+    Pulled,
+    Queued,
+    Recalled,
+    Remembered,
+    RequestFailed,
+    Taken,
+    TakenOver,
+    Waiting,
+)
+from .instructions import Ask, Discard, DropLabels, Instruction, Level, News, Report
+from .pace import Pace
+from .teachers import Teachers
+
+#: What follows from time alone is looked for so often.
+LOOK_EVERY_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """Settings of a reader, as far as they decide something.
+
+    Attributes:
+        service: name of the set of interchangeable teachers.
+        flow: thresholds and bounds of Algorithm 1.
+        window: bounds of the requests in flight per teacher.
+        request_rows: as of `Pace`.
+        ordered: deliver batches in the order of the source.
+        deterministic: ask only teachers of one numerics_id.
+        canaries: how much is compared; None: nothing.
+        stored: there is a label store, which is asked first where labels are made anew.
+        remembered: events that `ReaderCore.story` can tell of.
+    """
+
+    service: str
+    flow: FlowConfig
+    window: WindowConfig
+    request_rows: int | Literal["auto"] | None = None
+    ordered: bool = True
+    deterministic: bool = False
+    canaries: CanaryConfig | None = None
+    stored: bool = False
+    remembered: int = 4096
+
+
+class Step(NamedTuple):
+    """What the core was told, and had done because of it.
+
+    Attributes:
+        stimulus: number of the event.
+        at: when, by the driver's clock.
+        event: what was told.
+        instructions: what was done.
+    """
+
+    stimulus: int
+    at: float
+    event: Event
+    instructions: tuple[Instruction, ...]
+
+
+class ReaderCore:
+    """Decides where rows go, what is believed, how many teachers are wanted. No clock, no I/O.
+
+    One thread owns it. `now` is always of one clock that does not go back, in seconds.
+
+    Args:
+        config: the settings.
+        rng: scatters probes, and draws what is compared.
+
+    Attributes:
+        config: as given.
+        ledger: where each row is; drivers only read it.
+        figures: what is measured of the stream.
+        pace: how fast teachers answer.
+        teachers: how they stand.
+        numerics: which may be asked by a deterministic reader.
+        contents: of which model labels come.
+        decision: the latest of flow control.
+        memory: what it left.
+        starves: whether the student starves, as the coordinator is told.
+        waiting_since: since when the training loop waits for a batch; None while it does not.
+        source_ended: whether the source has nothing more for this epoch.
+        epoch: the highest (term, counter) of an assignment so far.
+        stimulus: number of the latest event.
+    """
+
+    def __init__(self, config: CoreConfig, rng: RandomLike) -> None:
+        self.config = config
+        self.ledger = Ledger(ordered=config.ordered)
+        self.figures = Figures()
+        self.pace = Pace(config.window, config.request_rows)
+        self.teachers = Teachers(
+            self.ledger,
+            self.pace,
+            self.figures,
+            config.canaries,
+            rng,
+            self._do,
+            self._tell,
+            self._say,
+        )
+        self._links = self.teachers.links
+        self.numerics = Numerics(config.deterministic)
+        self.contents = Contents(self.numerics, self._say)
+        self.memory = FlowMemory.start()
+        self.decision = FlowDecision.start(config.flow)
+        self.starves = False
+        self.waiting_since: float | None = None
+        self.source_ended = False
+        self.epoch = (0, 0)
+        self.stimulus = 0
+        self._hunger = hunger.Hunger()
+        self._profile: Profile | None = None
+        self._wall_ahead_s = 0.0  # of the driver's clock
+        self._out: list[Instruction] = []
+        self._now = 0.0
+        self._load: Load | None = None  # None: what decisions stand on may have changed
+        self._times = Times(None, None)
+        self._pace_s: float | None = None
+        self._awaited = 0  # teachers, as the ledger was told
+        self._looked_at = -inf
+        self._reported: tuple[object, ...] = ()
+        self._remembers = config.remembered > 0
+        self._steps: deque[Step] = deque(maxlen=config.remembered)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take one event in; what has to be done about it comes out, in order.
+
+        Raises:
+            ValueError: the event cannot be; see `Ledger.handle`.
+        """
+        out = self._out = list[Instruction]()
+        self._now = now
+        self.stimulus += 1
+        match event:
+            case Look():
+                self._look(event, now)
+            case AnswerCame():
+                self._on_answer(event, now)
+            case Queued():
+                self._tell(event)
+            case Pulled(source_s, samples, rows):
+                self.source_ended = False
+                self.pace.batch(rows)
+                self.figures.pulled(source_s, samples)
+                self._load = None
+            case Taken():
+                self._on_taken(event, now)
+            case Waiting(waits):
+                self.waiting_since = now if waits else None
+            case RequestFailed():
+                if self._links.holds(event.teacher, event.link):
+                    self.teachers.failed(event, now)
+            case Probed():
+                if self._links.holds(event.teacher, event.link):
+                    self.teachers.probed(event, now)
+            case ProbeFailed():
+                if self._links.holds(event.teacher, event.link):
+                    self.teachers.probe_failed(event, now)
+            case PathTried():
+                self.teachers.path_tried(event, now)
+            case Assigned():
+                self.epoch = max(self.epoch, event.epoch)
+                self._follow(self.contents.assigned(event, now), now)
+            case Found() | Held() | Doubt() | Recalled() | Forgo() | Cancelled():
+                self._tell(event)
+            case Ended():
+                self.source_ended = True
+            case EpochBegan(data_epoch):
+                self._on_epoch(data_epoch, now)
+            case TakenOver():
+                self._on_taken_over(event, now)
+            case Remembered(profile, wall_s):
+                self._profile, self._wall_ahead_s = profile, wall_s - now
+                self._load = None
+            case _:
+                assert_never(event)
+        self._links.start_probes(now)
+        self._count_awaited()
+        if self._remembers and (out or not isinstance(event, Look)):
+            self._steps.append(Step(self.stimulus, now, event, tuple(out)))
+        return out
+
+    # --- what can be read
+
+    @property
+    def content_id(self) -> str:
+        """Of the model that labels come from, as the coordinator says; empty: not known."""
+        return self.contents.switch.told
+
+    @property
+    def unreachable(self) -> int:
+        """Teachers that are assigned and give no labels."""
+        return self._links.unreachable
+
+    def measured(self, content_id: str) -> Measured:
+        """What is known by now of the student, and of the teachers, which serve this content."""
+        figures = self.figures
+        return Measured(figures.t_t_s, figures.answers, figures.t_s_s, figures.steps, content_id)
+
+    def story(self, batch: int) -> list[Step]:
+        """Why a batch went where it went: the latest events and instructions that concern it.
+
+        Of each step only the instructions that concern the batch are told.
+        """
+        told = []
+        for step in self._steps:
+            instructions = tuple(one for one in step.instructions if batch in _batches(one))
+            if instructions or batch in _batches(step.event):
+                told.append(step._replace(instructions=instructions))
+        return told
+
+    # --- the stream
+
+    def _on_taken(self, event: Taken, now: float) -> None:
+        self.waiting_since = None
+        if event.step_s is not None:
+            self.figures.step(event.step_s, event.samples)
+        self.figures.taken(event.samples, now)
+        self._tell(ev.Taken(event.batch))
+
+    def _on_epoch(self, data_epoch: int, now: float) -> None:
+        self.teachers.void()
+        self.waiting_since = None
+        self.source_ended = False
+        self.figures.begin()
+        self._tell(ev.Reset())
+        self._follow(self.contents.epoch_began(data_epoch, now), now)
+
+    def _on_taken_over(self, event: TakenOver, now: float) -> None:
+        self.epoch = max(self.epoch, event.left.assigned.epoch)
+        self.source_ended = event.ended
+        self.waiting_since = now if event.waiting else None
+        self._follow(self.contents.resumed(event.data_epoch, event.left, now), now)
+
+    def _on_answer(self, answer: AnswerCame, now: float) -> None:
+        name, teachers = answer.teacher, self.teachers
+        if not self._links.holds(name, answer.link):
+            self._do(Discard(answer.request, name))
+            return
+        self._links.hear(name)
+        if (without := self.contents.hear(name, answer.numerics_id)) is not None:
+            self._follow((without, False), now)
+            self._tell(Cancelled(name, answer.request))
+            teachers.let_go(name, now)
+            return
+        if answer.misfit:
+            failed = RequestFailed(name, answer.link, answer.request, "bad answer", answer.misfit)
+            teachers.failed(failed, now)
+            return
+        teachers.heard(name)
+        self.figures.answer(name, answer.device_s, answer.samples)
+        in_flight = len(self.ledger.in_flight_at(name))
+        first = len(self._out)
+        self._tell(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
+        accepted = next((one for one in self._out[first:] if isinstance(one, ev.Accept)), None)
+        if accepted is not None:
+            self.figures.labelled(name)
+        whole = accepted is not None and _rows(accepted.spans) == answer.rows
+        teachers.answered(answer, in_flight, whole, now)
+        teachers.let_go(name, now)
+
+    # --- the teachers
+
+    def _follow(self, change: tuple[Assigned, bool] | None, now: float) -> None:
+        """Send to these teachers from now on; and label anew, by them, what is not delivered."""
+        if change is None:
+            return
+        assigned, anew = change
+        teachers = self.teachers
+        lost, revoked = self._links.update(assigned, now)
+        self._count_awaited()
+        teachers.keep({peer.teacher_id for peer in assigned.peers}.difference(lost))
+        for name in (*lost, *revoked):  # before any of their rows go to others
+            self._tell(ev.TeacherRevoked(name))
+        teachers.lost(lost, now)
+        for name in revoked:
+            teachers.revoked(name, now)
+        if anew:
+            self._do(DropLabels(self.contents.switch.content_id))
+            teachers.void()
+            self._tell(ev.Relabel(stored=self.config.stored))
+
+    def _count_awaited(self) -> None:
+        """Let the ledger know, where it is news, how many may yet join any moment."""
+        if (awaited := self._links.awaited) != self._awaited:
+            self._awaited = awaited
+            self._tell(ev.Awaited(awaited))
+
+    # --- what follows
+
+    def _look(self, look: Look, now: float) -> None:
+        """The next turn of Algorithm 1, and what follows from time."""
+        if now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            usable = self.ledger.usable
+            self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
+            self.teachers.look(self.waiting_since is not None, now)
+        unreachable = self.unreachable
+        self._decide(look, unreachable, now)
+        self._hunger = hunger.follow(self._hunger, self.memory.starved_s, now)
+        self.starves = starves = self._hunger.starves
+        switch = self.contents.switch
+        cut_off = self.teachers.is_cut_off
+        news = (self.decision.want, unreachable, cut_off, switch.data_epoch, switch.told)
+        if news != self._reported[:-1] or (starves and not self._reported[-1]):
+            self._do(Report())
+        self._reported = (*news, starves)
+
+    def _decide(self, look: Look, unreachable: int, now: float) -> None:
+        ledger, figures, in_store = self.ledger, self.figures, look.in_store
+        if self._load is None:  # most turns follow from time alone
+            self._load = ledger.load
+            content_id = self.content_id or look.store_content
+            measured = self.measured(content_id)
+            self._times = profiles.times(self._profile, measured, now + self._wall_ahead_s)
+            self._pace_s = figures.pace_s(self._times.t_s_s)
+        windows, free_windows, teachers, idle = self._load
+        view = FlowView(
+            ledger.volume_bytes,
+            ledger.queued + in_store,
+            ledger.unlabelled + in_store,
+            ledger.deliverable,
+            windows,
+            free_windows,
+            idle,
+            teachers,
+            self.waiting_since is not None,
+            self.source_ended,
+            self._times.t_t_s,
+            self._pace_s,
+            unreachable,
+            ledger.batch_bytes,
+            self.teachers.comparisons.judges,
+            self._times.presumed,
+            self.teachers.may_be_cut_off(now),
+        )
+        before = self.decision.want
+        self.decision, self.memory = flow.decide(view, self.memory, now, self.config.flow)
+        if (want := self.decision.want) != before:
+            words = f"want {want} teachers of {self.config.service}: {self.decision.reason}"
+            self._say("info", words, "")
+
+    # --- within
+
+    def _do(self, instruction: Instruction) -> None:
+        self._out.append(instruction)
+
+    def _say(self, level: Level, text: str, teacher: str) -> None:
+        self._out.append(News(level, text, teacher))
+
+    def _tell(self, event: ev.Event) -> None:
+        """Have the ledger hear of something; what it says is done, and copies are made of it."""
+        self._load = None
+        copies = list[ev.Hedge]()
+        for one in self.ledger.handle(event):
+            if isinstance(one, ev.Send):
+                comparisons = self.teachers.comparisons
+                link = self._links.number(one.teacher)
+                self._out.append(Ask(link, one, comparisons.is_copy(one)))
+                self.pace.sent(one.teacher, one.request, self._now)
+                self.teachers.lateness.sent(self._now)
+                copies += comparisons.sent(one)
+            else:
+                self._out.append(one)
+        for copy in copies:
+            self._tell(copy)
+
+
+def _rows(spans: tuple[ev.Span, ...]) -> int:
+    return sum([stop - start for _, start, stop in spans])
+
+
+def _batches(one: Any) -> Iterator[int]:
+    """The batches that an event or an instruction is about."""
+    if isinstance(batch := getattr(one, "batch", None), int):
+        yield batch
+    for span in getattr(one, "spans", ()):
+        yield span.batch

@@ -1,0 +1,152 @@
+"""What the reader core has its driver do, in this order.
+
+The ledger's `Accept`, `Discard`, `Deliver`, `Poison`, `Recall`, `Void` and `LookUp` are among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ..ledger.instructions import Accept as Accept
+from ..ledger.instructions import Deliver as Deliver
+from ..ledger.instructions import Discard as Discard
+from ..ledger.instructions import LookUp as LookUp
+from ..ledger.instructions import Poison as Poison
+from ..ledger.instructions import Recall as Recall
+from ..ledger.instructions import Send, Span
+from ..ledger.instructions import Void as Void
+from .events import Peer
+
+Level = Literal["info", "warning"]
+
+
+class Ask(NamedTuple):
+    """Send rows to a teacher as one request.
+
+    Attributes:
+        link: number of the connection.
+        send: which rows, to whom.
+        in_own_memory: the batches may be consumed before the teacher has read their rows.
+    """
+
+    link: int
+    send: Send
+    in_own_memory: bool
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Which rows."""
+        return self.send.spans
+
+
+class Open(NamedTuple):
+    """There is a teacher to connect to; it is probed when `Probe` says so."""
+
+    link: int
+    peer: Peer
+
+
+class Close(NamedTuple):
+    """End a connection; what is still heard over it counts no more."""
+
+    link: int
+
+
+class Probe(NamedTuple):
+    """Ask a teacher once whether it serves, and which model; answer `Probed` or `ProbeFailed`."""
+
+    link: int
+    teacher: str
+
+
+class TryPath(NamedTuple):
+    """Connect to a teacher's machine, send nothing, and answer `PathTried`."""
+
+    peer: Peer
+    began_at: float
+
+
+class KeepAnswer(NamedTuple):
+    """Keep the labels of this answer, which came just now, to compare others with."""
+
+    request: int
+    teacher: str
+
+
+class DropAnswers(NamedTuple):
+    """The answers to this request that were kept are compared."""
+
+    request: int
+
+
+class DropAllAnswers(NamedTuple):
+    """No answer that was kept is compared any more."""
+
+
+class Disputed(NamedTuple):
+    """Teachers contradict each other, and nobody can tell who is wrong; `first` and `second` do."""
+
+    request: int
+    teachers: tuple[str, ...]
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The first two of them."""
+        return self.teachers[0], self.teachers[1]
+
+
+class Disown(NamedTuple):
+    """Keep nothing in a label store that this teacher has labelled: it is not believed."""
+
+    teacher: str
+
+
+class DropLabels(NamedTuple):
+    """Labels of batches that are not delivered are void; those to come are of this content."""
+
+    content_id: str
+
+
+class Report(NamedTuple):
+    """The coordinator should hear of the reader now, not at its next turn."""
+
+
+class Refuse(NamedTuple):
+    """The reader's settings are for none of the models; it cannot go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Something that people may want to know, for a log."""
+
+    level: Level
+    text: str
+    teacher: str = ""
+
+
+Instruction = (
+    Ask
+    | Accept
+    | Deliver
+    | Discard
+    | Open
+    | Close
+    | Probe
+    | TryPath
+    | KeepAnswer
+    | DropAnswers
+    | DropAllAnswers
+    | Disputed
+    | Disown
+    | DropLabels
+    | Report
+    | Refuse
+    | News
+    | Poison
+    | Recall
+    | Void
+    | LookUp
+)

@@ -1,0 +1,162 @@
+"""Which requests are late, and which teachers: asked of others too, and named as stragglers.
+
+Most looks would find nothing and leave nothing behind. So the next moment at which something may
+be late is computed from below: no request is late before the shortest time that any teacher is
+expected to need, times the least patience.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from .. import hedging, stragglers
+from ..ledger import InFlight, Ledger
+from ..ledger import events as ev
+from ..turnaround import began
+from .breakers import Say
+from .pace import Pace
+
+#: While something is late it is looked at so often.
+LOOK_EVERY_S: Final = 0.05
+#: Speeds are compared so often, where nothing is late.
+COMPARE_EVERY_S: Final = 1.0
+
+
+class Lateness:
+    """Looks at the requests of one service.
+
+    Args:
+        ledger: knows what is in flight.
+        pace: knows what to expect.
+        say: tells people.
+
+    Attributes:
+        silent: teachers that say nothing while others do.
+        late: teachers whose oldest request is late.
+    """
+
+    def __init__(self, ledger: Ledger, pace: Pace, say: Say) -> None:
+        self.silent: frozenset[str] = frozenset()
+        self.late: frozenset[str] = frozenset()
+        self._ledger = ledger
+        self._pace = pace
+        self._say = say
+        self._config = hedging.HedgeConfig()
+        self._memory = hedging.HedgeMemory()
+        self._straggling = stragglers.Straggling()
+        self._seen_at: float | None = None  # when time was last seen to pass
+        self._look_at = self._least_s = inf
+        self._compare_at = -inf
+
+    @property
+    def stragglers(self) -> list[str]:
+        """Teachers that are much slower than the others, or silent."""
+        return sorted(self._straggling.named)
+
+    @property
+    def hedged(self) -> frozenset[int]:
+        """Requests that are late, and are asked of another teacher, too."""
+        return self._memory.charged
+
+    def sent(self, now: float) -> None:
+        """A request went out."""
+        self._look_at = min(self._look_at, now + self._least_s)
+
+    def answered(self, name: str) -> None:
+        """A teacher has answered: perhaps faster than any was known to be."""
+        known = self._pace.times.of(name)
+        if known is None:
+            return
+        least_s = max(self._config.urgency * known.expected_s(1), self._config.floor_s)
+        if least_s < self._least_s:
+            self._look_at = min(self._look_at, self._due())
+
+    def look(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
+        """What is to be asked of others too.
+
+        Args:
+            waits: the training loop waits.
+            unusable: teachers that are not sent to now.
+            now: seconds of a clock that does not go back.
+        """
+        seen_at, self._seen_at = self._seen_at, now
+        if seen_at is not None and now - seen_at > self._config.asleep_s:
+            self._memory = replace(self._memory, awake_since=now)
+        hedges = list[ev.Hedge]()
+        if now >= self._look_at:
+            due = self._due()
+            if self.late or due <= now:
+                hedges = self._find(waits, unusable, now)
+                due = max(due, now + LOOK_EVERY_S) if not self.late else now + LOOK_EVERY_S
+            self._look_at = due
+        if now >= self._compare_at:
+            self._compare(now)
+        return hedges
+
+    def _find(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
+        ledger, pace = self._ledger, self._pace
+        asked = tuple(
+            hedging.Asked(
+                name,
+                tuple(self._flights(name, ledger.requests_at(name))),
+                pace.window(name),
+                pace.answered_at(name),
+                name in ledger.teachers and name not in unusable,
+            )
+            for name in dict.fromkeys((*ledger.teachers, *ledger.at_work))
+        )
+        awaited = ledger.head if waits and not ledger.deliverable else None
+        view = hedging.HedgeView(asked, ledger.sent, awaited)
+        charged = self._memory.charged
+        # Of the looks that were left out only the time of the last one would count.
+        memory = replace(self._memory, looked_at=now)
+        decision, self._memory = hedging.decide(view, pace.times, memory, now, self._config)
+        for request in self._memory.charged - charged:
+            self._say("info", f"request {request} is late, and asked of another teacher too", "")
+        if decision.silent != self.silent:
+            self._compare_at = now
+        self.silent, self.late = decision.silent, decision.late
+        return [ev.Hedge(request) for request in decision.hedge]
+
+    def _compare(self, now: float) -> None:
+        self._compare_at = now + COMPARE_EVERY_S
+        times = self._pace.times
+        known = {name: times.of(name) for name in self._ledger.teachers}
+        seconds = {name: one.seconds_per_row for name, one in known.items() if one is not None}
+        before = self._straggling.named
+        self._straggling = stragglers.look(seconds, self.silent, self._straggling, now)
+        for name in self._straggling.named - before:
+            self._say("warning", f"teacher {name} is a straggler", name)
+
+    def _due(self) -> float:
+        """The soonest that something may be late."""
+        pace = self._pace
+        names = dict.fromkeys((*self._ledger.teachers, *self._ledger.at_work))
+        expected = [
+            known.expected_s(1) for name in names if (known := pace.times.of(name)) is not None
+        ]
+        if not expected:
+            self._least_s = inf
+            return inf
+        self._least_s = least_s = max(self._config.urgency * min(expected), self._config.floor_s)
+        due = inf
+        for name in names:
+            if (oldest := pace.oldest(name)) is not None:
+                quiet = began(oldest, pace.answered_at(name)) + least_s
+                due = min(due, quiet, oldest + pace.window(name) * least_s)
+        return due
+
+    def _flights(self, name: str, requests: Iterable[InFlight]) -> Iterable[hedging.Flight]:
+        for one in requests:
+            if (sent_at := self._pace.sent_at(name, one.request)) is not None:
+                yield hedging.Flight(
+                    one.request,
+                    one.rows,
+                    one.spans[0].batch,
+                    sent_at,
+                    also_at=frozenset(one.teachers) - {name},
+                    wanted=bool(one.teachers),
+                )

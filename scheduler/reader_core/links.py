@@ -1,0 +1,346 @@
+"""The connections to the teachers of one service: which there are, and when each is probed.
+
+A teacher is asked for labels once it has answered a probe. One that does not answer is probed again
+after pauses that grow; one that is full when it said that it will have room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from .. import probing
+from ..backoff import RandomLike
+from .breakers import Say
+from .events import Assigned, Failure, Peer
+from .instructions import Close, Instruction, Open, Probe
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """The connection to one teacher.
+
+    Attributes:
+        number: of the connection; a teacher that is connected to anew has another one.
+        peer: the teacher.
+        leaves: it is to get nothing more, and has requests in flight.
+        probe_at: when it is to be probed; infinite: not, or that is under way.
+        is_probed: a probe is under way.
+        attempts: probes in a row that came to nothing.
+    """
+
+    number: int
+    peer: Peer
+    leaves: bool = False
+    probe_at: float = inf
+    is_probed: bool = False
+    attempts: int = 0
+
+
+class Links:
+    """One link for each assigned teacher, by teacher id.
+
+    Args:
+        rng: scatters probes.
+        do: takes an instruction for the driver.
+        say: tells people.
+
+    Attributes:
+        last_trouble: in words, the latest loss of a teacher.
+        wanted: those that are assigned and that may be asked.
+        out_of_reach: of these, to which no connection can be made.
+    """
+
+    def __init__(self, rng: RandomLike, do: Callable[[Instruction], None], say: Say) -> None:
+        self.last_trouble = ""
+        self.wanted: dict[str, Peer] = {}
+        self.out_of_reach: frozenset[str] = frozenset()
+        self._rng = rng
+        self._do = do
+        self._say = say
+        self._links: dict[str, Link] = {}
+        self._opened = 0
+        self._barred: frozenset[str] = frozenset()  # not to be asked
+        self._silent: set[str] = set()
+        self._refusing: set[str] = set()  # of these: they do not let the reader in
+        self._useless: set[str] = set()  # wrong or refusing, and without labels since then
+        self._unheard: set[str] = set()  # they have not answered the first probe, nor failed to
+        self._failures: dict[str, int] = {}  # since its latest labels
+        self._soonest = inf  # the first probe that is planned
+
+    def __len__(self) -> int:
+        """Teachers that may get new requests, once they have answered a probe."""
+        return sum(not link.leaves for link in self._links.values())
+
+    @property
+    def unreachable(self) -> int:
+        """Teachers that are assigned and that give no labels.
+
+        They have not answered the latest request or probe, cannot be connected to, answer with
+        something else than labels, or must not be asked.
+        """
+        without = self._silent | self._useless | self.out_of_reach
+        return (len(without & self.wanted.keys()) if without else 0) + len(self._barred)
+
+    @property
+    def all_useless(self) -> bool:
+        """Whether each teacher that is assigned has answered with something but labels."""
+        return bool(self.wanted) and self.wanted.keys() <= self._useless
+
+    @property
+    def is_shut_out(self) -> bool:
+        """Whether no teacher that is assigned lets the reader in, as far as they have said."""
+        return bool(self._refusing) and self.wanted.keys() <= self._refusing | self._unheard
+
+    @property
+    def awaited(self) -> int:
+        """Teachers that were asked for the first time whether they serve, and have said nothing."""
+        return len(self._unheard)
+
+    def states(self) -> dict[str, int]:
+        """How many teachers there are of each kind, for those who watch."""
+        unreachable = self.unreachable
+        return {
+            "serving": max(len(self.wanted) + len(self._barred) - unreachable, 0),
+            "unreachable": unreachable,
+            "leaving": sum(link.leaves for link in self._links.values()),
+        }
+
+    def numbers(self) -> set[int]:
+        """Of all connections."""
+        return {link.number for link in self._links.values()}
+
+    def holds(self, name: str, number: int) -> bool:
+        """Whether what comes over connection `number` still counts."""
+        link = self._links.get(name)
+        return link is not None and link.number == number
+
+    def is_assigned(self, name: str) -> bool:
+        """Whether a teacher may get new requests."""
+        link = self._links.get(name)
+        return link is not None and not link.leaves
+
+    def peer(self, name: str) -> Peer:
+        """Where a teacher is that has a link."""
+        return self._links[name].peer
+
+    def number(self, name: str) -> int:
+        """Of the connection to a teacher that has a link."""
+        return self._links[name].number
+
+    # --- what is heard
+
+    def hear(self, name: str) -> None:
+        """Something came from a teacher, or came to nothing there."""
+        self._unheard.discard(name)
+
+    def answers(self, name: str) -> None:
+        """A teacher has answered a probe."""
+        link = self._links[name]
+        link.is_probed, link.attempts = False, 0
+        self._silent.discard(name)
+        self._refusing.discard(name)
+
+    def probe_failed(
+        self, name: str, failure: Failure, reason: str, room_in_s: float | None, now: float
+    ) -> None:
+        """A probe came to nothing: there is another one after a pause."""
+        link = self._links[name]
+        link.is_probed = False
+        link.attempts += 1
+        self.is_silent(name, failure, reason)
+        pause_s = self._pause_s(link.attempts, failure, room_in_s)
+        self._plan(link, now + pause_s)
+
+    def is_silent(self, name: str, failure: Failure, reason: str) -> None:
+        """A teacher could not be reached, or does not let the reader in."""
+        self._silent.add(name)
+        if failure == "shut out":
+            self._refusing.add(name)
+            self.last_trouble = f"teacher {name} does not let this reader in: {reason}"
+        else:
+            self._refusing.discard(name)
+            self.last_trouble = f"teacher {name} does not answer: {reason}"
+
+    def mark_useless(self, name: str) -> None:
+        """A teacher answers, and not with labels: others are needed until it sends some."""
+        self._useless.add(name)
+
+    def has_labelled(self, name: str) -> None:
+        """A teacher has done what it is for."""
+        self._failures.pop(name, None)
+        self._useless.discard(name)
+
+    # --- probes
+
+    def connect(self, name: str, now: float, pause_s: float = 0.0) -> None:
+        """Probe a teacher until it answers, first after a pause.
+
+        If it is being probed already, only a pause of 0 has an effect: the probing begins anew.
+        """
+        link = self._links[name]
+        if not link.is_probed and link.probe_at == inf:
+            link.attempts = 0
+            self._plan(link, now + pause_s)
+        elif not pause_s:
+            link.attempts = 0
+            if not link.is_probed:
+                self._plan(link, now)
+
+    def probe(self, name: str, pause_s: float, why: str, now: float) -> None:
+        """A teacher is out of the pool: it is in again once it answers, after this pause."""
+        self._silent.add(name)
+        self.last_trouble = f"teacher {name} {why}"
+        self.connect(name, now, pause_s)
+
+    def pause_no_more(self, name: str, now: float) -> None:
+        """Probe a teacher now that is to be probed for the first time after a pause."""
+        link = self._links.get(name)
+        if link is not None and not link.leaves and not link.attempts and link.probe_at < inf:
+            self._plan(link, min(link.probe_at, now))
+
+    def retry(
+        self,
+        name: str,
+        failure: Failure,
+        reason: str,
+        room_in_s: float | None,
+        least_s: float,
+        now: float,
+    ) -> None:
+        """A request failed, the connection holds: probe the teacher before it gets more.
+
+        Requests that were in flight together and fail together count as one failure.
+
+        Args:
+            name: of the teacher.
+            failure: how it failed.
+            reason: in words.
+            room_in_s: when a teacher that is full has room, as it says.
+            least_s: no sooner than this.
+            now: seconds of a clock that does not go back.
+        """
+        if failure == "shut out":
+            self.is_silent(name, failure, reason)
+        else:
+            self.last_trouble = f"teacher {name} failed: {reason}"
+        link = self._links[name]
+        if not link.is_probed and link.probe_at == inf:
+            pause_s = self._pause_s(self._count_failure(name), failure, room_in_s)
+            self.connect(name, now, max(pause_s, least_s))
+
+    def start_probes(self, now: float) -> None:
+        """Have every teacher probed whose time has come."""
+        if now < self._soonest:
+            return
+        for name, link in self._links.items():
+            if link.probe_at <= now:
+                link.probe_at, link.is_probed = inf, True
+                self._do(Probe(link.number, name))
+        self._soonest = min((link.probe_at for link in self._links.values()), default=inf)
+
+    # --- they come and go
+
+    def update(self, assigned: Assigned, now: float) -> tuple[list[str], list[str]]:
+        """Follow an assignment: names that are (lost, revoked) by it."""
+        peers = {peer.teacher_id: peer for peer in assigned.peers}
+        self.wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
+        new, self._barred = assigned.barred - self._barred, assigned.barred
+        for known in (self._silent, self._refusing, self._useless):
+            known &= self.wanted.keys()
+        self._failures = {name: n for name, n in self._failures.items() if name in self.wanted}
+        lost, revoked = [], []
+        for name, link in list(self._links.items()):
+            peer = self.wanted.get(name)
+            if peer == link.peer:
+                continue
+            if peer is not None or name in assigned.lost:
+                lost.append(name)
+                self.drop(name, "its lease ran out" if peer is None else "it was started anew")
+            elif not link.leaves:
+                revoked.append(name)
+                link.leaves = True
+        for name, peer in self.wanted.items():
+            if (known_link := self._links.get(name)) is None:
+                self._unheard.add(name)
+                self._open(peer, now)
+            elif known_link.leaves:  # it is the same one: its requests go on
+                known_link.leaves = False
+                self.connect(name, now)
+        self._unheard = {name for name in self._unheard if self.is_assigned(name)}
+        if new:
+            names = ", ".join(sorted(new))
+            self.last_trouble = f"{names}: of other numerics than this deterministic stream"
+            self._say("warning", self.last_trouble, "")
+        return lost, revoked
+
+    def leave(self, name: str) -> None:
+        """The teacher is to get nothing more; its link stays while it has requests in flight."""
+        if (link := self._links.get(name)) is not None:
+            link.leaves = True
+
+    def drop(self, name: str, why: str) -> None:
+        """Close the connection to a teacher that is gone."""
+        if (link := self._links.pop(name, None)) is not None:
+            self._do(Close(link.number))
+            self.last_trouble = f"teacher {name} was lost: {why}"
+            self._say("warning", self.last_trouble, name)
+
+    def reopen(
+        self,
+        name: str,
+        failure: Failure,
+        reason: str,
+        room_in_s: float | None,
+        least_s: float,
+        now: float,
+    ) -> None:
+        """The connection broke, or what came over it was wrong: as `retry`, over a new one."""
+        peer = self._links[name].peer
+        self._silent.add(name)
+        self.drop(name, reason)
+        if peer == self.wanted.get(name):
+            pause_s = self._pause_s(self._count_failure(name), failure, room_in_s)
+            self._open(peer, now, max(pause_s, least_s))
+
+    def connect_anew(self, name: str, now: float) -> None:
+        """A teacher can be reached again: what is on its way over the old connections is lost."""
+        self.drop(name, "it could not be reached")
+        self._failures.pop(name, None)
+        if (peer := self.wanted.get(name)) is not None:
+            self._open(peer, now)
+
+    def let_go(self, name: str, now: float) -> bool:
+        """A teacher has nothing in flight: whether it leaves, and is gone now.
+
+        It may be back one day.
+        """
+        link = self._links.get(name)
+        if link is None or not link.leaves:
+            return False
+        del self._links[name]
+        self._do(Close(link.number))
+        if link.peer == self.wanted.get(name):
+            self._open(link.peer, now)
+        return True
+
+    def _count_failure(self, name: str) -> int:
+        """How often it had failed before this time: the first retry is made at once."""
+        before = self._failures.get(name, 0)
+        self._failures[name] = before + 1
+        return before
+
+    def _pause_s(self, failures: int, failure: Failure, room_in_s: float | None) -> float:
+        refused = failure == "shut out"
+        return probing.pause_s(failures, self._rng, refused=refused, room_in_s=room_in_s)
+
+    def _plan(self, link: Link, at: float) -> None:
+        link.probe_at = at
+        self._soonest = min(self._soonest, at)
+
+    def _open(self, peer: Peer, now: float, pause_s: float = 0.0) -> None:
+        self._opened += 1
+        link = self._links[peer.teacher_id] = Link(self._opened, peer)
+        self._do(Open(link.number, peer))
+        self._plan(link, now + pause_s)

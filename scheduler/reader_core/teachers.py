@@ -1,0 +1,339 @@
+"""What teachers do and what becomes of them: they come, answer, fail, lie, are ejected, and go."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from .. import reachability
+from ..backoff import RandomLike
+from ..canaries import CanaryConfig, Verdict
+from ..ledger import Ledger
+from ..ledger import events as ev
+from ..reachability import Reachability
+from ..stream_figures import Figures
+from .breakers import Breakers, Say
+from .comparisons import Comparisons
+from .events import AnswerCame, PathTried, Peer, Probed, ProbeFailed, RequestFailed
+from .instructions import Disown, Instruction, Refuse, TryPath
+from .lateness import Lateness
+from .links import Links
+from .pace import Pace
+
+#: Nothing has to be found out.
+_CALM: Final[Reachability[Peer]] = Reachability()
+
+
+class Teachers:
+    """The teachers of one service.
+
+    Args:
+        ledger: of the service; it is only read here.
+        pace: how fast they answer.
+        figures: what they label.
+        canaries: how much is compared; None: nothing.
+        rng: scatters probes, and draws what is compared.
+        do: takes an instruction for the driver.
+        tell: has the ledger hear of something.
+        say: tells people.
+
+    Attributes:
+        links: the connections to them.
+        breakers: who is ejected.
+        lateness: who is late.
+        comparisons: whether what they say agrees.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pace: Pace,
+        figures: Figures,
+        canaries: CanaryConfig | None,
+        rng: RandomLike,
+        do: Callable[[Instruction], None],
+        tell: Callable[[ev.Event], None],
+        say: Say,
+    ) -> None:
+        self._ledger = ledger
+        self._pace = pace
+        self._figures = figures
+        self._do = do
+        self._tell = tell
+        self._say = say
+        self.links = Links(rng, do, say)
+        self.breakers = Breakers(rng, say)
+        self.lateness = Lateness(ledger, pace, say)
+        self.comparisons = Comparisons(canaries, ledger, rng, do)
+        self._resting: set[str] = set()  # until they answer a probe
+        self._reach = _CALM
+        self._paths_at = -inf  # a connection may have to be tried
+        self._was_silent = False
+
+    # --- time
+
+    def look(self, waits: bool, now: float) -> None:
+        """Time goes by, in which the training loop waits or not."""
+        ledger, links, usable = self._ledger, self.links, self._ledger.usable
+        owed = not usable or bool(ledger.at_work)
+        if now >= self._paths_at or not owed:
+            self._look_for_paths(owed, now)
+        unusable = self._resting.union(ledger.on_trial)
+        for hedge in self.lateness.look(waits, unusable, now):
+            self._tell(hedge)
+        silent = self.lateness.silent
+        if silent or self._was_silent:
+            self._was_silent = bool(silent)
+            names = ledger.usable_teachers
+            for name in self.breakers.look(ledger.teachers, silent, names, now):
+                self._eject(name, "says nothing", now)
+        if not usable:
+            for name in self.breakers.ejected:  # it may be sooner than was planned
+                if not self._pause_s(name, now):
+                    links.pause_no_more(name, now)
+        if ledger.on_trial:
+            self._judge(self.comparisons.look(self._answering, now), now)
+
+    @property
+    def _answering(self) -> frozenset[str]:
+        """Teachers that would answer now, as far as is known; on trial or not."""
+        return frozenset(self._ledger.teachers) - self._resting - self.lateness.late
+
+    def _pause_s(self, name: str, now: float) -> float:
+        return self.breakers.pause_s(name, self._ledger.usable, now)
+
+    # --- whether they can be reached
+
+    @property
+    def silent_since(self) -> float | None:
+        """Since when no teacher can be reached; None: that is not so."""
+        return self._reach.silent_since if self._reach.is_cut_off else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no teacher can be reached, or none lets the reader in: more would not help."""
+        return self.links.is_shut_out or self.silent_since is not None
+
+    def may_be_cut_off(self, now: float) -> bool:
+        """The same, or not known."""
+        return self.links.is_shut_out or self._reach.may_be_cut_off(now)
+
+    def _look_for_paths(self, owed: bool, now: float) -> None:
+        reach, due = reachability.look(self._reach, self.links.wanted.values(), owed, now)
+        self._learn(reach)
+        self._paths_at = reachability.look_at(reach)
+        for peer in due:
+            self._do(TryPath(peer, reach.attempts[peer].began_at))
+
+    def path_tried(self, tried: PathTried, now: float) -> None:
+        """A connection to a teacher's machine was tried."""
+        peer, name = tried.peer, tried.peer.teacher_id
+        reach, anew = reachability.attempted(
+            self._reach, peer, tried.began_at, reached=not tried.refusal
+        )
+        self._learn(reach)
+        if tried.refusal:
+            self.links.last_trouble = f"teacher {name} cannot be reached: {tried.refusal}"
+        if anew and self.links.wanted.get(name) == peer:
+            # TCP may wait for long before it sends again.
+            self._lost(name, now)
+            self.links.connect_anew(name, now)
+
+    def _heard(self, name: str) -> None:
+        """A teacher has answered."""
+        if not self._reach.attempts:  # as nearly always
+            self._reach, self._paths_at = _CALM, -inf
+        else:
+            self._learn(reachability.heard(self._reach, self.links.peer(name)))
+
+    def _learn(self, reach: Reachability[Peer]) -> None:
+        self._reach, self._paths_at = reach, -inf
+        before = self.links.out_of_reach
+        after = frozenset(peer.teacher_id for peer in reach.unreachable)
+        if after == before:
+            return
+        self.links.out_of_reach = after
+        for name in sorted(after - before):
+            self._say("warning", f"teacher {name} cannot be reached", name)
+        for name in sorted(before - after):
+            self._say("info", f"teacher {name} can be reached again", name)
+
+    # --- they come and go
+
+    def probed(self, event: Probed, now: float) -> None:
+        """One answers a probe."""
+        name, links = event.teacher, self.links
+        links.hear(name)
+        self._heard(name)
+        if event.misfit and links.is_assigned(name):
+            self._does_not_fit(name, event.misfit, now)
+        else:
+            self._ready(event, now)
+        self.let_go(name, now)
+
+    def _ready(self, event: Probed, now: float) -> None:
+        name, links = event.teacher, self.links
+        links.answers(name)
+        if (pause_s := self._pause_s(name, now)) > 0:
+            links.connect(name, now, pause_s)  # it was ejected after it was probed: once more
+            return
+        if not links.is_assigned(name):
+            return  # it leaves, and is to get nothing more
+        on_trial = self.comparisons.joined(name, links.peer(name).numerics_id)
+        self._resting.discard(name)
+        self.breakers.probed(name, now)
+        joined = replace(
+            self._pace.joined(name, now, event.most_rows),
+            on_trial=on_trial,
+            has_labelled=name in self.breakers.labellers,
+        )
+        self._tell(joined)
+        if on_trial:
+            for refuser in sorted(self._ledger.refusers):  # it is waited for, to be asked that too
+                self._judge(self.comparisons.refused(refuser), now)
+            for copy in self.comparisons.catch_up():
+                self._tell(copy)
+
+    def _does_not_fit(self, name: str, words: str, now: float) -> None:
+        """A teacher's model is not what the reader's settings are for: it gets nothing.
+
+        Where that is so of every teacher, the settings are wrong.
+        """
+        links = self.links
+        links.answers(name)
+        self.breakers.refused(name, now)
+        links.mark_useless(name)
+        links.probe(name, self._pause_s(name, now), f"does not fit: {words}", now)
+        if links.all_useless and not self._ledger.sent:
+            self._do(Refuse(f"teacher {name}: {words}"))
+
+    def probe_failed(self, event: ProbeFailed, now: float) -> None:
+        """One does not answer a probe."""
+        name = event.teacher
+        self.links.hear(name)
+        self.links.probe_failed(name, event.failure, event.reason, event.room_in_s, now)
+        self.let_go(name, now)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Others are assigned now: forget how those stood that are not among these.
+
+        Who comes back under their names may be another machine.
+        """
+        self.breakers.keep({*names})
+        self._paths_at = -inf
+
+    def lost(self, names: Iterable[str], now: float) -> None:
+        """These are gone, with all that they had."""
+        for name in names:
+            self._lost(name, now)
+
+    def _lost(self, name: str, now: float) -> None:
+        self._figures.forget_teacher(name)
+        self._forget(name)
+        self._tell(ev.TeacherLost(name))
+        self._judge(self.comparisons.left(name), now)
+
+    def revoked(self, name: str, now: float) -> None:
+        """One is to get nothing more."""
+        self._figures.forget_teacher(name)
+        self.links.leave(name)
+        self._tell(ev.TeacherRevoked(name))
+        self._judge(self.comparisons.left(name), now)
+        self.let_go(name, now)
+
+    def let_go(self, name: str, now: float) -> None:
+        """One that leaves has perhaps answered its last request."""
+        if not self._ledger.in_flight_at(name) and self.links.let_go(name, now):
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._resting.discard(name)
+        self._pace.forget(name)
+
+    # --- their requests
+
+    def void(self) -> None:
+        """What is in flight is of no use any more."""
+        self.comparisons.clear()
+
+    def answered(self, answer: AnswerCame, in_flight: int, accepted: bool, now: float) -> None:
+        """One has sent labels, when it had so many requests; all of them are used, or not."""
+        self.breakers.answered(answer.teacher, now)
+        for event in self._pace.answered(answer, in_flight, now):
+            self._tell(event)
+        self.lateness.answered(answer.teacher)
+        self._judge(self.comparisons.answered(answer, accepted), now)
+        if answer.draining:
+            self.revoked(answer.teacher, now)
+
+    def heard(self, name: str) -> None:
+        """One has sent labels that passed their checks."""
+        self._heard(name)
+        self.links.has_labelled(name)
+
+    def failed(self, event: RequestFailed, now: float) -> None:
+        """A request came to nothing."""
+        name, request, failure, reason = event.teacher, event.request, event.failure, event.reason
+        links = self.links
+        links.hear(name)
+        self._pace.ended(name, request)
+        if failure == "overwritten" or (failure == "bad answer" and event.void):
+            # Of an epoch that was left: its memory may have been used again while it was sent.
+            self._tell(ev.Cancelled(name, request))
+        elif failure == "refused":
+            self._judge(self.comparisons.refused(name), now)
+            self._tell(ev.Refused(name, request, reason))
+            is_in = links.is_assigned(name) and not self.breakers.is_open(name)
+            if is_in and self._ledger.is_useless(name):
+                self.breakers.refused(name, now)
+                links.mark_useless(name)
+                self._eject(name, f"has labelled nothing and refuses: {reason}", now)
+        elif failure in ("bad answer", "lost"):
+            if failure == "bad answer":
+                self.breakers.wrong(name, now)
+                links.mark_useless(name)
+            self._lost(name, now)
+            pause_s = self._pause_s(name, now)
+            links.reopen(name, failure, reason, event.room_in_s, pause_s, now)
+        else:  # not the batch's fault
+            self.comparisons.rests(name)
+            self._tell(ev.Failed(name, request, reason if failure == "crashed" else ""))
+            others = len(self._answering - self.breakers.ejected.keys() - {name})
+            self._resting.add(name)
+            counts = failure not in ("full", "shut out")
+            if counts and self.breakers.failed(name, others, now):
+                self._tell(ev.Ejected(name))
+                self._judge(self.comparisons.left(name), now)
+            pause_s = self._pause_s(name, now)
+            links.retry(name, failure, reason, event.room_in_s, pause_s, now)
+        self._judge(self.comparisons.ended(name, request), now)
+        self.let_go(name, now)
+
+    def _eject(self, name: str, why: str, now: float) -> None:
+        """A teacher is out of the pool, and is probed after a pause."""
+        self._tell(ev.Ejected(name))
+        self._judge(self.comparisons.left(name), now)
+        self.links.probe(name, self._pause_s(name, now), why, now)
+
+    def _judge(self, verdicts: Iterable[Verdict], now: float) -> None:
+        """Carry out what comparisons have shown: teachers are tried, admitted again, convicted."""
+        waiting = deque(verdicts)
+        while waiting:
+            verdict = waiting.popleft()
+            for name in verdict.readmit:
+                self._say("info", f"teacher {name} is admitted", name)
+                self._tell(ev.Readmitted(name))
+            for name in verdict.trial:
+                words = f"teacher {name} says other labels than another one: it is on trial"
+                self._say("warning", words, name)
+                self._tell(ev.Ejected(name))
+            for name in verdict.liars:
+                self.breakers.lied(name, now)
+                self._tell(ev.Disbelieve(name))
+                waiting.extend(self.comparisons.left(name))
+                self._do(Disown(name))
+                pause_s = self._pause_s(name, now)
+                self.links.probe(name, pause_s, "says other labels than the others", now)

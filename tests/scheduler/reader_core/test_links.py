@@ -1,0 +1,115 @@
+"""Which connections there are to teachers, and when each is probed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S
+from edl.scheduler.reader_core.events import Assigned, Failure, Peer
+from edl.scheduler.reader_core.instructions import Close, Instruction, Open, Probe
+from edl.scheduler.reader_core.links import Links
+
+A, B = Peer("a", "a:1", "m", 1), Peer("b", "b:1", "m", 1)
+
+
+class World:
+    """Links in virtual time."""
+
+    def __init__(self) -> None:
+        self.out: list[Instruction] = []
+        self.links = Links(random, self.out.append, lambda level, text, teacher: None)
+        self.now = 0.0
+
+    def assign(self, *peers: Peer, lost: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
+        return self.links.update(Assigned(peers, frozenset(lost)), self.now)
+
+    def passes(self, seconds: float = 0.0) -> list[Instruction]:
+        """What has been said since, once so much time has passed."""
+        self.now += seconds
+        self.links.start_probes(self.now)
+        said, self.out[:] = self.out[:], []
+        return said
+
+
+@pytest.fixture
+def world() -> World:
+    """Teacher `a` has answered its first probe."""
+    made = World()
+    made.assign(A)
+    assert made.passes() == [Open(1, A), Probe(1, "a")]
+    made.links.answers("a")
+    return made
+
+
+def test_however_often_a_teacher_is_to_be_probed_one_probe_is_under_way(world: World) -> None:
+    for _ in range(3):
+        world.links.connect("a", world.now, 60.0)
+    assert world.passes(59.0) == []
+    world.links.connect("a", world.now)  # now, not after the pause
+    assert world.passes() == [Probe(1, "a")]
+    world.links.connect("a", world.now)
+    assert world.passes(60.0) == []
+
+
+def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world: World) -> None:
+    world.links.connect("a", world.now)
+    world.passes()
+    for _ in range(8):
+        world.links.probe_failed("a", "lost", "refused", None, world.now)
+        world.passes(60.0)
+    world.links.probe_failed("a", "lost", "refused", None, world.now)
+    assert world.links.unreachable == 1
+    assert world.passes(0.01) == []
+    world.links.connect("a", world.now)
+    assert world.passes() == [Probe(1, "a")]
+    world.links.answers("a")
+    assert world.links.unreachable == 0
+
+
+def test_requests_that_fail_together_are_one_failure(world: World) -> None:
+    """The second failure in a row would have a pause; the first is probed at once."""
+    for _ in range(8):
+        world.links.retry("a", "failed", "for a while", None, 0.0, world.now)
+    assert world.passes() == [Probe(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("failure", "room_in_s", "pause_s"),
+    [
+        ("full", 7.0, 7.0),
+        ("full", 1e6, FULL_PAUSE_S),
+        ("shut out", None, REFUSED_PAUSE_S),
+    ],
+)
+def test_a_teacher_is_probed_when_it_will_have_room_or_an_operator_has_had_time(
+    world: World, failure: Failure, room_in_s: float | None, pause_s: float
+) -> None:
+    world.links.retry("a", failure, "not now", room_in_s, 0.0, world.now)
+    assert world.links.is_shut_out is (failure == "shut out")
+    assert world.passes(0.99 * pause_s) == []
+    assert world.passes(0.02 * pause_s) == [Probe(1, "a")]
+
+
+def test_a_teacher_that_is_started_anew_has_another_connection(world: World) -> None:
+    again = Peer("a", "a:2", "m", 2)
+    assert world.assign(again) == (["a"], [])
+    assert world.passes() == [Close(1), Open(2, again), Probe(2, "a")]
+    assert (world.links.holds("a", 1), world.links.holds("a", 2)) == (False, True)
+
+
+def test_a_teacher_that_leaves_keeps_its_connection_until_it_has_answered(world: World) -> None:
+    assert world.assign(B) == ([], ["a"])
+    assert not world.links.is_assigned("a")
+    assert world.passes() == [Open(2, B), Probe(2, "b")]
+    assert world.links.let_go("a", world.now)
+    assert world.passes() == [Close(1)]
+
+
+def test_a_teacher_that_comes_back_before_it_has_left_is_probed_first(world: World) -> None:
+    world.assign(B)
+    world.passes()
+    world.assign(A, B)
+    assert world.links.is_assigned("a")
+    assert world.passes() == [Probe(1, "a")]
