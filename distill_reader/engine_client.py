@@ -78,6 +78,7 @@ class EngineClient:
         self._closing = False
         self._figures = threading.Condition()
         self._figures_asked = self._figures_told = 0  # times
+        self._story: tuple[int, list[str]] = (-1, [])  # of which batch
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._later = later
         self._untold: deque[Message] = deque()  # what the training loop took
@@ -162,6 +163,14 @@ class EngineClient:
             if not told:  # not to be waited for again
                 self._figures_told = asked
             return self.stats
+
+    def story(self, batch: int) -> list[str]:
+        """What the engine remembers of a batch, a line each; none if that is too long in coming."""
+        self._tell({"kind": "story", "batch": batch})
+        with self._figures:
+            self._figures.wait_for(lambda: self._story[0] == batch, FIGURES_S)
+            told, self._story = self._story, (-1, [])
+            return told[1] if told[0] == batch else []
 
     def close(self) -> None:
         """End the engine and the receiving thread; bounded by a few seconds."""
@@ -310,6 +319,10 @@ class EngineClient:
                     self._figures_told = max(self._figures_told, message["asked"])
                     self._figures.notify_all()
                 self._on_stats()
+            case "story":
+                with self._figures:
+                    self._story = (message["batch"], message["lines"])
+                    self._figures.notify_all()
             case "legacy":
                 self._legacies[message["service"]] = message["left"]
             case "fatal":

@@ -296,6 +296,19 @@ class DistilReader:
         """One line for a progress bar: rate, volume, teachers, and who waited how long."""
         return self.stats.line()
 
+    def story(self, batch: int) -> list[str]:
+        """Why a batch went where it went: events that concern it, and what followed from each.
+
+        The engine remembers its last 4,096 events, and nothing from before it was restarted.
+
+        Args:
+            batch: its number in logs and in the timeline: batches are counted over all epochs.
+
+        Returns:
+            One line for each event or action, the oldest first; none if nothing is remembered.
+        """
+        return self._pipeline.engine.story(batch)
+
     @property
     def engine_pid(self) -> int:
         """Process id of the engine that works for this reader now."""

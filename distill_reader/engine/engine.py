@@ -110,6 +110,8 @@ class Engine:
                     member.ended()
             case "figures":
                 self._teller.ask(message["number"])
+            case "story":
+                self._teller.tell_story(message["batch"], now)
             case "reset":
                 self._on_reset(message, now)
             case "resumed":

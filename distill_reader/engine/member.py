@@ -396,8 +396,9 @@ class Member:
                 self.links.pop(number).close()
             case do.Probe(number):
                 self.links[number].probe()
-            case do.TryPath(peer, began_at):
-                self._paths.attempt(peer, began_at)
+            case do.TryPaths(peers, began_at):
+                for peer in peers:
+                    self._paths.attempt(peer, began_at)
             case do.DropAnswers(request):
                 self._kept.pop(request, None)
             case do.DropAllAnswers():

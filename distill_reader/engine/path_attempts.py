@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...proto.dialects import host_and_port
 from ...scheduler.reachability import ATTEMPT_S
-from ...scheduler.reader_core.events import PathTried, Peer
+from ...scheduler.reader_core.events import PathsTried, Peer
 from .inbox import Inbox
 
 #: Errors of this machine, which say nothing of the network.
@@ -30,7 +30,7 @@ class PathAttempts:
         tried: hears what comes of each attempt, in that thread.
     """
 
-    def __init__(self, inbox: Inbox, tried: Callable[[PathTried], None]) -> None:
+    def __init__(self, inbox: Inbox, tried: Callable[[PathsTried], None]) -> None:
         self._inbox = inbox
         self._tried = tried
         self._places: dict[str, _Places] = {}  # by address of a teacher
@@ -50,12 +50,12 @@ class PathAttempts:
             refusal = _refusal(places or _look_up(peer.address))
         except ValueError:  # an address that only gRPC understands
             refusal = ""
-        self._inbox.post(self._attempted, PathTried(peer, began_at, refusal))
+        self._inbox.post(self._attempted, peer, began_at, refusal)
 
-    def _attempted(self, tried: PathTried) -> None:
-        if tried.refusal:
-            self._look_up(tried.peer.address)  # it may have moved
-        self._tried(tried)
+    def _attempted(self, peer: Peer, began_at: float, refusal: str) -> None:
+        if refusal:
+            self._look_up(peer.address)  # it may have moved
+        self._tried(PathsTried(began_at, {peer: refusal}))
 
     def _look_up(self, address: str) -> None:
         """Find out in the background where a name leads now."""

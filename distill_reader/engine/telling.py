@@ -14,7 +14,7 @@ from .member import Member
 from .metrics import Exporter, open_exporter
 from .outcomes import Done
 from .reporting import Reporter
-from .words import waiting_for
+from .words import story, waiting_for
 
 STATS_EVERY_S = 0.2
 #: Whether there is something that the coordinator acts on is looked at so often at most.
@@ -107,6 +107,11 @@ class Teller:
         """Before a batch goes to the trainer, so that its count is right when it arrives there."""
         if sum(member.ledger.resends for member in self._members) != self._resends_told:
             self._tell_trainer(time.monotonic())
+
+    def tell_story(self, batch: int, now: float) -> None:
+        """Tell the trainer what is remembered of a batch."""
+        lines = [line for member in self._members for line in story(member, batch, now)]
+        self._channel.send("story", batch=batch, lines=lines)
 
     def _tell_legacies(self) -> None:
         """What the next engine has to know, the trainer keeps for it."""

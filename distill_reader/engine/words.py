@@ -1,4 +1,4 @@
-"""What the engine says in words: what the stream waits for, why a batch was given up."""
+"""What the engine says in words: what the stream waits for, what became of a batch and why."""
 
 from __future__ import annotations
 
@@ -33,6 +33,27 @@ def waiting_for(member: Member) -> str:
         clauses.append(f"waiting for a teacher of content {awaited}")
     trouble = member.roster.why() or links.last_trouble
     return ", ".join([*clauses, *filter(None, [trouble])])
+
+
+def story(member: Member, batch: int, now: float) -> list[str]:
+    """Why a batch went where it went: each event that concerns it, and what was done because of it.
+
+    Args:
+        member: whose core remembers it.
+        batch: its number.
+        now: by the engine's clock.
+
+    Returns:
+        Lines in the order of time: "0.213 s ago, event 814 of resnet: AnswerCame(...)".
+    """
+    lines = []
+    for step in member.core.story(batch):
+        lines.append(
+            f"{now - step.at:.3f} s ago, event {step.stimulus} of {member.config.service}:"
+            f" {step.event}"
+        )
+        lines += [f"  so {instruction}" for instruction in step.instructions]
+    return lines
 
 
 def poison(number: int, reasons: tuple[str, ...]) -> str:

@@ -31,7 +31,7 @@ from .events import (
     Found,
     Held,
     Look,
-    PathTried,
+    PathsTried,
     Probed,
     ProbeFailed,
     Pulled,
@@ -193,8 +193,8 @@ class ReaderCore:
             case ProbeFailed():
                 if self._links.holds(event.teacher, event.link):
                     self.teachers.probe_failed(event, now)
-            case PathTried():
-                self.teachers.path_tried(event, now)
+            case PathsTried():
+                self.teachers.paths_tried(event, now)
             case Assigned():
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.contents.assigned(event, now), now)

@@ -266,18 +266,16 @@ class RequestFailed(NamedTuple):
     void: bool = False
 
 
-class PathTried(NamedTuple):
-    """A connection to a teacher's machine was tried, as `TryPath` asked.
+class PathsTried(NamedTuple):
+    """Connections to teachers' machines were tried, as `TryPaths` asked; all of them or some.
 
     Attributes:
-        peer: the teacher.
-        began_at: as of `TryPath`.
-        refusal: in words, why there is none; empty: it was accepted.
+        began_at: as of `TryPaths`.
+        refusals: in words, why there is no connection to each of them; empty: it was accepted.
     """
 
-    peer: Peer
     began_at: float
-    refusal: str
+    refusals: Mapping[Peer, str]
 
 
 class Look(NamedTuple):
@@ -309,7 +307,7 @@ Event = (
     | Probed
     | ProbeFailed
     | RequestFailed
-    | PathTried
+    | PathsTried
     | Found
     | Held
     | Doubt

@@ -60,10 +60,10 @@ class Probe(NamedTuple):
     teacher: str
 
 
-class TryPath(NamedTuple):
-    """Connect to a teacher's machine, send nothing, and answer `PathTried`."""
+class TryPaths(NamedTuple):
+    """Connect to the machines of these teachers, send nothing, and answer `PathsTried`."""
 
-    peer: Peer
+    peers: tuple[Peer, ...]
     began_at: float
 
 
@@ -135,7 +135,7 @@ Instruction = (
     | Open
     | Close
     | Probe
-    | TryPath
+    | TryPaths
     | KeepAnswer
     | DropAnswers
     | DropAllAnswers

@@ -2,7 +2,7 @@
 
 Most looks would find nothing and leave nothing behind. So the next moment at which something may
 be late is computed from below: no request is late before the shortest time that any teacher is
-expected to need, times the least patience.
+expected to need, times the least patience (which is less while the training loop waits).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Lateness:
         self._straggling = stragglers.Straggling()
         self._seen_at: float | None = None  # when time was last seen to pass
         self._look_at = self._least_s = inf
+        self._waits = False
         self._compare_at = -inf
 
     @property
@@ -70,8 +71,7 @@ class Lateness:
         known = self._pace.times.of(name)
         if known is None:
             return
-        least_s = max(self._config.urgency * known.expected_s(1), self._config.floor_s)
-        if least_s < self._least_s:
+        if self._limit_s(known.expected_s(1)) < self._least_s:
             self._look_at = min(self._look_at, self._due())
 
     def look(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
@@ -86,11 +86,14 @@ class Lateness:
         if seen_at is not None and now - seen_at > self._config.asleep_s:
             self._memory = replace(self._memory, awake_since=now)
         hedges = list[ev.Hedge]()
+        if waits and not self._waits:
+            self._look_at = -inf  # patience is less now
+        self._waits = waits
         if now >= self._look_at:
             due = self._due()
             if self.late or due <= now:
                 hedges = self._find(waits, unusable, now)
-                due = max(due, now + LOOK_EVERY_S) if not self.late else now + LOOK_EVERY_S
+                due = now + LOOK_EVERY_S
             self._look_at = due
         if now >= self._compare_at:
             self._compare(now)
@@ -141,13 +144,20 @@ class Lateness:
         if not expected:
             self._least_s = inf
             return inf
-        self._least_s = least_s = max(self._config.urgency * min(expected), self._config.floor_s)
+        self._least_s = least_s = self._limit_s(min(expected))
         due = inf
         for name in names:
             if (oldest := pace.oldest(name)) is not None:
                 quiet = began(oldest, pace.answered_at(name)) + least_s
                 due = min(due, quiet, oldest + pace.window(name) * least_s)
         return due
+
+    def _limit_s(self, expected_s: float) -> float:
+        """The least that a request may take of which so much is expected."""
+        config = self._config
+        return max(
+            (config.urgency if self._waits else config.patience) * expected_s, config.floor_s
+        )
 
     def _flights(self, name: str, requests: Iterable[InFlight]) -> Iterable[hedging.Flight]:
         for one in requests:

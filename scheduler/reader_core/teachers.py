@@ -17,8 +17,8 @@ from ..reachability import Reachability
 from ..stream_figures import Figures
 from .breakers import Breakers, Say
 from .comparisons import Comparisons
-from .events import AnswerCame, PathTried, Peer, Probed, ProbeFailed, RequestFailed
-from .instructions import Disown, Instruction, Refuse, TryPath
+from .events import AnswerCame, PathsTried, Peer, Probed, ProbeFailed, RequestFailed
+from .instructions import Disown, Instruction, Refuse, TryPaths
 from .lateness import Lateness
 from .links import Links
 from .pace import Pace
@@ -125,22 +125,23 @@ class Teachers:
         reach, due = reachability.look(self._reach, self.links.wanted.values(), owed, now)
         self._learn(reach)
         self._paths_at = reachability.look_at(reach)
-        for peer in due:
-            self._do(TryPath(peer, reach.attempts[peer].began_at))
+        if due:
+            self._do(TryPaths(due, now))
 
-    def path_tried(self, tried: PathTried, now: float) -> None:
-        """A connection to a teacher's machine was tried."""
-        peer, name = tried.peer, tried.peer.teacher_id
-        reach, anew = reachability.attempted(
-            self._reach, peer, tried.began_at, reached=not tried.refusal
-        )
+    def paths_tried(self, event: PathsTried, now: float) -> None:
+        """Connections to teachers' machines were tried."""
+        links, reach = self.links, self._reach
+        again = []
+        for peer, refusal in event.refusals.items():
+            reach, anew = reachability.attempted(reach, peer, event.began_at, not refusal)
+            if refusal:
+                links.last_trouble = f"teacher {peer.teacher_id} cannot be reached: {refusal}"
+            if anew and links.wanted.get(peer.teacher_id) == peer:
+                again.append(peer.teacher_id)
         self._learn(reach)
-        if tried.refusal:
-            self.links.last_trouble = f"teacher {name} cannot be reached: {tried.refusal}"
-        if anew and self.links.wanted.get(name) == peer:
-            # TCP may wait for long before it sends again.
+        for name in again:  # TCP may wait for long before it sends again
             self._lost(name, now)
-            self.links.connect_anew(name, now)
+            links.connect_anew(name, now)
 
     def _heard(self, name: str) -> None:
         """A teacher has answered."""

@@ -30,7 +30,7 @@ from .trace import Trace
 #: Decisions that depend on time alone are looked at so often at least, as in a live engine; or this
 #: share of a training step, where that is longer; but this often in any case.
 TICK_S: Final = 0.05
-TICK_STEPS: Final = 0.25
+TICK_STEPS: Final = 0.4
 LONGEST_TICK_S: Final = 0.4
 
 _LOOK: Final = ev.Look()
@@ -242,7 +242,6 @@ class Reader:
     def _tell(self, event: ev.Event) -> list[do.Instruction]:
         """Have the core hear of something, and do what it says."""
         out = self.core.handle(event, self._clock.now)
-        paths = list[do.TryPath]()
         for instruction in out:
             match instruction:
                 case do.Ask():
@@ -257,10 +256,8 @@ class Reader:
                     del self._links[number]
                 case do.Probe(number, name):
                     self._clock.after(self._connect_s, partial(self._probed, number, name))
-                case do.TryPath():
-                    paths.append(instruction)
-        if paths:
-            self._clock.after(self._connect_s, partial(self._paths_tried, paths))
+                case do.TryPaths():
+                    self._clock.after(self._connect_s, partial(self._paths_tried, instruction))
         self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
         return out
 
@@ -290,13 +287,15 @@ class Reader:
             self._tell(ev.ProbeFailed(name, number, "lost", state))
         self.decide()
 
-    def _paths_tried(self, paths: Sequence[do.TryPath]) -> None:
+    def _paths_tried(self, tried: do.TryPaths) -> None:
         if self._closed:
             return
-        for peer, began_at in paths:
-            is_gone = self._devices[peer.teacher_id].teacher.state == "gone"
-            self._tell(ev.PathTried(peer, began_at, "refused" if is_gone else ""))
-        self.decide()
+        refusals = {peer: self._refusal(peer.teacher_id) for peer in tried.peers}
+        if self._tell(ev.PathsTried(tried.began_at, refusals)):
+            self.decide()
+
+    def _refusal(self, name: str) -> str:
+        return "refused" if self._devices[name].teacher.state == "gone" else ""
 
     def _show(self, job: Job, *, used: bool) -> None:
         self._trace.answered(

@@ -58,6 +58,19 @@ def test_three_epochs_each_complete_in_order_with_its_own_labels(teacher: Script
         wait_until(lambda: not reader.progress.startswith("  0.0/s"))
 
 
+def test_the_story_of_a_batch_says_who_was_asked_and_what_came(teacher: ScriptedTeacher) -> None:
+    with reader_of(Batches(3), teacher) as reader:
+        assert len(list(reader)) == 3
+        told = reader.story(1)
+        steps = [line for line in told if " ago, event " in line]
+        first, *others, last = (line.split(": ")[1].split("(")[0] for line in steps)
+        assert (first, last) == ("Queued", "Taken")
+        assert "AnswerCame" in others
+        (asked,) = (line for line in told if line.startswith("  so Ask("))
+        assert teacher.address in asked
+        assert reader.story(99) == []
+
+
 def test_a_loader_that_fills_the_same_buffer_again_is_not_mislabelled(
     teacher: ScriptedTeacher,
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.path_attempts import PathAttempts
-from edl.scheduler.reader_core.events import PathTried, Peer
+from edl.scheduler.reader_core.events import PathsTried, Peer
 from edl.tests.waiting import DEADLINE_S
 
 PORT = 8500
@@ -30,7 +30,7 @@ class World:
         inbox = SimpleNamespace(
             post=lambda handler, *arguments: self.posts.put((handler, arguments))
         )
-        self.tried = list[PathTried]()
+        self.tried = list[PathsTried]()
         self.paths = PathAttempts(cast(Inbox, inbox), self.tried.append)
 
     def run(self) -> None:
@@ -41,7 +41,7 @@ class World:
     def is_refused(self) -> bool:
         self.paths.attempt(TEACHER, 0.0)
         self.run()
-        return bool(self.tried[-1].refusal)
+        return bool(self.tried[-1].refusals[TEACHER])
 
 
 @pytest.fixture

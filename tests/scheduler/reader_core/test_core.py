@@ -1,0 +1,169 @@
+"""The core of a reader, event by event, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from edl.scheduler.canaries import CanaryConfig
+from edl.scheduler.flow import FlowConfig
+from edl.scheduler.reader_core import CoreConfig, ReaderCore
+from edl.scheduler.reader_core import events as ev
+from edl.scheduler.reader_core import instructions as do
+from edl.scheduler.windows import WindowConfig
+
+ROWS = 4
+NBYTES = 100
+
+
+class World:
+    """A core, its teachers and its student, as a test says."""
+
+    def __init__(self, **options: object) -> None:
+        flow = FlowConfig(100 * NBYTES, 50 * NBYTES, teachers_max=64)
+        config = CoreConfig("s", flow, WindowConfig(2, 2), **options)  # type: ignore[arg-type]
+        self.core = ReaderCore(config, random.Random(7))
+        self.now = 0.0
+        self.links: dict[str, int] = {}
+        self.asked: list[do.Ask] = []
+        self.probes: list[str] = []
+        self.pulled = 0
+
+    def tell(self, event: ev.Event) -> list[do.Instruction]:
+        out = self.core.handle(event, self.now)
+        for one in out:
+            match one:
+                case do.Open(link, peer):
+                    self.links[peer.teacher_id] = link
+                case do.Probe(_, teacher):
+                    self.probes.append(teacher)
+                case do.Ask():
+                    self.asked.append(one)
+        return out
+
+    def assign(self, *names: str, ready: bool = True) -> None:
+        self.tell(ev.Assigned(tuple(ev.Peer(name, name, "m") for name in names)))
+        for name in names if ready else ():
+            self.tell(ev.Probed(name, self.links[name]))
+
+    def queue(self) -> None:
+        self.tell(ev.Pulled(0.0, ROWS, ROWS))
+        self.tell(ev.Queued(self.pulled, NBYTES, ROWS))
+        self.pulled += 1
+
+    def answer(self, device_s: float = 0.1) -> list[do.Instruction]:
+        """The request that was sent first is answered."""
+        ask = self.asked.pop(0)
+        return self.tell(
+            ev.AnswerCame(ask.send.teacher, ask.link, ask.send.request, ROWS, 8, device_s, ROWS)
+        )
+
+    def fail(self, failure: ev.Failure) -> None:
+        """The request that was sent first comes to nothing."""
+        send, link, _ = self.asked[0].send, self.asked[0].link, self.asked.pop(0)
+        self.tell(ev.RequestFailed(send.teacher, link, send.request, failure, "as the test says"))
+
+    def pass_time(self, seconds: float) -> Iterator[None]:
+        """Time goes by in ticks of a live engine."""
+        for _ in range(round(seconds / 0.05)):
+            self.now += 0.05
+            self.tell(ev.Look())
+            yield
+
+
+def test_a_teacher_that_is_down_is_probed_less_and_less_often() -> None:
+    world = World()
+    world.assign("a", ready=False)
+    for _ in world.pass_time(60.0):
+        if len(world.probes) > 0:
+            world.probes.clear()
+            world.links["probes"] = world.links.get("probes", 0) + 1
+            world.tell(ev.ProbeFailed("a", world.links["a"], "lost", "connection refused"))
+    assert 5 <= world.links["probes"] <= 60
+
+
+def test_what_comes_over_a_closed_connection_counts_for_nothing() -> None:
+    world = World()
+    world.assign("a")
+    world.queue()
+    late = world.asked[0]
+    world.fail("lost")
+    assert world.links["a"] != late.link
+    answer = ev.AnswerCame("a", late.link, late.send.request, ROWS, 8, 0.1, ROWS)
+    assert world.tell(answer) == [do.Discard(late.send.request, "a")]
+    assert world.core.ledger.deliverable == 0
+
+
+def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others() -> None:
+    world = World()
+    world.assign("good", "u", "v", "w")
+    for _ in range(8):
+        world.queue()
+    world.asked.sort(key=lambda ask: ask.send.teacher == "good")
+    for _ in range(200):
+        if not world.asked:
+            break
+        if world.asked[0].send.teacher == "good":
+            world.answer()
+        else:
+            world.fail("refused")
+    assert world.core.ledger.deliverable == 8
+    assert set(world.core.teachers.breakers.ejected) == {"u", "v", "w"}
+    assert world.core.teachers.breakers.state("good", 1, world.now) == "closed"
+
+
+def test_a_breaker_opens_and_is_half_open_when_a_probe_is_due() -> None:
+    world = World()
+    world.assign("a", "b")
+    breakers = world.core.teachers.breakers
+    breakers.wrong("a", world.now)
+    assert breakers.state("a", 1, world.now) == "open"
+    world.now += breakers.pause_s("a", 1, world.now)
+    assert breakers.state("a", 1, world.now) == "half_open"
+
+
+def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
+    """An asynchronous device: four gaps of 5 ms, and every fifth of 480 ms."""
+    world = World()
+    world.assign("a", "b")
+    for number in range(200):
+        world.queue()
+        world.now += 0.1
+        world.answer(device_s=0.15)
+        world.tell(ev.Taken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
+        world.tell(ev.Look())
+    assert world.core.decision.needed == 2
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_newcomer_gets_a_copy_and_is_admitted_once_it_agrees(agrees: bool) -> None:
+    world = World(canaries=CanaryConfig(0.0))
+    world.assign("a", "b")
+    world.queue()
+    first, copy = world.asked
+    assert (first.in_own_memory, copy.in_own_memory) == (False, True)
+    assert first.send.request == copy.send.request
+    out = world.answer()
+    assert do.KeepAnswer(first.send.request, "a") in out
+    answer = ev.AnswerCame("b", copy.link, copy.send.request, ROWS, 8, 0.1, ROWS)
+    out = world.tell(answer._replace(agrees=frozenset({"a"} if agrees else ())))
+    assert do.DropAnswers(first.send.request) in out
+    assert (world.core.ledger.on_trial == ()) is agrees
+    disputed = do.Disputed(first.send.request, ("a", "b"))
+    assert (disputed in out) is not agrees
+
+
+def test_a_story_has_what_concerns_a_batch_and_nothing_else() -> None:
+    world = World()
+    world.assign("a")
+    for _ in range(3):
+        world.queue()
+    world.answer()
+    told = world.core.story(0)
+    assert [type(step.event).__name__ for step in told] == ["Queued", "AnswerCame"]
+    kinds = [[type(one).__name__ for one in step.instructions] for step in told]
+    assert kinds == [["Ask"], ["Accept", "Deliver"]]
+    assert [step.stimulus for step in told] == sorted(step.stimulus for step in told)
+    assert world.core.story(7) == []
