@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from edl.scheduler.elastic import SLOTS, ElasticConfig
-from edl.scheduler.elastic_simulation import (
+from edl.benchmarks.elastic_simulation import (
     Reservation,
     SimulatedJob,
     SimulatedPool,
     Simulation,
     simulate,
 )
+from edl.scheduler.elastic import SLOTS, ElasticConfig
 
 # %% [markdown]
 # ## The jobs

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ...scheduler import elastic_simulation as virtual
 from ...scheduler.elastic import ElasticConfig
-from ...scheduler.elastic_simulation import Moment, Reservation, SimulatedJob, Simulation
+from .. import elastic_simulation as virtual
+from ..elastic_simulation import Moment, Reservation, SimulatedJob, Simulation
 from ..report import Report
 from . import controller_replay
 from .claims import Cell, Contradiction, Experiment, Key, Order, Outcome

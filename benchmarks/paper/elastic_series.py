@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...scheduler.elastic_simulation import Moment, Simulation
+from ..elastic_simulation import Moment, Simulation
 from .picture import COLOURS, save
 
 

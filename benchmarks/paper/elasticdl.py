@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ...scheduler import elastic_simulation as virtual
 from ...scheduler.elastic import ElasticConfig
-from ...scheduler.elastic_simulation import (
+from .. import elastic as overlapping
+from .. import elastic_simulation as virtual
+from ..elastic_simulation import (
     Moment,
     Reservation,
     SimulatedJob,
     SimulatedPool,
     Simulation,
 )
-from .. import elastic as overlapping
 from ..report import Report
 from .claims import Cell, Contradiction, Experiment, Key, Order, Outcome
 from .elastic_series import Panel, csv_text, draw_panels, steps

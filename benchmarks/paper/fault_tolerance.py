@@ -6,8 +6,8 @@ import random
 from math import exp, log
 from typing import Final
 
-from ...scheduler import elastic_simulation as virtual
-from ...scheduler.elastic_simulation import Failure, JobRun, SimulatedJob
+from .. import elastic_simulation as virtual
+from ..elastic_simulation import Failure, JobRun, SimulatedJob
 from .claims import Cell, Experiment, Key, Outcome
 
 _ABSTRACT: Final = "End-to-end Adaptive Distributed Training on PaddlePaddle, abstract"

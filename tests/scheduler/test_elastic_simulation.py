@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
-from edl.scheduler.elastic.room import held
-from edl.scheduler.elastic_simulation import (
+from edl.benchmarks.elastic_simulation import (
     Failure,
     Reservation,
     SimulatedJob,
@@ -19,6 +17,8 @@ from edl.scheduler.elastic_simulation import (
     Simulation,
     simulate,
 )
+from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
+from edl.scheduler.elastic.room import held
 
 
 def slots(count: int, **config: object) -> SimulatedPool:

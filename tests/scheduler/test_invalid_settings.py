@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.errors import UsageError
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.climbing import ClimbRule
 from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
-from edl.scheduler.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.scheduler.ensemble import Ensemble
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.hedging import HedgeConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from ..elastic import SLOTS, ElasticConfig
+from ...scheduler.elastic import SLOTS, ElasticConfig
 
 State = Literal["waiting", "running", "succeeded", "failed", "stopped"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from ..elastic import ElasticJob, ElasticMemory, Pool, decide
+from ...scheduler.elastic import ElasticJob, ElasticMemory, Pool, decide
 from .job import RunningJob
 from .values import Moment, SimulatedJob, SimulatedPool, Simulation
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf, ulp
 
-from ..elastic import ElasticJob
-from ..elastic.room import held
+from ...scheduler.elastic import ElasticJob
+from ...scheduler.elastic.room import held
 from .values import JobRun, SimulatedJob, State
 
 _SOON = 1e-9
