@@ -15,15 +15,13 @@ from ...proto.channel import Channel, Message
 from ...proto.lent_arena import LentArena
 from ...scheduler.reader_core.events import Legacy, TakenOver
 from ..config import ReaderConfig
-from .batches import Batches
-from .handing import Handing
+from .handing import Handing, Vigil
 from .inbox import Inbox
 from .member import Member, Says
 from .outcomes import Done
-from .telling import Teller
+from .requests import Batches
+from .telling import Teller, poison
 from .tracing import open_trace
-from .vigil import Vigil
-from .words import poison
 
 #: Decisions that depend on time alone are looked at so often.
 TICK_S = 0.05

@@ -1,24 +1,97 @@
-"""Labelled batches on their way from the members to the trainer, mixed where there are several."""
+"""Batches of one or several services on their way back: waited for, mixed, handed over, let go."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
 
 from ...errors import EdlError, UsageError
 from ...proto.arena import Arena, Array, Record
 from ...proto.channel import Channel
+from ...proto.form_arrays import kind_of, softmax
+from ...scheduler import no_teacher
 from ...scheduler.ensemble import Mixture, mixture
 from ..config import ReaderConfig
 from ..ensembles import WEIGHTS
+from ..label_forms import LabelForms
 from ..shared_memory import refused
-from .batches import Batch
 from .labels import Assembled
 from .member import Member
-from .mixing import layout_of, mixed_into
+from .requests import Batch
 
 log = logging.getLogger(__name__)
+
+
+def mixed_into(
+    mixed: Sequence[Array],
+    labels: Sequence[tuple[float, Mapping[str, Array]]],
+    forms: LabelForms,
+    kinds: Sequence[Mapping[str, str]],
+) -> None:
+    """Write the weighted mean of probabilities.
+
+    Args:
+        mixed: a float32 array for each label, which is overwritten.
+        labels: pairs (share, labels by name) of the services that take part; shares sum to 1. The
+            first label of each is averaged with the first of the others, and so on, whatever their
+            names; shapes have been checked by `layout_of`.
+        forms: in which form they were asked for, and what the user states of them.
+        kinds: of each of `labels`, the `OutputKind` that its teachers state, by name; what nobody
+            states is found out by the values.
+
+    Raises:
+        UsageError: an output is "other".
+    """
+    for array in mixed:
+        array[...] = 0.0
+    for (share, named), stated in zip(labels, kinds, strict=True):
+        for total, (name, label) in zip(mixed, named.items(), strict=True):
+            rows = label.astype(np.float32, copy=False)
+            known = _are_probabilities(name, label, forms, stated.get(name, ""))
+            total += np.float32(share) * (rows if known else softmax(rows, 1.0))
+
+
+def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) -> bool:
+    form = forms.of(name)
+    if form is not None and form.temperature is not None:
+        return True
+    if kind == "other":
+        raise UsageError(
+            f"output {name!r} cannot be averaged, as its teachers publish that it is neither logits"
+            " nor probabilities: name another by fetches, or start them with --output-kind"
+        )
+    if form is not None and form.k:
+        return False  # top-k of probabilities arrives as logarithms
+    return (forms.stated_kind(name) or kind or kind_of([label])) == "probabilities"
+
+
+def layout_of(
+    labels: Mapping[str, Mapping[str, Array]],
+) -> list[tuple[str, np.dtype[np.float32], tuple[int, ...]]]:
+    """Names, dtypes and shapes of the mean, of labels by service.
+
+    Raises:
+        UsageError: they are no labels of the same classes.
+    """
+    kinds = {
+        service: [(label.shape, label.dtype.kind in "fV") for label in named.values()]
+        for service, named in labels.items()
+    }
+    (first, expected), *others = kinds.items()
+    for service, kind in others:
+        if kind != expected:
+            raise UsageError(
+                f"labels of {first!r} and {service!r} cannot be averaged: shapes"
+                f" {[shape for shape, _ in expected]} and {[shape for shape, _ in kind]}; name the"
+                " outputs that can by fetches=[...]"
+            )
+    if not all(is_float for _, is_float in expected):
+        raise UsageError("labels that are no floats cannot be averaged: name others by fetches")
+    return [(name, np.dtype(np.float32), label.shape) for name, label in labels[first].items()]
 
 
 @dataclass(slots=True)
@@ -247,3 +320,64 @@ def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
     if config.mixing is not None and config.mixing.policy.with_weights:
         names.append(WEIGHTS)
     return tuple(names)
+
+
+#: Nobody waits without a teacher, and nobody has.
+_CALM: Final = no_teacher.Patience()
+
+
+class Vigil:
+    """One look each time that something has changed, or time has gone by.
+
+    Args:
+        config: of the reader.
+        members: who labels.
+        handing: where their labels go.
+    """
+
+    def __init__(self, config: ReaderConfig, members: Sequence[Member], handing: Handing) -> None:
+        self._policy = config.policy()
+        self._needs_all = config.mixing is None or config.mixing.policy.missing == "wait"
+        self._members = members
+        self._handing = handing
+        self._patience = no_teacher.Patience()
+        self._alone_since: dict[str, float] = {}
+        self._lacking: list[Member] = []  # who had no teacher lately
+
+    def look(self, now: float) -> bool:
+        """Let batches go that are not to wait any more; whether to give up instead."""
+        for member in self._members:
+            if member.ledger.usable:
+                self._alone_since.pop(member.config.service, None)
+            else:
+                self._alone_since.setdefault(member.config.service, now)
+        if not self._alone_since and self._patience == _CALM:
+            return False
+        self._handing.go_on_without(self._alone_since, now)
+        usable = [member.ledger.usable for member in self._members]
+        alone = [one for one in self._members if one.config.service in self._alone_since]
+        self._lacking = alone or self._lacking
+        need = no_teacher.Need(
+            usable=min(usable) if self._needs_all else max(usable),
+            waits=self._loop_waits() and self._head_lacks_teachers(),
+            answers=sum(member.labels.accepted for member in self._lacking),
+        )
+        action, self._patience = no_teacher.decide(need, self._patience, now, self._policy)
+        if action == "go_unlabelled":
+            self._go_unlabelled(now)
+        return action == "give_up"
+
+    def _head_lacks_teachers(self) -> bool:
+        head = self._handing.head
+        return head is not None and not any(one.is_on_shelf(head) for one in self._members)
+
+    def _loop_waits(self) -> bool:
+        return any(member.core.waiting_since is not None for member in self._members)
+
+    def _go_unlabelled(self, now: float) -> None:
+        head = self._handing.head
+        assert head is not None  # as the training loop waits for it
+        log.warning("batch %d goes without soft labels: there is no teacher", head)
+        for member in self._members:
+            member.forgo(head)
+            member.waits(now, waits=False)  # it has what it waits for

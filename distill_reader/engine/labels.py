@@ -11,9 +11,9 @@ from ...errors import BadAnswer
 from ...proto.arena import Arena, Array, Record
 from ...scheduler.ledger.instructions import Span
 from ..shared_memory import refused
-from .batches import Batch, Batches
+from .answers import joined
 from .outcomes import Done, Job
-from .widening import joined
+from .requests import Batch, Batches
 
 _ALL: Final = slice(None)
 

@@ -26,18 +26,18 @@ from ...scheduler.reader_core import events as ev
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.windows import WindowConfig
 from ..config import ReaderConfig
-from .agreement import agree, furthest
+from .answers import agree, furthest
 from .asking import misfit_of_settings
-from .batches import Batch, Batches
 from .inbox import Inbox
 from .labels import Labels
 from .outcomes import Broke, Done, Job, Outcome, Ready, failure_of
 from .path_attempts import PathAttempts
-from .remembering import Remembering
+from .profiles import Remembering
+from .requests import Batch, Batches
 from .roster import open_roster
 from .sending import Sending
 from .shelf import Shelf
-from .stored import NOTHING, Stocked
+from .shelf_keeper import NOTHING, Stocked
 from .teacher_link import TeacherLink
 
 log = logging.getLogger(__name__)

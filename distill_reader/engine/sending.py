@@ -1,4 +1,4 @@
-"""From what the ledger has sent to a job at a link: the rows out of their batches, and whose."""
+"""From what the core asks for to a job at a link: the rows out of their batches, and whose."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.instructions import Ask
 from ...scheduler.reader_core.links import Links
 from ..config import ReaderConfig
-from .batches import Batches
-from .cutting import Cutter, own_copies, samples_of
 from .outcomes import Job
+from .requests import Batches, Cutter, own_copies, samples_of
 from .teacher_link import TeacherLink
 
 log = logging.getLogger(__name__)

@@ -23,12 +23,20 @@ from ...scheduler.reader_core.events import Peer
 from ..config import ReaderConfig
 from ..store.figures import Figures
 from ..store.rows import Content, Model
-from .batches import Batch
-from .feeding import model_inputs
 from .inbox import Inbox
 from .outcomes import Done
-from .shelf_keeper import Disown, Identity, Keep, Keeper, Look, identity_of
-from .stored import NOTHING, Stocked, Wanted
+from .requests import Batch, model_inputs
+from .shelf_keeper import (
+    NOTHING,
+    Disown,
+    Identity,
+    Keep,
+    Keeper,
+    Look,
+    Stocked,
+    Wanted,
+    identity_of,
+)
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from .answers import Expected, device_seconds, named, refuse_what_is_not_finite,
 from .asking import Wording, expected_of, wording_of
 from .inbox import Inbox
 from .outcomes import Broke, Done, Job, Outcome, Ready
-from .stored import rows_of
+from .shelf_keeper import rows_of
 from .transport import Asked, Transport
 
 PROBE_TIMEOUT_S = 5.0

@@ -1,20 +1,152 @@
-"""What the engine tells of itself: to the trainer, to the coordinator, to Prometheus; how often."""
+"""What the engine tells of itself: to the trainer, to the coordinator, in words."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ... import errors
+from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
+from ...proto.version import PROTOCOL_VERSION
+from ...scheduler.flow_values import State
 from ..config import ReaderConfig
 from .handing import Handing
 from .member import Member
 from .metrics import Exporter, open_exporter
 from .outcomes import Done
-from .reporting import Reporter
-from .words import story, waiting_for
+
+
+def waiting_for(member: Member) -> str:
+    """What the stream waits for: "0 of 3 teachers live, teacher a was lost: its lease ran out".
+
+    Returns:
+        One clause; empty while the training loop does not wait.
+    """
+    core, ledger, links = member.core, member.ledger, member.core.teachers.links
+    if core.waiting_since is None:
+        return ""
+    if core.decision.state == "source_wait":
+        return "the source has not yielded the next batch"
+    known = len(ledger.withheld)
+    looked_up = known + (0 if member.shelf is None else len(member.shelf))
+    if looked_up and ledger.unlabelled == known:
+        return f"{looked_up} batches wait for the label store, or the first answer"
+    if (since := member.cut_off_since) is not None:
+        at = time.strftime("%H:%M:%S", time.localtime(since))
+        clauses = [f"{len(links)} of {len(links)} teachers unreachable since {at}"]
+    elif ledger.usable == 0:
+        clauses = [f"0 of {len(links)} teachers live"]
+    else:
+        return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
+    if awaited := member.core.contents.switch.awaited:
+        clauses.append(f"waiting for a teacher of content {awaited}")
+    trouble = member.roster.why() or links.last_trouble
+    return ", ".join([*clauses, *filter(None, [trouble])])
+
+
+def story(member: Member, batch: int, now: float) -> list[str]:
+    """Why a batch went where it went: each event that concerns it, and what was done because of it.
+
+    Args:
+        member: whose core remembers it.
+        batch: its number.
+        now: by the engine's clock.
+
+    Returns:
+        Lines in the order of time: "0.213 s ago, event 814 of resnet: AnswerCame(...)".
+    """
+    lines = []
+    for step in member.core.story(batch):
+        lines.append(
+            f"{now - step.at:.3f} s ago, event {step.stimulus} of {member.config.service}:"
+            f" {step.event}"
+        )
+        lines += [f"  so {instruction}" for instruction in step.instructions]
+    return lines
+
+
+def poison(number: int, reasons: tuple[str, ...]) -> str:
+    """Why a batch will never be labelled."""
+    return (
+        f"batch {number} will never be labelled: {'; '.join(reasons)} (so many refusals are enough"
+        " to blame the batch, or there is nobody else to ask)"
+    )
+
+
+REPORT_EVERY_S = 1.0
+
+
+class Reporter:
+    """Reports of one member. Used by the engine's thread alone.
+
+    A report goes out at once when the core says so, and at its pace otherwise.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._reported_at = 0.0
+        self._reports = 0  # that the core asked for, as far as they were made
+
+    def tell(self, now: float) -> bool:
+        """Report if it is time to; whether the core has asked for it."""
+        member = self._member
+        is_asked, self._reports = member.reports != self._reports, member.reports
+        if is_asked or now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
+            member.roster.report(report(member, now))
+        return is_asked
+
+
+def report(member: Member, now: float) -> pb.StudentReport:
+    """How the student is, as far as this service goes."""
+    config, ledger, core = member.config, member.ledger, member.core
+    memory, decision, figures = core.memory, core.decision, core.figures
+    switch, teachers = core.contents.switch, core.teachers
+    return pb.StudentReport(
+        protocol_version=PROTOCOL_VERSION,
+        service=config.service,
+        student_id=config.student_id,
+        want=decision.want,
+        min=config.teachers_min,
+        priority=config.priority,
+        needed=decision.needed,
+        t_s_seconds=figures.t_s_s or 0.0,
+        t_t_seconds=figures.t_t_s or 0.0,
+        volume_bytes=ledger.volume_bytes,
+        upper_bytes=config.upper_bytes,
+        lower_bytes=config.lower_bytes,
+        starved_seconds=memory.starved_s,
+        blocked_seconds=memory.blocked_s,
+        source_wait_seconds=memory.source_wait_s,
+        batches_delivered=figures.batches_taken,
+        samples_delivered=figures.samples_taken,
+        samples_per_second=figures.samples_per_s(now),
+        resends=ledger.resends,
+        teachers=ledger.teachers,
+        term=core.epoch[0],
+        counter=core.epoch[1],
+        state="starved" if core.starves else _otherwise(decision.state),
+        host=socket.gethostname(),
+        unreachable=core.unreachable,
+        data_epoch=switch.data_epoch,
+        content_id=switch.told,
+        stragglers=teachers.lateness.stragglers,
+        hedges=ledger.hedges,
+        ejections=teachers.breakers.ejections.total(),
+        ejected=teachers.breakers.ejected.keys(),
+        disputed=teachers.comparisons.disputed,
+        ejected_for=teachers.breakers.ejected.values(),
+        cut_off=int(teachers.is_cut_off),
+    )
+
+
+def _otherwise(state: State) -> State:
+    """The state of a student that does not starve, though it may wait at this moment."""
+    return "steady" if state == "starved" else state
+
 
 STATS_EVERY_S = 0.2
 #: Whether there is something that the coordinator acts on is looked at so often at most.

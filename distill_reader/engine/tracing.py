@@ -5,20 +5,304 @@ Times are those of the machine's monotonic clock, which the trainer's messages b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ...proto.channel import Message
+from ...scheduler.outliers import IN_WORDS, Cause
 from ..config import ReaderConfig
-from ..trace_file import TraceFile
+from ..trace_file import Event, TraceFile
 from .outcomes import Broke, Done, Job, Outcome
-from .trace_changes import Changes
-from .trace_lives import Lives
-from .trace_pen import LOOP, PULLS, Pen
+from .telling import waiting_for
 
 if TYPE_CHECKING:
     from .member import Member
+
+SOURCE, BUFFER, TEACHERS, STUDENT = 1, 2, 3, 4
+_GROUPS: Final = {SOURCE: "source", BUFFER: "buffer", TEACHERS: "teachers", STUDENT: "student"}
+#: Tracks with numbers of their own: viewers take a track that bears its group's for a main thread.
+PULLS, PAUSES, WANTS, HEDGES, LOOP, STATE = 11, 12, 31, 32, 41, 42
+_TRACKS: Final = {
+    PULLS: (SOURCE, "pulls"),
+    PAUSES: (SOURCE, "pauses"),
+    WANTS: (TEACHERS, "wants"),
+    HEDGES: (TEACHERS, "hedges"),
+    LOOP: (STUDENT, "training loop"),
+    STATE: (STUDENT, "state"),
+}
+_LANES: Final = 101
+
+#: What is shown of an event that is chosen.
+Args = Mapping[str, Any]
+NONE: Final[Args] = {}
+
+
+class Pen:
+    """Draws into `file`. Times are seconds of the machine's monotonic clock."""
+
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+        self._counts: dict[str, float] = {}
+        for group, name in _GROUPS.items():
+            file.name_track("process_name", name, group)
+        for track, (group, name) in _TRACKS.items():
+            file.name_track("thread_name", name, group, track)
+        self.lanes = Lanes(file)
+
+    def slice(self, track: int, name: str, begin: float, end: float, args: Args = NONE) -> None:
+        """Something that lasted, on one of the tracks above; they do not overlap there."""
+        self._add(name, "X", _TRACKS[track][0], track, begin, dur=_dur(begin, end), args=args)
+
+    def moment(self, track: int, name: str, at: float, args: Args = NONE) -> None:
+        """Something that happened, on one of the tracks above."""
+        self._add(name, "i", _TRACKS[track][0], track, at, s="t", args=args)
+
+    def request(self, teacher: str, name: str, begin: float, end: float, args: Args = NONE) -> None:
+        """What a teacher was busy with, on the first of its tracks that was free for it."""
+        lane = self.lanes.of(teacher, begin, end)
+        self._add(name, "X", TEACHERS, lane, begin, dur=_dur(begin, end), args=args)
+
+    def news(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
+        """Something that happened to a teacher, on its first track."""
+        self._add(name, "i", TEACHERS, self.lanes.first(teacher), at, s="t", args=args)
+
+    def life(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
+        """Something of the buffer that lasted; many may at once. Those within come behind it."""
+        known = {"cat": "batch", "id": number}
+        self._file.add(
+            _event(name, "b", BUFFER, 0, begin, **known, args=args),
+            _event(name, "e", BUFFER, 0, max(begin, end), **known),
+        )
+
+    def count(self, name: str, value: float, at: float) -> None:
+        """A number that goes up and down; it is drawn when it has changed."""
+        if self._counts.get(name) != value:
+            self._counts[name] = value
+            self._add(name, "C", BUFFER, 0, at, args={"value": value})
+
+    def flush(self) -> None:
+        """Have it written."""
+        self._file.flush()
+
+    def end(self, at: float) -> None:
+        """Nothing comes behind this."""
+        self._file.close(_event("the end", "i", BUFFER, 0, at, s="g"))
+
+    def _add(self, name: str, phase: str, group: int, track: int, at: float, **more: Any) -> None:
+        self._file.add(_event(name, phase, group, track, at, **more))
+
+
+class Lanes:
+    """Tracks for the requests to each teacher: as many as it has under way at once.
+
+    Slices of one track must not overlap. Requests are drawn as they end, so that a track is free
+    for one that began behind the end of the last one there.
+    """
+
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+        self._ends: dict[str, list[tuple[int, float]]] = {}  # of each: (track, end of its last)
+        self._next = _LANES
+
+    def of(self, teacher: str, begin: float, end: float) -> int:
+        """The track for a request; it is taken until `end`."""
+        self.first(teacher)
+        lanes = self._ends[teacher]
+        # The one that was busy last: the others may be free for what began before that.
+        free = [(free_at, index) for index, (_, free_at) in enumerate(lanes) if free_at <= begin]
+        if not free:
+            self._open(teacher, end)
+            return lanes[-1][0]
+        index = max(free)[1]
+        track = lanes[index][0]
+        lanes[index] = (track, end)
+        return track
+
+    def first(self, teacher: str) -> int:
+        """The first track of a teacher."""
+        if teacher not in self._ends:
+            self._ends[teacher] = []
+            self._open(teacher, 0.0)
+        return self._ends[teacher][0][0]
+
+    def _open(self, teacher: str, end: float) -> None:
+        lanes = self._ends[teacher]
+        name = f"{teacher} ({len(lanes) + 1})" if lanes else teacher
+        self._file.name_track("thread_name", name, TEACHERS, self._next)
+        lanes.append((self._next, end))
+        self._next += 1
+
+
+def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> Event:
+    return {"name": name, "ph": phase, "pid": group, "tid": track, "ts": _us(at), **more}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 1)
+
+
+def _dur(begin: float, end: float) -> float:
+    return round(max(end - begin, 0.0) * 1e6, 1)
+
+
+@dataclass(slots=True)
+class _Life:
+    pulled_at: float
+    samples: int
+    labelled_at: float | None = None
+
+
+class Lives:
+    """Draws each life when it is over, whole, so that no half of a file has half of one.
+
+    It is drawn as "batch", with "ready" in it, from when it could be delivered. Of a batch that an
+    engine before this one had pulled it begins when this one was told of it.
+    """
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+        self._lives: dict[int, _Life] = {}
+        self._now = 0.0
+
+    def pulled(self, number: int, at: float, samples: int) -> None:
+        """A batch has come."""
+        self._lives[number] = _Life(at, samples)
+
+    def labelled(self, number: int) -> None:
+        """It could be delivered from now on."""
+        if (life := self._lives.get(number)) is not None:
+            life.labelled_at = time.monotonic()
+
+    def recalled(self, number: int) -> None:
+        """It could not, after all."""
+        if (life := self._lives.get(number)) is not None:
+            life.labelled_at = None
+
+    def taken(self, number: int, at: float) -> None:
+        """The training loop has it."""
+        if (life := self._lives.pop(number, None)) is not None:
+            self._draw(number, life, at, "delivered")
+
+    def look(self, now: float) -> None:
+        """So late is it."""
+        self._now = now
+
+    def leave(self) -> None:
+        """The epoch was left, or the stream ends: so do the lives that there are."""
+        for number, life in self._lives.items():
+            self._draw(number, life, max(self._now, life.pulled_at), "left")
+        self._lives.clear()
+
+    def _draw(self, number: int, life: _Life, end: float, outcome: str) -> None:
+        told = {"number": number, "samples": life.samples, "outcome": outcome}
+        self._pen.life("batch", number, life.pulled_at, end, told)
+        if life.labelled_at is not None:
+            self._pen.life("ready", number, min(life.labelled_at, end), end)
+
+
+#: Counters are not drawn more often.
+COUNT_EVERY_S: Final = 0.01
+
+
+class Changes:
+    """Draws teachers that come, go, are ejected and let in, hedges, wants, pauses and states."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+        self._teachers: frozenset[str] = frozenset()
+        self._ejected: dict[str, Cause] = {}
+        self._hedged: frozenset[tuple[int, int]] = frozenset()
+        self._wants: dict[str, int] = {}
+        self._pause: tuple[float, str, str] | None = None  # since when, for whom, and why
+        self._state: tuple[str, float, str] | None = None  # since when, and what is waited for
+        self._counted_at = 0.0
+
+    def look(self, members: Sequence[Member], now: float) -> None:
+        """This is how things are now."""
+        self._look_at_teachers(members, now)
+        self._look_at_hedges(members, now)
+        for member in members:
+            self._look_at_want(member, now)
+        self._look_at_pauses(members, now)
+        self._look_at_state(members, now)
+        if now - self._counted_at >= COUNT_EVERY_S:
+            self._counted_at = now
+            count = self._pen.count
+            count("volume (bytes)", min(m.ledger.volume_bytes for m in members), now)
+            count("requests in flight", sum(m.ledger.in_flight for m in members), now)
+            count("teachers wanted", sum(m.core.decision.want for m in members), now)
+
+    def end(self, now: float) -> None:
+        """Nothing more is looked at: what lasts ends."""
+        self._draw_pause(now)
+        self._draw_state(now)
+
+    def _look_at_teachers(self, members: Sequence[Member], now: float) -> None:
+        teachers = frozenset(name for member in members for name in member.ledger.teachers)
+        for name in sorted(teachers ^ self._teachers):
+            what = "joined" if name in teachers else "gone"
+            self._pen.news(name, f"{name} {what}", now)
+        ejected = {
+            k: v for member in members for k, v in member.core.teachers.breakers.ejected.items()
+        }
+        for name, cause in ejected.items():
+            if name not in self._ejected:
+                self._pen.news(name, f"{name} ejected: it {IN_WORDS[cause]}", now, {"cause": cause})
+        for name in self._ejected.keys() & teachers - ejected.keys():
+            self._pen.news(name, f"{name} let in again", now)
+        self._teachers, self._ejected = teachers, ejected
+
+    def _look_at_hedges(self, members: Sequence[Member], now: float) -> None:
+        hedged = frozenset(
+            (place, request)
+            for place, member in enumerate(members)
+            for request in member.core.teachers.lateness.hedged
+        )
+        for place, request in sorted(hedged - self._hedged):
+            flight = members[place].ledger.request(request)
+            told = {"request": request, "teachers": [*flight.teachers] if flight else []}
+            self._pen.moment(HEDGES, f"hedge of request {request}", now, told)
+        self._hedged = hedged
+
+    def _look_at_want(self, member: Member, now: float) -> None:
+        service, decision = member.config.service, member.core.decision
+        if self._wants.get(service) != decision.want:
+            self._wants[service] = decision.want
+            told = {"service": service, "reason": decision.reason}
+            self._pen.moment(WANTS, f"want {decision.want}", now, told)
+
+    def _look_at_pauses(self, members: Sequence[Member], now: float) -> None:
+        for member in members:
+            turn = member.core.decision.turn
+            if turn is not None and not turn.pulling:
+                if self._pause is None:
+                    self._pause = (now, member.config.service, turn.why)
+                return
+        turns = (member.core.decision.turn for member in members)
+        self._draw_pause(now, "; ".join(turn.why for turn in turns if turn is not None))
+
+    def _draw_pause(self, now: float, goes_on: str = "") -> None:
+        if self._pause is not None:
+            since, service, why = self._pause
+            told = {"service": service, "reason": why, "goes_on": goes_on}
+            self._pen.slice(PAUSES, "pulling pauses", since, now, told)
+            self._pause = None
+
+    def _look_at_state(self, members: Sequence[Member], now: float) -> None:
+        state = members[0].core.decision.state
+        if self._state is None or state != self._state[0]:
+            self._draw_state(now)
+            words = "; ".join(filter(None, map(waiting_for, members)))
+            self._state = (state, now, words)
+
+    def _draw_state(self, now: float) -> None:
+        if self._state is not None:
+            state, since, words = self._state
+            self._pen.slice(STATE, state, since, now, {"waits_for": words} if words else {})
+
 
 #: Nothing waits longer until it is written.
 FLUSH_EVERY_S: Final = 0.2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, pairwise
+from typing import Any
 from unittest.mock import MagicMock, Mock, PropertyMock
 
 import numpy as np
@@ -66,24 +67,20 @@ def test_both_codecs_carry_the_same_batch(dtype: str) -> None:
         np.testing.assert_array_equal(got, array)
 
 
-def case(text: str, loss_t: float = 1.0, sent_t: float | None = None) -> labels.Case:
-    form = Form.parse(text, sent_t)
-    assert form is not None
-    return labels.Case(form, loss_t)
+def errors(form: str, loss_t: float = 1.0, sent_t: float | None = None) -> tuple[float, float]:
+    """Of the divergence, and of the gradient."""
+    parsed: Any = Form.parse(form, sent_t)
+    return labels.errors(labels.Case(parsed, loss_t), *labels.draw(64))
 
 
 def test_errors_of_labels_grow_as_fewer_bytes_travel_and_are_zero_for_float32() -> None:
-    drawn = labels.draw(64)
-    assert max(labels.errors(case("float32"), *drawn)) == pytest.approx(0)
-    forms = ("float16", "topk:100", "topk:20")
-    divergences, gradients = zip(*(labels.errors(case(f), *drawn) for f in forms), strict=True)
-    for found in (divergences, gradients):
-        assert 0 < found[0] < found[1] < found[2]
+    assert max(errors("float32")) == pytest.approx(0)
+    few, more, most = errors("float16"), errors("topk:100"), errors("topk:20")
     # A tail that is exact only at temperature 1 costs at another one.
-    of_logits = labels.errors(case("topk:20", 4.0), *drawn)
-    of_probabilities = labels.errors(case("topk:20", 4.0, 4.0), *drawn)
-    assert of_probabilities[0] < of_logits[0]
-    assert of_probabilities[1] < of_logits[1]
+    of_logits, of_probabilities = errors("topk:20", 4.0), errors("topk:20", 4.0, 4.0)
+    for term in range(2):
+        assert 0 < few[term] < more[term] < most[term]
+        assert of_probabilities[term] < of_logits[term]
 
 
 @pytest.mark.parametrize("loss_every", [0, 7])

@@ -9,23 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
-from edl.benchmarks import cli
 from edl.benchmarks.paper import page, running, table1, table2
 from edl.benchmarks.paper.claims import Cell, Experiment, Key, Order, Outcome, Use
-from edl.benchmarks.paper.tables import (
-    Reproduced,
-    compare,
-    crossings,
-    misplaced,
-    published,
-)
+from edl.benchmarks.paper.tables import Reproduced, compare, crossings, misplaced, published
+from edl.commands import command_line
 from edl.errors import UsageError
+from edl.tests.cli_output import run
 
-NAMES = running.experiments()
+EDL = command_line("bench")
+CELL = Cell("r", "c", 1, "x", "free", "here")
 
 
 def two_lines(*, use: Use = "free", b_last: float = 10) -> Experiment:
@@ -36,7 +30,11 @@ def two_lines(*, use: Use = "free", b_last: float = 10) -> Experiment:
         for column, line in figures.items()
         for i, value in enumerate(line)
     ]
-    return Experiment("x", "X", "s", "s", "c", tuple(cells), ranked=("A", "B"))
+    return experiment(*cells, ranked=("A", "B"))
+
+
+def experiment(*cells: Cell, **more: Any) -> Experiment:
+    return Experiment("x", "X", "s", "s", "c", cells, **more)
 
 
 def values(of: Experiment, **changed: float) -> dict[Key, float]:
@@ -59,16 +57,14 @@ def test_matching_figures_hold_and_each_goal_can_fail() -> None:
     assert "B at r1 is not more than A at r1" in names[0]
 
 
-def test_a_calibrated_cell_is_not_judged_and_a_contested_one_neither() -> None:
-    uses: tuple[Use, ...] = ("calibrates", "contested")
-    for use in uses:
-        about = two_lines(use=use)
-        report = compare(about, Outcome(values(about, r2_A=1.5)))
-        assert failed(report) == []
-        assert [row["error_percent"] for row in report.rows][2] == pytest.approx(50)
-    few = two_lines(use="calibrates")
-    assert failed(compare(Experiment("x", "X", "s", "s", "c", few.cells, least_free=5),
-                          Outcome(values(few)))) == ["free cells"]  # fmt: skip
+@pytest.mark.parametrize("use", ["calibrates", "contested"])
+def test_a_calibrated_or_contested_cell_is_not_judged(use: Use) -> None:
+    about = two_lines(use=use)
+    report = compare(about, Outcome(values(about, r2_A=1.5)))
+    assert failed(report) == []
+    assert [row["error_percent"] for row in report.rows][2] == pytest.approx(50)
+    few = experiment(*about.cells, least_free=5)
+    assert failed(compare(few, Outcome(values(about)))) == ["free cells"]
 
 
 def test_crossings_name_both_lines_and_the_place_but_ties_may_be_in_any_order() -> None:
@@ -80,15 +76,13 @@ def test_crossings_name_both_lines_and_the_place_but_ties_may_be_in_any_order() 
 
 
 def test_a_statement_of_order_is_judged() -> None:
-    cell = Cell("r", "c", 1, "x", "free", "here")
     order = Order((("a", "rate"), ("b", "rate"), ("c", "rate")), "here")
-    about = Experiment("x", "X", "s", "s", "c", (cell,), orders=(order,), least_free=1)
-    good = {cell.key: 1.0, ("a", "rate"): 3.0, ("b", "rate"): 2.0, ("c", "rate"): 1.0}
+    about = experiment(CELL, orders=(order,), least_free=1)
+    good = {CELL.key: 1.0, ("a", "rate"): 3.0, ("b", "rate"): 2.0, ("c", "rate"): 1.0}
     assert failed(compare(about, Outcome(good))) == []
-    names = failed(compare(about, Outcome({**good, ("c", "rate"): 2.0})))
-    assert names == [
-        "pairs of 2 in another order than the paper's: rate at b is not more than rate at c"
-    ]
+    (name,) = failed(compare(about, Outcome({**good, ("c", "rate"): 2.0})))
+    assert name.startswith("pairs of 2")
+    assert name.endswith(": rate at b is not more than rate at c")
 
 
 def test_what_is_no_experiment_or_no_agreement_is_refused() -> None:
@@ -96,20 +90,18 @@ def test_what_is_no_experiment_or_no_agreement_is_refused() -> None:
     for ours in ({}, {**values(about), ("r0", "A"): float("nan")}):
         with pytest.raises(ValueError, match=r"no figure of ours for .*'r0', 'A'"):
             compare(about, Outcome(ours))
-    cell = Cell("r", "c", 1, "x", "free", "here")
     with pytest.raises(ValueError, match="one cell"):
-        Experiment("x", "X", "s", "s", "c", (cell, cell))
+        experiment(CELL, CELL)
     with pytest.raises(ValueError, match="without a cell"):
-        Experiment("x", "X", "s", "s", "c", (cell,), ranked=("d",))
+        experiment(CELL, ranked=("d",))
     with pytest.raises(ValueError, match="above 0"):
         Cell("r", "c", -1, "x", "free", "here")
 
 
 @pytest.mark.parametrize("table", [table1, table2])
 def test_the_tables_are_copied_right_as_their_printed_gains_follow_from_them(table: Any) -> None:
-    for online, edl_dist, gain in zip(
-        table.ONLINE, table.EDL_DIST, table.GAIN_PERCENT, strict=True
-    ):
+    rows = zip(table.ONLINE, table.EDL_DIST, table.GAIN_PERCENT, strict=True)
+    for online, edl_dist, gain in rows:
         assert 100 * (edl_dist / online - 1) == pytest.approx(gain, abs=0.006)
 
 
@@ -118,7 +110,7 @@ def test_labelling_on_more_cores_is_as_fast_as_the_paper_says() -> None:
         assert table1.LABELLING.rate(cores) == pytest.approx(rate, abs=off)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", running.experiments())
 def test_kept_results_are_of_the_current_experiment(name: str) -> None:
     kept = json.loads((page.RESULTS / f"paper-{name}.json").read_text())
     about = importlib.import_module(f"edl.benchmarks.paper.{name}").EXPERIMENT
@@ -126,9 +118,8 @@ def test_kept_results_are_of_the_current_experiment(name: str) -> None:
     cells = compare(Experiment(name, "t", "s", "s", "c", about.cells), Outcome(ours)).to_json()
     for row, now in zip(kept["rows"], cells["rows"], strict=True):
         assert {**row, "error_percent": 0} == {**now, "error_percent": 0}
-    assert [one["because"] for one in kept["contradictions"]] == [
-        one.because for one in about.contradictions
-    ]
+    reasons = [one.because for one in about.contradictions]
+    assert [one["because"] for one in kept["contradictions"]] == reasons
     assert (kept["title"], kept["calibration"]) == (about.title, about.calibration)
     assert all(goal["holds"] for goal in kept["goals"])
     assert (page.RESULTS / f"paper-{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -147,31 +138,25 @@ def test_a_page_says_what_failed() -> None:
     assert "(<= 10): **does not hold**." in text
 
 
+def shown(report: Reproduced, width: int = 150) -> str:
+    out = io.StringIO()
+    report.show(Console(file=out, width=width))
+    return out.getvalue()
+
+
 @pytest.mark.parametrize("width", [150, 45])
 def test_a_report_shows_the_papers_figures_beside_ours(width: int) -> None:
     about = two_lines(use="calibrates")
-    shown = io.StringIO()
     report = compare(about, Outcome(values(about, r0_A=1.05), {"speed": 2.0}, notes=("N",)))
-    report.show(Console(file=shown, width=width))
     for words in ("10  10.5  +5.0 %", "30  30  +0.0 % *", "speed: 2", "A passes B", "Note: N"):
-        assert words in shown.getvalue()
+        assert words in shown(report, width)
 
 
 def test_a_table_with_many_gaps_has_a_line_for_each_cell() -> None:
-    cells = tuple(Cell(f"r{i}", f"c{i}", 1, "x", "free", "here") for i in range(3))
-    about = Experiment("x", "X", "s", "s", "c", cells)
-    report = compare(about, Outcome({cell.key: 1.0 for cell in cells}))
-    shown = io.StringIO()
-    report.show(Console(file=shown, width=150))
-    assert "│ r2 │ c2 │ x    │ 1  1  +0.0 %" in shown.getvalue()
+    about = experiment(*(Cell(f"r{i}", f"c{i}", 1, "x", "free", "here") for i in range(3)))
+    report = compare(about, Outcome(values(about)))
+    assert "│ r2 │ c2 │ x    │ 1  1  +0.0 %" in shown(report)
     assert "| r2 | c2, times | 1, 1, +0.0 % |" in page.markdown([{**report.to_json(), "path": "p"}])
-
-
-@pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer(add_completion=False)
-    app.command("bench")(cli.bench)
-    return app
 
 
 @pytest.mark.parametrize(
@@ -185,24 +170,20 @@ def app() -> typer.Typer:
         (["paper.table2", "--simulate", "--teachers", "12"], "has no --teachers"),
     ],
 )
-def test_options_that_cannot_be_combined_are_refused(
-    app: typer.Typer, arguments: list[str], message: str
-) -> None:
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, UsageError)
+def test_options_that_cannot_be_combined_are_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        raise result.exception
+        run(EDL, "bench", *arguments)
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.2, 1)])
 def test_a_check_fails_when_a_cell_is_off(
-    app: typer.Typer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float, code: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float, code: int
 ) -> None:
     ours = {key: value * factor for key, value in values(table2.EXPERIMENT).items()}
     monkeypatch.setattr(table2, "simulate", lambda quick: Outcome(ours))
     file = tmp_path / "figures.json"
-    asked = ["paper.table2", "--simulate", "--check", "--json", str(file)]
-    assert CliRunner().invoke(app, asked).exit_code == code
+    asked = ("paper.table2", "--simulate", "--check", "--json", file)
+    assert run(EDL, "bench", *asked).exit_code == code
     written = json.loads(file.read_text())
     assert (written["name"], written["how"]) == ("table2", "simulated")
     assert "machine" not in written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +18,7 @@ from edl.benchmarks import (
     cli,
     codec,
     demo,
+    hostile,
     imports,
     labels,
     ledger,
@@ -32,9 +34,8 @@ from edl.benchmarks.distilling.pairs import Paired
 from edl.benchmarks.distilling.ways import WAYS, Outcome, Way
 from edl.benchmarks.lanes import REPLY_SHAPE
 from edl.benchmarks.pacing import changes, streams
-from edl.benchmarks.pacing.teachers import paced as pace
-from edl.benchmarks.pacing.teachers import start_teachers
-from edl.benchmarks.planning import paced
+from edl.benchmarks.pacing.teachers import paced, start_teachers
+from edl.benchmarks.planning import paced as planning
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, Report
 from edl.benchmarks.sharing.load import ask
@@ -211,6 +212,15 @@ def test_all_ways_give_the_same_labels_but_one_that_has_none(tmp_path: Path) -> 
 # --- of several processes
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_hostile_makes_each_attack_and_answers_the_good_client_meanwhile() -> None:
+    report = hostile.run(quick=True, seconds=3.0)
+    assert [row["phase"] for row in report.rows] == ["alone", "attacked"]
+    assert [row["failures"] for row in report.rows] == [0, 0]
+    exact = {goal.name: goal.value for goal in report.goals if goal.op == "=="}
+    assert exact == {"requests without an answer": 0, "kinds of attack that were not made": 0}
+
+
 def test_an_import_is_measured_in_a_fresh_interpreter(tmp_path: Path) -> None:
     light, heavy = (imports.measure((name,), tmp_path) for name in ("json:dumps", "grpc"))
     assert light.heavy == frozenset()
@@ -245,7 +255,7 @@ def test_reader_measures_readers_and_plain_sockets(lane: str, teachers: tuple[in
 
 def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
     with ExitStack() as ending:
-        addresses = [address for address, _ in start_teachers(ending, [pace(0.01)] * 2)]
+        addresses = [address for address, _ in start_teachers(ending, [paced(0.01)] * 2)]
         found = streams.share(addresses, teacher_s=0.01, step_s=0.005, window_s=0.02)
     assert found.possible_per_s == pytest.approx(1600)
     for part in (found.part, teacher.paced(batch_s=0.01, window_s=0.02)):
@@ -280,8 +290,8 @@ def test_demo_compares_the_turns_of_one_round() -> None:
 
 
 def test_plan_runs_two_students() -> None:
-    asked = paced.Configuration("two students", 0.01, (0.015,), students=2)
-    rates = paced.ran(asked, window_s=0.02)
+    asked = planning.Configuration("two students", 0.01, (0.015,), students=2)
+    rates = planning.ran(asked, window_s=0.02)
     assert len(rates) == MIN_ROUNDS
     assert statistics.median(rates) > 0
 
@@ -304,15 +314,9 @@ LONG = ("checkpoint", "coordinator", "demo", "elastic", "mesh", "plan", "student
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", [*LONG, "paper.table1"])
 def test_long_benchmarks(name: str) -> None:
-    report = cli.run(name, quick=True)
+    options = {"measure": True} if name.startswith("paper") else {}
+    report = cli.run(name, quick=True, **options)
     check_form(report, goals=len(report.goals))
     assert report.goals
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-def test_table_1_is_measured() -> None:
-    report = cli.run("paper.table1", quick=True, measure=True)
-    check_form(report, goals=len(report.goals))

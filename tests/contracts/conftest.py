@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,9 +12,6 @@ from redis import Redis
 
 from edl.coordinator import Registry
 from edl.coordinator.embedded import start_embedded
-from edl.coordinator.jobs import JobBoard
-from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.coordinator.jobs.redis_board import RedisBoard
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -23,7 +20,6 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 SHORT_S = 0.2
 #: Where no lease is to end, however slow the machine is.
 LONG_S = 30.0
-KINDS = ("memory", "valkey")
 Kept = TypeVar("Kept")
 
 
@@ -38,33 +34,8 @@ class Holds(Generic[Kept]):
 
 
 Registries = Holds[Registry]
-Boards = Holds[JobBoard]
-
-
-@contextmanager
-def held(
-    kind: str, redis: Redis, url: str, in_memory: Callable[..., Any], in_redis: Callable[..., Any]
-) -> Iterator[Holds[Any]]:
-    """Yield an empty store of one of `KINDS`: `in_memory(clock=)`, `in_redis(url, timeout_s=)`."""
-    if kind == "memory":
-        now = [1_700_000_000.0]
-
-        def move(seconds: float) -> None:
-            now[0] += seconds
-
-        inside = in_memory(clock=lambda: now[0])
-        yield Holds(inside, inside, move, lambda: inside.clear())
-        return
-    with (
-        closing(in_redis(url, timeout_s=DEADLINE_S)) as one,
-        closing(in_redis(url, timeout_s=DEADLINE_S)) as another,
-    ):
-
-        def wait(seconds: float) -> None:
-            until = one.time_ms() + seconds * 1000
-            wait_until(lambda: one.time_ms() > until)
-
-        yield Holds(one, another, wait, redis.flushall)
+#: Makes an empty store of `in_memory(clock=)` or of `in_redis(url, timeout_s=)`.
+Hold = Callable[[Callable[..., Any], Callable[..., Any]], Holds[Any]]
 
 
 @pytest.fixture(scope="session")
@@ -84,19 +55,31 @@ def redis(private_valkey_url: str) -> Iterator[Redis]:
         yield client
 
 
-@pytest.fixture(params=KINDS)
-def registries(
-    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str
-) -> Iterator[Registries]:
-    with held(
-        request.param, redis, private_valkey_url, MemoryRegistry, RedisRegistry
-    ) as registries:
-        yield registries
+@pytest.fixture(params=["memory", "valkey"])
+def hold(request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str) -> Iterator[Hold]:
+    now = [1_700_000_000.0]
+    stores = ExitStack()
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    def hold(in_memory: Callable[..., Any], in_redis: Callable[..., Any]) -> Holds[Any]:
+        if request.param == "memory":
+            inside = in_memory(clock=lambda: now[0])
+            return Holds(inside, inside, move, lambda: inside.clear())
+        made = [in_redis(private_valkey_url, timeout_s=DEADLINE_S) for _ in range(2)]
+        one, another = (stores.enter_context(closing(each)) for each in made)
+
+        def wait(seconds: float) -> None:
+            until = one.time_ms() + seconds * 1000
+            wait_until(lambda: one.time_ms() > until)
+
+        return Holds(one, another, wait, redis.flushall)
+
+    with stores:
+        yield hold
 
 
-@pytest.fixture(params=KINDS)
-def boards(
-    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str
-) -> Iterator[Boards]:
-    with held(request.param, redis, private_valkey_url, MemoryBoard, RedisBoard) as boards:
-        yield boards
+@pytest.fixture
+def registries(hold: Hold) -> Registries:
+    return hold(MemoryRegistry, RedisRegistry)

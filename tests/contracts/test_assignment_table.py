@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -28,12 +27,11 @@ def lead(registries: Registries, token: str, ttl_s: float = LONG_S) -> str:
     return registries.one.lead("s", token, ttl_s).leader
 
 
+Epoch = tuple[int, int]
+
+
 def write(
-    registry: Registry,
-    token: str,
-    expected: tuple[int, int],
-    epoch: tuple[int, int],
-    rows: Mapping[str, Row | None],
+    registry: Registry, token: str, expected: Epoch, epoch: Epoch, rows: Mapping[str, Row | None]
 ) -> bool:
     return registry.write("s", token, expected, epoch, rows)
 
@@ -53,20 +51,6 @@ def test_one_leads_until_it_stops_prolonging_or_resigns(registries: Registries) 
     assert registries.one.resign("s", "b#1")
     assert not registries.one.resign("s", "b#1")
     assert lead(registries, "a#1") == "a#1"
-
-
-def test_of_many_contenders_one_wins(registries: Registries) -> None:
-    answers: list[str] = []
-    threads = [
-        threading.Thread(target=lambda n=n: answers.append(lead(registries, f"m#{n}")))
-        for n in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(answers)) == 1
-    assert len(answers) == 8
 
 
 def test_leadership_and_rows_are_read_as_they_were_written(registries: Registries) -> None:
@@ -94,10 +78,8 @@ def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
     registries.pass_s(SHORT_S + 0.01)  # a is stopped between computing and writing
     assert lead(registries, "b#1") == "b#1"
     before = registry.table("s")
-    late = registry.write(
-        "s", "a#1", (5, 1), (5, 2), {"j/0": None}, [LogEntry("lost", "t", "")], {"t1": 1}
-    )
-    assert not late
+    lost = [LogEntry("lost", "t", "")]
+    assert not registry.write("s", "a#1", (5, 1), (5, 2), {"j/0": None}, lost, {"t1": 1})
     assert registry.table("s") == before
     assert registry.events("s") == []
     assert registry.admitted("s") == {}
@@ -152,7 +134,7 @@ def test_the_log_is_in_order_and_goes_on_after_an_id(registry: Registry) -> None
     assert registry.write("s", "a#1", (0, 0), (0, 0), {}, [LogEntry("left", "t1", "")])
     log = registry.events("s")
     assert [e.kind for e in log] == ["assigned", "lost", "left"]
-    assert (log[0].text, log[0].before, log[0].after) == (first.text, ("t0",), ("t0", "t1"))
+    assert replace(log[0], id="", time_ms=0) == first
     assert abs(log[0].time_ms - registry.time_ms()) < 60_000
     assert len({e.id for e in log}) == 3
     assert registry.events("s", after=log[0].id) == log[1:]
@@ -177,22 +159,11 @@ def test_an_operator_or_the_leader_changes_the_plan(registry: Registry) -> None:
     assert registry.events("s") == []
     assert registry.move_plan("s", "a#1", (7, 1), Plan("c2", version=1), entry)
     plan = registry.plan("s")
-    assert (plan.content_id, plan.next_content_id, plan.version) == ("c2", "", 2)
+    assert replace(plan, since_ms=0) == Plan("c2", version=2)
     for each in (before, plan):
         assert abs(each.since_ms - registry.time_ms()) < 60_000
     (logged,) = registry.events("s")
-    assert (logged.kind, logged.subject, logged.text) == (entry.kind, entry.subject, entry.text)
-    assert (logged.before, logged.after) == ((), ())
-
-
-def test_services_do_not_share_a_leader_or_a_table(registries: Registries) -> None:
-    registry = registries.one
-    registry.lead("a", "m#1", LONG_S)
-    assert registry.lead("b", "m#2", LONG_S).leader == "m#2"
-    assert registry.write("a", "m#1", (0, 0), (1, 1), {"j/0": ROW})
-    assert registry.table("b").rows == {}
-    with pytest.raises(UsageError):
-        registry.lead("a b", "m#1", LONG_S)
+    assert replace(logged, id="", time_ms=0) == entry
 
 
 def test_a_whole_mesh_fits_in_one_write(registry: Registry) -> None:

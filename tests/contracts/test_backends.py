@@ -94,9 +94,7 @@ def test_it_says_what_it_takes_gives_and_is(subject: Subject, backend: Backend) 
     assert ModelSpec.from_json(spec.to_json()) == spec
 
 
-def test_what_lies_in_files_has_the_content_of_the_files(
-    subject: Subject, backend: Backend, folder: Path
-) -> None:
+def test_content_is_that_of_the_files(subject: Subject, backend: Backend, folder: Path) -> None:
     """So that a model can be known before anything opens it."""
     if any(entry.suffix in (".onnx", ".json", ".pt", ".pt2") for entry in folder.iterdir()):
         assert content_of(str(folder)) == backend.spec.content_id
@@ -111,9 +109,7 @@ def test_all_warm_up_and_give_the_same_labels(backend: Backend, images: Array) -
         np.testing.assert_allclose(answer[tensor.name], array, atol=1e-4, rtol=0)
 
 
-def test_another_opening_is_the_same_model(
-    subject: Subject, folder: Path, backend: Backend
-) -> None:
+def test_opened_again_it_is_the_same(subject: Subject, folder: Path, backend: Backend) -> None:
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     model = subject.model(folder)
@@ -153,9 +149,7 @@ def test_values_that_do_not_fit_are_an_error_of_ours(backend: Backend) -> None:
     assert backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})  # and it goes on
 
 
-def test_threads_are_a_part_of_the_numerics_and_devices_have_to_be_there(
-    subject: Subject, folder: Path
-) -> None:
+def test_threads_count_for_numerics_and_devices_must_exist(subject: Subject, folder: Path) -> None:
     one, two = subject.open(folder), subject.open(folder, threads=2)
     assert one.spec.numerics_id != two.spec.numerics_id
     for device in ("tpu", "cpu:1", "gpu:x", "gpu:0"):
@@ -181,9 +175,7 @@ def test_a_lower_precision_is_labelled_and_near_or_refused(
 
 
 @pytest.mark.timeout(300)  # two processes import a framework
-def test_two_processes_of_one_numerics_id_agree_bit_for_bit(
-    subject: Subject, folder: Path, images: Array
-) -> None:
+def test_two_processes_agree_bit_for_bit(subject: Subject, folder: Path, images: Array) -> None:
     settings = {**subject.settings, "inputs": tuple(subject.settings.get("inputs", ()))}
     config = PredictorConfig(str(subject.model(folder)), **settings)
     answers = []

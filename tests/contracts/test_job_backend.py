@@ -11,21 +11,15 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from typer.testing import CliRunner
 
 from edl.coordinator.queue import Progress
 from edl.coordinator.queue.redis_board import RedisQueue
 from edl.errors import UnavailableError, UsageError
 from edl.mesh.jobs.backend import Where
 from edl.mesh.jobs.cli import app
-from edl.mesh.kubernetes.resources import (
-    DISTILL_JOB,
-    EVENT,
-    POD,
-    labels_of,
-    owner_reference,
-    rfc3339,
-)
+from edl.mesh.kubernetes import resources
+from edl.mesh.kubernetes.resources import DISTILL_JOB, rfc3339
+from edl.tests.cli_output import run
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.waiting import DEADLINE_S
 
@@ -68,46 +62,46 @@ class OnCluster:
 
     def becomes(self, name: str, progress: Progress) -> None:
         job = self.client.get(DISTILL_JOB, name)
-        status: dict[str, Any] = {
-            "state": progress.state,
-            "reason": progress.reason,
-            "nodes": progress.running,
-            "target": progress.target,
-            "failures": progress.failures,
-            "startedAt": rfc3339(progress.first_ms / 1000) if progress.first_ms else None,
-            "endedAt": rfc3339(progress.ended_ms / 1000) if progress.ended_ms else None,
-            "observedGeneration": job["metadata"]["generation"],
-        }
-        self.client.patch(DISTILL_JOB, name, {"status": status}, subresource="status")
+        self.cluster.patch_status(
+            DISTILL_JOB,
+            name,
+            state=progress.state,
+            reason=progress.reason,
+            nodes=progress.running,
+            target=progress.target,
+            failures=progress.failures,
+            startedAt=rfc3339(progress.first_ms / 1000) if progress.first_ms else None,
+            endedAt=rfc3339(progress.ended_ms / 1000) if progress.ended_ms else None,
+            observedGeneration=job["metadata"]["generation"],
+        )
 
     def prints(self, name: str, node: int, *lines: str) -> None:
         pod, job = f"{name}-{node}", self.client.get(DISTILL_JOB, name)
         logs = self.cluster.server.store.logs
         key = (self.cluster.namespace, pod)
         if key not in logs:
-            labels = labels_of("student", job=name, node=str(node))
-            meta = {"name": pod, "labels": labels, "ownerReferences": [owner_reference(job)]}
+            labels = resources.labels_of("student", job=name, node=str(node))
+            owners = [resources.owner_reference(job)]
+            meta = {"name": pod, "labels": labels, "ownerReferences": owners}
             spec = {"containers": [{"name": "node", "image": "x"}]}
-            self.client.create(POD, {"metadata": meta, "spec": spec})
+            self.client.create(resources.POD, {"metadata": meta, "spec": spec})
             self.cluster.say(pod, "Running")
         for line in lines:
             self._printed += 1
-            text = f"{logs.get(key, '')}{rfc3339(1.8e9 + self._printed / 1000)} {line}\n"
-            logs[key] = text
+            logs[key] = f"{logs.get(key, '')}{rfc3339(1.8e9 + self._printed / 1000)} {line}\n"
 
     def happens(self, name: str, what: str) -> None:
-        job = self.client.get(DISTILL_JOB, name)
-        meta = job["metadata"]
-        about = {"kind": "DistillJob", "name": name, "uid": meta["uid"]}
+        meta = self.client.get(DISTILL_JOB, name)["metadata"]
+        about = {key: meta[key] for key in ("name", "uid", "namespace")}
         reason, _, message = what.partition(": ")
         event = {
             "metadata": {"name": f"{name}.{len(what)}"},
-            "involvedObject": {**about, "namespace": meta["namespace"]},
+            "involvedObject": {"kind": "DistillJob", **about},
             "reason": reason,
             "message": message,
             "lastTimestamp": "2026-01-01T00:00:00Z",
         }
-        self.client.create(EVENT, event)
+        self.client.create(resources.EVENT, event)
 
 
 Stage = Fleet | OnCluster
@@ -131,8 +125,7 @@ class Said:
         self._options, self._folder = stage.options, folder
 
     def __call__(self, command: str, *words: object) -> str:
-        argv = [command, *map(str, words), *self._options]
-        result = CliRunner().invoke(app, argv, catch_exceptions=False)
+        result = run(app, command, *words, *self._options)
         assert result.exit_code == 0, result.output
         return result.output
 
@@ -248,7 +241,7 @@ def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
     assert {"at_ms", "kind", "job", "what"} == last.keys()
 
 
-def test_following_goes_on_until_the_job_ends(
+def test_logs_follow_until_the_end(
     stage: Stage, edl: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("following", "kubernetes.backend"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from redis import Redis
@@ -12,29 +12,24 @@ from edl.coordinator.queue.board import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_
 from edl.coordinator.queue.memory_board import MemoryQueue
 from edl.coordinator.queue.redis_board import RedisQueue
 from edl.errors import RegistryUnavailable, UsageError
-from edl.tests.contracts.conftest import KINDS, LONG_S, SHORT_S, Holds, held
+from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.waiting import DEADLINE_S
 
 Queues = Holds[QueueBoard]
 
 
-@pytest.fixture(params=KINDS)
-def queues(
-    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str
-) -> Iterator[Queues]:
-    with held(request.param, redis, private_valkey_url, MemoryQueue, RedisQueue) as queues:
-        yield queues
+@pytest.fixture
+def queues(hold: Hold) -> Queues:
+    return hold(MemoryQueue, RedisQueue)
 
 
 def test_jobs_stand_in_the_order_of_their_submission(queues: Queues) -> None:
-    numbers = [queues.one.submit(name, {"n": name}) for name in ("b", "a", "c")]
+    numbers = [queues.one.submit(name, {"n": name}) for name in "bac"]
     assert numbers == [1, 2, 3]
     jobs = queues.another.jobs()
-    assert [(job.name, job.number, job.spec) for job in jobs] == [
-        ("b", 1, {"n": "b"}), ("a", 2, {"n": "a"}), ("c", 3, {"n": "c"}),
-    ]  # fmt: skip
-    assert {job.progress.state for job in jobs} == {"creating"}
-    assert {job.wish for job in jobs} == {Wish()}
+    assert [job.name for job in jobs] == [job.spec["n"] for job in jobs] == ["b", "a", "c"]
+    assert [job.number for job in jobs] == numbers
+    assert all((job.progress.state, job.wish) == ("creating", Wish()) for job in jobs)
     assert 0 <= queues.one.time_ms() - jobs[0].submitted_ms < 5000
 
 
@@ -96,30 +91,25 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues
     assert queues.another.jobs()[0].progress == progress
 
 
-def test_pending_time_ends_with_the_first_nodes_or_the_job() -> None:
-    for progress, pending_s in (
-        (Progress(), 4.0),
-        (Progress("running", first_ms=2500), 1.5),
-        (Progress("stopped", ended_ms=3500), 2.5),
-    ):
-        job = QueuedJob("a", 1, {}, submitted_ms=1000, progress=progress)
-        assert job.pending_s(5000) == pending_s
+@pytest.mark.parametrize(
+    ("progress", "pending_s"),
+    [(Progress(), 4), (Progress("running", first_ms=2), 1), (Progress("stopped", ended_ms=3), 2)],
+)
+def test_pending_ends_with_the_first_nodes_or_the_job(progress: Progress, pending_s: float) -> None:
+    job = QueuedJob("a", 1, {}, submitted_ms=1, progress=progress)
+    assert job.pending_s(5) * 1000 == pending_s
 
 
 def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:
     queues.one.take("r", {}, 600.0)
-    first = queues.one.submit("goes-on", {})
-    assert first == 1
+    queues.one.submit("goes-on", {})
     for n in range(ENDED_KEPT + 3):
         number = queues.one.submit(f"j{n}", {}) or 0
         assert queues.one.tell("r", f"j{n}", number, Progress("succeeded"))
     assert queues.one.log("r", "j3", ["still there"])
     queues.one.submit("last", {})
     names = [job.name for job in queues.one.jobs()]
-    assert names[0] == "goes-on"
-    assert names[1] == "j3"
-    assert names[-1] == "last"
-    assert len(names) == ENDED_KEPT + 2
+    assert (names[:2], names[-1], len(names)) == (["goes-on", "j3"], "last", ENDED_KEPT + 2)
     assert len(queues.one.lines("j3")) == 1
 
 
@@ -127,11 +117,10 @@ def test_a_reservation_lives_as_long_as_it_is_prolonged(queues: Queues) -> None:
     first = queues.one.reserve("web", 1, 20.0)  # a wait may last longer than asked
     second = queues.another.reserve("api", 2, LONG_S)
     assert second > first
-    found = queues.another.reservations()
-    assert [(one.name, one.slots, one.number) for one in found] == [
-        ("web", 1, first), ("api", 2, second),
-    ]  # fmt: skip
-    assert 0 < found[0].expires_in_s <= 20.0
+    web, api = queues.another.reservations()
+    assert (web.name, web.slots, web.number) == ("web", 1, first)
+    assert (api.name, api.slots, api.number) == ("api", 2, second)
+    assert 0 < web.expires_in_s <= 20.0
     assert queues.one.reserve("web", 3, LONG_S) == first
     prolonged = queues.one.reservations()
     assert [one.slots for one in prolonged] == [3, 2]
@@ -195,31 +184,30 @@ def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str)
 
 
 def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: str) -> None:
-    queue = RedisQueue(private_valkey_url, timeout_s=DEADLINE_S)
-    assert queue.submit("a", {"n": 1}) == 1
-    redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
-    redis.hset("edl:{queue:main}:progress", "a", '0 {"state":"odd","target":"2","slots":["x",1]}')
-    redis.hset("edl:{queue:main}:reserved", "web", "many")
-    (job,) = queue.jobs()
-    assert (job.name, job.progress) == ("a", Progress(slots=(1,)))
-    assert queue.reservations() == []
-    queue.close()
+    with closing(RedisQueue(private_valkey_url, timeout_s=DEADLINE_S)) as queue:
+        assert queue.submit("a", {"n": 1}) == 1
+        redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
+        odd = '{"state":"odd","target":"2","slots":["x",1]}'
+        redis.hset("edl:{queue:main}:progress", "a", f"0 {odd}")
+        redis.hset("edl:{queue:main}:reserved", "web", "many")
+        (job,) = queue.jobs()
+        assert (job.name, job.progress) == ("a", Progress(slots=(1,)))
+        assert queue.reservations() == []
 
 
 def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str) -> None:
-    queue = RedisQueue(private_valkey_url, "other", timeout_s=DEADLINE_S)
-    number = queue.submit("a", {}) or 0
-    assert queue.take("r", {}, LONG_S)
-    assert queue.wish("a", Wish(nodes=1))
-    assert queue.tell("r", "a", number, Progress("running"))
-    assert queue.log("r", "a", ["x"])
-    queue.note({})
-    queue.reserve("web", 1, 1.0)
-    found = set(redis.keys("*"))
-    names = ("specs", "wishes", "progress", "runner", "reserved", "events", "log:a")
-    assert found == {f"edl:{{queue:other}}:{name}" for name in names}
-    assert all(0 < redis.pttl(key) <= KEEP_S * 1000 for key in found)
-    queue.close()
+    with closing(RedisQueue(private_valkey_url, "other", timeout_s=DEADLINE_S)) as queue:
+        number = queue.submit("a", {}) or 0
+        assert queue.take("r", {}, LONG_S)
+        assert queue.wish("a", Wish(nodes=1))
+        assert queue.tell("r", "a", number, Progress("running"))
+        assert queue.log("r", "a", ["x"])
+        queue.note({})
+        queue.reserve("web", 1, 1.0)
+        found = set(redis.keys("*"))
+        names = ("specs", "wishes", "progress", "runner", "reserved", "events", "log:a")
+        assert found == {f"edl:{{queue:other}}:{name}" for name in names}
+        assert all(0 < redis.pttl(key) <= KEEP_S * 1000 for key in found)
 
 
 def test_a_queue_is_opened_by_its_url() -> None:

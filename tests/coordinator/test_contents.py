@@ -8,17 +8,7 @@ from edl.coordinator.manager.admission import Verdict
 from edl.coordinator.registry import Plan
 from edl.scheduler.admission import LOST_S
 
-from .world import (
-    GRACE_S,
-    LEADER_TTL_S,
-    SERVICE,
-    STEP_S,
-    TTL_S,
-    FakeManager,
-    FakeProber,
-    Student,
-    World,
-)
+from .world import GRACE_S, LEADER_TTL_S, SERVICE, STEP_S, TTL_S, FakeProber, Student, World
 
 OLD, NEW = "old", "new"
 
@@ -26,8 +16,7 @@ OLD, NEW = "old", "new"
 def upgraded() -> tuple[World, Student]:
     """Three old teachers, a new one, and the student on the new content: the upgrade is done."""
     world = World()
-    for name in ("a", "b", "c"):
-        world.teacher(name, content_id=OLD)
+    world.teacher("a", "b", "c", content_id=OLD)
     student = world.student("j/0", want=1, data_epoch=1)
     world.run(GRACE_S + 1)
     student.fields["content_id"] = OLD
@@ -43,9 +32,8 @@ def upgraded() -> tuple[World, Student]:
 
 def order(world: World, old: str, new: str, at: str) -> None:
     """Ask for an upgrade, as an operator does."""
-    assert world.registry.set_plan(
-        SERVICE, Plan(old, new, at), world.registry.plan(SERVICE).version
-    )
+    version = world.registry.plan(SERVICE).version
+    assert world.registry.set_plan(SERVICE, Plan(old, new, at), version)
 
 
 def plan(world: World) -> tuple[str, str]:
@@ -53,17 +41,16 @@ def plan(world: World) -> tuple[str, str]:
     return found.content_id, found.next_content_id
 
 
+def behind(world: World) -> None:
+    """A fail-over to a server that has everything, with a clock that is an hour behind."""
+    world.registry.restart()
+    world.behind_s = 3600.0
+
+
 def contents(student: Student) -> tuple[str, str]:
     """What it is labelled with, and what it is told to expect."""
     told = student.stream.assignments[-1]
     return told.content_id, told.next_content_id
-
-
-def replaced(world: World) -> FakeManager:
-    """Another manager instead of those that there are."""
-    for manager in world.managers:
-        world.kill(manager)
-    return world.start_manager("n:1")
 
 
 @pytest.mark.parametrize("clock", ["right", "behind"])
@@ -83,7 +70,8 @@ def test_an_emptied_registry_does_not_undo_an_upgrade(clock: str) -> None:
 def test_an_emptied_registry_and_new_managers_go_by_what_students_are_on() -> None:
     world, student = upgraded()
     world.registry.clear()
-    manager = replaced(world)
+    world.kill(*world.managers)
+    manager = world.start_manager("n:1")
     world.run(1)  # teachers come first
     student.subscribe(manager)
     told: set[tuple[str, str]] = set()
@@ -132,8 +120,7 @@ def test_without_students_the_content_of_most_teachers_is_declared_when_all_are_
     world = World()
     world.teacher("new", content_id=NEW)
     world.run(GRACE_S / 2)
-    for name in ("a", "b"):
-        world.teacher(name, content_id=OLD)
+    world.teacher("a", "b", content_id=OLD)
     world.run(GRACE_S, until=lambda: plan(world) == (OLD, ""))
     assert world.log("upgrade")[-1].text == f"declared: 2 of 3 teachers serve {OLD}"
 
@@ -171,12 +158,6 @@ def test_what_an_operator_orders_of_an_emptied_registry_or_a_stale_clock_counts(
     world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
 
 
-def behind(world: World) -> None:
-    """A fail-over to a server that has everything, with a clock that is an hour behind."""
-    world.registry.restart()
-    world.behind_s = 3600.0
-
-
 OK = Verdict(ok=True)
 NO = Verdict(ok=False, retry=True, why="another instance answers")
 NEVER = Verdict(ok=False, retry=False, why="no such protocol")
@@ -198,7 +179,7 @@ def test_students_hear_of_a_teacher_when_it_is_admitted() -> None:
     world.run(90, until=lambda: student.stream.teachers == ["a"])
     assert world.registry.admitted(SERVICE) == {"a": 1}
     prober.answer = NO
-    world.teacher("a", 2, address="evil:1")
+    world.teacher("a", incarnation=2, address="evil:1")
     world.run(1, until=lambda: student.stream.teachers == [])
     world.run(2 * TTL_S)
     assert student.stream.teachers == [], "an impostor under an admitted name"
@@ -208,37 +189,26 @@ def test_a_new_leader_does_not_probe_admitted_teachers() -> None:
     prober = FakeProber(OK)
     world = World(managers=2, prober=prober)
     world.teacher("a")
-    at = 1 - world.managers.index(_leading(world))
-    student = world.student("j/0", at=at, want=1)
+    world.run(1, until=lambda: bool(world.leading))
+    (leader,) = world.leading
+    student = world.student("j/0", at=1 - world.managers.index(leader), want=1)
     world.run(2, until=lambda: student.stream.teachers == ["a"])
-    world.kill(_leading(world))
+    world.kill(leader)
     world.teacher("b")
     world.run(LEADER_TTL_S + 1, until=lambda: "b" in world.registry.admitted(SERVICE))
     assert [name for name, _ in prober.asked] == ["a", "b"]
 
 
-def _leading(world: World) -> FakeManager:
-    world.run(1, until=lambda: bool(world.leading))
-    return world.leading[0]
-
-
-def forgotten() -> tuple[World, FakeProber, Student]:
-    """Two admitted teachers and their student; then the registry loses who was admitted."""
+@pytest.mark.parametrize("no", [NO, NEVER])
+def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails(no: Verdict) -> None:
     prober = FakeProber(OK)
     world = World(prober=prober)
-    for name in ("a", "b"):
-        world.teacher(name)
+    world.teacher("a", "b")
     student = world.student("j/0", want=2)
     world.run(GRACE_S, until=lambda: student.stream.teachers == ["a", "b"])
     world.run(GRACE_S)
     prober.answer = None
     world.registry.clear()
-    return world, prober, student
-
-
-@pytest.mark.parametrize("no", [NO, NEVER])
-def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails(no: Verdict) -> None:
-    world, prober, student = forgotten()
     world.run(2 * TTL_S)
     assert student.stream.teachers == ["a", "b"]
     waiting = dict(prober.asked[-2:])

@@ -14,8 +14,7 @@ from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World
 @pytest.fixture
 def world() -> World:
     world = World(managers=2)
-    for name in ("a", "b"):
-        world.teacher(name, slots="4")
+    world.teacher("a", "b", slots="4")
     return world
 
 
@@ -29,7 +28,7 @@ def test_a_change_of_a_teacher_that_matters_is_told_once_and_no_other(world: Wor
     world.registry.beat("teachers", SERVICE, "a", TTL_S, incarnation=1, facts={"slots": "8"})
     world.run(1, until=lambda: len(student.stream.assignments) > count)
     assert {t.teacher_id: t.slots for t in student.stream.assignments[-1].teachers}["a"] == 8
-    world.teacher("a", 2)  # started anew
+    world.teacher("a", incarnation=2)  # started anew
     world.run(1, until=lambda: student.stream.assignments[-1].teachers[0].incarnation == 2)
     assert "a" not in student.stream.assignments[-1].lost
 
@@ -115,13 +114,11 @@ def test_students_wait_for_a_registry_that_is_away_and_are_let_in_afterwards(wor
     world.run(2, until=lambda: student.stream.teachers == ["a", "b"])
 
 
-def test_a_teacher_that_moved_while_its_manager_was_cut_off_for_a_minute_is_told(
-    world: World,
-) -> None:
+def test_a_move_while_the_manager_was_cut_off_is_told(world: World) -> None:
     student, manager = world.student("j/0"), world.managers[0]
     world.run(GRACE_S + 1)
     manager.alive = False  # the registry answers all others, and stays the same
-    world.teacher("a", 2, slots="4", address="elsewhere:1")
+    world.teacher("a", incarnation=2, slots="4", address="elsewhere:1")
     world.run(61)
     for number in range(40):  # so many that the registry forgets what is older than a minute
         world.registry.register("teachers", SERVICE, f"brief{number}", {"incarnation": "1"}, TTL_S)

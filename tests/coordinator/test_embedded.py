@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -37,25 +38,21 @@ def test_a_port_in_use_is_named_or_replaced(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_kept_one_comes_back_on_its_port() -> None:
     keeper, url = keep_embedded()
-    registry = connect(url)
-    try:
-        first = keeper.process
-        assert first is not None
+    first = keeper.process
+    assert first is not None
+
+    def back() -> bool:
+        with suppress(RegistryUnavailable):
+            return keeper.process is not first and registry.time_ms() > 0
+        return False
+
+    with closing(connect(url)) as registry, ExitStack() as undo:
+        undo.callback(keeper.stop)
         first.kill()
-
-        def back() -> bool:
-            try:
-                return keeper.process is not first and registry.time_ms() > 0
-            except RegistryUnavailable:
-                return False
-
         wait_until(back)
-    finally:
-        registry.close()
-        keeper.stop()
 
 
-def test_a_server_on_path_is_used_and_without_any_it_says_what_to_install(
+def test_a_server_on_path_is_used_or_one_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "redis-server"
@@ -71,18 +68,16 @@ def test_a_server_on_path_is_used_and_without_any_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("host", "bind", "protected"),
     [
-        ("127.0.0.1", ("127.0.0.1",), "yes"),
-        ("0.0.0.0", ("0.0.0.0",), "no"),
-        ("10.1.2.3", ("10.1.2.3", "127.0.0.1"), "no"),
-        ("[::1]", ("::1", "127.0.0.1"), "no"),
+        ("127.0.0.1", "127.0.0.1", "yes"),
+        ("0.0.0.0", "0.0.0.0", "no"),
+        ("10.1.2.3", "10.1.2.3 127.0.0.1", "no"),
+        ("[::1]", "::1 127.0.0.1", "no"),
     ],
 )
-def test_it_listens_where_it_is_told(host: str, bind: tuple[str, ...], protected: str) -> None:
-    argv = server_command(7, host).argv
-    start = argv.index("--bind") + 1
-    assert argv[start : start + len(bind)] == bind
-    assert argv[start + len(bind)].startswith("--")
-    assert argv[argv.index("--protected-mode") + 1] == protected
+def test_it_listens_where_it_is_told(host: str, bind: str, protected: str) -> None:
+    line = " ".join(server_command(7, host).argv)
+    assert f"--bind {bind} --" in line
+    assert f"--protected-mode {protected}" in line
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost"])

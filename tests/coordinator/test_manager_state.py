@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,103 +16,21 @@ from edl.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.tests.waiting import wait_until
 
 TTL_S, LEADER_TTL_S = 6.0, 2.0
-
-
-class Clock:
-    """Moved by the test."""
-
-    now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def registry(clock: Clock) -> MemoryRegistry:
-    return MemoryRegistry(clock=clock)
-
-
-def stand(registry: MemoryRegistry, clock: Clock) -> Election:
-    return Election(registry, "m:1", LEADER_TTL_S, TTL_S, clock)
-
-
-def test_a_service_is_led_on_after_its_last_member_until_all_is_said(
-    registry: MemoryRegistry, clock: Clock
-) -> None:
-    election = stand(registry, clock)
-    registry.register("teachers", "s", "t", {"incarnation": "1"}, TTL_S)
-    election.renew()
-    assert election.led() == ["s"]
-    registry.leave("teachers", "s", "t", 1)  # whoever leads has not read that yet
-    for _ in range(4):
-        clock.now += 0.5
-        election.renew()
-        assert election.led() == ["s"]
-    assert election.stands("s")
-    clock.now += 2 * TTL_S
-    election.renew()
-    assert election.led() == []
-    assert not election.stands("s")
-    assert registry.lead("s", "another#1", LEADER_TTL_S).leader == "another#1"
-
-
-def test_a_mistake_of_ours_does_not_end_the_election(
-    registry: MemoryRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    election = stand(registry, clock)
-    registry.register("teachers", "s", "t", {"incarnation": "1"}, TTL_S)
-    asked: list[str] = []
-
-    def fails() -> list[str]:
-        asked.append("")
-        if len(asked) == 1:
-            election.stand_for("s")  # so that it looks again at once
-            raise ValueError("ours")
-        return ["s"]
-
-    monkeypatch.setattr(registry, "services", fails)
-    election.start()
-    wait_until(lambda: election.led() == ["s"])
-    election.stop()
-
-
-def test_a_stop_does_not_wait_for_each_lease_while_the_registry_hangs(
-    registry: MemoryRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    election = stand(registry, clock)
-    for service in ("a", "b", "c"):
-        registry.register("teachers", service, "t", {"incarnation": "1"}, TTL_S)
-    election.renew()
-    tried: list[str] = []
-
-    def hang(service: str, token: str) -> NoReturn:
-        tried.append(service)
-        raise RegistryUnavailable("it hangs")
-
-    monkeypatch.setattr(registry, "resign", hang)
-    election.stop()
-    assert len(tried) == 1
-
-
 LEASE_S = 30.0
 
 
 class Mesh:
-    """A registry that somebody has filled."""
+    """A registry that somebody has filled, who stands for its services, and their time."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
         self.registry = MemoryRegistry(clock=lambda: self.now)
         self.overview = Overview(self.registry, lambda _: "m:1", clock=lambda: self.now)
+        self.election = Election(self.registry, "m:1", LEADER_TTL_S, TTL_S, lambda: self.now)
 
-    def teacher(self, name: str, **facts: str) -> None:
+    def teacher(self, name: str, service: str = "s", **facts: str) -> None:
         facts = {"incarnation": "1", "state": "serving", "content_id": "c1", **facts}
-        self.registry.register("teachers", "s", name, facts, LEASE_S)
+        self.registry.register("teachers", service, name, facts, LEASE_S)
 
     def student(self, name: str, **facts: str) -> None:
         facts = {"incarnation": "1", "state": "steady", "want": "2", **facts}
@@ -121,6 +39,53 @@ class Mesh:
     def write(self, rows: dict[str, Row], *log: LogEntry, **admitted: int) -> None:
         self.registry.lead("s", "me", 2.0)
         assert self.registry.write("s", "me", (0, 0), (7, 1), rows, log, admitted)
+
+
+def test_a_service_is_led_on_after_its_last_member() -> None:
+    mesh = Mesh()
+    election = mesh.election
+    mesh.teacher("t")
+    election.renew()
+    assert election.led() == ["s"]
+    mesh.registry.leave("teachers", "s", "t", 1)  # whoever leads has not read that yet
+    for _ in range(4):
+        mesh.now += 0.5
+        election.renew()
+        assert election.led() == ["s"]
+    assert election.stands("s")
+    mesh.now += 2 * TTL_S
+    election.renew()
+    assert election.led() == []
+    assert not election.stands("s")
+    assert mesh.registry.lead("s", "another#1", LEADER_TTL_S).leader == "another#1"
+
+
+def test_an_error_does_not_end_the_election(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = Mesh()
+    mesh.teacher("t")
+
+    def fails_once() -> list[str]:
+        monkeypatch.undo()
+        mesh.election.stand_for("s")  # so that it looks again at once
+        raise ValueError("ours")
+
+    monkeypatch.setattr(mesh.registry, "services", fails_once)
+    mesh.election.start()
+    wait_until(lambda: mesh.election.led() == ["s"])
+    mesh.election.stop()
+
+
+def test_a_stop_while_the_registry_hangs_waits_for_one_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mesh = Mesh()
+    for service in ("a", "b", "c"):
+        mesh.teacher("t", service)
+    mesh.election.renew()
+    hang = Mock(side_effect=RegistryUnavailable("it hangs"))
+    monkeypatch.setattr(mesh.registry, "resign", hang)
+    mesh.election.stop()
+    assert hang.call_count == 1
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from edl.coordinator.manager.views import DeskView, LeaderView, ManagerView, ServiceView
 from edl.coordinator.metrics import CoordinatorMetrics
@@ -33,21 +35,19 @@ DESK = DeskView(
     samples_per_second=120.5, starved_s=1.5, blocked_s=2.5, source_wait_s=3.5, pushed=7,
     look_s=0.002,
 )  # fmt: skip
-VIEW = ManagerView(
-    "head:7500",
-    True,
-    (ServiceView("resnet", "head:7500", LEADER, DESK), ServiceView("bert", "other:7500")),
-)
+SERVICES = (ServiceView("resnet", "head:7500", LEADER, DESK), ServiceView("bert", "other:7500"))
+VIEW = ManagerView("head:7500", True, SERVICES)
 
 
-def samples(metrics: CoordinatorMetrics) -> dict[str, float]:
-    text = generate_latest(metrics.registry).decode()
+def samples(text: str) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(text):
+        yield from (one for one in family.samples if not one.name.endswith("_created"))
+
+
+def values(metrics: CoordinatorMetrics) -> dict[str, float]:
     return {
-        ",".join([sample.name.removeprefix("edl_coordinator_"), *sample.labels.values()]): value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if not sample.name.endswith("_created")
-        for value in (sample.value,)
+        ",".join([one.name.removeprefix("edl_coordinator_"), *one.labels.values()]): one.value
+        for one in samples(generate_latest(metrics.registry).decode())
     }
 
 
@@ -55,7 +55,7 @@ def test_a_view_is_exported_whole() -> None:
     metrics = CoordinatorMetrics()
     metrics.watch(lambda: VIEW)
     reasons = ("refused_total", "registry_refusing")  # these are there from the start
-    told = {name: value for name, value in samples(metrics).items() if not name.startswith(reasons)}
+    told = {name: value for name, value in values(metrics).items() if not name.startswith(reasons)}
     assert told == {
         "registry_answering": 1, "leading,resnet": 1, "leading,bert": 0, "leader_known,resnet": 1,
         "leader_known,bert": 1, "term,resnet": 1_700_000_000_000, "assignment_counter,resnet": 12,
@@ -71,24 +71,20 @@ def test_a_view_is_exported_whole() -> None:
         "subscribed_students,resnet,starved": 1,
     }  # fmt: skip
     metrics.watch(lambda: ManagerView("head:7500", False, (ServiceView("bert"),)))
-    told = samples(metrics)
+    told = values(metrics)
     assert (told["leader_known,bert"], told["registry_answering"]) == (0, 0)
-
-
-def test_a_registry_that_refuses_answers() -> None:
-    metrics = CoordinatorMetrics()
     metrics.watch(lambda: ManagerView("head:7500", False, refusal="read_only"))
-    told = samples(metrics)
+    told = values(metrics)
     assert (told["registry_answering"], told["registry_refusing,read_only"]) == (1, 1)
 
 
 def test_refusals_are_counted_by_reason_and_an_unknown_one_makes_no_label() -> None:
     metrics = CoordinatorMetrics()
-    before = samples(metrics)
+    before = values(metrics)
     assert before["refused_total,too_large"] == 0
     for reason in ("unauthenticated", "unauthenticated", "forbidden", "what a stranger sent"):
         metrics.refused(reason)
-    told = samples(metrics)
+    told = values(metrics)
     assert set(told) == set(before)
     counts = [told[f"refused_total,{r}"] for r in ("unauthenticated", "forbidden", "malformed")]
     assert counts == [2, 1, 1]
@@ -109,21 +105,7 @@ _LABELS = (
 )
 
 
-def of_text(text: str) -> dict[str, set[str]]:
-    """Sample name -> its labels."""
-    return {
-        sample.name: {label for s in family.samples for label in s.labels}
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if not sample.name.endswith("_created")
-    }
-
-
-def of_registry(registry: CollectorRegistry) -> dict[str, set[str]]:
-    return of_text(generate_latest(registry).decode())
-
-
-def of_reader() -> dict[str, set[str]]:
+def of_reader() -> str:
     exporter = Exporter(ReaderConfig("resnet", "redis://head", metrics_listen="0"))
     try:
         member = MagicMock()
@@ -135,14 +117,14 @@ def of_reader() -> dict[str, set[str]]:
         exporter.answered(member, "t", MagicMock(seconds=0.1, job=MagicMock(samples=4)))
         exporter.show([member], MagicMock(partial=0, unlabelled=0), 0.0)
         with urllib.request.urlopen(f"http://{exporter.address}/metrics", timeout=5) as answer:
-            return of_text(answer.read().decode())
+            return str(answer.read().decode())
     finally:
         exporter.close()
 
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """All that the processes of a mesh tell, with the labels of each."""
+    """All that the processes of a mesh tell: name of a sample -> its labels."""
     coordinator = CoordinatorMetrics()
     coordinator.watch(lambda: VIEW)
     teacher = TeacherMetrics()
@@ -151,12 +133,15 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     teacher.serves(["logits"])
     authority = Authority(tmp_path_factory.mktemp("ca"))
     export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
-    return of_registry(coordinator.registry) | of_registry(teacher.registry) | of_reader()
+    texts = [generate_latest(one.registry).decode() for one in (coordinator, teacher)]
+    found: dict[str, set[str]] = {}
+    for sample in (sample for text in [*texts, of_reader()] for sample in samples(text)):
+        found.setdefault(sample.name, set()).update(sample.labels)
+    return found
 
 
 def expressions() -> list[str]:
-    panels = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
-    targets = [target for panel in panels for target in panel["targets"]]
+    targets = [target for panel in BOARD["panels"] for target in panel.get("targets", [])]
     variables = [v["query"] for v in BOARD["templating"]["list"] if v["type"] == "query"]
     rules = re.findall(r"(?:expr|summary|description): (\".*\")", ALERTS)
     return [
@@ -164,11 +149,6 @@ def expressions() -> list[str]:
         *(query["query"] for query in variables),
         *(json.loads(rule) for rule in rules),
     ]
-
-
-def labels_in(text: str) -> set[str]:
-    found: Iterable[str] = (match for pattern in _LABELS for match in pattern.findall(text))
-    return {label.strip() for match in found for label in match.split(",") if label.strip()}
 
 
 def test_every_name_and_label_exists(known: dict[str, set[str]]) -> None:
@@ -179,7 +159,8 @@ def test_every_name_and_label_exists(known: dict[str, set[str]]) -> None:
         assert set(names) <= set(known), text
         if names:
             allowed = OF_PROMETHEUS.union(*(known[name] for name in names))
-            assert labels_in(text) <= allowed, text
+            labels = re.split(r",\s*", ",".join(chain(*(one.findall(text) for one in _LABELS))))
+            assert {*labels} - {""} <= allowed, text
     assert used > 40
 
 

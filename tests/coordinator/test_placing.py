@@ -11,19 +11,12 @@ import pytest
 import typer
 
 from edl.coordinator.calling import client
+from edl.coordinator.machines import records
 from edl.coordinator.machines.deploying import deploy, undeploy
 from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.machines.options import ALLOWED, arguments, parse_options
 from edl.coordinator.machines.placing import SETTLE_S, Placer
-from edl.coordinator.machines.records import (
-    Deployment,
-    Order,
-    Report,
-    attempt_of,
-    deployment_from,
-    order_from,
-    written,
-)
+from edl.coordinator.machines.records import Deployment, Order, Report
 from edl.coordinator.machines.urls import check_url
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import UsageError
@@ -75,16 +68,20 @@ class Yard:
                     self.board.beat(name, 1, report)
             self.placer.look()
 
+    def empty(self) -> None:
+        """Lose all that stands on the board, as when Redis is emptied."""
+        vars(self.board).update(vars(MemoryMachines(clock=self.clock)))
+
     def orders(self) -> dict[str, str]:
+        """Which service each machine is to serve."""
         return {one.machine_id: one.order.service for one in self.board.machines()}
+
+    def orders_after(self, seconds: float) -> dict[str, str]:
+        self.pass_s(seconds)
+        return self.orders()
 
     def log(self, service: str) -> list[tuple[str, str]]:
         return [(one.kind, one.subject) for one in self.board.noted(service)]
-
-
-@pytest.fixture
-def yard() -> Yard:
-    return Yard()
 
 
 def settled(*names: str) -> Yard:
@@ -104,11 +101,11 @@ def deployed(*names: str) -> Yard:
     return yard
 
 
-def test_a_new_leader_only_looks_for_a_while(yard: Yard) -> None:
+def test_a_new_leader_only_looks_for_a_while() -> None:
+    yard = Yard()
     yard.join("m")
     deploy(yard.board, A)
-    yard.pass_s(SETTLE_S - 0.5)
-    assert yard.orders() == {"m": ""}
+    assert yard.orders_after(SETTLE_S - 0.5) == {"m": ""}
     yard.pass_s(2.0)
     (machine,) = yard.board.machines()
     assert (machine.order.number, machine.order.deployment) == (1, yard.board.deployments()[0])
@@ -125,29 +122,23 @@ def test_autoscaling_says_how_many_within_the_bounds() -> None:
     yard = deployed("m", "n", "o")
     assert list(yard.orders().values()).count("a") == 1
     yard.desired["a"] = 9
-    yard.pass_s(1.0)
-    assert list(yard.orders().values()).count("a") == 2
+    assert list(yard.orders_after(1.0).values()).count("a") == 2
     yard.desired["a"] = 0  # no student is there yet
-    yard.pass_s(1.0)
-    assert list(yard.orders().values()).count("a") == 1
+    assert list(yard.orders_after(1.0).values()).count("a") == 1
     yard.placer.stop()
     yard.placer = yard.another(idle_s=5.0)
-    yard.pass_s(SETTLE_S + 1)
-    assert set(yard.orders().values()) == {""}
+    assert set(yard.orders_after(SETTLE_S + 1).values()) == {""}
 
 
 def test_other_teachers_of_the_service_count() -> None:
     yard = settled("m")
     yard.registry.register("teachers", "a", "by-hand", {"incarnation": "1"}, 3600.0)
     deploy(yard.board, A)
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": ""}
+    assert yard.orders_after(1.0) == {"m": ""}
     yard.registry.leave("teachers", "a", "by-hand")
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": "a"}
+    assert yard.orders_after(1.0) == {"m": "a"}
     yard.registry.register("teachers", "a", "m", {"incarnation": "1"}, 3600.0)  # its own
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": "a"}
+    assert yard.orders_after(1.0) == {"m": "a"}
 
 
 def test_a_machine_that_is_gone_is_replaced_and_forgets_its_order() -> None:
@@ -168,33 +159,30 @@ def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
         ({"state": "idle", "leaving": False}, "a"),
     ):
         yard.tell("m", **told)
-        yard.pass_s(1.0)
-        assert yard.orders() == {"m": service}
+        assert yard.orders_after(1.0) == {"m": service}
 
 
 def test_a_failure_is_logged_once_and_not_ordered_again_until_it_is_unblocked() -> None:
     yard = deployed("m")
-    name = attempt_of(A)
+    name = records.attempt_of(A)
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
-    yard.pass_s(5.0)
-    assert yard.orders() == {"m": ""}
+    assert yard.orders_after(5.0) == {"m": ""}
     assert yard.log("a").count(("failed", "m")) == 1
     assert yard.board.noted("a")[-1].text == "another content"
     yard.tell("m", state="idle", blocked=(), troubles=())
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": "a"}
+    assert yard.orders_after(1.0) == {"m": "a"}
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
     yard.pass_s(1.0)
     assert yard.log("a").count(("failed", "m")) == 2
 
 
-def test_serving_goes_on_when_redis_is_emptied(yard: Yard) -> None:
+def test_serving_goes_on_when_redis_is_emptied() -> None:
     """An emptied Redis: the agents are back, the deployments are not."""
+    yard = Yard()
     yard.join("m", state="serving", service="a", content_id=A.content_id, order=7)
     yard.join("n")
     deploy(yard.board, B)
-    yard.pass_s(SETTLE_S + 2)
-    assert yard.orders() == {"m": "", "n": "b"}
+    assert yard.orders_after(SETTLE_S + 2) == {"m": "", "n": "b"}
     deploy(yard.board, A)
     yard.pass_s(2.0)
     assert yard.board.machines()[0].order == Order()  # it has what it is to have
@@ -203,21 +191,9 @@ def test_serving_goes_on_when_redis_is_emptied(yard: Yard) -> None:
     assert yard.board.machines()[0].order.number == 8
 
 
-class LatestBoard:
-    """The last of several boards: adding an empty one is what an emptied Redis is."""
-
-    def __init__(self, boards: list[MemoryMachines]) -> None:
-        self._boards = boards
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._boards[-1], name)
-
-
 def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_them() -> None:
     yard = settled("m", "n")
-    boards = [yard.board]
-    shared: Any = LatestBoard(boards)
-    placers = [Placer(shared, yard.registry, yard.desired.get, clock=yard.clock) for _ in range(2)]
+    placers = [yard.another() for _ in range(2)]
     yard.placer.stop()
     deploy(yard.board, A)
     deploy(yard.board, B)
@@ -225,9 +201,9 @@ def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_
     for placer in placers:
         placer.look()
     for placer in placers:
-        boards.append(MemoryMachines(clock=yard.clock))
+        yard.empty()
         assert placer.look()
-        (left,) = boards[-1].deployments()
+        (left,) = yard.board.deployments()
         assert (left.service, left.withdrawn) == ("a", False)
 
 
@@ -249,18 +225,14 @@ def test_what_was_undeployed_while_another_one_led_stays_so() -> None:
 def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> None:
     yard = deployed("m")
     assert yard.orders() == {"m": "a"}
-    yard.pass_s(FRESH_S)
-    assert yard.orders() == {"m": ""}
+    assert yard.orders_after(FRESH_S) == {"m": ""}
     yard.registry.register("students", "a", "j/0", {"incarnation": "1"}, 3600.0)
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": "a"}
+    assert yard.orders_after(1.0) == {"m": "a"}
     yard.registry.leave("students", "a", "j/0")
     yard.placer.stop()
     yard.placer = yard.another()
-    yard.pass_s(HOLD_S - 1)
-    assert yard.orders() == {"m": "a"}
-    yard.pass_s(2.0)
-    assert yard.orders() == {"m": ""}
+    assert yard.orders_after(HOLD_S - 1) == {"m": "a"}
+    assert yard.orders_after(2.0) == {"m": ""}
 
 
 def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
@@ -271,8 +243,7 @@ def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
     assert yard.board.deployments()[0].max == 5
     yard.tell("m", state="serving", service="a", content_id=A.content_id)
     assert "1" in undeploy(yard.board, "a")
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": ""}
+    assert yard.orders_after(1.0) == {"m": ""}
     assert yard.board.deployments()[0].withdrawn  # its teacher is not gone yet
     yard.tell("m", state="idle", service="", content_id="")
     yard.pass_s(1.0)
@@ -326,9 +297,8 @@ def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:
         assert (found.options, found.freeze_s, found.priority) == ((("threads", "2"),), 5.0, -1)
         with pytest.raises(UsageError, match="cannot say 'host'"):
             client.deploy(mesh.url, pb.DeployRequest(service="a", options=["host=0.0.0.0"]))
-        assert "gives its machines back" in client.deploy(
-            mesh.url, pb.DeployRequest(service="a", withdraw=True)
-        )
+        withdraw = pb.DeployRequest(service="a", withdraw=True)
+        assert "gives its machines back" in client.deploy(mesh.url, withdraw)
         with pytest.raises(UsageError, match="not deployed"):
             client.deploy(mesh.url, pb.DeployRequest(service="b", withdraw=True))
 
@@ -395,15 +365,15 @@ def test_a_record_that_could_not_be_deployed_is_not_read_either(change: dict[str
     with pytest.raises(UsageError):
         Deployment.from_json(told)
     text = json.dumps(told)
-    assert deployment_from(text) is None
+    assert records.deployment_from(text) is None
     order = json.dumps({"number": 3, "deployment": told, "why": ""})
-    assert order_from(order) == Order()
+    assert records.order_from(order) == Order()
 
 
 def test_what_was_written_is_read_and_newer_fields_are_left_out() -> None:
-    assert deployment_from(written(GOOD)) == GOOD
+    assert records.deployment_from(records.written(GOOD)) == GOOD
     newer = json.dumps({**GOOD.to_json(), "of_tomorrow": 1})
-    assert deployment_from(newer) == GOOD
-    assert order_from(written(Order(2, GOOD, "why"))) == Order(2, GOOD, "why")
-    told = Report(blocked=(attempt_of(GOOD),), troubles=("it broke",))
+    assert records.deployment_from(newer) == GOOD
+    assert records.order_from(records.written(Order(2, GOOD, "why"))) == Order(2, GOOD, "why")
+    told = Report(blocked=(records.attempt_of(GOOD),), troubles=("it broke",))
     assert Report.from_json(told.to_json()).trouble_with(GOOD) == "it broke"

@@ -12,26 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import grpc
 import pytest
 
 from edl.coordinator.manager.admission import Verdict
 from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
 from edl.coordinator.registry import Member
-from edl.errors import AccessError
-from edl.proto import inference_pb2 as pb
-from edl.proto.security import ClientSecurity, Gate, ServerSecurity, instance, listen
-from edl.proto.status import to_status
+from edl.proto.security import ClientSecurity, ServerSecurity, instance
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.foreign_server import MODEL, ForeignServer, Kind, start
 from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.waiting import DEADLINE_S, wait_until
 
-_SERVICE = "inference.GRPCInferenceService"
-THREADS = 16
+THREADS = 8  # of a scripted teacher
 
 
-class Teachers:
+class Teachers(ScriptedTeacher):
     """Any number of teachers behind one address; their keys are what a test says."""
 
     def __init__(self, security: ServerSecurity | None = None) -> None:
@@ -39,44 +35,13 @@ class Teachers:
         self.incarnation = 7
         self.vouched = ""
         self.peers: set[str] = set()
-        self.busy = 0
-        self.most = 0
+        self.busy = self.most = 0
         self.free = threading.Event()
         self.free.set()
-        self._gate = Gate(security)
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(THREADS)
-        handlers = {"ServerMetadata": grpc.unary_unary_rpc_method_handler(self._metadata)}
-        self._server = grpc.server(self._threads)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_SERVICE, handlers),)
-        )
-        self.address = f"127.0.0.1:{listen(self._server, '127.0.0.1:0', security)}"
-        self._server.start()
+        super().__init__(security=security)
 
-    def stop(self) -> None:
-        self.free.set()
-        self._server.stop(0).wait()
-        self._threads.shutdown()
-
-    def _metadata(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._admit(context)
-        asked = {name: str(value) for name, value in context.invocation_metadata()}
-        name = asked["edl-instance"]
-        if name in self.keys:
-            proof = instance.prove(
-                self.keys[name], name, self.incarnation, asked["edl-challenge"], self.vouched
-            )
-            context.set_trailing_metadata(
-                (("edl-proof", proof), ("edl-incarnation", str(self.incarnation)))
-            )
-        return pb.ServerMetadataResponse(name="t").SerializeToString()
-
-    def _admit(self, context: grpc.ServicerContext) -> None:
-        try:
-            self._gate.admit(context.invocation_metadata(), context.auth_context())
-        except AccessError as error:
-            context.abort(*to_status(error))
+    def _server_metadata(self, request: Any, context: Any) -> Any:
         with self._lock:
             self.peers.add(context.peer())
             self.busy += 1
@@ -84,6 +49,12 @@ class Teachers:
         self.free.wait(DEADLINE_S)
         with self._lock:
             self.busy -= 1
+        asked = dict(context.invocation_metadata())
+        name, challenge, start = asked["edl-instance"], asked["edl-challenge"], self.incarnation
+        if name in self.keys:
+            proof = instance.prove(self.keys[name], name, start, challenge, self.vouched)
+            context.set_trailing_metadata((("edl-proof", proof), ("edl-incarnation", str(start))))
+        return super()._server_metadata(request, context)
 
 
 @contextmanager
@@ -92,6 +63,7 @@ def teachers(security: ServerSecurity | None = None) -> Iterator[Teachers]:
     try:
         yield found
     finally:
+        found.free.set()
         found.stop()
 
 
@@ -117,9 +89,8 @@ def hasty() -> Iterator[GrpcProber]:
 
 
 def member(address: str, name: str = "t1", **facts: str) -> Member:
-    return Member(
-        name, {"incarnation": "7", "address": address, INSTANCE_KEY: instance.new_key(), **facts}
-    )
+    known = {"incarnation": "7", "address": address, INSTANCE_KEY: instance.new_key()}
+    return Member(name, {**known, **facts})
 
 
 def probe(prober: GrpcProber, asked: Member) -> Verdict:
@@ -221,7 +192,7 @@ def test_so_many_probes_side_by_side_share_a_connection(mesh: Teachers, at_once:
     prober.stop()
 
 
-def test_a_callback_that_fails_ends_nothing(
+def test_failing_callbacks(
     mesh: Teachers, prober: GrpcProber, caplog: pytest.LogCaptureFixture
 ) -> None:
     def failing(verdict: Verdict) -> None:
@@ -232,9 +203,7 @@ def test_a_callback_that_fails_ends_nothing(
     assert probe(prober, keyed(mesh)).ok
 
 
-def test_after_its_end_nobody_is_told_anything(
-    mesh: Teachers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_its_end_nobody_is_told(mesh: Teachers, monkeypatch: pytest.MonkeyPatch) -> None:
     stopping = threading.Event()
 
     class Pool(ThreadPoolExecutor):

@@ -149,10 +149,11 @@ class World:
 
     # -- members
 
-    def teacher(self, name: str, incarnation: int = 1, **facts: str) -> None:
-        usual = {"incarnation": str(incarnation), "address": f"{name}:1", "state": "serving"}
-        self.teachers[name] = facts = {**usual, **facts}
-        self.registry.register("teachers", SERVICE, name, facts, TTL_S)
+    def teacher(self, *names: str, incarnation: int = 1, **facts: str) -> None:
+        for name in names:
+            usual = {"incarnation": str(incarnation), "address": f"{name}:1", "state": "serving"}
+            self.teachers[name] = {**usual, **facts}
+            self.registry.register("teachers", SERVICE, name, self.teachers[name], TTL_S)
 
     def student(
         self, name: str, at: int = 0, incarnation: int = 1, caller: Claimant | None = None,
@@ -195,11 +196,17 @@ class World:
     def leading(self) -> list[FakeManager]:
         return [m for m in self.managers if m.alive and m.leader.view is not None]
 
+    @property
+    def sets(self) -> list[list[str]]:
+        """The teachers of each student."""
+        return [student.stream.teachers or [] for student in self.students]
+
     def log(self, kind: str = "") -> list[LogEntry]:
         return [e for e in self.registry.events(SERVICE) if kind in ("", e.kind)]
 
-    def kill(self, manager: FakeManager) -> None:
-        manager.alive = False
+    def kill(self, *managers: FakeManager) -> None:
+        for manager in managers:
+            manager.alive = False
 
     def start_manager(self, address: str) -> FakeManager:
         """Another manager, which remembers nothing."""

@@ -30,14 +30,7 @@ def load(values: Mapping[str, str]) -> dict[str, Any]:
         assert kind != "?" or values.get(name), f"{name}: {rest}"
         return values.get(name) or (rest if kind == "-" else "")
 
-    def filled(node: Any) -> Any:
-        if isinstance(node, str):
-            return _VARIABLE.sub(fill, node)
-        if isinstance(node, dict):
-            return {key: filled(value) for key, value in node.items()}
-        return [filled(value) for value in node] if isinstance(node, list) else node
-
-    whole: dict[str, Any] = filled(yaml.safe_load(FILE.read_text()))
+    whole: dict[str, Any] = yaml.safe_load(_VARIABLE.sub(fill, FILE.read_text()))
     return whole
 
 
@@ -57,12 +50,12 @@ def environment(service: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in (service.get("environment") or {}).items()}
 
 
-def secrets(service: Mapping[str, Any]) -> dict[str, str]:
-    """Where its secrets lie in it -> their names."""
-    entries = [
-        {"source": one} if isinstance(one, str) else one for one in service.get("secrets", ())
+def secrets(service: Mapping[str, Any]) -> set[str]:
+    """Where its secrets lie in it."""
+    named = [
+        one if isinstance(one, dict) else {"source": one} for one in service.get("secrets", ())
     ]
-    return {one.get("target", f"{SECRETS}{one['source']}"): one["source"] for one in entries}
+    return {one.get("target", f"{SECRETS}{one['source']}") for one in named}
 
 
 def seconds(text: str) -> float:

@@ -19,8 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import translate
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 NOTED = ("apt-get", "groupadd", "useradd")
@@ -100,7 +99,7 @@ class ContainerFile:
 def _steps(text: str) -> Iterator[Step]:
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
-        if not line.strip() or line.lstrip().startswith("#"):
+        if not line.strip() or line.startswith("#"):
             continue
         whole = line.strip()
         while whole.endswith("\\"):
@@ -117,7 +116,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class Build:
-    """Runs the steps of stages.
+    """Runs the steps of one stage, and of those that it needs.
 
     `folder` is an empty one for everything that is made; `arguments` are those of `--build-arg`;
     steps see `environment` of this machine.
@@ -140,38 +139,24 @@ class Build:
         return (self.folder / "noted").read_text().split()
 
     def stage(self, name: str) -> Path:
-        self._build(name)
-        self._begin(name)
-        return self.root
-
-    def _kept(self, name: str) -> Path:
-        return self.folder / "stages" / name
-
-    def _begin(self, base: str) -> None:
-        """Make the root that of a stage that was built; empty if it is none."""
-        shutil.rmtree(self.root, ignore_errors=True)
-        if base in self.file.stages:
-            self._clone(self._kept(base), self.root)
-
-    def _build(self, name: str) -> None:
-        """Build and keep a stage, unless it is kept already."""
-        if self._kept(name).exists():
-            return
+        """Build a stage; its `/`."""
         stage = self.file.stages[name]
         copied = re.findall(r"--from=(\S+)", " ".join(step.text for step in stage.steps))
         for needed in (stage.base, *copied):
-            if needed in self.file.stages:
-                self._build(needed)
-        self._begin(stage.base)
+            if needed in self.file.stages and not self._built(needed).exists():
+                self.stage(needed)
+        shutil.rmtree(self.root, ignore_errors=True)
+        if stage.base in self.file.stages:
+            _clone(self._built(stage.base), self.root)
         for folder in ("tmp", "var/lib/apt/lists", "usr/local/bin"):
-            (self.root / folder).mkdir(parents=True, exist_ok=True)
+            self.path(folder).mkdir(parents=True, exist_ok=True)
         values: dict[str, str] = {}
         where = self.root
         for step in stage.steps:
             if step.word == "ARG":
                 key, _, default = step.text.partition("=")
-                if key in self.arguments or default:
-                    values[key] = self.arguments.get(key, default)
+                if value := self.arguments.get(key, default):
+                    values[key] = value
             elif step.word == "WORKDIR":
                 where = self.path(step.text)
                 where.mkdir(parents=True, exist_ok=True)
@@ -179,7 +164,11 @@ class Build:
                 self._copy(step, where)
             elif step.word == "RUN":
                 self._run(step, where, values)
-        self._clone(self.root, self._kept(name))
+        _clone(self.root, self._built(name))
+        return self.root
+
+    def _built(self, name: str) -> Path:
+        return self.folder / "stages" / name
 
     def path(self, inside: str) -> Path:
         return self.root / inside.lstrip("/")
@@ -191,41 +180,32 @@ class Build:
     def _copy(self, step: Step, where: Path) -> None:
         words = shlex.split(step.text)
         options = dict(one[2:].split("=", 1) for one in words if one.startswith("--"))
-        *sources, target = [one for one in words if not one.startswith("--")]
+        source, target = (one for one in words if not one.startswith("--"))
         to = self.path(target) if target.startswith("/") else where / target
-        for source in sources:
-            if stage := options.get("from"):
-                found = self._kept(stage) / source.lstrip("/")
-                assert found.exists(), f"line {step.line}: {source} is not in {stage}"
-                self._clone(found, to)
-                continue
-            places = {name: os.path.relpath(name, source) for name in self.context_files()}
-            places = {name: at for name, at in places.items() if not at.startswith("..")}
-            assert places, f"line {step.line}: nothing of {source} is in the context"
-            for name, at in places.items():
-                if at == ".":
-                    at = os.path.basename(name) if target.endswith("/") else ""
-                (to / at).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.context / name, to / at, follow_symlinks=False)
-            if "chmod" in options:
-                to.chmod(int(options["chmod"], 8))
+        if stage := options.get("from"):
+            _clone(self._built(stage) / source.lstrip("/"), to)
+            return
+        names = [name for name in self.context_files() if Path(name).is_relative_to(source)]
+        assert names, f"line {step.line}: nothing of {source} is in the context"
+        for name in names:
+            into_folder = name == source and target.endswith("/")
+            place = to / (Path(name).name if into_folder else Path(name).relative_to(source))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.context / name, place, follow_symlinks=False)
+        if "chmod" in options:
+            to.chmod(int(options["chmod"], 8))
 
     def context_files(self) -> list[str]:
         """Files and links that an engine would be sent, by their paths in the context."""
         ignored = self.file.path.with_name(self.file.path.name + ".dockerignore").read_text()
-        rules = [
-            (line.startswith("!"), _pattern(line.lstrip("!").strip("/")))
-            for line in map(str.strip, ignored.splitlines())
-            if line and not line.startswith("#")
-        ]
+        rules = [line for line in ignored.splitlines() if line and not line.startswith("#")]
         found = []
         for folder, folders, files in os.walk(self.context):
-            inside = os.path.relpath(folder, self.context)
+            inside = PurePosixPath(folder).relative_to(self.context)
             # Nothing in the others is ever sent, and they are large.
             folders[:] = [one for one in folders if one[0] != "." and one != "__pycache__"]
             links = [one for one in folders if os.path.islink(os.path.join(folder, one))]
-            names = (os.path.normpath(os.path.join(inside, one)) for one in (*files, *links))
-            found += [name for name in names if _kept(name, rules)]
+            found += [str(inside / one) for one in (*files, *links) if _sent(inside / one, rules)]
         return sorted(found)
 
     def _run(self, step: Step, where: Path, values: Mapping[str, str]) -> None:
@@ -256,24 +236,20 @@ class Build:
             (folder / name).chmod(0o755)
         return folder
 
-    @staticmethod
-    def _clone(source: Path, target: Path) -> None:
-        """A copy whose files are the same ones: nobody writes into them, all are replaced."""
-        shutil.copytree(source, target, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
+
+def _clone(source: Path, target: Path) -> None:
+    """A copy whose files are the same ones: nobody writes into them, all are replaced."""
+    shutil.copytree(source, target, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
 
 
-def _pattern(glob: str) -> re.Pattern[str]:
-    """A line of an ignore file: what it matches, and whatever is below."""
-    anywhere = glob.startswith("**/")
-    inside = translate(glob.removeprefix("**/")).removeprefix("(?s:").removesuffix(r")\Z")
-    inside = inside.replace(".*", "[^/]*")
-    return re.compile(f"{'(?:.*/)?' if anywhere else ''}{inside}(?:/.*)?", re.DOTALL)
-
-
-def _kept(name: str, rules: list[tuple[bool, re.Pattern[str]]]) -> bool:
-    """The last rule that matches counts, as engines have it."""
-    kept = True
-    for exception, pattern in rules:
-        if pattern.fullmatch(name):
-            kept = exception
-    return kept
+def _sent(name: PurePosixPath, rules: list[str]) -> bool:
+    """Whether an ignore file lets this file through: the last rule that matches counts."""
+    # A rule takes whatever is below what it names, too; only after `**/` that may be anywhere.
+    places = [PurePosixPath("/", one) for one in (name, *name.parents)]
+    sent = True
+    for rule in rules:
+        glob = rule.removeprefix("!")
+        pattern = glob.removeprefix("**/") if glob.startswith("**/") else f"/{glob.strip('/')}"
+        if any(one.match(pattern) for one in places):
+            sent = rule.startswith("!")
+    return sent

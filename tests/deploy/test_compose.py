@@ -6,13 +6,13 @@ import json
 import re
 import shlex
 import signal
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -53,13 +53,9 @@ def test_the_file_is_one_of_the_specification() -> None:
 
 def test_what_is_named_is_there_and_used() -> None:
     for kind in ("secrets", "configs", "volumes", "networks"):
-        used: set[str] = set()
-        for service in SERVICES.values():
-            for one in service.get(kind, ()):
-                source = one["source"] if isinstance(one, dict) else one.partition(":")[0]
-                if not source.startswith(("/", ".")):
-                    used.add(source)
-        assert used == COMPOSE[kind].keys(), kind
+        entries = [one for service in SERVICES.values() for one in service.get(kind, ())]
+        sources = {one["source"] if isinstance(one, dict) else one.split(":")[0] for one in entries}
+        assert {one for one in sources if one[0] not in "/."} == COMPOSE[kind].keys(), kind
 
 
 def test_prepare_makes_each_secret_for_its_owner_alone(prepared: Path) -> None:
@@ -92,8 +88,7 @@ def test_services_are_hardened(name: str) -> None:
     assert "ports" not in service
     assert "stop_grace_period" in service or "entrypoint" in service
     for volume in service.get("volumes", ()):
-        source, _, mode = volume.split(":") if volume.count(":") == 2 else (*volume.split(":"), "")
-        assert not source.startswith(".") or mode == "ro"
+        assert not volume.startswith(".") or volume.endswith(":ro")
     assert COMPOSE["networks"]["mesh"]["internal"] is True
 
 
@@ -104,7 +99,7 @@ def test_each_role_can_start_authenticate_and_stop(name: str, prepared: Path) ->
     assert seconds(service["stop_grace_period"]) >= values.get("grace", 0.0) + 5
     named = set(re.findall(rf"{SECRETS}[\w.-]+", json.dumps(variables)))
     job = {f"{SECRETS}ctr.pem", f"{SECRETS}ctr.key"} if name == "student" else set()
-    assert named | job == secrets(service).keys()
+    assert named | job == secrets(service)
     assert f"{SECRETS}ca.pem" in named
     url = variables.get("EDL_REDIS") or variables["EDL_COORDINATOR"]
     parse(url.replace(SECRETS, f"{prepared}/secrets/"))
@@ -158,8 +153,8 @@ def test_the_redis_server_is_told_what_its_configuration_needs() -> None:
     (mounted,) = service["configs"]
     assert mounted["target"] == config
     text = (FOLDER / COMPOSE["configs"][mounted["source"]]["file"]).read_text()
-    files = set(re.findall(r"(/etc/redis/\S+)", text))
-    assert files == {path for path in secrets(service) if not path.startswith(SECRETS)}
+    mounts = {path for path in secrets(service) if not path.startswith(SECRETS)}
+    assert {*re.findall(r"(/etc/redis/\S+)", text)} == mounts
     assert options[:2] == ["--save", ""]
 
 
@@ -173,19 +168,6 @@ def test_commands_of_the_readme_name_services() -> None:
         else:
             assert {word for word in words[1:] if not word.startswith("-")} <= SERVICES.keys()
     assert commands
-
-
-@dataclass
-class _Certificate:
-    """Redis's own, in the place of an authority that makes one."""
-
-    folder: Path
-
-    def issue_cert(self, _: str, **__: object) -> _Certificate:
-        return self
-
-    def configure_cert(self, context: ssl.SSLContext) -> None:
-        context.load_cert_chain(self.folder / "redis.pem", self.folder / "redis.key")
 
 
 @dataclass
@@ -254,8 +236,11 @@ def mesh(prepared: Path) -> Iterator[Mesh]:
     with ExitStack() as undo:
         users = str(prepared / "secrets" / "users.acl")
         _, port = undo.enter_context(redis_server("--aclfile", users))
-        certificate: Any = _Certificate(prepared / "secrets")
-        proxy = TlsProxy(port, certificate)
+        # Redis's own certificate, in the place of an authority that makes one.
+        chain = (prepared / "secrets" / "redis.pem", prepared / "secrets" / "redis.key")
+        own = SimpleNamespace(configure_cert=lambda context: context.load_cert_chain(*chain))
+        authority: Any = SimpleNamespace(issue_cert=lambda *_, **__: own)
+        proxy = TlsProxy(port, authority)
         undo.callback(proxy.close)
         yield Mesh(prepared, proxy.port, undo)
 
@@ -270,11 +255,13 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
     """With a model of numpy in the place of the example's, which takes long to make."""
     (mesh.folder / "double.py").write_text(MODEL)
     model = {"EDL_MODEL": "double:double", "PYTHONPATH": str(mesh.folder)}
-    with mesh.running("coordinator"), mesh.running("teacher-1", "--input=x:FP32:-1,4", **model):
+    teacher_1 = mesh.running("teacher-1", "--input=x:FP32:-1,4", **model)
+    with mesh.running("coordinator"), teacher_1 as teacher:
         wait_until(lambda: "service ctr: 1 teacher serves" in mesh.operator("doctor"), DEADLINE_S)
         assert "WRONG" not in mesh.operator("doctor")
         assert re.search(r"teacher-1\s+localhost:\d+\s+serving", mesh.operator("status"))
         assert "draining ctr/teacher-1" in mesh.operator("drain", "teacher-1")
+        assert teacher.wait(DEADLINE_S) == 0
 
 
 @pytest.mark.nightly
@@ -282,18 +269,12 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
 def test_the_student_learns_from_both_teachers(mesh: Mesh) -> None:
     model = SERVICES["model"]
     script = mesh.text(model["command"][0]).replace("20000", "4000")
-    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     with mesh.running("coordinator"):
-        subprocess.run(
-            (*model["entrypoint"][2:], script),
-            cwd=mesh.folder / "work",
-            env={**mesh.variables("model"), "PATH": path},
-            check=True,
-            timeout=300,
-        )
-        with (
-            mesh.running("teacher-1"), mesh.running("teacher-2"), mesh.running("student") as student
-        ):  # fmt: skip
+        command, env = (*model["entrypoint"][2:], script), mesh.variables("model")
+        env["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+        subprocess.run(command, cwd=mesh.folder / "work", env=env, check=True, timeout=300)
+        teachers = mesh.running("teacher-1"), mesh.running("teacher-2")
+        with teachers[0], teachers[1], mesh.running("student") as student:
             student.expect(r"^finished at step \d+", 300.0)
             assert student.wait(DEADLINE_S) == 0
         events = mesh.operator("events", "--last=0")

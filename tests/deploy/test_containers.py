@@ -11,16 +11,14 @@ import shutil
 import signal
 import subprocess
 import sysconfig
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from edl.supervise import Command, Process, start
+from edl.metrics import MetricsServer
+from edl.supervise import Command, start
 from edl.tests.coordinator.conftest import held_port
 from edl.tests.deploy.command_lines import check
 from edl.tests.deploy.container_file import Build, ContainerFile
@@ -107,7 +105,7 @@ def test_the_steps_give_all_that_the_image_has(file: ContainerFile, tmp_path: Pa
     build = Build(file, ROOT, tmp_path, {}, machine())
     root = build.stage("cpu")
     for module in ("paddle", "onnxruntime", "starlette", "fsspec", "xxhash", "kopf", "kubernetes"):
-        run(file, build, "-c", f"import {module}", program="python")
+        run(build, "-c", f"import {module}", program="python")
     pins = (ROOT / "deploy/constraints/constraints.txt").read_text()
     installed = {
         path.name.removesuffix(".dist-info").partition("-")[0].lower().replace("_", "-")
@@ -116,61 +114,50 @@ def test_the_steps_give_all_that_the_image_has(file: ContainerFile, tmp_path: Pa
     pinned = {line.partition("==")[0] for line in pins.splitlines() if "==" in line}
     assert installed - pinned == {"edl-dist"}, "SBOMs would name versions that nobody has pinned"
     before = files(root)
-    works_as_coordinator(file, build)
-    works_as_teacher(file, build)
+    works_as_coordinator(build)
+    (root / "tmp" / "double.py").write_text(MODEL)
+    model = {"EDL_MODEL": "double:double", "PYTHONPATH": str(root / "tmp")}
+    works(build, "teacher", "serve", "--input=x:FP32:-1,4", **model)
     assert files(root) == before
 
 
-def works_as_coordinator(file: ContainerFile, build: Build) -> None:
+def works_as_coordinator(build: Build) -> None:
+    assert "nothing to ask" in health(build)
+    with redis_server() as (_, port):
+        works(build, "coordinator", "serve", EDL_REDIS=f"redis://127.0.0.1:{port}")
+
+
+def works(build: Build, *arguments: str, **variables: str) -> None:
     """It becomes ready, its health check says so, and SIGTERM ends it in order."""
-    with redis_server() as (_, redis_port), held_port() as port:
-        listen = {"EDL_METRICS_LISTEN": str(port)}
-        assert "nothing to ask" in health(file, build)
-        assert "does not answer" in health(file, build, code=1, **listen)
-        url = f"redis://127.0.0.1:{redis_port}"
-        with running(file, build, "coordinator", "serve", EDL_REDIS=url, **listen) as process:
-            assert health(file, build, EDL_METRICS_LISTEN=f"0.0.0.0:{port}") == "ready\n"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(DEADLINE_S) == 0
-
-
-def works_as_teacher(file: ContainerFile, build: Build) -> None:
-    (build.root / "tmp" / "double.py").write_text(MODEL)
-    variables = {"EDL_MODEL": "double:double", "PYTHONPATH": str(build.root / "tmp")}
-    served = ("teacher", "serve", "--input=x:FP32:-1,4")
     with held_port() as port:
         variables["EDL_METRICS_LISTEN"] = str(port)
-        with running(file, build, *served, **variables) as process:
-            assert health(file, build, EDL_METRICS_LISTEN=str(port)) == "ready\n"
+        assert "does not answer" in health(build, code=1, **variables)
+        process = start(replace(in_image(build, *arguments, **variables), guard=True))
+        try:
+            process.expect(r"^(coordinator|teacher) ready: ", DEADLINE_S)
+            assert health(build, EDL_METRICS_LISTEN=f"0.0.0.0:{port}") == "ready\n"
             process.send_signal(signal.SIGTERM)
             assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.stop(grace_s=DEADLINE_S)
 
 
-def in_image(
-    file: ContainerFile, build: Build, arguments: Sequence[str], program: str = "", **variables: str
-) -> Command:
+def in_image(build: Build, *arguments: str, program: str = "", **variables: str) -> Command:
     """What the image would run, by its own entry point, in its own environment and nothing else."""
-    entry = [program] if program else file.last("cpu", "ENTRYPOINT").argv[2:]
-    env = file.environment("cpu", {"PATH": "/usr/local/bin"})
+    entry = program or build.file.last("cpu", "ENTRYPOINT").argv[2]
+    env = build.file.environment("cpu", {"PATH": "/usr/local/bin"})
     env = {key: build.text(value) for key, value in env.items()}
     env["PATH"] += ":/usr/bin:/bin"
     env |= {"TMPDIR": str(build.path("/tmp")), **variables}
-    found = shutil.which(entry[0], path=env["PATH"])
-    assert found is not None, f"{entry[0]} is not on the image's PATH"
+    found = shutil.which(entry, path=env["PATH"])
+    assert found is not None, f"{entry} is not on the image's PATH"
     assert Path(found).is_relative_to(build.root)
     argv = ("env", "-i", *(f"{key}={value}" for key, value in env.items()), found, *arguments)
     return Command("image", argv, cwd=build.path("/var/lib/edl"))
 
 
-def run(
-    file: ContainerFile,
-    build: Build,
-    *arguments: str,
-    program: str = "",
-    code: int = 0,
-    **variables: str,
-) -> str:
-    command = in_image(file, build, arguments, program, **variables)
+def run(build: Build, *arguments: str, program: str = "", code: int = 0, **variables: str) -> str:
+    command = in_image(build, *arguments, program=program, **variables)
     done = subprocess.run(
         command.argv, cwd=command.cwd, capture_output=True, text=True, timeout=120
     )
@@ -178,22 +165,10 @@ def run(
     return done.stdout
 
 
-def health(file: ContainerFile, build: Build, code: int = 0, **variables: str) -> str:
+def health(build: Build, code: int = 0, **variables: str) -> str:
     """What the image's health check prints, in the environment that the program beside it has."""
-    (program,) = re.findall(r'CMD \["(.+)"\]$', file.last("cpu", "HEALTHCHECK").text)
-    return run(file, build, program=program, code=code, **variables)
-
-
-@contextmanager
-def running(
-    file: ContainerFile, build: Build, *arguments: str, **variables: str
-) -> Iterator[Process]:
-    process = start(replace(in_image(file, build, arguments, **variables), guard=True))
-    try:
-        process.expect(r"^(coordinator|teacher) ready: ", DEADLINE_S)
-        yield process
-    finally:
-        process.stop(grace_s=DEADLINE_S)
+    (program,) = re.findall(r'CMD \["(.+)"\]$', build.file.last("cpu", "HEALTHCHECK").text)
+    return run(build, program=program, code=code, **variables)
 
 
 def files(root: Path) -> dict[str, tuple[int, int]]:
@@ -210,18 +185,9 @@ def files(root: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("proxy", ["http_proxy", "HTTP_PROXY"])
 def test_the_health_check_asks_no_proxy(proxy: str) -> None:
-    class Ready(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Ready) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
-        serving.start()
-        env = {"PATH": os.environ["PATH"], "EDL_METRICS_LISTEN": str(server.server_port)}
-        env[proxy] = "http://127.0.0.1:1"
-        program = FILE.with_name("edl-health")
-        done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60)
-        server.shutdown()
-        serving.join()
-    assert (done.returncode, done.stdout) == (0, "ready\n")
+    server = MetricsServer("0", CollectorRegistry())
+    listen = {"EDL_METRICS_LISTEN": server.address, proxy: "http://127.0.0.1:1"}
+    env = {"PATH": os.environ["PATH"], **listen}
+    done = subprocess.run(FILE.with_name("edl-health"), env=env, capture_output=True, timeout=60)
+    server.close()
+    assert (done.returncode, done.stdout) == (0, b"ready\n")

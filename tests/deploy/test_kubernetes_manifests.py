@@ -143,15 +143,10 @@ def test_scaled_objects_exist_and_have_no_fixed_replicas(objects: Objects) -> No
         assert issuer["spec"].get("ca", {"secretName": "edl-ca"})["secretName"] in secrets
 
 
-@pytest.fixture(scope="module")
-def printed() -> dict[str, set[str]]:
-    """Keys of each Secret that `secrets.sh ctr` prints."""
-    return {name: {*data} for name, data in printed_secrets("ctr").items()}
-
-
-def test_mounted_objects_exist(objects: Objects, printed: dict[str, set[str]]) -> None:
-    certificates = of_kind(objects, "Certificate")
-    secrets = printed | {one["spec"]["secretName"]: CERTIFICATE_KEYS for one in certificates}
+def test_mounted_objects_exist(objects: Objects) -> None:
+    secrets = {name: {*data} for name, data in printed_secrets("ctr").items()}
+    for one in of_kind(objects, "Certificate"):
+        secrets[one["spec"]["secretName"]] = CERTIFICATE_KEYS
     maps = {one["metadata"]["name"]: {*one["data"]} for one in of_kind(objects, "ConfigMap")}
     claims = {one["metadata"]["name"] for one in of_kind(objects, "PersistentVolumeClaim")}
     accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
@@ -168,17 +163,15 @@ def test_mounted_objects_exist(objects: Objects, printed: dict[str, set[str]]) -
                 ("configMap", "name", maps),
             ):
                 if kind in volume:
-                    keys = known[volume[kind][key]]
                     wanted = {item["key"] for item in volume[kind].get("items", ())}
-                    assert wanted <= keys, (pod.owner, volume)
+                    assert wanted <= known[volume[kind][key]], (pod.owner, volume)
             if "persistentVolumeClaim" in volume:
                 assert volume["persistentVolumeClaim"]["claimName"] in claims, pod.owner
-            used.add((volume.get("configMap") or {}).get("name"))
-        for container in pod.containers:
-            for one in container.get("env", ()):
-                if source := one.get("valueFrom", {}).get("configMapKeyRef"):
-                    assert source["key"] in maps[source["name"]], pod.owner
-                    used.add(source["name"])
+            used.add(volume.get("configMap", {}).get("name"))
+        for one in (one for container in pod.containers for one in container.get("env", ())):
+            if source := one.get("valueFrom", {}).get("configMapKeyRef"):
+                assert source["key"] in maps[source["name"]], pod.owner
+                used.add(source["name"])
         volumes = {one["name"] for one in pod.spec["volumes"]}
         assert {mount["name"] for one in pod.containers for mount in one["volumeMounts"]} == volumes
     unused = {one for one in maps if one not in used and not one.startswith("edl-examples-")}
@@ -230,6 +223,7 @@ def test_what_the_scaler_asks_is_the_coordinator() -> None:
 VERSIONS = sorted(
     {one for one in utils.all_versions() if tuple(map(int, one.split("."))) >= (1, 30, 0)}
 )
+BETWEEN = [pytest.param(one, marks=pytest.mark.nightly) for one in VERSIONS[1:-1]]
 FOREIGN: dict[str, Object] = yaml.safe_load(
     Path(__file__).with_name("foreign_kinds.yaml").read_text()
 )
@@ -273,27 +267,12 @@ def everything() -> tuple[Object, ...]:
     return tuple(found.values())
 
 
-def name_of(one: Object) -> str:
-    return f"{one['kind']} {one['metadata']['name']}"
-
-
-@pytest.mark.parametrize(
-    "version",
-    [VERSIONS[0], *(pytest.param(one, marks=pytest.mark.nightly) for one in VERSIONS[1:-1]),
-     VERSIONS[-1]],
-)  # fmt: skip
+@pytest.mark.parametrize("version", [VERSIONS[0], *BETWEEN, VERSIONS[-1]])
 def test_each_document_is_valid(version: str) -> None:
-    held = 0
-    for one in everything():
-        if one["kind"] in FOREIGN:
-            continue
-        try:
-            kubernetes_validate.validate(one, version, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            place = ".".join(map(str, error.path))
-            pytest.fail(f"{name_of(one)} in {version}: {place}: {error.message}")
-        held += 1
-    assert held > 40
+    known = [one for one in everything() if one["kind"] not in FOREIGN]
+    assert len(known) > 40
+    for one in known:
+        kubernetes_validate.validate(one, version, strict=True)
 
 
 def test_the_kinds_of_others_are_as_we_know_them() -> None:
@@ -301,7 +280,7 @@ def test_the_kinds_of_others_are_as_we_know_them() -> None:
     for one in everything():
         if (known := FOREIGN.get(one["kind"])) is not None:
             assert one.keys() == {"apiVersion", "kind", "metadata", "spec"}
-            assert one["apiVersion"] == known["api"], name_of(one)
+            assert one["apiVersion"] == known["api"], one["metadata"]["name"]
             jsonschema.validate(one["spec"], json_schema(known["spec"]))
             seen.add(one["kind"])
     assert seen == set(FOREIGN)
@@ -312,15 +291,19 @@ def test_the_kinds_of_others_are_as_we_know_them() -> None:
 
 def test_what_stands_inside_the_kinds_of_others_is_valid_too() -> None:
     for pod in pods(everything()):
-        body = {"metadata": {"name": "a", "labels": dict(pod.labels)}, "spec": pod.spec}
-        whole = {"apiVersion": "v1", "kind": "Pod", **body}
+        meta = {"name": "a", "labels": dict(pod.labels)}
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod.spec}
         kubernetes_validate.validate(whole, VERSIONS[0], strict=True)
     for scaled in of_kind(everything(), "ScaledObject"):
         behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-        spec = {"scaleTargetRef": {"kind": "Deployment", "name": "a"}, "maxReplicas": 1}
-        autoscaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
-        body = {"metadata": {"name": "a"}, "spec": {**spec, "behavior": behavior}}
-        kubernetes_validate.validate(autoscaler | body, VERSIONS[0], strict=True)
+        target = {"kind": "Deployment", "name": "a"}
+        autoscaler = {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "a"},
+            "spec": {"scaleTargetRef": target, "maxReplicas": 1, "behavior": behavior},
+        }
+        kubernetes_validate.validate(autoscaler, VERSIONS[0], strict=True)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -399,17 +382,14 @@ def test_redis_urls_name_existing_users_and_servers(
             if user := parsed.login.get("username"):
                 assert user.replace("edl-", "edl-redis-", 1) in mounted, f"{pod.owner} is {user}"
             for host, port in parsed.hosts if name != "elsewhere" else ():
-                _check_there(host, port, objects)
+                # Of a pod, as its StatefulSet and its Service call it.
+                ((owner, number, service),) = re.findall(r"^(.+)-(\d)\.(.+)$", host)
+                made = named(objects, "StatefulSet", owner)["spec"]
+                assert int(number) < made["replicas"]
+                assert made["serviceName"] == service
+                ports = named(objects, "Service", service)["spec"]["ports"]
+                assert port in {one["port"] for one in ports}
     assert found >= 2
-
-
-def _check_there(host: str, port: int, objects: Objects) -> None:
-    """That a pod is called so by its StatefulSet and its Service."""
-    pod, _, service = host.partition(".")
-    owner, _, number = pod.rpartition("-")
-    made = named(objects, "StatefulSet", owner)["spec"]
-    assert (int(number) < made["replicas"], made["serviceName"]) == (True, service)
-    assert port in {one["port"] for one in named(objects, "Service", service)["spec"]["ports"]}
 
 
 #: What the profile `restricted` of pod security asks for, and a root that cannot be written.
@@ -467,28 +447,28 @@ def test_probes_ask_the_health_endpoints(objects: Objects) -> None:
             assert number == str(pod.ports.get(port_name)), (pod.owner, port_name)
 
 
+def drain_hooks(objects: Objects) -> list[list[str]]:
+    """What each kind of teacher's pod runs before it ends."""
+    teachers = [pod.main for pod in pods(objects) if pod.labels[COMPONENT] == "teacher"]
+    return [one["lifecycle"]["preStop"]["exec"]["command"] for one in teachers]
+
+
 def test_teachers_have_time_to_drain(name: str, objects: Objects) -> None:
+    (hook,) = drain_hooks(build("base"))
+    assert {*map(tuple, drain_hooks(objects))} == {tuple(hook)}
     for pod, container, argv, variables in ours(objects):
         if container == pod.main and pod.labels[COMPONENT] == "teacher":
             grace_s = command_lines.check(argv, variables)["grace"]
             given_s = pod.spec["terminationGracePeriodSeconds"]
             assert given_s >= grace_s + 10
-            assert container["lifecycle"]["preStop"]["exec"]["command"] == drain_hook()
             if name in ("spot", "whole"):
                 assert grace_s <= 20
                 assert given_s <= 30, "the notice of a spot machine"
 
 
-def drain_hook() -> list[str]:
-    """What a teacher's pod runs before it ends."""
-    teacher = next(pod for pod in pods(build("base")) if pod.labels[COMPONENT] == "teacher")
-    words: list[str] = teacher.main["lifecycle"]["preStop"]["exec"]["command"]
-    return words
-
-
 def test_the_hook_lasts_until_the_first_process_has_gone(tmp_path: Path) -> None:
     """Else Kubernetes's own SIGTERM, a second one, would end a drain at once."""
-    *shell, script = drain_hook()
+    ((*shell, script),) = drain_hooks(build("base"))
     # The process ends when the hook has waited for it three times.
     go, waited = tmp_path / "go", tmp_path / "waited"
     sleep = tmp_path / "sleep"

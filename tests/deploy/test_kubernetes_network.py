@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,40 +37,37 @@ class Endpoint:
     namespace: str = NAMESPACE
     address: str = "10.1.2.3"
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether policies of the mesh's namespace hold for it."""
-        return self.pod is not None and self.namespace == NAMESPACE
-
 
 def allowed(
     objects: Iterable[Object], start: Endpoint, end: Endpoint, port: int, protocol: str = "TCP"
 ) -> bool:
     """Whether the policies let a connection pass, as a cluster's network reads them."""
-    policies = of_kind(objects, "NetworkPolicy")
+    specs = [policy["spec"] for policy in of_kind(objects, "NetworkPolicy")]
 
     def passes(direction: str, peers: str, subject: Endpoint, peer: Endpoint) -> bool:
-        if subject.pod is None or not subject.is_ours:
+        if subject.pod is None or subject.namespace != NAMESPACE:
             return True
-        specs = [
-            policy["spec"]
-            for policy in policies
-            if direction.capitalize() in policy["spec"]["policyTypes"]
-            and selects(policy["spec"]["podSelector"], subject.pod.labels)
-        ]
-        return not specs or any(
-            (peers not in rule or any(_is(one, peer) for one in rule[peers]))
-            and _port(rule, end, port, protocol)
+        holding = [
+            spec
             for spec in specs
-            for rule in spec.get(direction, ())
+            if direction.capitalize() in spec["policyTypes"]
+            and selects(spec["podSelector"], subject.pod.labels)
+        ]
+        rules = [rule for spec in holding for rule in spec.get(direction, ())]
+        return not holding or any(
+            (peers not in rule or any(_is(one, peer) for one in rule[peers]))
+            and (
+                "ports" not in rule
+                or any(_takes(one, end, port, protocol) for one in rule["ports"])
+            )
+            for rule in rules
         )
 
     return passes("egress", "to", start, end) and passes("ingress", "from", end, start)
 
 
 def _is(selector: Mapping[str, Any], peer: Endpoint) -> bool:
-    if "ipBlock" in selector:
-        block = selector["ipBlock"]
+    if block := selector.get("ipBlock"):
         address = ipaddress.ip_address(peer.address)
         excepted = any(address in ipaddress.ip_network(one) for one in block.get("except", ()))
         # Of pods' addresses networks differ in what they do: here a block is for machines alone.
@@ -84,25 +81,31 @@ def _is(selector: Mapping[str, Any], peer: Endpoint) -> bool:
     )
 
 
-def _port(rule: Mapping[str, Any], server: Endpoint, port: int, protocol: str) -> bool:
-    for one in rule.get("ports", ()):
-        first = one["port"]
-        if isinstance(first, str):
-            first = server.pod.ports.get(first) if server.pod else None
-        there = first is not None and first <= port <= one.get("endPort", first)
-        if there and one["protocol"] == protocol:
-            return True
-    return "ports" not in rule
+def _takes(one: Mapping[str, Any], server: Endpoint, port: int, protocol: str) -> bool:
+    """Whether a port of a rule is this one; some have names, some are the first of several."""
+    first = one["port"]
+    if isinstance(first, str):
+        first = server.pod.ports.get(first) if server.pod else None
+    return (
+        first is not None
+        and first <= port <= one.get("endPort", first)
+        and (one["protocol"] == protocol)
+    )
 
 
 MESH = ("coordinator", "teacher", "student", "redis", "sentinel", "operator", "shell")
+#: Those in the mesh's namespace, for which its policies hold.
+OURS = {*MESH, "stranger"}
 #: From whom to whom, at the port of which name or number. Whatever is not here must not pass.
 NEEDED: set[tuple[str, str, str | int]] = {
     *((one, end, end) for one in MESH for end in ("redis", "sentinel")),
-    *((one, end, 53) for one in (*MESH, "stranger") for end in ("dns", "dns-cache")),
-    ("student", "teacher", "grpc"),
-    ("student", "teacher", "http"),
-    ("student", "teacher", "transport"),
+    *((one, end, 53) for one in OURS for end in ("dns", "dns-cache")),
+    # A client may ask teachers, and the operator is one.
+    *(
+        (one, "teacher", port)
+        for one in ("student", "shell", "operator")
+        for port in ("grpc", "http", "transport")
+    ),
     ("student", "student", 1024),  # ranks, at any high port
     ("student", "student", 65535),
     ("coordinator", "teacher", "grpc"),  # probes
@@ -111,12 +114,6 @@ NEEDED: set[tuple[str, str, str | int]] = {
     ("operator", "coordinator", "grpc"),
     *(("operator", end, port) for end in ("machine", "api-server") for port in (443, 6443)),
     ("shell", "coordinator", "grpc"),
-    # A client may ask teachers, and the operator is one.
-    *(
-        (one, "teacher", port)
-        for one in ("shell", "operator")
-        for port in ("grpc", "http", "transport")
-    ),
     *(("prometheus", end, "metrics") for end in ("coordinator", "teacher", "operator")),
     ("keda", "coordinator", "metrics"),
 }
@@ -165,11 +162,10 @@ def endpoints(whole: tuple[Object, ...]) -> dict[str, Endpoint]:
     }
 
 
-def ports_of(name: str, end: Endpoint) -> Iterator[tuple[str | int, int]]:
+def ports_of(name: str, end: Endpoint) -> list[tuple[str | int, int]]:
     """Names or numbers, and numbers."""
-    yield from end.pod.ports.items() if end.pod else ()
-    for number in NUMBERS.get(name, ()):
-        yield number, number
+    named = end.pod.ports if end.pod else {}
+    return [*named.items(), *((number, number) for number in NUMBERS.get(name, ()))]
 
 
 def test_only_the_connections_of_a_mesh_are_allowed(
@@ -180,11 +176,10 @@ def test_only_the_connections_of_a_mesh_are_allowed(
         for name, end in endpoints.items()
         for port, number in ports_of(name, end)
         for start in endpoints
-        if (endpoints[start].is_ours or end.is_ours)
-        and allowed(whole, endpoints[start], end, number)
+        if {start, name} & OURS and allowed(whole, endpoints[start], end, number)
     }
     assert passing == NEEDED, (passing - NEEDED, NEEDED - passing)
-    for name in (*MESH, "stranger"):
+    for name in OURS:
         assert allowed(whole, endpoints[name], endpoints["dns"], 53, "UDP"), name
         assert allowed(whole, endpoints[name], endpoints["dns-cache"], 53, "UDP"), name
     assert {one["metadata"]["namespace"] for one in of_kind(whole, "NetworkPolicy")} == {NAMESPACE}

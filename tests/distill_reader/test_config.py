@@ -15,7 +15,7 @@ import pytest
 from edl.distill_reader import DistilReader, EnsemblePolicy
 from edl.distill_reader.adapters.naming import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
-from edl.distill_reader.engine.feeding import model_inputs
+from edl.distill_reader.engine.requests import model_inputs
 from edl.distill_reader.ensembles import Mixing
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import MOVED, TLS, Limits, Timeouts, Trace

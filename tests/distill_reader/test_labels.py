@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.batches import Batches
-from edl.distill_reader.engine.cutting import Cutter, samples_of
+from edl.distill_reader.engine.handing import layout_of, mixed_into
 from edl.distill_reader.engine.labels import Labels
-from edl.distill_reader.engine.mixing import layout_of, mixed_into
 from edl.distill_reader.engine.outcomes import Done, Job
+from edl.distill_reader.engine.requests import Batches, Cutter, samples_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record

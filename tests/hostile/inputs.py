@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
 
 from edl.proto import coordinator_pb2 as control
 from edl.proto import inference_pb2 as data
-from edl.proto.version import PROTOCOL_VERSION
+from edl.tests.coordinator import calls
 from edl.tests.teacher.fakes import array
 
 #: Above what either server of these tests takes in one message.
@@ -35,22 +36,11 @@ class Input:
         return f"Input({self.method!r}, {shown})"
 
 
-def report(**fields: Any) -> control.StudentReport:
-    """A report as an honest student sends it."""
-    honest: dict[str, Any] = {
-        "protocol_version": PROTOCOL_VERSION,
-        "service": "stormy",
-        "student_id": "storm/0",
-        "incarnation": 1,
-        "want": 2,
-        "min": 1,
-        "teachers": ["t1"],
-        "state": "steady",
-        "host": "here",
-        "t_s_seconds": 0.01,
-    }
-    return control.StudentReport(**{**honest, **fields})
-
+#: As an honest student sends it.
+report = partial(
+    calls.report, service="stormy", student_id="storm/0", want=2, min=1, teachers=["t1"],
+    state="steady", host="here", t_s_seconds=0.01,
+)  # fmt: skip
 
 _CONTROL = {
     "Subscribe": report().SerializeToString(),
@@ -93,14 +83,11 @@ def bend(whole: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
 
 def _of(honest: dict[str, bytes], odd: st.SearchStrategy[Input]) -> st.SearchStrategy[Input]:
     methods = st.sampled_from([*honest, *[next(iter(honest))] * len(honest)])
-    bent = st.builds(
-        lambda method, edits: Input(method, bend(honest[method], edits)), methods, EDITS
-    )
+    bent = st.builds(lambda name, edits: Input(name, bend(honest[name], edits)), methods, EDITS)
     noise = st.builds(Input, methods, st.binary(max_size=64))
     large = st.builds(lambda method: Input(method, TOO_LARGE), methods)
-    return st.sampled_from([bent] * 8 + [odd] * 6 + [noise] * 4 + [large]).flatmap(
-        lambda kind: kind
-    )
+    kinds = [bent] * 8 + [odd] * 6 + [noise] * 4 + [large]
+    return st.sampled_from(kinds).flatmap(lambda kind: kind)
 
 
 @st.composite

@@ -8,7 +8,8 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 import grpc
@@ -23,17 +24,17 @@ from edl.coordinator.manager.manager import Manager
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.coordinator.service.server import CoordinatorServer
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, Gate, ServerSecurity, open_channel
+from edl.proto.security import ClientSecurity, Gate, ServerSecurity
+from edl.tests.coordinator.calls import open_stream
 from edl.tests.hostile.inputs import Input, report
+from edl.tests.waiting import DEADLINE_S
 
-TIMEOUT_S = 60.0
 #: 2,000 inputs in `make test-system`, 20,000 in `make nightly`.
 AT_ONCE = 10
 #: Of a call that follows the log, which is never done.
 _WATCHED_S = 2.0
 # Kept small, so that thousands of requests for the whole log stay cheap.
 _EVENTS = 100
-CONTROL = "edl.coordinator.v1.Coordinator"
 DATA = "inference.GRPCInferenceService"
 
 Code = grpc.StatusCode
@@ -75,25 +76,13 @@ class ControlPlane:
         self.registry.close()
 
 
-@contextmanager
-def subscribed(channel: Any, secret: str = "", **fields: Any) -> Iterator[Any]:
-    """A stream that has sent its first report and stays open; the answers are bytes."""
-    over = threading.Event()
-    first = report(**{"service": "calm", "student_id": "job/0", "teachers": [], **fields})
-
-    def reports() -> Iterator[bytes]:
-        yield first.SerializeToString()
-        over.wait(TIMEOUT_S)
-
+def subscribed(
+    address: str, security: ClientSecurity | None, secret: str = "", **fields: Any
+) -> AbstractContextManager[tuple[Any, threading.Event]]:
+    """A stream of a student of service `calm` that has sent its first report."""
     metadata = ((SECRET_METADATA, secret),) if secret else ()
-    call = channel.stream_stream(f"/{CONTROL}/Subscribe")(
-        reports(), timeout=TIMEOUT_S, metadata=metadata
-    )
-    try:
-        yield call
-    finally:
-        over.set()
-        call.cancel()
+    first = report(**{"service": "calm", "student_id": "job/0", "teachers": [], **fields})
+    return open_stream(address, first, metadata=metadata, security=security)
 
 
 def teacher_of(call: Any) -> str:
@@ -104,29 +93,23 @@ def teacher_of(call: Any) -> str:
     raise AssertionError("the stream ended without an assignment")
 
 
-class GoodStudent:
+def good_student(address: str, security: ClientSecurity | None = None) -> Callable[[], None]:
     """Subscribes anew each time, and is given its teacher."""
+    incarnations = count(1)
 
-    def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
-        self._channel = open_channel(address, security)
-        self._incarnation = 0
-
-    def __call__(self) -> None:
-        self._incarnation += 1
-        with subscribed(
-            self._channel, student_id="good/0", incarnation=self._incarnation, want=1
-        ) as call:
+    def ask() -> None:
+        number = next(incarnations)
+        with subscribed(address, security, student_id="good/0", incarnation=number) as (call, _):
             assert teacher_of(call) == "t1"
 
-    def close(self) -> None:
-        self._channel.close()
+    return ask
 
 
 def ends_of(channel: Any, service: str, inputs: Iterable[Input]) -> list[tuple[Code, str]]:
     """How a call for each input ends, all made at once."""
     calls = [
         channel.unary_stream(f"/{service}/{one.method}")(
-            one.message, timeout=_WATCHED_S if one.method == "Watch" else TIMEOUT_S
+            one.message, timeout=_WATCHED_S if one.method == "Watch" else DEADLINE_S
         )
         for one in inputs
     ]

@@ -13,23 +13,14 @@ import pytest
 from edl.coordinator.calling.discovery import SECRET_METADATA
 from edl.coordinator.limits import Limits
 from edl.proto.security import ClientSecurity, ServerSecurity, open_channel
+from edl.tests.coordinator.calls import SERVICE as CONTROL
+from edl.tests.coordinator.calls import ask, end_of
+from edl.tests.hostile import planes
 from edl.tests.hostile.inputs import Input, report
-from edl.tests.hostile.planes import (
-    CONTROL,
-    DATA,
-    TIMEOUT_S,
-    Code,
-    ControlPlane,
-    GoodStudent,
-    end,
-    ends_of,
-    served_throughout,
-    subscribed,
-    teacher_of,
-)
+from edl.tests.hostile.planes import Code, ControlPlane, good_student, served_throughout, subscribed
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import Bench
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -42,11 +33,6 @@ def mine(tmp_path: Path) -> ClientSecurity:
     return ClientSecurity(None, write_secret(tmp_path / "mine", "mine-mine"))
 
 
-@pytest.fixture
-def yours(tmp_path: Path) -> ClientSecurity:
-    return ClientSecurity(None, write_secret(tmp_path / "yours", "yours-yours"))
-
-
 def test_many_wrong_tokens_delay_nobody(
     tokens: ServerSecurity, mine: ClientSecurity, tmp_path: Path
 ) -> None:
@@ -54,63 +40,64 @@ def test_many_wrong_tokens_delay_nobody(
     with (
         closing(ControlPlane(tokens)) as control,
         closing(Bench(mine, security=tokens)) as data,
-        closing(GoodStudent(control.address, mine)) as good,
-        served_throughout(good),
+        served_throughout(good_student(control.address, mine)),
         served_throughout(lambda: data.infer()),
     ):
         for address, service, call in (
             (control.address, CONTROL, Input("Subscribe", report().SerializeToString())),
-            (data.address, DATA, Input("ModelInfer", data.request())),
+            (data.address, planes.DATA, Input("ModelInfer", data.request())),
         ):
             with open_channel(address, wrong) as channel:
-                ended = {code for code, _ in ends_of(channel, service, [call] * 200)}
+                ended = {code for code, _ in planes.ends_of(channel, service, [call] * 200)}
             assert ended == {Code.UNAUTHENTICATED}
         assert control.refused == {"unauthenticated": 200}
         assert data.refused("unauthenticated") == 200
 
 
 def test_another_students_id_is_refused_and_its_owner_stays(
-    tokens: ServerSecurity, mine: ClientSecurity, yours: ClientSecurity
+    tokens: ServerSecurity, mine: ClientSecurity, tmp_path: Path
 ) -> None:
+    yours = ClientSecurity(None, write_secret(tmp_path / "yours", "yours-yours"))
     with (
         closing(ControlPlane(tokens)) as plane,
-        open_channel(plane.address, mine) as my_channel,
-        open_channel(plane.address, yours) as your_channel,
-        subscribed(my_channel) as owner,
+        subscribed(plane.address, mine) as (owner, _),
     ):
-        assert teacher_of(owner) == "t1"
+        assert planes.teacher_of(owner) == "t1"
         secret = str(dict(owner.initial_metadata())[SECRET_METADATA])
         for theft in ({}, {"incarnation": 2}, {"secret": "guessed"}):
-            with subscribed(your_channel, **theft) as thief:
-                assert end(thief) is Code.PERMISSION_DENIED
+            with subscribed(plane.address, yours, **theft) as (thief, _):
+                assert end_of(thief)[0] == "PERMISSION_DENIED"
         # The same start needs the secret of its stream, even with the owner's token.
-        with subscribed(my_channel) as without:
-            assert end(without) is Code.PERMISSION_DENIED
+        with subscribed(plane.address, mine) as (without, _):
+            assert end_of(without)[0] == "PERMISSION_DENIED"
         assert owner.is_active()
         wait_until(lambda: plane.refused["forbidden"] == 4)
         # After a change of tokens the secret alone proves that it is the same student.
-        with subscribed(your_channel, secret) as again:
-            assert teacher_of(again) == "t1"
+        with subscribed(plane.address, yours, secret) as (again, _):
+            assert planes.teacher_of(again) == "t1"
+
+
+def answered(address: str) -> None:
+    assert ask(address, "Status") == ("OK", "")
 
 
 def test_calls_that_say_nothing_keep_nobody_out() -> None:
     over = threading.Event()
 
     def nothing() -> Iterator[bytes]:
-        over.wait(TIMEOUT_S)
+        over.wait(DEADLINE_S)
         yield from ()
 
     methods = ["Subscribe", "Status", "Drain", "Upgrade", "Deploy", "Watch"] * 20
     with (
         closing(ControlPlane(limits=Limits(first_report_s=2.0))) as plane,
-        closing(GoodStudent(plane.address)) as good,
-        open_channel(plane.address) as channel,
+        open_channel(plane.address) as opened,
+        served_throughout(good_student(plane.address)),
+        served_throughout(lambda: answered(plane.address)),
     ):
-        any_channel: Any = channel
-        ask = any_channel.unary_unary(f"/{CONTROL}/Status")
-        with served_throughout(good), served_throughout(lambda: ask(b"", timeout=TIMEOUT_S)):
-            held = [any_channel.stream_stream(f"/{CONTROL}/{one}")(nothing()) for one in methods]
-            ended = {end(call) for call in held}
+        channel: Any = opened
+        held = [channel.stream_stream(f"/{CONTROL}/{one}")(nothing()) for one in methods]
+        ended = {planes.end(call) for call in held}
         over.set()
         assert ended <= {Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED}
         assert sum(plane.refused.values()) == len(methods)

@@ -1,4 +1,4 @@
-"""A gate between two sockets, and the director of faults that strikes through it."""
+"""A gate between two sockets, the lies that it tells, and the director who strikes through it."""
 
 from __future__ import annotations
 
@@ -6,48 +6,53 @@ import itertools
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from random import Random
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from edl.errors import RetryableError, WireError
 from edl.mesh.chaos.director import Director
 from edl.mesh.chaos.faults import BY_NAME, Fault
 from edl.mesh.chaos.gate import Gate
-from edl.mesh.chaos.lies import Liar
+from edl.mesh.chaos.lies import LIES, Liar
 from edl.mesh.chaos.plan import Stage
-from edl.tests.mesh.test_chaos_lies import LABELS, PROOF, heard, result
+from edl.proto.arena import Array
+from edl.proto.clients import Answer, Request
+from edl.proto.transport import frames
+from edl.proto.transport.connection import Connection
+from edl.proto.transport.frames import Description, Tensor
+from edl.proto.transport.offer import REPLY_BYTES
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.
 QUIET_S = 0.2
 
 
+class Capitals(BaseRequestHandler):
+    """Sends back what comes, in capitals."""
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            while data := self.request.recv(1 << 16):
+                self.request.sendall(data.upper())
+
+
 @pytest.fixture
 def echo() -> Iterator[str]:
-    """The address of a server that sends back what comes, in capitals."""
-    threads: list[threading.Thread] = []
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                one, _ = listener.accept()
-                threads.append(threading.Thread(target=serve, args=(one,), daemon=True))
-                threads[-1].start()
-
-    def serve(one: socket.socket) -> None:
-        with one, suppress(OSError):
-            while data := one.recv(1 << 16):
-                one.sendall(data.upper())
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=accept, daemon=True)
-        accepting.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
-        for thread in (accepting, *threads):
-            thread.join(WAIT_S)
+    """The address of a server that answers in capitals."""
+    with ThreadingTCPServer(("127.0.0.1", 0), Capitals) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        serving.join()
 
 
 @pytest.fixture
@@ -124,6 +129,133 @@ def test_closing_wakes_whoever_waits_and_leaves_no_thread(echo: str) -> None:
     assert not [one for one in threading.enumerate() if one.name == "edl-gate-closing"]
 
 
+ROWS, CLASSES = 4, 6
+LABELS = np.arange(ROWS * CLASSES, dtype=np.float32).reshape(ROWS, CLASSES)
+DESCRIPTION = Description(
+    (Tensor("soft", "FP32", 2),), {"teacher_id": "t1", "incarnation": "1700000000001"}
+)
+PROOF = bytes(range(REPLY_BYTES))
+
+
+def result(number: int, labels: Array = LABELS, *, described: bool = False) -> bytes:
+    """A teacher's answer to a request, as it goes over the wire."""
+    told = DESCRIPTION.to_bytes() if described else b""
+    pieces = frames.result(number, {"soft": labels}, told, device_s=0.01, draining=False)
+    return b"".join(bytes(one) for one in pieces)
+
+
+REFUSED = frames.error(9, RetryableError("busy"))
+#: What a teacher sends by one connection: only its first result has the description.
+SAID = PROOF + result(1, described=True) + REFUSED + result(2) + frames.goodbye()
+
+
+def heard(said: bytes, *numbers: int) -> dict[int, Answer]:
+    """The answers that a reader takes from these frames. Raises WireError where they are none."""
+    ours, theirs = socket.socketpair()
+    with closing(theirs):
+        ours.setblocking(False)
+        connection = Connection(ours, "chaos", None)
+        for number in numbers:
+            connection.put(number, Request({"x": np.zeros((ROWS, 2), np.float32)}), 9.0, {})
+        connection.send()
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+        answers: dict[int, Answer] = {}
+        with closing(connection), suppress(ConnectionError):
+            while len(answers) < len(numbers):
+                for one in connection.hear():
+                    assert isinstance(one.outcome, Answer)
+                    answers[one.number] = one.outcome
+        return answers
+
+
+def spoilt(kind: str, seed: int = 1, labels: Array = LABELS) -> Answer:
+    liar = Liar(seed)
+    liar.tell(kind)
+    said = liar.connection()(PROOF + result(1, labels, described=True))
+    return heard(said[REPLY_BYTES:], 1)[1]
+
+
+def test_each_lie_spoils_an_answer_in_its_way() -> None:
+    labels = spoilt("answer-nan").outputs["soft"]
+    assert (np.isnan(labels).sum(), labels.shape) == (1, LABELS.shape)
+    np.testing.assert_array_equal(spoilt("answer-shape").outputs["soft"], LABELS[1:])
+    np.testing.assert_array_equal(
+        spoilt("answer-other").outputs["soft"], np.roll(LABELS, -1, axis=0)
+    )
+    told = spoilt("answer-instance").parameters
+    assert (told["incarnation"], told["teacher_id"]) == ("1700000000002", "t1")
+    single = spoilt("answer-other", labels=LABELS[:1]).outputs["soft"]
+    np.testing.assert_array_equal(single, np.roll(LABELS[:1], -1, axis=1))
+
+
+def test_a_flipped_bit_never_makes_a_wrong_label_that_looks_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng, right = Random(), result(1, described=True)
+    # All but the labels and the eight bytes of the number.
+    bits = 8 * (len(right) - LABELS.nbytes - 8)
+    fates = set()
+    for bit in range(bits):
+        monkeypatch.setattr(rng, "randrange", lambda count, bit=bit: bit if count == bits else None)
+        liar = Liar(0)
+        monkeypatch.setattr(liar, "_rng", rng)
+        liar.tell("answer-flip")
+        said = liar.connection()(PROOF + right)[REPLY_BYTES:]
+        assert sum((a ^ b).bit_count() for a, b in zip(said, right, strict=True)) == 1
+        try:
+            answers = heard(said, 1)
+        except WireError:
+            fates.add("unreadable")
+            continue
+        fates.add("readable" if answers else "never whole")
+        for answer in answers.values():
+            for labels in answer.outputs.values():
+                if labels.shape == LABELS.shape and labels.dtype == LABELS.dtype:
+                    np.testing.assert_array_equal(labels, LABELS)
+    assert fates == {"unreadable", "readable", "never whole"}
+
+
+def test_a_liar_lies_only_while_it_is_told_to() -> None:
+    liar = Liar(seed=1)
+    through = liar.connection()
+    assert through(PROOF + result(1, described=True)) == PROOF + result(1, described=True)
+    liar.tell("answer-instance")
+    spoilt = through(result(2))
+    assert liar.spoilt == 1
+    liar.tell(None)
+    honest = through(result(3)) + through(result(4))
+    assert liar.spoilt == 1
+    answers = heard(result(1, described=True) + spoilt + honest, 1, 2, 3, 4)
+    told = [answers[number].parameters["incarnation"] for number in (1, 2, 3, 4)]
+    assert told == ["1700000000001", "1700000000002", "1700000000001", "1700000000001"]
+
+
+@given(st.sampled_from([None, *LIES]), st.lists(st.integers(1, 40)))
+def test_frames_come_through_whole_however_they_arrive(kind: str | None, sizes: list[int]) -> None:
+    def sent(pieces: list[bytes]) -> bytes:
+        liar = Liar(seed=1)
+        liar.tell(kind)
+        through = liar.connection()
+        return b"".join(through(one) for one in pieces)
+
+    pieces, rest = [], SAID
+    for size in sizes:
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    assert sent([*pieces, rest]) == sent([SAID])
+    assert (sent([SAID]) == SAID) == (kind is None)
+
+
+@pytest.mark.parametrize("kind", sorted(LIES))
+def test_only_results_are_spoilt(kind: str) -> None:
+    liar = Liar(seed=1)
+    liar.tell(kind)
+    said = PROOF + REFUSED + frames.goodbye()
+    assert liar.connection()(said) == said
+    assert liar.spoilt == 0
+
+
 STAGE = Stage(60.0, ("t1", "t2", "t3"), (), ("s1",), 2.0)
 
 
@@ -150,16 +282,12 @@ class Stand:
             came = b"".join(iter(lambda: client.recv(1 << 16), b""))
         return len(heard(came[len(PROOF) :], 1)[1].outputs["soft"])
 
-    def close(self) -> None:
-        self.door.close()
-        self.listener.close()
-
 
 @pytest.fixture
 def stand() -> Iterator[Stand]:
     stand = Stand()
-    yield stand
-    stand.close()
+    with stand.listener, stand.door:
+        yield stand
 
 
 def fault(kind: str, number: int = 1) -> Fault:

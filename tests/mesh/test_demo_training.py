@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edl.errors import UsageError
-from edl.mesh.demo import modes
+from edl.mesh.demo import modes, teacher_model
 from edl.mesh.demo.digits import (
     CLASSES,
     SIZE,
@@ -24,13 +24,6 @@ from edl.mesh.demo.digits import (
 )
 from edl.mesh.demo.predictor import Predictor
 from edl.mesh.demo.settings import DemoSettings
-from edl.mesh.demo.teacher_model import (
-    MANIFEST,
-    TeacherModel,
-    cache_key,
-    obtain_teacher,
-    read_cached,
-)
 from edl.student import DistillLoss
 
 pytestmark = pytest.mark.system
@@ -47,10 +40,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def obtain(digits: Digits, cache: Path, *, fresh: bool = False) -> tuple[TeacherModel, int]:
+def obtain(
+    digits: Digits, cache: Path, *, fresh: bool = False
+) -> tuple[teacher_model.TeacherModel, int]:
     """The teacher, and how many steps it was trained for."""
     steps: list[int] = []
-    model = obtain_teacher(
+    model = teacher_model.obtain_teacher(
         digits, SETTINGS, cache, fresh=fresh, on_step=lambda done, total: steps.append(done)
     )
     return model, len(steps)
@@ -66,7 +61,7 @@ def test_a_teacher_is_trained_once_then_found_then_trained_when_asked(
     assert trained == 0
     again, trained = obtain(digits, cache, fresh=True)
     assert (again, trained > 0) == (made, True)
-    assert [entry.name for entry in cache.iterdir()] == [cache_key(digits, SETTINGS)]
+    assert [entry.name for entry in cache.iterdir()] == [teacher_model.cache_key(digits, SETTINGS)]
 
 
 def test_the_exported_model_labels_and_counts_its_time(digits: Digits, cache: Path) -> None:
@@ -82,25 +77,25 @@ def test_the_exported_model_labels_and_counts_its_time(digits: Digits, cache: Pa
 def test_a_damaged_model_is_not_used(digits: Digits, cache: Path, tmp_path: Path) -> None:
     place = obtain(digits, cache)[0].path.parent
     whole = (place / "teacher.pdiparams").read_bytes()
-    for name, content in (
-        ("teacher.pdiparams", whole[:-1]), (MANIFEST, b"{"), (MANIFEST, b'["not", "ours"]'),
-    ):  # fmt: skip
+    manifest = teacher_model.MANIFEST
+    damaged = ("teacher.pdiparams", whole[:-1]), (manifest, b"{"), (manifest, b'["not", "ours"]')
+    for name, content in damaged:
         copy = shutil.copytree(place, tmp_path / "copy", dirs_exist_ok=True)
         (copy / name).write_bytes(content)
-        assert read_cached(copy) is None
+        assert teacher_model.read_cached(copy) is None
     shutil.copytree(place, copy, dirs_exist_ok=True)
     (copy / "teacher.pdiparams").unlink()
-    assert read_cached(copy) is None
-    (place / MANIFEST).write_text("{")
+    assert teacher_model.read_cached(copy) is None
+    (place / manifest).write_text("{")
     model, trained = obtain(digits, cache)
     assert (model.cached, trained > 0) == (False, True)
 
 
 def test_another_training_has_another_cache_key(digits: Digits) -> None:
-    key = cache_key(digits, SETTINGS)
-    assert cache_key(digits, replace(SETTINGS, teacher_epochs=2)) != key
-    assert cache_key(digits, replace(SETTINGS, noise=1.0)) != key
-    assert cache_key(digits, replace(SETTINGS, seeds=9)) == key
+    key = teacher_model.cache_key(digits, SETTINGS)
+    assert teacher_model.cache_key(digits, replace(SETTINGS, teacher_epochs=2)) != key
+    assert teacher_model.cache_key(digits, replace(SETTINGS, noise=1.0)) != key
+    assert teacher_model.cache_key(digits, replace(SETTINGS, seeds=9)) == key
 
 
 def test_a_model_that_cannot_be_written_is_one_clear_error(digits: Digits, tmp_path: Path) -> None:
@@ -165,8 +160,5 @@ def test_a_shift_moves_the_image_and_fills_with_black() -> None:
 def test_each_student_keeps_to_its_own_labelled_digits(digits: Digits) -> None:
     plain = DemoSettings(seeds=2, steps=20, batch_size=64, labelled=40, shift_pixels=0, noise=0.0)
     batches = list(BatchSource(digits, plain))
-    for seed in range(2):
-        seen = {
-            image.tobytes() for batch in batches[20 * seed : 20 * seed + 20] for image in batch[0]
-        }
-        assert len(seen) == 40
+    for own in (batches[:20], batches[20:]):
+        assert len({image.tobytes() for batch in own for image in batch[0]}) == 40

@@ -54,9 +54,10 @@ def test_the_student_has_one_core_and_the_mesh_the_rest() -> None:
 def test_children_start_on_the_named_cores_and_we_stay_where_we_were() -> None:
     before = os.sched_getaffinity(0)
     last = max(before)
-    show = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
-    with children_on({last}), program(show) as child:
-        assert line_of(child) == f"[{last}]"
+    with children_on({last}):
+        child = start(python("import os; print(sorted(os.sched_getaffinity(0)))"))
+    child.expect(rf"^\[{last}\]$", WAIT_S)
+    child.stop()
     assert os.sched_getaffinity(0) == before == available_cores()
 
 

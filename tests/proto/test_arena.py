@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 from unittest import mock
 
@@ -36,9 +37,7 @@ def over_the_wire(ref: ArrayRef) -> ArrayRef:
 
 @given(st.lists(arrays().filter(lambda array: array.dtype != np.object_), max_size=4))
 def test_what_one_side_puts_the_other_gets(values: list[Array]) -> None:
-    ours = Arena.create(PAGE)
-    theirs = Arena.attach(os.dup(ours.fd))
-    try:
+    with closing(Arena.create(PAGE)) as ours, closing(Arena.attach(os.dup(ours.fd))) as theirs:
         record = ours.put(values)
         for ref, value in zip(record.arrays, values, strict=True):
             got = theirs.get(over_the_wire(ref))
@@ -47,16 +46,19 @@ def test_what_one_side_puts_the_other_gets(values: list[Array]) -> None:
             assert ref.offset % ALIGNMENT == 0
             assert record.offset <= ref.offset
             assert ref.offset + value.nbytes <= record.offset + record.nbytes
-    finally:
-        ours.close()
-        theirs.close()
 
 
 @pytest.fixture
-def arena() -> Any:
-    made = Arena.create(PAGE)
-    yield made
-    made.close()
+def arena() -> Iterator[Arena]:
+    with closing(Arena.create(PAGE)) as made:
+        yield made
+
+
+@pytest.fixture
+def theirs(arena: Arena) -> Iterator[Arena]:
+    """The same memory, on the other side."""
+    with closing(Arena.attach(os.dup(arena.fd))) as attached:
+        yield attached
 
 
 @pytest.mark.parametrize("dtype", ["M8[ns]", "S3", "U2", "c8", ml_dtypes.float8_e4m3fn])
@@ -73,8 +75,7 @@ def test_a_dtype_that_cannot_is_refused_and_takes_nothing(arena: Arena, dtype: A
     assert arena.used_bytes == 0
 
 
-def test_it_grows_and_the_other_side_follows(arena: Arena) -> None:
-    theirs = Arena.attach(os.dup(arena.fd))
+def test_it_grows_and_the_other_side_follows(arena: Arena, theirs: Arena) -> None:
     (small,) = arena.put([np.arange(8)]).arrays
     before = arena.get(small)
     (big,) = arena.put([np.arange(GROWTH_BYTES, dtype=np.uint8)]).arrays
@@ -82,7 +83,6 @@ def test_it_grows_and_the_other_side_follows(arena: Arena) -> None:
     assert same(theirs.get(big), np.arange(GROWTH_BYTES, dtype=np.uint8))
     before[0] = 77  # a view of the mapping before it grew is of the same memory
     assert theirs.get(small)[0] == 77
-    theirs.close()
 
 
 def test_what_was_freed_last_is_used_first_and_as_it_was(arena: Arena) -> None:
@@ -106,8 +106,7 @@ def test_growth_that_is_refused_leaves_it_usable(arena: Arena) -> None:
     assert arena.used_bytes == PAGE * 2
 
 
-def test_two_threads_of_the_attached_side_follow_together(arena: Arena) -> None:
-    theirs = Arena.attach(os.dup(arena.fd))
+def test_two_threads_of_the_attached_side_follow_together(arena: Arena, theirs: Arena) -> None:
     together = threading.Barrier(2, timeout=10)
 
     def last(ref: ArrayRef) -> int:
@@ -118,7 +117,6 @@ def test_two_threads_of_the_attached_side_follow_together(arena: Arena) -> None:
         for step in range(20):
             (ref,) = arena.put([np.full(GROWTH_BYTES // 8, step)]).arrays
             assert list(pool.map(last, [ref, ref])) == [step, step]
-    theirs.close()
 
 
 @pytest.mark.parametrize(
@@ -144,8 +142,7 @@ def test_closing_leaves_arrays_readable_and_no_descriptor() -> None:
         arena.put([np.zeros(2 * PAGE)])
 
 
-def test_closing_leaves_records_readable_that_were_not_looked_at(arena: Arena) -> None:
-    theirs = Arena.attach(os.dup(arena.fd))
+def test_closing_leaves_unread_records_readable(arena: Arena, theirs: Arena) -> None:
     (grown,) = arena.put([np.arange(GROWTH_BYTES, dtype=np.uint8)]).arrays
     theirs.close()
     assert same(theirs.get(grown), np.arange(GROWTH_BYTES, dtype=np.uint8))
@@ -233,9 +230,8 @@ TestAllocating = Allocating.TestCase
 
 @pytest.fixture
 def shared() -> Iterator[LentArena]:
-    made = LentArena.create(mmap.PAGESIZE)
-    yield made
-    made.close()
+    with closing(LentArena.create(mmap.PAGESIZE)) as made:
+        yield made
 
 
 def test_a_run_of_rows_lies_behind_the_number_of_its_array(shared: LentArena) -> None:
@@ -245,24 +241,21 @@ def test_a_run_of_rows_lies_behind_the_number_of_its_array(shared: LentArena) ->
     )
     assert shared.lent(to_bytes(shared.get(ref)[:2])) == whole_of(shared, ref)
     assert shared.lent(to_bytes(shared.get(first)[50:])) != shared.lent(to_bytes(shared.get(ref)))
-    theirs = LentArena.attach(os.dup(shared.fd))
-    assert theirs.lent(to_bytes(theirs.get(ref))) == whole_of(shared, ref)
-    theirs.close()
+    with closing(LentArena.attach(os.dup(shared.fd))) as theirs:
+        assert theirs.lent(to_bytes(theirs.get(ref))) == whole_of(shared, ref)
 
 
 def test_memory_that_is_elsewhere_is_not_lent(shared: LentArena) -> None:
     (ref,) = shared.put([np.arange(16, dtype=np.int64)]).arrays
-    other, plain = LentArena.create(), Arena.create()
-    for array in (
-        np.arange(16),
-        other.get(other.put([np.arange(16)]).arrays[0]),
-        plain.get(plain.put([np.arange(16)]).arrays[0]),
-        shared.get(ref)[::2],  # sent as a copy
-        shared.get(ref)[:0],
-    ):
-        assert shared.lent(to_bytes(array)) is None
-    other.close()
-    plain.close()
+    with closing(LentArena.create()) as other, closing(Arena.create()) as plain:
+        for array in (
+            np.arange(16),
+            other.get(other.put([np.arange(16)]).arrays[0]),
+            plain.get(plain.put([np.arange(16)]).arrays[0]),
+            shared.get(ref)[::2],  # sent as a copy
+            shared.get(ref)[:0],
+        ):
+            assert shared.lent(to_bytes(array)) is None
     mapped_before_growth = shared.get(ref)
     shared.put([np.zeros(GROWTH_BYTES, np.uint8)])
     assert shared.lent(to_bytes(mapped_before_growth)) is None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 
 import pytest
 from hypothesis import given
@@ -22,38 +23,27 @@ Pair = tuple[Channel, Channel]
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     ours, fd = Channel.pair()
-    theirs = Channel.attach(fd)
-    yield ours, theirs
-    ours.close()
-    theirs.close()
+    with closing(ours), closing(Channel.attach(fd)) as theirs:
+        yield ours, theirs
 
 
 @given(st.lists(JSON, max_size=5))
 def test_messages_arrive_whole_and_in_order(values: list[object]) -> None:
     ours, fd = Channel.pair()
-    theirs = Channel.attach(fd)
-    try:
+    with closing(ours), closing(Channel.attach(fd)) as theirs:
         for value in values:
             assert ours.send("value", value=value)
         got = [theirs.receive() for _ in values]
-    finally:
-        ours.close()
-        theirs.close()
     assert got == [{"kind": "value", "value": value} for value in values]
 
 
 def test_threads_send_without_mixing(pair: Pair) -> None:
     ours, theirs = pair
     text = "x" * 100_000  # more than a socket buffer takes at once
-    threads = [
-        threading.Thread(target=lambda n=n: [ours.send("from", n=n, text=text) for _ in range(5)])
-        for n in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    messages = [theirs.receive() for _ in range(20)]
-    for thread in threads:
-        thread.join(DEADLINE_S)
+    with ThreadPoolExecutor(4) as pool:
+        for n in [0, 1, 2, 3] * 5:
+            pool.submit(ours.send, "from", n=n, text=text)
+        messages = [theirs.receive() for _ in range(20)]
     assert all(message is not None and message["text"] == text for message in messages)
     assert sorted(message["n"] for message in messages if message) == sorted([0, 1, 2, 3] * 5)
 

@@ -30,9 +30,6 @@ def exact_softmax(rows: Array, temperature: float = 1.0) -> Array:
     return exps
 
 
-# --- names
-
-
 @pytest.mark.parametrize("text", ["float32", "bfloat16", "float16", "topk:1", "topk:20"])
 @pytest.mark.parametrize("temperature", [None, 4.0])
 def test_a_form_is_what_its_parameters_name(text: str, temperature: float | None) -> None:
@@ -78,9 +75,6 @@ def test_parameters_of_outputs_travel_with_them() -> None:
     assert tensors.decode_response(data).output_parameters == {"a": named["a"]}
 
 
-# --- what travels
-
-
 @pytest.mark.parametrize(
     ("classes", "index"), [(4, "u1"), (256, "u1"), (257, "u2"), (65536, "u2"), (65537, "u4")]
 )
@@ -111,20 +105,23 @@ def test_a_plain_form_is_the_same_output_in_another_dtype(dtype: Any, given_as: 
     np.testing.assert_allclose(dense, rows, rtol=2**-8)
 
 
+@pytest.mark.parametrize(
+    ("rows", "form", "kind", "words"),
+    [
+        (np.array([[7e4]], np.float32), Form("float16"), "", "beyond the range of float16"),
+        (np.array([[1e300, 0.0]]), Form(None, 1), "", "beyond the range of float32"),
+        (np.full((2, 3), 0.7), Form(temperature=2.0), "other", "neither logits nor probabilities"),
+    ],
+)
+def test_unsuitable_values_are_refused(rows: Array, form: Form, kind: Any, words: str) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        encode("y", rows, form, kind)
+
+
 def test_float32_output_is_not_copied() -> None:
     rows = logits(3, 5)
     form = Form("float32")
     assert decode("y", encode("y", rows, form), form, {}) is rows
-
-
-def test_what_a_form_cannot_hold_is_refused_and_not_made_infinite() -> None:
-    with pytest.raises(RequestRefused, match="beyond the range of float16: ask for another form"):
-        encode("y", np.array([[7e4]], np.float32), Form("float16"))
-    with pytest.raises(RequestRefused, match="beyond the range of float32"):
-        encode("y", np.array([[1e300, 0.0]]), Form(None, 1))
-
-
-# --- top-k
 
 
 @given(
@@ -238,11 +235,6 @@ def test_probabilities_that_were_rounded_to_16_bits_are_recognised_in_any_dtype(
     assert kind_of([rounded]) == kind_of([rounded.astype(np.float32)]) == "probabilities"
 
 
-def test_a_temperature_of_a_sigmoid_is_refused() -> None:
-    with pytest.raises(RequestRefused, match="neither logits nor probabilities"):
-        encode("y", np.full((2, 3), 0.7, np.float32), Form("float32", temperature=2.0), "other")
-
-
 def test_a_softmax_of_great_logits_is_finite() -> None:
     great = np.array([[3e38, -3e38, 3e38]], np.float32)
     assert softmax(great, 0.5).tolist() == [[0.5, 0.0, 0.5]]
@@ -256,9 +248,6 @@ def test_the_model_s_own_array_stays_as_it_is() -> None:
     for form in (TOP_3, Form(None, 3, 2.0), Form("float16"), Form(temperature=2.0)):
         encode("y", rows, form)
     np.testing.assert_array_equal(rows, before)
-
-
-# --- an answer is not believed
 
 
 def parts_of(**other: Array) -> dict[str, Array]:

@@ -48,11 +48,6 @@ def test_bytes_that_are_no_text_have_to_be_asked_for_as_bytes() -> None:
     assert answered(InferRequest("m"), {"x": text}).outputs["x"].tolist() == text.tolist()
 
 
-def test_lists_may_be_nested() -> None:
-    rows = [[1, 2], [3, 4.5]]
-    assert decode(tensor(rows, shape=[2, 2])).inputs["x"].tolist() == rows
-
-
 def test_the_parts_of_an_output_go_as_it_was_asked_for() -> None:
     asked = InferRequest("m", output_parameters={"logits": {"binary_data": True}})
     outputs = {"logits.tail": np.zeros(2, np.float32), "other": np.zeros(1, np.float32)}
@@ -72,7 +67,7 @@ def test_much_text_behind_the_object_is_not_for_a_moment() -> None:
 
 
 NO_ROOM = "8 bytes of the region before its place"
-BAD = {
+BAD: dict[str, tuple[Any, ...]] = {
     "nothing": (b"", "no JSON"),
     "no Unicode": (b"\xff\xfe", "no JSON"),
     "a list": ([], "no object"),
@@ -97,6 +92,11 @@ BAD = {
     "no elements": (tensor(), "in one place"),
     "elements twice": (tensor([1, 2], parameters={"binary_data_size": 0}), "in one place"),
     "bytes that are not there": (tensor(parameters={"binary_data_size": 8}), "0 bytes are left"),
+    "bytes behind the last": (
+        tensor(parameters={"binary_data_size": 8}),
+        "1 bytes follow the last tensor",
+        bytes(9),
+    ),
     "a negative size": (tensor(parameters={"binary_data_size": -1}), "is a number of bytes"),
     "odd parameters": (tensor([1, 2], parameters={"a": []}), "'parameters' is no object"),
     "half a place": (placed(), "byte_size"),
@@ -115,14 +115,9 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_requests_are_refused(name: str) -> None:
-    message, words = BAD[name]
+    message, words, *raw = BAD[name]
     with pytest.raises(WireError, match=words):
-        decode(message)
-
-
-def test_bytes_behind_the_last_tensor_are_refused() -> None:
-    with pytest.raises(WireError, match="1 bytes follow the last tensor"):
-        decode(tensor(parameters={"binary_data_size": 8}), bytes(9))
+        decode(message, *raw)
 
 
 _KEYS = st.sampled_from(["name", "datatype", "shape", "data", "parameters", "id", "inputs"])
@@ -138,6 +133,10 @@ def test_any_json_is_read_or_refused(message: dict[str, Any], raw: bytes) -> Non
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_lists_may_be_nested() -> None:
+    np.testing.assert_array_equal(decode(tensor(X.tolist(), shape=[2, 3])).inputs["x"], X)
 
 
 def answered(request: InferRequest, outputs: dict[str, Array], **said: Any) -> InferResponse:

@@ -44,10 +44,10 @@ def printed(code: str, *args: str) -> str:
     "code",
     [
         *(f"import edl.{name}\n" for name in ("proto.arena", "proto.channel", "proto.version")),
-        "import edl.student\n",
+        "import edl.student, edl.teacher\n",
         SETTINGS,
     ],
-    ids=["arena", "channel", "version", "student", "settings"],
+    ids=["arena", "channel", "version", "student and teacher", "settings"],
 )
 def test_light_modules_load_no_wire_libraries(code: str) -> None:
     loaded = "import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"

@@ -67,7 +67,7 @@ def test_messages_come_back(
 
 
 @given(TENSORS, PARAMETERS)
-def test_protobuf_reads_our_messages(
+def test_protobuf_reads_our_bytes(
     arrays: dict[str, Array], parameters: dict[str, Parameter]
 ) -> None:
     said: dict[str, Any] = {"model_name": "m", "parameters": parameters}
@@ -201,12 +201,13 @@ def test_encoding_copies_once_and_decoding_never() -> None:
     assert decoding < 100_000
 
 
+UNSENDABLE: list[Any] = ["c8", "M8[s]", "U3", "V4", "g", ml_dtypes.float8_e4m3fn]
+
+
 @pytest.mark.parametrize(
     "more",
     [
-        {"inputs": {"x": np.zeros(2, dtype=np.complex64)}},
-        {"inputs": {"x": np.zeros(2, dtype="M8[s]")}},
-        {"inputs": {"x": np.array(["text"])}},
+        *({"inputs": {"x": np.zeros(2, dtype)}} for dtype in UNSENDABLE),
         {"inputs": {"x": np.array([1, b"x"], dtype=object)}},
         {"inputs": {"x": np.broadcast_to(np.uint8(0), (1 << 31,))}},
         {"parameters": {"p": 1 << 64}},
@@ -263,12 +264,6 @@ def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
         tensors.decode_request(heavy)
         with pytest.raises(tensors.Heavy):
             tensors.decode_request(heavy, light=True)
-
-
-@pytest.mark.parametrize("dtype", ["c8", "M8[s]", "U3", "V4", "g", ml_dtypes.float8_e4m3fn])
-def test_other_dtypes_have_no_name(dtype: str) -> None:
-    with pytest.raises(WireError, match="cannot be sent"):
-        datatype_of(np.dtype(dtype))
 
 
 def test_fixed_width_bytes_travel_as_bytes() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from edl.tests.deploy.container_file import ContainerFile
-from edl.tests.deploy.test_containers import FILE, IMAGES
-from edl.tests.release.conftest import ROOT
+from edl.tests.deploy.test_containers import FILE, IMAGES, ROOT
 
 FOLDER = ROOT / "deploy" / "constraints"
 PINS = dict(re.findall(r"^([^#\n]*)==(.*)$", (FOLDER / "constraints.txt").read_text(), re.M))
@@ -21,7 +21,6 @@ ALLOWED = re.compile(
     r"Apache|BSD|MIT\b|ISC|PSF|Python Software Foundation|MPL|Mozilla|HPND|Unlicense|0BSD|Zlib|CC0"
 )
 COPYLEFT = re.compile(r"\b(A?GPL|GNU (Affero )?General)")
-
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The extras that are pinned.
@@ -33,10 +32,8 @@ EXTRAS = re.findall(
 
 def needed() -> Iterator[Requirement]:
     """What the project itself names, of the extras that are pinned."""
-    lines = list(PROJECT["dependencies"])
-    for extra in EXTRAS:
-        lines += PROJECT["optional-dependencies"][extra]
-    for line in lines:
+    extras = (PROJECT["optional-dependencies"][extra] for extra in EXTRAS)
+    for line in chain(PROJECT["dependencies"], *extras):
         requirement = Requirement(line)
         if requirement.name != "edl-dist":
             yield requirement

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,12 +18,24 @@ import pytest
 
 import edl
 from edl.tests.deploy.container_file import Build, ContainerFile
-from edl.tests.deploy.test_containers import FILE, QUICK, files, machine, run, works_as_coordinator
-from edl.tests.release.conftest import ROOT, built
+from edl.tests.deploy.test_containers import (
+    FILE,
+    QUICK,
+    ROOT,
+    files,
+    machine,
+    run,
+    works_as_coordinator,
+)
 from edl.tests.scripted_teacher import ScriptedTeacher
 
 pytestmark = pytest.mark.timeout(300)
 
+#: What a checkout has besides what is in the repository.
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", ".interop", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info",
+    "__pycache__", "site",
+)  # fmt: skip
 #: Files that are no Python and that the package cannot do without, one of each kind.
 NEEDED = (
     "edl/py.typed",
@@ -46,10 +59,22 @@ print("read", reader.stats.delivered)
 """
 
 
+def built(folder: Path, *options: str) -> Path:
+    """The folder of what `python -m build` makes of this checkout."""
+    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=LEFT_OUT)
+    # In this environment, which has the build backend: isolation would fetch it once more.
+    command = (sys.executable, "-P", "-m", "build", "--no-isolation", *options)
+    where = ("--outdir", folder / "dist", folder / "source")
+    done = subprocess.run((*command, *where), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return folder / "dist"
+
+
 def test_what_is_released_is_the_package_alone_and_works_in_its_image(tmp_path: Path) -> None:
     """Without extras; with the build backend of this environment, not one that is fetched."""
-    file = ContainerFile.read(FILE)
-    image = Build(file, ROOT, tmp_path / "image", {"EXTRAS": ""}, machine() | QUICK)
+    image = Build(
+        ContainerFile.read(FILE), ROOT, tmp_path / "image", {"EXTRAS": ""}, machine() | QUICK
+    )
     image.folder.mkdir()
     root = image.stage("cpu")
     assert {"apt-get", "libgomp1", "tini", "useradd", "65532"} <= set(image.noted)
@@ -59,9 +84,9 @@ def test_what_is_released_is_the_package_alone_and_works_in_its_image(tmp_path: 
     (sdist,) = built(tmp_path / "release", "--sdist").iterdir()
     holds_what_the_wheel_is_made_of(sdist, packed)
     before = files(root)
-    assert run(file, image, "--version").strip() == f"edl-dist {edl.__version__}"
-    helps_examines_and_reads(file, image)
-    works_as_coordinator(file, image)
+    assert run(image, "--version").strip() == f"edl-dist {edl.__version__}"
+    helps_examines_and_reads(image)
+    works_as_coordinator(image)
     assert files(root) == before, "something was written where a read-only root lets nothing be"
 
 
@@ -96,22 +121,29 @@ def holds_what_the_wheel_is_made_of(path: Path, packed: list[str]) -> None:
     assert [name for name in packed if f"src/{name}" not in names] == []
 
 
-def helps_examines_and_reads(file: ContainerFile, image: Build) -> None:
+def helps_examines_and_reads(image: Build) -> None:
     """The words of help that the image begins with, `edl doctor`, a reader of numpy's arrays."""
-    help_text = run(file, image, *file.last("cpu", "CMD").argv)
+    help_text = run(image, *image.file.last("cpu", "CMD").argv)
     assert "coordinator" in help_text
     assert "teacher" in help_text
-    nobody = run(file, image, "doctor", "--coordinator", "redis://127.0.0.1:1", code=1)
+    nobody = run(image, "doctor", "--coordinator", "redis://127.0.0.1:1", code=1)
     assert "redis://127.0.0.1:1" in nobody
     teacher = ScriptedTeacher()
     try:
-        assert run(file, image, "-c", READER, teacher.address, program="python") == "read 10\n"
+        assert run(image, "-c", READER, teacher.address, program="python") == "read 10\n"
     finally:
         teacher.stop()
     # What a reader needs is no web server, no framework, no dashboard.
     absent = ("paddle", "torch", "starlette", "kopf", "kubernetes")
     found = f"from importlib.util import find_spec; print(*filter(find_spec, {absent}))"
-    assert run(file, image, "-c", found, program="python") == "\n"
+    assert run(image, "-c", found, program="python") == "\n"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a release has it: from an sdist."""
+    (found,) = built(tmp_path_factory.mktemp("release")).glob("*.whl")
+    return found
 
 
 @pytest.mark.nightly  # minutes: pip fetches large wheels to look into them

@@ -7,6 +7,8 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,37 +60,29 @@ def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> N
 
 def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
-    leased: dict[int, tuple[int, int] | None] = {}
+    with ThreadPoolExecutor() as pool:
+        leases = [pool.submit(link.lease, epoch) for epoch in range(5)]
+        asks: list[Any] = [port.receive() for _ in leases]
+        for ask in reversed(asks):
+            port.answer(ask, None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2])
+        assert [one.result(5) for one in leases] == [(0, 2), (1, 3), (2, 4), None, (4, 6)]
 
-    def lease(epoch: int) -> None:
-        leased[epoch] = link.lease(epoch)
 
-    askers = [threading.Thread(target=lease, args=(epoch,)) for epoch in range(5)]
-    for asker in askers:
-        asker.start()
-    asks = [port.receive() for _ in askers]
-    for ask in reversed(asks):
-        assert isinstance(ask, words.Ask)
-        port.answer(ask, None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2])
-    for asker in askers:
-        asker.join(5)
-    assert leased == {0: (0, 2), 1: (1, 3), 2: (2, 4), 3: None, 4: (4, 6)}
-    link.done(2, 2, 4)  # nobody waits for its answer
-    done = port.receive()
-    assert isinstance(done, words.Ask)
+def test_nobody_waits_for_the_answer_to_what_is_done(ends: tuple[RankPort, RankLink]) -> None:
+    port, link = ends
+    link.done(2, 2, 4)
+    done: Any = port.receive()
     assert (done.what, done.epoch, done.start, done.stop) == ("done", 2, 2, 4)
-    # What is refused is raised as the same error.
 
-    def refuse() -> None:
-        ask = port.receive()
-        assert isinstance(ask, words.Ask)
+
+def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) -> None:
+    port, link = ends
+    with ThreadPoolExecutor() as pool:
+        filling = pool.submit(link.fill, 0, [(0, 4)])
+        ask: Any = port.receive()
         port.refuse(ask, GenerationSuperseded("there is another world"))
-
-    supervisor = threading.Thread(target=refuse)
-    supervisor.start()
-    with pytest.raises(GenerationSuperseded, match="another world"):
-        link.fill(0, [(0, 4)])
-    supervisor.join(5)
+        with pytest.raises(GenerationSuperseded, match="another world"):
+            filling.result(5)
 
 
 def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]) -> None:
@@ -100,22 +94,16 @@ def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]
 
 
 def test_malformed_messages_are_refused() -> None:
-    for kind, meant in (
-        ("leave", words.from_rank),
-        ("ready", words.from_supervisor),
-        ("x", words.from_rank),
-    ):
+    for message in ({"kind": "leave"}, {"kind": "x"}, {"kind": "saved", "step": 3}):
         with pytest.raises(WireError):
-            meant({"kind": kind})
+            words.from_rank(message)
     with pytest.raises(WireError):
-        words.from_rank({"kind": "saved", "step": 3})
+        words.from_supervisor({"kind": "ready"})
     port, fd = RankPort.pair()
-    channel = Channel.attach(fd)
-    channel.send("leave")
-    with pytest.raises(WireError):
-        port.receive()
-    channel.close()
-    port.close()
+    with closing(port), closing(Channel.attach(fd)) as channel:
+        channel.send("leave")
+        with pytest.raises(WireError):
+            port.receive()
 
 
 URL = "redis://head:6379"

@@ -37,10 +37,14 @@ class Loader:
             self.closed += 1
 
 
-def make(paddle: Any, loss: Any = None, **options: Any) -> Trainer:
+def model_and_optimizer(paddle: Any) -> tuple[Any, Any]:
     paddle.seed(3)
     model = paddle.nn.Linear(4, 3)
-    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    return model, paddle.optimizer.SGD(0.1, parameters=model.parameters())
+
+
+def make(paddle: Any, loss: Any = None, **options: Any) -> Trainer:
+    model, optimizer = model_and_optimizer(paddle)
     return Trainer(model, loss or DistillLoss(1, 0), optimizer, **options)
 
 
@@ -76,9 +80,7 @@ def test_the_training_is_the_one_that_a_hand_written_loop_does(paddle: Any) -> N
     loss = DistillLoss(0.3, 0.7, 4)
     trainer = make(paddle, loss)
     trainer.fit(Loader(5, soft=True), epochs=2)
-    paddle.seed(3)
-    model = paddle.nn.Linear(4, 3)
-    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    model, optimizer = model_and_optimizer(paddle)
     for _ in range(2):
         for batch in Loader(5, soft=True):
             image, label, soft = map(paddle.to_tensor, batch)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import grpc
 import pytest
 
+from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.security import ClientSecurity, Gate, open_channel
 from edl.teacher.config import ServerConfig
@@ -37,7 +39,7 @@ class Bench:
     ) -> None:
         self.identity = Identity("resnet", "t1", 41)
         self.labeller = FakeLabeller()
-        self._held: list[Held] = []
+        self.at_end = ExitStack()  # what is to be done before it stops
         self._skipped_s = 0.0
         self.metrics = TeacherMetrics()
         self.traffic = Traffic(on_labelled=self.metrics.labelled)
@@ -54,13 +56,11 @@ class Bench:
         self.address = f"127.0.0.1:{self.server.port}"
         self.channel = open_channel(self.address, client)
 
-    def call(
-        self, method: str, request: Any, response: type[Any], timeout_s: float = WAIT_S
-    ) -> Any:
-        rpc = self.channel.unary_unary(
-            f"/{SERVICE}/{method}", lambda m: m.SerializeToString(), response.FromString
-        )
-        return rpc(request, timeout=timeout_s)
+    def call(self, method: str, timeout_s: float = WAIT_S, **fields: Any) -> Any:
+        """The message that answers a request with these fields."""
+        request, response = (getattr(pb, method + kind) for kind in ("Request", "Response"))
+        data = request(**fields).SerializeToString()
+        return response.FromString(self.method(method)(data, timeout=timeout_s))
 
     def method(self, name: str = "ModelInfer") -> Any:
         """A method that takes and gives bytes."""
@@ -127,8 +127,9 @@ class Bench:
 
     def hold(self) -> Held:
         """Keep requests in the model from now on."""
-        self._held.append(Held(self.labeller))
-        return self._held[-1]
+        held = Held(self.labeller)
+        self.at_end.callback(held.release)
+        return held
 
     def fail(self, error: Exception) -> None:
         """Let the model raise `error` for each request from now on."""
@@ -143,8 +144,7 @@ class Bench:
         self.labeller.before = lambda: None
 
     def close(self) -> None:
-        for held in self._held:
-            held.release()
+        self.at_end.close()
         self.channel.close()
         self.server.stop(0)
         self.labeller.close()
@@ -186,3 +186,22 @@ def refusal(
         call(*arguments, **names)
     error: Any = caught.value
     return error.code(), error.details()
+
+
+@contextmanager
+def half_open(bench: Bench, calls: int, method: str = "ModelInfer") -> Iterator[list[Any]]:
+    """Calls that have sent their headers only, until the end of the `with`."""
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(WAIT_S)
+        yield from ()
+
+    rpc = bench.channel.stream_unary(f"/{SERVICE}/{method}", None, None)
+    open_: list[Any] = [rpc.future(nothing()) for _ in range(calls)]
+    try:
+        yield open_
+    finally:
+        over.set()
+        for call in open_:
+            call.cancel()

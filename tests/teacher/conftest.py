@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import gc
+import json
+import logging
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.teacher import access_log
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import Bench, Make
+from edl.tests.waiting import wait_until
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Starts servers, and stops them after the test."""
-    benches: list[Bench] = []
+    with ExitStack() as made:
 
-    def make(client: ClientSecurity | None = None, **config: Any) -> Bench:
-        benches.append(Bench(client, **config))
-        return benches[-1]
+        def make(client: ClientSecurity | None = None, **config: Any) -> Bench:
+            return made.enter_context(closing(Bench(client, **config)))
 
-    yield make
-    for bench in benches:
-        bench.close()
+        yield make
 
 
 @pytest.fixture
 def bench(make: Make) -> Bench:
     return make()
+
+
+@pytest.fixture
+def ending() -> Iterator[ExitStack]:
+    """What it is told is done at the end of the test."""
+    with ExitStack() as ending:
+        yield ending
 
 
 @pytest.fixture
@@ -52,3 +61,33 @@ def tokens(tmp_path: Path) -> ServerSecurity:
     """A server's token file: the tokens of a student, a viewer and an admin."""
     lines = "student:resnet s3cret\nviewer:grafana l00k\nadmin:ann r00t\n"
     return ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", lines))
+
+
+class AccessLog:
+    """The lines of the access log."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def __call__(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self.texts()]
+
+    def labelled(self) -> list[str]:
+        """The protocol and method of each request that was answered."""
+        return [f"{one['protocol']} {one['method']}" for one in self() if one["samples"]]
+
+    def texts(self) -> list[str]:
+        return [r.getMessage() for r in self._caplog.records if r.name == access_log.log.name]
+
+    def last(self, count: int = 1) -> dict[str, Any]:
+        """The newest line, once there are `count`: it is written after the answer is sent."""
+        wait_until(lambda: len(self.texts()) >= count)
+        found = self()
+        assert len(found) == count, found
+        return found[-1]
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> AccessLog:
+    caplog.set_level(logging.DEBUG, access_log.log.name)
+    return AccessLog(caplog)

@@ -28,7 +28,11 @@ def steered() -> tuple[Function, list[str], list[str]]:
 
 def widening() -> tuple[Function, list[str], list[str]]:
     """Labels of four times the bytes that the inputs have."""
-    return _widening, ["x:UINT8:-1,-1"], ["wide:FP32:-1,-1"]
+    return (
+        lambda inputs: {"wide": inputs["x"].astype(np.float32)},
+        ["x:UINT8:-1,-1"],
+        ["wide:FP32:-1,-1"],
+    )
 
 
 def slow() -> tuple[Function, list[str], list[str]]:
@@ -56,10 +60,6 @@ def _steered(inputs: Mapping[str, Array]) -> dict[str, Array]:
             time.sleep(0.005)
     spoilt = x[:, :1] == NAN
     return {"twice": np.where(spoilt, np.float32("nan"), x * 2)}
-
-
-def _widening(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    return {"wide": inputs["x"].astype(np.float32)}
 
 
 def _slow(inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -47,10 +47,6 @@ def nothing() -> Any:
     return _Function(lambda x: {}), [_spec(None, 4)]
 
 
-def mean_of_batch() -> Any:
-    return _Function(lambda x: x.mean(axis=0)), [_spec(None, 4)]
-
-
 def integers() -> Any:
     return _Function(lambda x: [x + 1, (x > 0)]), [_spec(None, 2, dtype="int64", name="ids")]
 

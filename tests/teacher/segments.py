@@ -7,12 +7,11 @@ import os
 import struct
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Record
-from edl.proto.datatypes import Array, datatype_of, to_bytes
+from edl.proto.datatypes import Array, to_bytes
 from edl.proto.lent_arena import LentArena
 from edl.proto.places import Place
 from edl.teacher.shared_memory.objects import FOLDER, PREFIX
@@ -67,29 +66,11 @@ class Object:
         os.close(self._fd)
 
 
-def placed_request(
-    model: str, x: Array, output: str, read: Place, written: Place
-) -> pb.ModelInferRequest:
-    """A batch like `x` that lies at `read`, of which one output is wanted at `written`."""
-    tensor = pb.ModelInferRequest.InferInputTensor(
-        name="x", datatype=datatype_of(x.dtype), shape=x.shape
-    )
-    wanted = pb.ModelInferRequest.InferRequestedOutputTensor(name=output)
-    for message, place in ((tensor, read), (wanted, written)):
-        for name, value in place.parameters().items():
-            field = "string_param" if isinstance(value, str) else "int64_param"
-            setattr(message.parameters[name], field, value)
-    return pb.ModelInferRequest(model_name=model, inputs=[tensor], outputs=[wanted])
-
-
 @contextmanager
 def shared(nbytes: int, folder: Path = FOLDER) -> Iterator[Object]:
     """An object that is gone at the end of the `with`."""
-    found = Object(nbytes, folder)
-    try:
+    with closing(Object(nbytes, folder)) as found:
         yield found
-    finally:
-        found.close()
 
 
 class Lender:

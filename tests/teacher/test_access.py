@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -44,8 +43,8 @@ def test_without_a_token_only_probes_are_answered(make: Make, tokens: ServerSecu
         assert code is Code.UNAUTHENTICATED
         assert "no token came with the call" in words
         assert "token_file= of a DistilReader" in words
-    assert bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live
-    assert bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready
+    assert bench.call("ServerLive").live
+    assert bench.call("ServerReady").ready
     for number, (verb, path) in enumerate(GATED_PATHS, start=len(GATED_METHODS) + 1):
         answer = ask(bench, verb, path)
         assert "no token came with the call" in refused(answer, 401)
@@ -56,7 +55,7 @@ def test_without_a_token_only_probes_are_answered(make: Make, tokens: ServerSecu
     assert bench.requests("refused") == 0
 
 
-def test_a_request_with_a_wrong_token_is_refused_unread(
+def test_a_wrong_token_is_refused_unread(
     make: Make, tokens: ServerSecurity, tmp_path: Path
 ) -> None:
     bench = make(with_token(tmp_path, "wr0ng"), security=tokens, max_message_bytes=64 << 20)
@@ -74,8 +73,7 @@ def test_roles(make: Make, tokens: ServerSecurity, tmp_path: Path) -> None:
         bench.infer()
         assert infer(bench, rows(), Authorization=f"Bearer {name}").status_code == 200
     viewer = make(with_token(tmp_path, "l00k"), security=tokens, http="0")
-    request = pb.ModelMetadataRequest(name="resnet")
-    assert viewer.call("ModelMetadata", request, pb.ModelMetadataResponse).name == "resnet"
+    assert viewer.call("ModelMetadata", name="resnet").name == "resnet"
     code, details = refusal(viewer.infer)
     assert code is Code.PERMISSION_DENIED
     assert "viewer:grafana" in details
@@ -92,25 +90,14 @@ def test_web_pages_are_refused(make: Make) -> None:
     assert bench.labeller.backend.runs == []
 
 
-# --- TLS
-
-
-def test_certificates_over_grpc(make: Make, authority: Authority, tmp_path: Path) -> None:
+def test_certificates_over_grpc(make: Make, authority: Authority) -> None:
     server = ServerSecurity(authority.issue("server"))
     student = authority.issue("student", "student:resnet")
     make(ClientSecurity(student), security=server).infer()
     viewer = make(ClientSecurity(authority.issue("viewer", "viewer:grafana")), security=server)
     assert refusal(viewer.infer)[0] is Code.PERMISSION_DENIED
-    strange = Authority(tmp_path / "strange")
-    forged = replace(strange.issue("forged", "admin:ann"), ca=authority.ca)
-    for client in (
-        ClientSecurity(forged),  # of another CA
-        ClientSecurity(TlsFiles(ca=authority.ca)),  # without a certificate
-        None,  # in plain text
-    ):
-        stranger = make(client, security=server)
-        assert refusal(stranger.infer)[0] is Code.UNAVAILABLE
-        assert stranger.requests("answered") == 0
+    stranger = make(ClientSecurity(TlsFiles(ca=authority.ca)), security=server)
+    assert refusal(stranger.infer)[0] is Code.UNAVAILABLE
 
 
 def test_certificates_over_http(make: Make, authority: Authority) -> None:
@@ -125,9 +112,6 @@ def test_certificates_over_http(make: Make, authority: Authority) -> None:
     nobody = ssl.create_default_context(cafile=str(files.ca))
     with pytest.raises((httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError)):
         ask(bench, "POST", INFER, json=rows(), verify=nobody)
-
-
-# --- the offer of a connection in the metadata of gRPC
 
 
 def offered(bench: Bench, token: str = "", *, wanted: bool = True) -> Offer | None:

@@ -7,17 +7,16 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edl.errors import BadAnswer
-from edl.proto import inference_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.teacher import access_log
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, rows
+from edl.tests.teacher.conftest import AccessLog
 from edl.tests.teacher.fakes import array
 from edl.tests.waiting import wait_until
 
@@ -26,32 +25,6 @@ FIELDS = [
     *("queue_s", "compute_s", "received_bytes", "sent_bytes", "duration_s"),
 ]
 TOKEN = "a-token-that-nobody-may-read"
-
-
-class AccessLog:
-    """The lines of the access log."""
-
-    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        self._caplog = caplog
-
-    def __call__(self) -> list[dict[str, Any]]:
-        return [json.loads(text) for text in self.texts()]
-
-    def texts(self) -> list[str]:
-        return [r.getMessage() for r in self._caplog.records if r.name == access_log.log.name]
-
-    def last(self, count: int = 1) -> dict[str, Any]:
-        """The newest line, once there are `count`: it is written after the answer is sent."""
-        wait_until(lambda: len(self.texts()) >= count)
-        found = self()
-        assert len(found) == count, found
-        return found[-1]
-
-
-@pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> AccessLog:
-    caplog.set_level(logging.DEBUG, access_log.log.name)
-    return AccessLog(caplog)
 
 
 @pytest.fixture
@@ -98,20 +71,19 @@ def test_requests_of_a_stream_and_its_end(bench: Bench, lines: AccessLog) -> Non
 
 
 def test_probes_and_metadata(bench: Bench, lines: AccessLog) -> None:
-    bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)
+    bench.call("ServerLive")
     ask(bench, "GET", "/v2/health/ready?token=secret")
     lines.last(2)
     assert [(line["method"], line["status"], line["samples"]) for line in lines()] == [
         ("ServerLive", "OK", None),
         ("GET /v2/health/ready", 200, None),
     ]
-    bench.call("ModelReady", pb.ModelReadyRequest(name="resnet"), pb.ModelReadyResponse)
-    bench.call("ModelMetadata", pb.ModelMetadataRequest(name="resnet"), pb.ModelMetadataResponse)
-    asked = pb.ModelMetadataRequest(name="vgg")
-    refusal(bench.call, "ModelMetadata", asked, pb.ModelMetadataResponse)
+    for method in ("ModelReady", "ModelMetadata"):
+        bench.call(method, name="resnet")
+    refusal(bench.call, "ModelMetadata", name="vgg")
     for path in ("resnet", "resnet/ready", "vgg"):
         ask(bench, "GET", f"/v2/models/{path}")
-    bench.call("RepositoryIndex", pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse)
+    bench.call("RepositoryIndex")
     lines.last(9)
     models = ["resnet", "resnet", "vgg", "resnet", "resnet", "vgg", None]
     assert [line["model"] for line in lines()] == [None, None, *models]
@@ -149,9 +121,7 @@ def test_a_cancelled_request(bench: Bench, lines: AccessLog) -> None:
     assert len(lines()) == 1
 
 
-def test_credentials_and_tensors_are_not_logged(
-    make: Make, lines: AccessLog, tmp_path: Path
-) -> None:
+def test_secrets_and_tensors_are_not_logged(make: Make, lines: AccessLog, tmp_path: Path) -> None:
     server = ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", f"student {TOKEN}\n"))
     client = ClientSecurity(None, write_secret(tmp_path / "token", TOKEN))
     bench = make(client, security=server, http="0")

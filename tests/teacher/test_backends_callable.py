@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -81,36 +81,12 @@ class Table:
         return {"scale": self._scale}
 
 
-def table_of_one() -> Any:
-    return Table(1.0), [str(X)]
-
-
 def declared() -> Any:
     return double, [X], ["sum:FP32:-1"]
 
 
-def gives_no_dict() -> Any:
-    return no_dict, [X]
-
-
-def writes_inputs() -> Any:
-    return writes, [X]
-
-
-def too_much() -> Any:
-    return double, [X], [], 4
-
-
 def raises() -> Any:
     raise KeyError("weights.npz")
-
-
-def without_words() -> Any:
-    return double, [3.5]
-
-
-def twins() -> Any:
-    return double, [X, X]
 
 
 def test_what_a_factory_declares_is_what_is_served() -> None:
@@ -120,22 +96,45 @@ def test_what_a_factory_declares_is_what_is_served() -> None:
     assert open_backend(f"{HERE}:declared", outputs=outputs).spec.outputs == tuple(outputs)
 
 
+@pytest.fixture
+def returned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
+    """Names a factory that returns this."""
+
+    def named(value: Any) -> str:
+        monkeypatch.setattr(sys.modules[HERE], "factory", lambda: value, raising=False)
+        return f"{HERE}:factory"
+
+    return named
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("nope", "no factory .*has no attribute 'nope'"),
         ("raises", "raised KeyError: 'weights.npz'"),
         ("double", "inputs of .*:double are not known: declare them with --input"),
-        ("too_much", r"returned a tuple of 4: expected \(model, \[inputs\]\)"),
-        ("without_words", "3.5 declares no tensor: write NAME:DATATYPE:DIMS"),
-        ("twins", "each tensor needs a name of its own"),
-        ("gives_no_dict", "returned ndarray: expected a dict of arrays"),
-        ("writes_inputs", "read-only"),
     ],
 )
 def test_unusable_factories_are_refused(name: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         open_backend(f"{HERE}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ((double, [X], [], 4), r"returned a tuple of 4: expected \(model, \[inputs\]\)"),
+        ((double, [3.5]), "3.5 declares no tensor: write NAME:DATATYPE:DIMS"),
+        ((double, [X, X]), "each tensor needs a name of its own"),
+        ((no_dict, [X]), "returned ndarray: expected a dict of arrays"),
+        ((writes, [X]), "read-only"),
+    ],
+)
+def test_unusable_models_are_refused(
+    returned: Callable[[Any], str], value: Any, words: str
+) -> None:
+    with pytest.raises(ModelError, match=words):
+        open_backend(returned(value))
 
 
 def test_a_function_may_reuse_its_output() -> None:
@@ -183,8 +182,6 @@ def test_errors_are_translated() -> None:
         open_backend(f"{HERE}:refuses", inputs=[X], outputs=outputs).run(batch)
 
 
-def test_weights_are_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = open_backend(f"{HERE}:table_of_one").spec.content_id
-    assert open_backend(f"{HERE}:table_of_one").spec.content_id == first
-    monkeypatch.setattr(sys.modules[HERE], "table_of_one", lambda: (Table(2.0), [X]))
-    assert open_backend(f"{HERE}:table_of_one").spec.content_id != first
+def test_weights_are_content(returned: Callable[[Any], str]) -> None:
+    ids = [open_backend(returned((Table(s), [X]))).spec.content_id for s in (1.0, 1.0, 2.0)]
+    assert ids[0] == ids[1] != ids[2]

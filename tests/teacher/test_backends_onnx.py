@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RetryableError
+from edl.errors import ModelError, RetryableError, UsageError
 from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.onnx import OnnxSession
 from edl.teacher.backends.onnx_files import files_of
 from edl.teacher.backends.open import open_backend
+from edl.teacher.content import content_of
 from edl.teacher.model import TensorSpec
 from edl.tests.teacher import same_network
+from edl.tests.teacher.same_network import NAME
 
 pytestmark = pytest.mark.system
 
@@ -65,7 +67,7 @@ def test_external_weights_are_part_of_the_content(tmp_path: Path) -> None:
     ],
     ids=["ir", "opset", "operator"],
 )
-def test_models_of_newer_runtimes_are_refused(
+def test_models_of_newer_runtimes_fail(
     model: Path, tmp_path: Path, change: Callable[[Any], object]
 ) -> None:
     file = rewritten(model, tmp_path, change)
@@ -168,3 +170,39 @@ def test_exhausted_memory_is_retryable(model: Path, session: SimpleNamespace) ->
     session.error = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
     with pytest.raises(RetryableError, match="the model failed: Failed to allocate memory"):
         OnnxSession(model, Settings()).run({"image": np.zeros((2, 1, 8, 8), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("factory", "backend", "words"),
+    [
+        ("by_paddle", "torch", "returned Network: expected a torch.nn.Module, alone"),
+        ("by_torch", "paddle", "returned Network: expected a paddle.nn.Layer, alone"),
+        ("by_numpy", "paddle", "returned function: expected a paddle.nn.Layer"),
+        ("by_numpy", "onnx", "is a factory, and this backend opens files alone"),
+    ],
+)
+def test_a_named_backend_refuses_models_of_others(factory: str, backend: str, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        open_backend(f"{NAME}:{factory}", backend=backend)
+
+
+def test_a_backend_without_files_refuses_a_path(model: Path) -> None:
+    with pytest.raises(ModelError, match="is a path, and this backend runs what a factory"):
+        open_backend(str(model), backend="callable")
+
+
+@pytest.mark.parametrize("preprocess", [(), ("unit",), ("nhwc", "unit"), ("unit", "nhwc")])
+def test_content_of_files_and_of_the_model(model: Path, preprocess: tuple[str, ...]) -> None:
+    opened = open_backend(str(model), preprocess=preprocess)
+    assert content_of(str(model), preprocess) == opened.spec.content_id
+    assert content_of(str(model.parent), preprocess) == opened.spec.content_id
+
+
+def test_unknown_preprocessing_is_refused(model: Path) -> None:
+    with pytest.raises(UsageError, match="os:system"):
+        content_of(str(model), ["os:system"])
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model"):
+        content_of(str(tmp_path))

@@ -14,7 +14,6 @@ from edl.teacher.backends.open import open_backend
 from edl.teacher.backends.paddle_runtime import import_paddle, translated
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.model import TensorSpec
-from edl.teacher.warm_up import warm_up
 from edl.tests.ground.programs import python
 from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S
@@ -79,11 +78,6 @@ def test_a_factory_without_a_usable_model_is_refused(factory: str, words: str) -
         open_backend(factory)
 
 
-def test_a_model_without_a_batch_dimension_fails_its_warm_up() -> None:
-    with pytest.raises(ModelError, match="must be the batch"):
-        warm_up(open_backend(f"{NETWORKS}:mean_of_batch"), 8)
-
-
 @pytest.mark.parametrize("suffix", [".json", ".pdiparams"])
 @pytest.mark.parametrize("damage", [b"garbage", b'{"a": 1}', b""])
 def test_damaged_files_are_refused(tmp_path: Path, suffix: str, damage: bytes) -> None:
@@ -100,9 +94,7 @@ def test_damaged_files_are_refused(tmp_path: Path, suffix: str, damage: bytes) -
         ([NotImplementedError, ValueError, IndexError, AttributeError], RequestRefused),
     ],
 )
-def test_errors_of_a_run_are_translated(
-    errors: list[type[Exception]], expected: type[Exception]
-) -> None:
+def test_errors_are_translated(errors: list[type[Exception]], expected: type[Exception]) -> None:
     for error in errors:
         with pytest.raises(expected, match="the model failed: x"), translated("the model"):
             raise error("x")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -205,9 +208,7 @@ def test_copies_to_a_gpu_use_pinned_memory() -> None:
     ("steps", "wire"),
     [(["nhwc", "unit"], "image:UINT8:-1,8,8,1"), ([HALVED], "image:UINT8:-1,1,8,8")],
 )
-def test_undescribed_models_get_what_preprocessing_makes(
-    tmp_path: Path, steps: list[str], wire: str
-) -> None:
+def test_undescribed_models_are_preprocessed(tmp_path: Path, steps: list[str], wire: str) -> None:
     """TorchScript has names alone, and a function has not even these."""
     declared = TensorSpec.parse(wire)
     image = np.random.default_rng(1).integers(0, 256, (4, *declared.shape[1:]), np.uint8)
@@ -218,3 +219,56 @@ def test_undescribed_models_get_what_preprocessing_makes(
     for backend, answer in zip(opened, answers, strict=True):
         assert backend.spec.inputs == (declared,)
         np.testing.assert_allclose(answer[0], answers[0][0], atol=1e-3)
+
+
+NETWORK = """
+import torch
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        torch.nn.init.ones_(self.linear.weight)
+        torch.nn.init.ones_(self.linear.bias)
+
+    def forward(self, x):
+        return self.linear(x) * FACTOR
+
+def network():
+    return Network(), [torch.ones(1, 4)]
+"""
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Write the module `made_here`, to be imported anew."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(text: str) -> None:
+        (tmp_path / "made_here.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "made_here", raising=False)
+        importlib.invalidate_caches()
+
+    return write
+
+
+def test_code_is_part_of_the_content_of_a_factory(write: Write) -> None:
+    ids = []
+    for factor in (2, 2, 3):
+        write(NETWORK.replace("FACTOR", str(factor)))
+        ids.append(open_backend("made_here:network").spec.content_id)
+    assert ids[0] == ids[1]
+    assert ids[2] != ids[0]
+
+
+def test_frameworks_are_no_content(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of its releases would be another content of every network made of its parts."""
+    write("import torch\ndef network():\n    return torch.nn.Flatten(), [torch.ones(1, 4)]\n")
+    before = open_backend("made_here:network").spec.content_id
+    import torch
+
+    monkeypatch.setattr(sys.modules[torch.nn.Flatten.__module__], "__file__", __file__)
+    assert open_backend("made_here:network").spec.content_id == before

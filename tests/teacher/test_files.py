@@ -63,38 +63,31 @@ def test_of_two_models_one_has_to_be_named(tmp_path: Path) -> None:
         find(str(tmp_path), [paddle.KIND])
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"no model at /no/where \(there is no folder /no\): expected a folder"
-    ):
-        find("/no/where", KINDS)
+HUBS = ("resnet50", "microsoft/resnet-50", "timm/vit_base_patch16_224.augreg")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("/no/where", r"no model at /no/where \(there is no folder /no\): expected a folder"),
+        ("https://example.com/net.onnx", "URLs are not opened"),
+        *((hub, rf"no model at {hub} \(if .*module:function") for hub in HUBS),
+        ("{}/empty-2", "empty-2: expected"),  # a folder without a model is no suggestion
+        ("{}/link.onnx", r"the link leads to .*gone.onnx, where nothing is"),
+        ("{}/resnett.onnx", r"did you mean .*/resnet.onnx\?"),
+        ("{}/restnet.onnx", r"did you mean .*/resnet.onnx\?"),
+        ("{}/empty-1", r"no model in .*: expected a .json .*onnx.*pt2.*Torch"),
+        ("{}/net.txt", "not a model that can be read"),
+        ("{}/alone.json", "no weights beside it"),
+    ],
+)
+def test_missing_files_are_named(tmp_path: Path, model: str, words: str) -> None:
     (tmp_path / "empty-1").mkdir()
     (tmp_path / "link.onnx").symlink_to(tmp_path / "gone.onnx")
-    for path, hint in (
-        (tmp_path / "empty-2", "empty-2: expected"),  # a folder without a model is no suggestion
-        (tmp_path / "link.onnx", r"the link leads to .*gone.onnx, where nothing is"),
-        ("https://example.com/net.onnx", "URLs are not opened"),
-    ):
-        with pytest.raises(ModelError, match=hint):
-            find(str(path), KINDS)
-    for hub in ("resnet50", "microsoft/resnet-50", "timm/vit_base_patch16_224.augreg"):
-        with pytest.raises(ModelError, match=rf"no model at {hub} \(if .*module:function"):
-            find(hub, KINDS)
-    (tmp_path / "resnet.onnx").write_bytes(b"model")
-    for typo in ("resnett.onnx", "restnet.onnx"):
-        with pytest.raises(ModelError, match=r"did you mean .*/resnet.onnx\?"):
-            find(str(tmp_path / typo), KINDS)
-    (tmp_path / "resnet.onnx").unlink()
-    with pytest.raises(ModelError, match=r"no model in .*: expected a .json .*onnx.*pt2.*Torch"):
-        find(str(tmp_path), KINDS)
-    stranger = tmp_path / "net.txt"
-    stranger.write_text("")
-    with pytest.raises(ModelError, match="not a model that can be read"):
-        find(str(stranger), KINDS)
-    program = save(tmp_path, "net")
-    program.with_suffix(".pdiparams").unlink()
-    with pytest.raises(ModelError, match="no weights beside it"):
-        find(str(program), KINDS)
+    for name in ("resnet.onnx", "net.txt", "alone.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelError, match=words):
+        find(model.format(tmp_path), KINDS)
 
 
 @pytest.mark.parametrize("suffix", FOREIGN)

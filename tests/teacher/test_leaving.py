@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -93,14 +94,13 @@ def test_facts_follow_the_traffic(teacher: Teacher) -> None:
 
 def test_a_drain_waits_for_quiet(teacher: Teacher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "QUIET_S", 0.05)
-    with teacher.traffic.request():
-        thread = threading.Thread(target=teacher.drain, args=(600.0,))
-        thread.start()
-        wait_until(lambda: teacher.facts()["state"] == "draining")
-        assert teacher.identity.draining
-        assert thread.is_alive()
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
+    with ThreadPoolExecutor(1) as pool:
+        with teacher.traffic.request():
+            drained = pool.submit(teacher.drain, 600.0)
+            wait_until(lambda: teacher.facts()["state"] == "draining")
+            assert teacher.identity.draining
+            assert not drained.done()
+        drained.result(DEADLINE_S)
     assert teacher.registry.members("teachers", "resnet") == []
 
 

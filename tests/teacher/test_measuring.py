@@ -68,10 +68,7 @@ def refuse(inputs: Mapping[str, Array]) -> dict[str, Array]:
     [
         (refuse, r"fails on an example batch \(x \[8, 4\]\): no such operator"),
         (lambda inputs: {"sum": np.zeros(8, "f4")}, "declares an output 'double'"),
-        (
-            lambda inputs: {**double_and_sum(inputs), "sum": np.zeros(8, "f8")},
-            r"output 'sum' is float64 \[8\], but the model declares FP32 \[-1\]",
-        ),
+        (lambda inputs: {**double_and_sum(inputs), "sum": np.zeros(8)}, "'sum' is float64 .* FP32"),
         (lambda inputs: {**double_and_sum(inputs), "sum": np.zeros(1, "f4")}, "must be the batch"),
     ],
 )
@@ -102,9 +99,7 @@ def test_examples_have_usual_sizes_and_values() -> None:
         (lambda size: size * 0.02, 1),  # nothing to be gained
     ],
 )
-def test_the_micro_batch_is_within_5_percent_of_the_best(
-    seconds_of: Callable[[int], float], best: int
-) -> None:
+def test_the_micro_batch_is_nearly_the_best(seconds_of: Callable[[int], float], best: int) -> None:
     device = Device(lambda size, _: seconds_of(size))
     chosen, per_sample_s = fastest_micro_batch(device.backend, device.clock)
     least = min(seconds_of(size) / size for size in SIZES)

@@ -34,12 +34,17 @@ def ran(*arguments: str) -> Result:
     return result
 
 
+def fingerprint(model: str, *arguments: object) -> str:
+    """What is printed of one of the models."""
+    return ran("fingerprint", f"{MODELS}:{model}", *map(str, arguments)).stdout
+
+
 def test_a_fingerprint() -> None:
     spec = open_backend(f"{MODELS}:good").spec
-    said = ran("fingerprint", f"{MODELS}:good").stdout
+    said = fingerprint("good")
     for fact in (spec.content_id, spec.in_micro_batches(8).numerics_id, "x:FP32:-1,4"):
         assert fact in said
-    facts = json.loads(ran("fingerprint", f"{MODELS}:good", "--json", "--micro-batch", "4").stdout)
+    facts = json.loads(fingerprint("good", "--json", "--micro-batch", "4"))
     assert facts["content_id"] == spec.content_id
     assert facts["outputs"] == [f"logits:FP32:-1,{CLASSES}"]
     assert facts["micro_batch"] == 4
@@ -48,20 +53,20 @@ def test_a_fingerprint() -> None:
 
 
 def test_the_kind_of_an_output_is_found_and_can_be_stated() -> None:
-    said = ran("fingerprint", f"{MODELS}:softmax").stdout
+    said = fingerprint("softmax")
     assert "output_kind  logits=probabilities\n" in said
-    said = ran("fingerprint", f"{MODELS}:softmax", "--output-kind", "logits=other").stdout
+    said = fingerprint("softmax", "--output-kind", "logits=other")
     assert "output_kind  logits=other\n" in said
     with pytest.raises(UsageError, match=r"NAME=KIND.*log-probabilities"):
-        ran("fingerprint", f"{MODELS}:softmax", "--output-kind", "logits=probs")
+        fingerprint("softmax", "--output-kind", "logits=probs")
     with pytest.raises(EdlError, match=r"label=other: the model's outputs are \['logits'\]"):
-        ran("fingerprint", f"{MODELS}:softmax", "--output-kind", "label=other")
+        fingerprint("softmax", "--output-kind", "label=other")
 
 
 @pytest.mark.parametrize("model", ["good", "fixed_batch"])
 def test_a_model_agrees_with_its_canary(tmp_path: Path, model: str) -> None:
     file = tmp_path / "canary"
-    ran("fingerprint", f"{MODELS}:{model}", "--canary", str(file), "--tolerance", "0.01")
+    fingerprint(model, "--canary", file, "--tolerance", "0.01")
     canary = Canary.load(file)
     assert canary.tolerance == 0.01
     np.testing.assert_allclose(canary.outputs["logits"], canary.inputs["x"] @ weights(), rtol=1e-5)
@@ -74,13 +79,13 @@ def test_a_canary_of_given_samples(tmp_path: Path) -> None:
     samples, file = tmp_path / "samples.npz", tmp_path / "canary"
     x = np.random.default_rng(1).random((7, 4), np.float32)
     np.savez(samples, x=x)
-    ran("fingerprint", f"{MODELS}:good", "--canary", str(file), "--samples", str(samples))
+    fingerprint("good", "--canary", file, "--samples", samples)
     np.testing.assert_array_equal(Canary.load(file).inputs["x"], x)
     np.savez(samples, x=x.astype(np.float64))
     with pytest.raises(RequestRefused, match="has datatype FP64, expected FP32"):
-        ran("fingerprint", f"{MODELS}:good", "--canary", str(file), "--samples", str(samples))
+        fingerprint("good", "--canary", file, "--samples", samples)
     with pytest.raises(UsageError, match="name its file by --canary"):
-        ran("fingerprint", f"{MODELS}:good", "--samples", str(samples))
+        fingerprint("good", "--samples", samples)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,7 @@ def test_a_canary_of_given_samples(tmp_path: Path) -> None:
 def test_no_canary_is_written_of_a_broken_model(tmp_path: Path, model: str, words: str) -> None:
     file = tmp_path / "canary"
     with pytest.raises(ModelError, match=words):
-        ran("fingerprint", f"{MODELS}:{model}", "--canary", str(file))
+        fingerprint(model, "--canary", file)
     assert not file.exists()
 
 
@@ -99,7 +104,7 @@ def test_a_canary_that_cannot_be_read_or_written_is_refused_at_once(tmp_path: Pa
         load(PredictorConfig(f"{MODELS}:good", canary=str(tmp_path / "missing")), told.append)
     assert not told
     with pytest.raises(UsageError, match=r"there is no directory .*nope to write canary to"):
-        ran("fingerprint", f"{MODELS}:ends", "--canary", str(tmp_path / "nope" / "canary"))
+        fingerprint("ends", "--canary", tmp_path / "nope" / "canary")
 
 
 def test_bench_writes_json_and_a_picture(tmp_path: Path) -> None:
@@ -140,16 +145,14 @@ def test_an_emulated_device_is_named() -> None:
     where = "emulated (500 samples/s)"
     said = ran("bench", "--model", f"{MODELS}:good", *emulated, *sizes, "--json").stdout
     assert json.loads(said)["device"] == where
-    said = ran("fingerprint", f"{MODELS}:good", *emulated).stdout
+    said = fingerprint("good", *emulated)
     assert f"at micro-batch 8 on {where}\n" in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--backend", "paced"), "say by --rate how fast it is"),
         (("--rate", "5"), "name --backend paced with it"),
-        (("--backend", "paced", "--rate", "0"), "more than 0 samples per second, not 0"),
         (("--batch-sizes", "1,x"), "--batch-sizes is a list of sizes, as 1,2,4, not 'x'"),
         (("--batch-sizes", ""), "--batch-sizes is a list of sizes"),
         (("--batch-sizes", "1", "--plot", "/nope/p.png"), "there is no directory /nope"),
@@ -169,11 +172,11 @@ def test_bench_of_a_fixed_batch_names_its_size() -> None:
 
 
 def test_the_model_runs_in_a_predictors_environment() -> None:
-    ran("fingerprint", f"{MODELS}:of_two_threads", "--threads", "2")
+    fingerprint("of_two_threads", "--threads", "2")
     with pytest.raises(ModelError, match="not two threads"):
-        ran("fingerprint", f"{MODELS}:of_two_threads")
+        fingerprint("of_two_threads")
 
 
 def test_a_model_that_ends_its_process_is_an_error() -> None:
     with pytest.raises(ProcessFailed, match="fingerprint ended without a result"):
-        ran("fingerprint", f"{MODELS}:ends")
+        fingerprint("ends")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -77,12 +78,10 @@ class Bench:
         assert self.channel.send("job", id=number, at_s=0.0, inputs=refs, parts=told)
 
     def done(self, number: int) -> list[Message]:
-        message = self.channel.receive()
-        assert message is not None
-        while message["kind"] == "ready":
+        for message in self.channel:
+            if message["kind"] != "ready":
+                break
             self.ready = message
-            message = self.channel.receive()
-            assert message is not None
         assert (message["kind"], message["id"]) == ("done", number)
         assert isinstance(message["results"], list)
         return message["results"]
@@ -106,9 +105,8 @@ def backend() -> FakeBackend:
 
 @pytest.fixture
 def bench(backend: FakeBackend) -> Iterator[Bench]:
-    bench = Bench(backend)
-    yield bench
-    bench.close()
+    with closing(Bench(backend)) as bench:
+        yield bench
 
 
 @pytest.mark.parametrize(
@@ -137,13 +135,13 @@ def test_a_failed_job_costs_no_other(
     assert bench.their_outputs.used_bytes == 64  # nothing of the failed job
 
 
+def launch_fails(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    raise RetryableError("unspecified launch failure")
+
+
 def test_a_device_that_fails_on_an_example_is_lost(bench: Bench, backend: FakeBackend) -> None:
     """As CUDA is after some errors: the process has to start anew."""
-
-    def fail(inputs: Any) -> dict[str, Array]:
-        raise RetryableError("unspecified launch failure")
-
-    backend.function = fail
+    backend.function = launch_fails
     failed = bench.ask(1, array(2, 4), "sum")
     with pytest.raises(RetryableError, match="launch failure"):
         raise jobs.error_of(failed)
@@ -191,13 +189,19 @@ def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
     assert "error" not in bench.ask(2, array(2, 4), "sum")
 
 
-def test_a_job_without_memory_halves_the_micro_batch(bench: Bench, backend: FakeBackend) -> None:
-    def fail(inputs: Any) -> dict[str, Array]:
-        if len(inputs["x"]) > 3:
+def with_room_for(rows: int) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """A model whose device has memory for so many rows."""
+
+    def label(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if len(inputs["x"]) > rows:
             raise DeviceOutOfMemory("CUDA out of memory")
         return double_and_sum(inputs)
 
-    backend.function = fail
+    return label
+
+
+def test_a_job_without_memory_halves_the_micro_batch(bench: Bench, backend: FakeBackend) -> None:
+    backend.function = with_room_for(3)
     x = array(11, 4)
     for number, rows in ((1, 4), (2, 2)):
         with pytest.raises(DeviceOutOfMemory):
@@ -223,10 +227,9 @@ def test_a_micro_batch_of_one_row_stays(bench: Bench, backend: FakeBackend) -> N
 
 def test_a_model_of_a_fixed_batch_keeps_it() -> None:
     spec = replace(SPEC, inputs=(TensorSpec("x", "FP32", (8, 4)),))
-    bench = Bench(FakeBackend(works_on_an_example, spec))
-    assert bench.ask(1, array(8, 4), "sum")["error"] == "DeviceOutOfMemory"
-    assert bench.ready is None
-    bench.close()
+    with closing(Bench(FakeBackend(works_on_an_example, spec))) as bench:
+        assert bench.ask(1, array(8, 4), "sum")["error"] == "DeviceOutOfMemory"
+        assert bench.ready is None
 
 
 def works_on_an_example(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -243,10 +246,9 @@ def queue() -> FakeQueue:
 
 @pytest.fixture
 def queued(queue: FakeQueue) -> Iterator[Bench]:
-    bench = Bench(queue)
-    yield bench
-    queue.ended.release(100)
-    bench.close()
+    with closing(Bench(queue)) as bench:
+        yield bench
+        queue.ended.release(100)
 
 
 def test_a_device_with_a_queue_has_its_next_job_early(queued: Bench, queue: FakeQueue) -> None:
@@ -261,16 +263,9 @@ def test_a_device_with_a_queue_has_its_next_job_early(queued: Bench, queue: Fake
         assert told["device_seconds"] == 0.25  # as the device says
 
 
-def test_memory_that_lacks_twice_before_it_is_known_halves_once(
-    queued: Bench, queue: FakeQueue
-) -> None:
-    def fail(inputs: Any) -> dict[str, Array]:
-        if len(inputs["x"]) > 4:
-            raise DeviceOutOfMemory("CUDA out of memory")
-        return double_and_sum(inputs)
-
+def test_two_queued_jobs_without_memory_halve_once(queued: Bench, queue: FakeQueue) -> None:
     queued.submit(1, array(2, 4))  # what comes behind it is not looked at before it has ended
-    queue.function = fail
+    queue.function = with_room_for(4)
     for number in (2, 3):
         queued.submit(number, array(8, 4))
     wait_until(lambda: queue.submitted == [2, 8, 8])
@@ -283,10 +278,7 @@ def test_memory_that_lacks_twice_before_it_is_known_halves_once(
 
 
 def test_a_queue_whose_device_is_lost_ends_the_process(queued: Bench, queue: FakeQueue) -> None:
-    def fail(inputs: Any) -> dict[str, Array]:
-        raise RetryableError("unspecified launch failure")
-
-    queue.function = fail
+    queue.function = launch_fails
     queued.submit(1, array(2, 4))
     assert "launch failure" in queued.done(1)[0]["message"]
     wait_until(lambda: queued.lost is not None)

@@ -112,9 +112,7 @@ IDS = ModelSpec("fake", (TensorSpec("ids", "INT64", (-1, 7)),), (), "c", ("fake"
         (echo(), f"{HERE}:nope", "no factory"),
     ],
 )
-def test_hooks_that_do_not_fit_the_model_are_refused(
-    backend: FakeBackend, hook: str, words: str
-) -> None:
+def test_unsuitable_hooks_are_refused(backend: FakeBackend, hook: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         preprocessed(backend, [hook])
 

@@ -170,9 +170,6 @@ def test_a_slow_model_is_judged_by_two_batches() -> None:
     assert len(backend.runs) == 2 < PROBES
 
 
-# --- the canary
-
-
 def canary_of(function: Function, **other: Any) -> Canary:
     inputs = {"x": np.random.default_rng(8).normal(size=(3, 4)).astype(np.float32)}
     return replace(Canary.of("c0ffee", 1e-3, inputs, function(inputs)), **other)
@@ -187,16 +184,11 @@ def test_a_model_that_agrees_with_its_canary_passes() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda x: x * 1.01,
-            "output 'logits' differs from the canary by 0.01 of its greatest value, and 0.001 is",
-        ),
+        (lambda x: x * 1.01, "'logits' differs from the canary by 0.01 of .* and 0.001 is"),
         (lambda x: x[:, :4], r"of shape \[3, 5\], which has shape \[3, 4\]"),
     ],
 )
-def test_a_model_that_differs_from_its_canary_is_refused(
-    change: Callable[[Array], Array], words: str
-) -> None:
+def test_a_different_canary_is_refused(change: Callable[[Array], Array], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         judged(lambda inputs: {"logits": change(linear(inputs)["logits"])}, canary_of(linear))
 

@@ -21,7 +21,7 @@ from edl.proto.tensors import InferRequest, Parameter
 from edl.teacher.identity import CHALLENGE, Identity
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.numerics import instruction_set
-from edl.teacher.validation import check_model, check_request, deadline_of
+from edl.teacher.validation import check_request, deadline_of
 from edl.teacher.wanted import Wanted
 from edl.tests.teacher.fakes import SPEC, array
 
@@ -61,14 +61,8 @@ def test_a_request_selects_and_orders_outputs() -> None:
         ({}, r"missing input 'image': expected \['image', 'ids'\], got \[\]"),
         ({"image": array(3, 2, 2, dtype="u1")}, r"missing input 'ids'.*got \['image'\]"),
         ({**image_and_ids(), "mask": array(3)}, "unknown input 'mask'.*expected"),
-        (
-            {**image_and_ids(), "image": array(3, 2, 2)},
-            "input 'image' has datatype FP32, expected UINT8",
-        ),
-        (
-            {**image_and_ids(), "image": array(3, 2, 3, dtype="u1")},
-            r"input 'image' has shape \[3, 2, 3\], expected \[-1, 2, 2\]",
-        ),
+        ({**image_and_ids(), "image": array(3, 2, 2)}, "'image' has datatype FP32, expected UINT8"),
+        ({**image_and_ids(), "image": array(3, 2, 3, dtype="u1")}, r"shape \[3, 2, 3\], expected"),
         ({**image_and_ids(), "ids": array(3, dtype="i8")}, r"has shape \[3\], expected \[-1, -1\]"),
         ({**image_and_ids(), "ids": array(4, 5, dtype="i8")}, "'image': 3, 'ids': 4"),
         (image_and_ids(rows=0), "batch is empty"),
@@ -99,38 +93,26 @@ def test_forms_of_an_output_and_of_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("form", "datatype", "shape", "words"),
     [
-        ({"form": "topk"}, "output 'logits': there is no form 'topk': name one of float32, bfl"),
-        ({"form": "topk:10"}, "has 10 classes, so topk:10 leaves none out: K must be below"),
+        ("topk", "FP32", (-1, 10), "output 'y': there is no form 'topk': name one of float32"),
+        (
+            "topk:10",
+            "FP32",
+            (-1, 10),
+            "has 10 classes, so topk:10 leaves none out: K must be",
+        ),
+        ("topk:2", "INT64", (-1, 10), "output 'y' is INT64, and the form topk:2 is for floats"),
+        ("topk:2", "FP32", (-1,), r"has shape \[-1\], no classes for topk:2"),
+        ("topk:2", "FP32", (-1, -1), "leaves the number of its classes open"),
     ],
 )
-def test_a_wrong_form_is_refused(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(RequestRefused, match=words):
-        check_request(in_forms({}, {"logits": parameters}), TWO)
-
-
-@pytest.mark.parametrize(
-    ("datatype", "shape", "words"),
-    [
-        ("INT64", (-1, 10), "output 'y' is INT64, and the form topk:2 is for floats"),
-        ("FP32", (-1,), r"has shape \[-1\], no classes for topk:2"),
-        ("FP32", (-1, -1), "leaves the number of its classes open"),
-    ],
-)
-def test_a_form_must_fit_its_output(datatype: str, shape: tuple[int, ...], words: str) -> None:
+def test_an_unsuitable_form_is_refused(
+    form: str, datatype: str, shape: tuple[int, ...], words: str
+) -> None:
     spec = replace(TWO, outputs=(TensorSpec("y", datatype, shape),))
     with pytest.raises(RequestRefused, match=words):
-        check_request(in_forms({"form": "topk:2"}), spec)
-
-
-def test_a_model_is_known_by_name_and_version() -> None:
-    check_model("resnet", "", "resnet")
-    check_model("resnet", "1", "resnet")
-    with pytest.raises(RequestRefused, match="unknown model 'vgg': this teacher serves 'resnet'"):
-        check_model("vgg", "", "resnet")
-    with pytest.raises(RequestRefused, match="unknown version '2'"):
-        check_model("resnet", "2", "resnet")
+        check_request(in_forms({"form": form}), spec)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +136,10 @@ def test_the_earlier_deadline_counts(
 
 
 @pytest.mark.parametrize("timeout", [0, 1, 10**400])
-def test_no_deadline_is_more_than_a_day_away(timeout: int) -> None:
+@pytest.mark.parametrize("call_s", [1e300, math.inf])
+def test_no_deadline_is_more_than_a_day_away(timeout: int, call_s: float) -> None:
     request = InferRequest("resnet", parameters={"timeout": timeout})
-    for call_s in (1e300, math.inf):
-        deadline_s = deadline_of(request, call_s, 100.0)
-        assert deadline_s is not None
-        assert deadline_s <= 100.0 + 86_400
+    assert (deadline_of(request, call_s, 100.0) or math.inf) <= 100.0 + 86_400
 
 
 def test_a_wrong_timeout_is_refused() -> None:
@@ -221,8 +201,4 @@ def test_the_instruction_set_names_decisive_flags(tmp_path: Path) -> None:
     assert word.endswith(",AuthenticAMD,avx2,avx512f,fma,sse4_1")
     file.write_text(CPUINFO.replace("avx512f ", ""))
     assert instruction_set(file) != word
-
-
-def test_without_proc_it_names_the_architecture(tmp_path: Path) -> None:
-    assert instruction_set(tmp_path / "nope") == instruction_set(tmp_path / "nope")
-    assert "," not in instruction_set(tmp_path / "nope")
+    assert "," not in instruction_set(tmp_path / "nope"), "the architecture alone"

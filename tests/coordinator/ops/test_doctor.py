@@ -33,12 +33,9 @@ def test_a_listener_is_reached_by_whatever_address(form: str) -> None:
 def test_foreign_servers_are_named_with_what_they_speak() -> None:
     with served() as mesh, socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        near = pb.Teacher(
-            teacher_id="a", address=address, voucher=address, protocol="oip", verified="canary"
-        )
-        far = pb.Teacher(
-            teacher_id="b", address=f"http://{address}", voucher="127.0.0.1:9", protocol="oip"
-        )
+        far = pb.Teacher(teacher_id="b", address=f"http://{address}", voucher="127.0.0.1:9")
+        near = pb.Teacher(teacher_id="a", address=address, voucher=address, verified="canary")
+        far.protocol = near.protocol = "oip"
         service = pb.ServiceStatus(name="s", teacher_count=2, teachers=[near, far])
         mesh.manager.mesh = pb.MeshStatus(services=[service])
         found = list(doctor.examine(mesh.url, lambda: None))
@@ -78,9 +75,8 @@ def pair(
 ) -> tuple[Path, Path]:
     """A certificate that ends in so many days, and its key."""
     ends = datetime.now(UTC) + timedelta(days=days)
-    made = authority.issue_cert(
-        host, common_name="admin:a", not_before=ends - timedelta(days=90), not_after=ends
-    )
+    begins = ends - timedelta(days=90)
+    made = authority.issue_cert(host, common_name="admin:a", not_before=begins, not_after=ends)
     made.private_key_pem.write_to_path(folder / f"{name}.key")
     made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
     return folder / f"{name}.pem", folder / f"{name}.key"

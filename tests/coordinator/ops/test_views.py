@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import pytest
 from rich.console import Console, RenderableType
-from typer.testing import CliRunner
 
 from edl.commands import command_line
 from edl.coordinator.jobs.memory_board import MemoryBoard
@@ -20,6 +19,7 @@ from edl.coordinator.registry.records import LogEntry
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.job_states import State
 from edl.scheduler.outliers import IN_WORDS, Cause
+from edl.tests.cli_output import run
 from edl.tests.coordinator.scripted_manager import served
 
 
@@ -64,14 +64,12 @@ def test_what_others_wrote_steers_no_terminal(mesh: pb.MeshStatus) -> None:
     mesh.services[0].teachers[0].teacher_id = mesh.services[0].leader = evil
     with served() as manager:
         manager.manager.mesh = mesh
-        token = "leads"
-        epoch = manager.registry.lead("digits", token, 60.0).epoch
-        event = LogEntry(kind="lost", subject=evil, text=evil)
-        assert manager.registry.write("digits", token, epoch, epoch, {}, [event])
-        status, show = ("status", "--service", "digits"), ("service", "show", "digits")
-        for words in (("events",), status, show):
-            argv = [*words, "--coordinator", manager.url]
-            told = CliRunner().invoke(command_line(words[0]), argv, catch_exceptions=False).output
+        epoch = manager.registry.lead("digits", "leads", 60.0).epoch
+        event = LogEntry("lost", evil, evil)
+        assert manager.registry.write("digits", "leads", epoch, epoch, {}, [event])
+        for words in ("events", "status --service digits", "service show digits"):
+            command, *more = words.split()
+            told = run(command_line(command), command, *more, "--coordinator", manager.url).output
             assert harmless in told
             assert set(told) & {"\x1b", "\x07"} == set(), words
 
@@ -82,7 +80,7 @@ def test_what_goes_into_a_pipe_has_a_hundred_columns(mesh: pb.MeshStatus) -> Non
     with served() as manager:
         manager.manager.mesh = mesh
         argv = ["status", "--service", "digits", "--coordinator", manager.url]
-        told = CliRunner().invoke(command_line("status"), argv, catch_exceptions=False).output
+        told = run(command_line("status"), *argv).output
     assert max(map(len, told.splitlines())) <= 100
     assert long[:8] in told, "it goes on in the next line"
 
@@ -107,9 +105,7 @@ def test_rows_of_foreign_teachers_and_of_those_that_are_not_admitted(mesh: pb.Me
     teacher = mesh.services[0].teachers[0]
     teacher.MergeFrom(pb.Teacher(voucher="h:1", protocol="paddle-serving", device="foreign"))
     teacher.in_flight, teacher.samples_per_second = 0, 0  # nobody counts them
-    assert row_of(mesh, "t1")[2:8] == [
-        "serving", "foreign", "(paddle-serving)", "2.1", "-", "-/4",
-    ]  # fmt: skip
+    assert " ".join(row_of(mesh, "t1")[2:8]) == "serving foreign (paddle-serving) 2.1 - -/4"
     for admission, state in (("refused: it does not answer", "refused"), ("", "waiting")):
         teacher.admission = admission
         assert row_of(mesh, "t1")[2] == state
@@ -119,17 +115,19 @@ def test_what_is_unusual_of_a_service_is_shown(mesh: pb.MeshStatus) -> None:
     (service,) = mesh.services
     service.desired_teachers = 2  # as many as there are: not worth a word
     plain = printed(render(mesh))
-    service.MergeFrom(
-        pb.ServiceStatus(teacher_count=10_000, next_content_id="C2", desired_teachers=5)
-    )
-    service.leader = ""
+    service.teacher_count, service.desired_teachers = 10_000, 5
+    service.next_content_id, service.leader = "C2", ""
     for teacher, kind in zip(service.teachers, ("probabilities", "logits"), strict=True):
         teacher.output_kinds.append(f"out={kind}")
     text = printed(render(mesh))
+    outputs = "outputs: out=logits, out=probabilities"
     for shown in (
-        "2 of 10,000 teachers", "no manager leads", "upgrade to C2", "5 desired",
-        "outputs: out=logits, out=probabilities",
-    ):  # fmt: skip
+        "2 of 10,000 teachers",
+        "no manager leads",
+        "upgrade to C2",
+        "5 desired",
+        outputs,
+    ):
         assert shown in text
         assert shown not in plain
 

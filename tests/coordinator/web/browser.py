@@ -24,10 +24,8 @@ _FLAGS = (
     "--disable-sync",
 )  # fmt: skip
 
-_NODE = (
-    "[...document.querySelectorAll('#stage [data-key]')]"
-    ".find(one => one.dataset.key === arguments[0])"
-)
+_NODES = "[...document.querySelectorAll('#stage [data-key]')]"
+_NODE = f"{_NODES}.find(one => one.dataset.key === arguments[0])"
 
 
 @contextmanager
@@ -44,10 +42,8 @@ def chromium() -> Iterator[Browser]:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         chrome = webdriver.Chrome(options=options, service=Service(driver))
         try:
-            chrome.execute_cdp_cmd(
-                "Emulation.setDeviceMetricsOverride",
-                {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False},
-            )
+            size = {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+            chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             yield Browser(chrome)
         finally:
             chrome.quit()
@@ -60,7 +56,9 @@ class Browser:
         self.chrome = chrome
 
     def open(self, url: str) -> None:
+        """Open a page, and wait for its first teachers."""
         self.chrome.get(url)
+        self.until(lambda: self.all("#hosts .tile"))
 
     def one(self, selector: str) -> WebElement:
         return self.chrome.find_element(By.CSS_SELECTOR, selector)

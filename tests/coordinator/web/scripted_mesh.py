@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
 
-CONTENTS = {"resnet101": "9f2c61d07a", "bert-large": "41be0c77d2"}
+SERVICES = ["resnet101", "bert-large"]
 
 
 class ScriptedMesh:
@@ -19,7 +19,7 @@ class ScriptedMesh:
     def __init__(self, teachers: int, students: int, services: int = 1) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        names = list(CONTENTS)[:services]
+        names = SERVICES[:services]
         self.teachers: dict[str, dict[str, pb.Teacher]] = {name: {} for name in names}
         self.students: dict[str, dict[str, pb.StudentStatus]] = {name: {} for name in names}
         self.log: dict[str, list[pb.Event]] = {name: [] for name in names}
@@ -27,19 +27,15 @@ class ScriptedMesh:
         for number in range(teachers):
             name, host = names[number % services], f"p4-{number // 4 + 1:02d}"
             teacher = pb.Teacher(
-                teacher_id=f"{host}-{number % 4}", incarnation=1, state="serving", host=host,
-                address=f"10.0.1.{number // 4 + 1}:{9000 + number % 4}", content_id=CONTENTS[name],
-                device="Tesla P4", slots=4, t_t_seconds=0.0022, admission="admitted",
-                lease_remaining_s=5.0,
+                teacher_id=f"{host}-{number % 4}", state="serving", host=host, address=f"{host}:1",
+                slots=4, t_t_seconds=0.0022, admission="admitted", lease_remaining_s=5.0,
             )  # fmt: skip
             self.teachers[name][teacher.teacher_id] = teacher
         for number in range(students):
             name = names[number % services]
             report = pb.StudentReport(
-                service=name, student_id=f"imagenet-r50/{number}", incarnation=1, min=1,
-                t_s_seconds=0.0006, t_t_seconds=0.0022, upper_bytes=512 << 20,
-                lower_bytes=128 << 20, state="steady", host=f"v100-{number}", data_epoch=3,
-                content_id=CONTENTS[name],
+                service=name, student_id=f"imagenet-r50/{number}", state="steady",
+                upper_bytes=512 << 20, lower_bytes=128 << 20,
             )  # fmt: skip
             student = pb.StudentStatus(report=report, lease_remaining_s=5.0)
             self.students[name][report.student_id] = student
@@ -48,11 +44,9 @@ class ScriptedMesh:
 
     def status(self) -> pb.MeshStatus:
         with self._lock:
-            return pb.MeshStatus(
-                services=[self._service(name) for name in self.teachers],
-                managers=["10.0.0.1:7500", "10.0.0.2:7500"],
-                redis_time_ms=_now_ms(),
-            )
+            services = [self._service(name) for name in self.teachers]
+            managers = ["10.0.0.1:7500", "10.0.0.2:7500"]
+            return pb.MeshStatus(services=services, managers=managers, redis_time_ms=_now_ms())
 
     def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
         with self._lock:
@@ -88,11 +82,9 @@ class ScriptedMesh:
 
     def _assign(self, service: str, reason: str) -> None:
         """Deal the usable teachers out in rounds."""
-        usable = [
-            t.teacher_id
-            for t in self.teachers[service].values()
-            if t.state == "serving" and t.admission == "admitted"
-        ]
+        teachers = self.teachers[service].items()
+        good = ("serving", "admitted")
+        usable = [name for name, one in teachers if (one.state, one.admission) == good]
         students = list(self.students[service].values())
         for number, student in enumerate(students):
             student.assigned[:] = usable[number :: len(students)]
@@ -111,18 +103,15 @@ class ScriptedMesh:
             student.report.samples_per_second = 400.0 * len(student.assigned)
         return pb.ServiceStatus(
             name=name, teachers=teachers, students=students, term=1, teacher_count=len(teachers),
-            student_count=len(students), leader="10.0.0.1:7500", content_id=CONTENTS[name],
+            student_count=len(students), leader="10.0.0.1:7500",
             samples_per_second=sum(student.report.samples_per_second for student in students),
         )  # fmt: skip
 
     def _note(self, service: str, kind: str, subject: str, text: str) -> None:
         now_ms = _now_ms()
-        self.log[service].append(
-            pb.Event(
-                service=service, id=f"{now_ms}-{next(self._numbers):06d}", time_ms=now_ms,
-                kind=kind, subject=subject, text=text,
-            )
-        )  # fmt: skip
+        told = {"service": service, "kind": kind, "subject": subject, "text": text}
+        event_id = f"{now_ms}-{next(self._numbers):06d}"
+        self.log[service].append(pb.Event(id=event_id, time_ms=now_ms, **told))
 
 
 def _now_ms() -> int:

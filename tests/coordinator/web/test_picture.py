@@ -16,15 +16,15 @@ S = "resnet"
 
 
 def mesh(*teachers: pb.Teacher, assigned: tuple[str, ...] = ()) -> pb.MeshStatus:
-    student = pb.StudentStatus(
-        report=pb.StudentReport(service=S, student_id="job/0", state="steady"), assigned=assigned
-    )
+    report = pb.StudentReport(service=S, student_id="job/0", state="steady")
+    student = pb.StudentStatus(report=report, assigned=assigned)
     service = pb.ServiceStatus(name=S, teachers=teachers, students=[student])
     return pb.MeshStatus(services=[service], managers=["b:1", "a:1"], redis_time_ms=1_000_000)
 
 
 def teacher(name: str, **fields: Any) -> pb.Teacher:
-    return pb.Teacher(teacher_id=name, address="node:1", state="serving", **fields)
+    known = {"teacher_id": name, "address": "node:1", "state": "serving"}
+    return pb.Teacher(**{**known, **fields})
 
 
 def event(kind: str, subject: str) -> pb.Event:
@@ -32,7 +32,7 @@ def event(kind: str, subject: str) -> pb.Event:
 
 
 @pytest.mark.parametrize(
-    ("changes", "assigned", "state"),
+    ("fields", "assigned", "state"),
     [
         ({}, ("t",), "serving"),
         ({}, (), "idle"),
@@ -41,21 +41,13 @@ def event(kind: str, subject: str) -> pb.Event:
         ({"state": "draining"}, ("t",), "draining"),
     ],
 )
-def test_the_state_of_a_teacher(
-    changes: dict[str, str], assigned: tuple[str, ...], state: str
-) -> None:
-    one = teacher("t")
-    for name, value in changes.items():
-        setattr(one, name, value)
-    assert draw(mesh(one, assigned=assigned))["teachers"][f"{S} t"]["state"] == state
+def test_teacher_states(fields: dict[str, str], assigned: tuple[str, ...], state: str) -> None:
+    document = draw(mesh(teacher("t", **fields), assigned=assigned))
+    assert document["teachers"][f"{S} t"]["state"] == state
 
 
-def test_rows_name_the_hosts_of_foreign_servers_and_the_teachers_that_students_complain_of() -> (
-    None
-):
-    foreign = pb.Teacher(
-        teacher_id="t", address="http://node:1", state="serving", protocol="oip", voucher="node:2"
-    )
+def test_rows_name_hosts_of_foreign_servers_and_teachers_that_students_complain_of() -> None:
+    foreign = teacher("t", address="http://node:1", protocol="oip", voucher="node:2")
     status = mesh(foreign, teacher("u"), teacher("v", host="rack-7"))
     status.services[0].students[0].report.MergeFrom(
         pb.StudentReport(
@@ -98,9 +90,7 @@ def test_a_lost_teacher_fades_and_then_goes_or_comes_back() -> None:
 )
 def test_the_log_says_how_a_teacher_went(last_state: str, kind: str, shown: str) -> None:
     picture = Picture()
-    one = teacher("t")
-    one.state = last_state
-    picture.update(mesh(one), [], 0.0)
+    picture.update(mesh(teacher("t", state=last_state)), [], 0.0)
     picture.update(mesh(), [], 1.0)
     picture.update(mesh(), [event(kind, "t")] if kind else [], 1.5)
     assert picture.document["teachers"][f"{S} t"]["state"] == shown

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import trustme
 from starlette.types import ASGIApp, Message
 
 from edl.coordinator.web import feed, server
@@ -25,7 +24,7 @@ from edl.coordinator.web.server import WebServer
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import Gate, TlsFiles, accepting
-from edl.tests.proto.security.authority import write_secret
+from edl.tests.proto.security.authority import Authority, write_secret
 
 from .conftest import ADMIN, VIEWER, bearer, get, make_gate, messages, post
 from .scripted_mesh import ScriptedMesh
@@ -68,12 +67,6 @@ def test_only_own_files_are_served_and_with_every_guard(
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "server" not in answer.headers
-
-
-def test_static_files_load_nothing_from_elsewhere() -> None:
-    for path in (Path(server.__file__).parent / "static").iterdir():
-        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
-        assert not {"http:", "https:", 'style="'} & set(re.findall(r'https?:|style="', text)), path
 
 
 def test_the_feed_begins_with_the_whole_and_goes_on_with_changes_and_outages(
@@ -163,9 +156,7 @@ GOOD = b'{"service": "resnet101", "teacher": "p4-01-1"}'
         (GOOD, "text/plain"),
     ],
 )
-def test_a_drain_that_cannot_be_is_refused(
-    guarded: tuple[str, ScriptedMesh], body: bytes, kind: str
-) -> None:
+def test_bad_drains_are_refused(guarded: tuple[str, ScriptedMesh], body: bytes, kind: str) -> None:
     url, script = guarded
     headers = bearer(ADMIN) | {"Content-Type": kind}
     answer = post(f"{url}api/drain", content=body, headers=headers)
@@ -174,9 +165,7 @@ def test_a_drain_that_cannot_be_is_refused(
     assert script.drained == []
 
 
-def test_beyond_this_machine_looking_needs_a_token_too(
-    serve: Serve, script: ScriptedMesh, gate: Gate
-) -> None:
+def test_beyond_this_machine_looking_needs_a_token_too(serve: Serve, gate: Gate) -> None:
     url = serve("0.0.0.0:0", gate=gate)
     assert get(url).status_code == 200  # the page itself, which asks for the token
     assert get(f"{url}api/access").json()["view"] is False
@@ -185,14 +174,14 @@ def test_beyond_this_machine_looking_needs_a_token_too(
     with closing(messages(url, VIEWER)) as stream:
         assert next(stream)["whole"]
     with pytest.raises(AddressInUse):
-        WebServer(script, str(urlsplit(url).port))
+        serve(str(urlsplit(url).port))
     for none in (None, Gate(None)):
         with pytest.raises(UsageError, match="--insecure"):
-            WebServer(script, "0.0.0.0:0", none)
+            serve("0.0.0.0:0", gate=none)
 
 
 def test_the_feed_of_a_viewer_whose_token_is_withdrawn_ends(
-    serve: Serve, script: ScriptedMesh, gate: Gate, tmp_path: Path
+    serve: Serve, gate: Gate, tmp_path: Path
 ) -> None:
     url = serve("0.0.0.0:0", gate=gate)
     with closing(messages(url, VIEWER)) as revoked, closing(messages(url, ADMIN)) as other:
@@ -213,25 +202,11 @@ def test_a_foreign_host_name_is_refused_on_loopback(guarded: tuple[str, Scripted
         assert get(url, headers={"Host": host}).status_code == 200
 
 
-def test_too_many_pages_are_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "MAX_VIEWERS", 2)
-    url = serve()
-    streams = [messages(url) for _ in range(2)]
-    for stream in streams:
-        next(stream)
-    answer = get(f"{url}api/feed")
-    assert (answer.status_code, "close one" in answer.text) == (429, True)
-    for stream in streams:
-        stream.close()
-
-
 def test_pages_that_come_at_once_get_the_places_that_there_are(
     script: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "MAX_VIEWERS", 2)
-    scope = {
-        "type": "http", "method": "GET", "path": "/api/feed", "headers": [], "query_string": b"",
-    }  # fmt: skip
+    scope = {"type": "http", "method": "GET", "path": "/api/feed", "headers": []}
 
     async def statuses(app: ASGIApp, pages: int) -> list[int]:
         codes: asyncio.Queue[int] = asyncio.Queue()
@@ -244,11 +219,11 @@ def test_pages_that_come_at_once_get_the_places_that_there_are(
                 codes.put_nowait(message["status"])
 
         tasks = [asyncio.ensure_future(app(dict(scope), receive, send)) for _ in range(pages)]
-        found = [await codes.get() for _ in tasks]
+        found = sorted([await codes.get() for _ in tasks])
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return sorted(found)
+        return found
 
     async def twice() -> list[list[int]]:
         app = make_app(script, Access(None, guarded=False), feed.Feed(script), local=False)
@@ -257,9 +232,7 @@ def test_pages_that_come_at_once_get_the_places_that_there_are(
     assert asyncio.run(twice()) == [[200, 200, 429, 429], [200, 200]]
 
 
-def test_silent_clients_are_disconnected_and_pages_when_it_ends(
-    script: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_clients_are_cut_off(script: ScriptedMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_REQUEST_S", 0.2)
     page = WebServer(script, "0")
     url = page.start()
@@ -278,54 +251,39 @@ def test_silent_clients_are_disconnected_and_pages_when_it_ends(
 def test_a_large_mesh_is_read_less_often_and_its_changes_are_small(serve: Serve) -> None:
     with closing(messages(serve())) as stream:
         whole = len(str(next(stream)))
-        assert whole < 400_000
         assert all(len(str(message["changes"])) < whole / 4 for message in islice(stream, 3))
     intervals = [feed.interval_s(members) for members in (600, 6_000, 1_000_000)]
     assert intervals[0] == feed.FAST_S < intervals[1] < intervals[2] == feed.SLOW_S
 
 
-def certify(folder: Path, host: str = "127.0.0.1") -> ssl.SSLContext:
-    """Write a new pair of a new CA; returns what trusts that CA alone."""
-    authority = trustme.CA()
-    pair = authority.issue_cert(host)
-    pair.private_key_pem.write_to_path(folder / "key.new")
-    (folder / "cert.new").write_bytes(b"".join(blob.bytes() for blob in pair.cert_chain_pems))
-    (folder / "key.new").replace(folder / "key.pem")
-    (folder / "cert.new").replace(folder / "cert.pem")
-    return ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+def certify(folder: Path, host: str) -> tuple[TlsFiles, ssl.SSLContext]:
+    """Write a new pair of a new CA; returns its files, and what trusts that CA alone."""
+    authority = Authority(folder)
+    trusting = ssl.create_default_context(cafile=str(authority.ca))
+    return replace(authority.issue("page", host=host), ca=None), trusting
 
 
 def test_a_handshake_has_a_deadline(
-    script: ScriptedMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.05)
-    certify(tmp_path)
-    page = WebServer(script, "0", tls=TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem"))
-    url = page.start()
-    try:
-        with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), 5) as silent:
-            assert silent.recv(1) == b""
-    finally:
-        page.stop()
+    files, _ = certify(tmp_path, "127.0.0.1")
+    port = urlsplit(serve(tls=files)).port or 0
+    with socket.create_connection(("127.0.0.1", port), 5) as silent:
+        assert silent.recv(1) == b""
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_replaced_certificate_is_offered_to_the_next_connection(
-    script: ScriptedMesh, tmp_path: Path, host: str
-) -> None:
-    trusting = certify(tmp_path, host)
-    page = WebServer(script, "0", tls=TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem"))
-    url = page.start().replace("127.0.0.1", host)
+def test_a_replaced_certificate_is_offered_next(serve: Serve, tmp_path: Path, host: str) -> None:
+    files, former = certify(tmp_path, host)
+    url = serve(tls=files).replace("127.0.0.1", host)
     assert url.startswith("https://")
-    try:
-        assert httpx.get(url, verify=trusting).status_code == 200
-        former, trusting = trusting, certify(tmp_path, host)
-        assert httpx.get(url, verify=trusting).status_code == 200
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(url, verify=former)
-        (tmp_path / "key.pem").write_text("half a k")
-        assert httpx.get(url, verify=trusting).status_code == 200, "the old pair still serves"
-    finally:
-        page.stop()
+    assert httpx.get(url, verify=former).status_code == 200
+    _, trusting = certify(tmp_path, host)
+    assert httpx.get(url, verify=trusting).status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, verify=former)
+    (tmp_path / "page.key").write_text("half a k")
+    assert httpx.get(url, verify=trusting).status_code == 200, "the old pair still serves"
     with pytest.raises(UsageError, match="cannot be used"):
-        WebServer(script, "0", tls=TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem"))
+        serve(tls=files)

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import yaml
 
 from edl.errors import ObjectExists
-from edl.mesh.kubernetes.client import ALL_NAMESPACES, Client, Connection, connect
+from edl.mesh.kubernetes.client import ALL_NAMESPACES, Client, connect
 from edl.mesh.kubernetes.resources import (
     CRD,
     DEPLOYMENT,
@@ -37,19 +36,15 @@ from edl.mesh.kubernetes.resources import (
     quantity,
     selector,
 )
-from edl.mesh.kubernetes.transport import Transport
 
 from .server import ApiServer
 
 #: Path of the kubeconfig of a real API server.
 VARIABLE: Final = "EDL_TEST_KUBECONFIG"
 CRDS: Final = Path(__file__).parents[3] / "deploy" / "operator" / "crds"
-
-
+#: Kinds that have owners or are some: owners before what they own.
 _OWNED: Final = (TEACHER_SERVICE, DISTILL_JOB, DEPLOYMENT, SERVICE, POD)
 _STARTED: Final = "2026-01-01T00:00:00Z"
-
-
 Hook = Callable[[str, str], None]
 
 
@@ -84,7 +79,7 @@ def definitions() -> tuple[Object, ...]:
 class Cluster:
     """One namespace of a cluster that has our definitions.
 
-    `server` is None where the API server is a real one. Calls of the emulator are in-process.
+    `server` is None where the API server is a real one.
     """
 
     server: ApiServer | None
@@ -124,13 +119,10 @@ class Cluster:
 
     def calling(self, hook: Hook | None) -> Client:
         """A client that calls `hook` with method and path before each request."""
-        if self.server is None:
-            return Client(self.connection, hook=hook)
-        transport = _InProcessTransport(self.connection, self.server, hook)
-        return Client(self.connection, transport=transport)
+        return Client(self.connection, hook=hook)
 
-    def create(self, kind: Kind, name: str, spec: Mapping[str, Any], **more: Any) -> Object:
-        return self.client.create(kind, {"metadata": {"name": name}, "spec": dict(spec), **more})
+    def create(self, kind: Kind, name: str, spec: Mapping[str, Any]) -> Object:
+        return self.client.create(kind, {"metadata": {"name": name}, "spec": dict(spec)})
 
     def patch_status(self, kind: Kind, name: str, **status: Any) -> Object:
         """Patch fields of an object's status, as a controller does."""
@@ -158,6 +150,12 @@ class Cluster:
 
     def pods(self, **labels: str) -> list[Object]:
         return self.client.list(POD, selector(labels))
+
+    def events(self, about: str = "") -> list[tuple[str, str]]:
+        """Reasons and messages, the earliest first; of one object, if it is named."""
+        listed = sorted(self.client.list(EVENT), key=lambda one: one["firstTimestamp"])
+        wanted = [one for one in listed if about in ("", one["involvedObject"]["name"])]
+        return [(one["reason"], one["message"]) for one in wanted]
 
     def say(self, pod: str, phase: str, exit_code: int | None = None) -> None:
         """Report the phase of a pod, as its kubelet does."""
@@ -200,8 +198,7 @@ class Cluster:
 
     def _replicate(self) -> None:
         """Start and delete pods as the deployments have it."""
-        deployments = self.client.list(DEPLOYMENT)
-        for one in deployments:
+        for one in self.client.list(DEPLOYMENT):
             pods, wanted = self._replicas(one), one["spec"].get("replicas", 1)
             template, owner = one["spec"]["template"], owner_reference(one)
             for _ in range(len(pods), wanted):
@@ -209,11 +206,6 @@ class Cluster:
                 meta = {**template["metadata"], "name": name, "ownerReferences": [owner]}
                 self.client.create(POD, {"metadata": meta, "spec": template["spec"]})
             for pod in pods[wanted:]:
-                self.client.delete(POD, pod["metadata"]["name"])
-        alive = {one["metadata"]["uid"] for one in deployments}
-        for pod in self.client.list(POD):
-            owners = pod["metadata"].get("ownerReferences", ())
-            if any(x["kind"] == "Deployment" and x["uid"] not in alive for x in owners):
                 self.client.delete(POD, pod["metadata"]["name"])
 
     def _schedule(self) -> None:
@@ -236,34 +228,15 @@ class Cluster:
 
     def collect_garbage(self) -> None:
         """Delete what belongs to an owner that is gone."""
-        alive = {one["metadata"]["uid"] for kind in _OWNED for one in self.client.list(kind)}
+        alive = set[str]()
         for kind in _OWNED:
             for one in self.client.list(kind):
-                owners = one["metadata"].get("ownerReferences", ())
-                if owners and not any(owner["uid"] in alive for owner in owners):
-                    self.client.delete(kind, one["metadata"]["name"], grace_s=0)
-
-
-class _InProcessTransport(Transport):
-    def __init__(self, connection: Connection, server: ApiServer, hook: Hook | None) -> None:
-        super().__init__(connection, hook=hook)
-        self._pool: Any = _InProcess(server)
-
-
-class _InProcess:
-    """Calls of the emulator without HTTP, in the place of a pool of connections."""
-
-    def __init__(self, server: ApiServer) -> None:
-        self._server = server
-
-    def request(
-        self, method: str, url: str, *, body: str | None, headers: dict[str, str], **_: Any
-    ) -> SimpleNamespace:
-        status, data = self._server.answer(method, url, headers.items(), body)
-        return SimpleNamespace(status=status, data=data)
-
-    def clear(self) -> None:
-        """There are no connections to close."""
+                meta = one["metadata"]
+                owners = {owner["uid"] for owner in meta.get("ownerReferences", ())}
+                if owners and not owners & alive:
+                    self.client.delete(kind, meta["name"], grace_s=0)
+                else:
+                    alive.add(meta["uid"])
 
 
 def _fits(node: Object, pod: Object, pods: list[Object]) -> bool:

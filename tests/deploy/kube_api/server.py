@@ -6,8 +6,7 @@ import json
 import re
 import socket
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -17,7 +16,7 @@ import yaml
 
 from edl.mesh.kubernetes.resources import POD, Object
 
-from .store import Known, Refusal, Store, bind, merge, selecting
+from .store import Known, Refusal, Store, merge, selecting
 
 TOKEN: Final = "emulated"
 _PATH: Final = re.compile(
@@ -94,37 +93,11 @@ class ApiServer:
             raise Refusal(401, "Unauthorized", "Unauthorized")
 
     def answer(
-        self, method: str, url: str, headers: Iterable[tuple[str, str]], body: str | bytes | None
-    ) -> tuple[int, bytes]:
-        """Status and body of the answer to a request, unless the answer is a stream."""
-        parts = urlsplit(url)
-        given = {key.lower(): value for key, value in headers}
-        query = dict(parse_qsl(parts.query))
-        try:
-            self.check(method, parts.path, given.get("authorization"))
-            found = self._discovery(parts.path)
-            found = found or self._handle(
-                method, parts.path, query, json.loads(body or b"{}"), given.get("content-type")
-            )
-        except Refusal as refusal:
-            return refusal.answer()
-        if found is None:
-            return 404, b"404 page not found\n"
-        return 200, json.dumps(found).encode()
-
-    def find(self, path: str) -> tuple[Known, str, str, str] | None:
-        """Kind, namespace, name and subresource of a path; None: there is nothing."""
-        match = _PATH.fullmatch(path)
-        known = match and self.store.known.get((match["core"] or match["group"], match["plural"]))
-        sub = (match and match["sub"]) or ""
-        if match is None or known is None or not _has(known, sub):
-            return None
-        namespace = (match["namespace"] or "") if known.kind.namespaced else ""
-        return known, namespace, match["name"] or "", sub
-
-    def _handle(
         self, method: str, path: str, query: Mapping[str, str], body: Object, media_type: str | None
     ) -> Object | None:
+        """The body of the answer to a request; None: there is nothing at its path."""
+        if discovered := self._discovery(path):
+            return discovered
         if (found := self.find(path)) is None:
             return None
         (known, namespace, name, sub), store = found, self.store
@@ -133,7 +106,9 @@ class ApiServer:
                 return self._list(known, namespace, query)
             return store.get(known, namespace, name)
         if sub == "binding":
-            return store.change(known, namespace, name, bind(body["target"]["name"]))
+            return store.change(
+                known, namespace, name, merge({"spec": {"nodeName": body["target"]["name"]}})
+            )
         if method == "POST":
             return store.create(known, namespace, body)
         if method == "DELETE":
@@ -146,6 +121,16 @@ class ApiServer:
         if media_type == "application/apply-patch+yaml":
             return store.apply(known, namespace, body)
         return store.change(known, namespace, name, merge(body), sub)
+
+    def find(self, path: str) -> tuple[Known, str, str, str] | None:
+        """Kind, namespace, name and subresource of a path; None: there is nothing."""
+        match = _PATH.fullmatch(path)
+        known = match and self.store.known.get((match["core"] or match["group"], match["plural"]))
+        sub = (match and match["sub"]) or ""
+        if match is None or known is None or not _has(known, sub):
+            return None
+        namespace = (match["namespace"] or "") if known.kind.namespaced else ""
+        return known, namespace, match["name"] or "", sub
 
     def _discovery(self, path: str) -> Object | None:
         """The documents by which kopf finds out what there is; None: it is another path."""
@@ -192,16 +177,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.connections.append(self.connection)
 
     def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         parts = urlsplit(self.path)
-        self.query = dict(parse_qsl(parts.query))
+        path, query = parts.path, dict(parse_qsl(parts.query))
         try:
-            if parts.path.endswith("/log"):
-                self._log(*parts.path.split("/")[4:7:2])
-            elif self.query.get("watch") == "true":
-                self._watch(parts.path)
+            self.api.check(self.command, path, self.headers["Authorization"])
+            if path.endswith("/log"):
+                self._log(path, query)
+            elif query.get("watch") == "true":
+                self._watch(path, query)
             else:
-                self._send(*self.api.answer(self.command, self.path, self.headers.items(), body))
+                media_type = self.headers["Content-Type"]
+                found = self.api.answer(self.command, path, query, body, media_type)
+                if found is None:
+                    self._send(404, b"404 page not found\n")
+                else:
+                    self._send(200, json.dumps(found).encode())
         except Refusal as refusal:
             self._send(*refusal.answer())
 
@@ -210,17 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Print nothing."""
 
-    def _watch(self, path: str) -> None:
-        self.api.check("GET", path, self.headers["Authorization"])
+    def _watch(self, path: str, query: Mapping[str, str]) -> None:
         if (found := self.api.find(path)) is None:
             raise Refusal(404, "NotFound", path)
         known, namespace = found[:2]
-        since = int(self.query.get("resourceVersion", 0))
-        selected = selecting(self.query.get("labelSelector", ""))
-        until = time.monotonic() + float(self.query.get("timeoutSeconds", 300))
+        since = int(query.get("resourceVersion", 0))
+        selected = selecting(query.get("labelSelector", ""))
         self._begin("application/json")
         seen = 0
-        while time.monotonic() < until and not self.api.closing and self.api.refuses is None:
+        while not self.api.closing and self.api.refuses is None:
             changes = self.api.store.wait(seen, 0.25)
             seen += len(changes)
             for one in changes:
@@ -230,16 +219,12 @@ class _Handler(BaseHTTPRequestHandler):
                     self._chunk(json.dumps({"type": one.type, "object": one.object}) + "\n")
         self._chunk("")
 
-    def _log(self, namespace: str, name: str) -> None:
-        store = self.api.store
-        self.api.check("GET", urlsplit(self.path).path, self.headers["Authorization"])
+    def _log(self, path: str, query: Mapping[str, str]) -> None:
+        (namespace, name), store = path.split("/")[4:7:2], self.api.store
         store.get(store.known[POD.api_version, POD.plural], namespace, name)
-        if (namespace, name) not in store.logs:
-            message = f'container "node" in pod "{name}" is waiting to start'
-            raise Refusal(400, "BadRequest", message)
         lines = store.logs[namespace, name].splitlines(keepends=True)
         self._begin("text/plain")
-        if text := "".join(lines[-int(self.query.get("tailLines", len(lines) or 1)) :]):
+        if text := "".join(lines[-int(query.get("tailLines", len(lines) or 1)) :]):
             self._chunk(text)
         self._chunk("")
 

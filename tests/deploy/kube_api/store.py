@@ -267,14 +267,6 @@ def merged(value: Any, changes: Any) -> Any:
     return found
 
 
-def bind(node: str) -> Edit:
-    def edit(pod: Object) -> Object:
-        pod["spec"]["nodeName"] = node
-        return pod
-
-    return edit
-
-
 def _applied(value: Any, former: Any, wanted: Any, name: str = "") -> Any:
     """A value with the fields of `wanted`, without those of `former` that `wanted` lacks."""
     if keys := _LIST_KEYS.get(name):

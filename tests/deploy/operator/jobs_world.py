@@ -11,7 +11,7 @@ from edl.deploy.operator.jobs import DistillJobs
 from edl.deploy.operator.jobs.trainings import Trainings
 from edl.errors import EdlError
 from edl.mesh.kubernetes.client import Client
-from edl.mesh.kubernetes.resources import DISTILL_JOB, EVENT, JOB_LABEL, POD, Object
+from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, POD, Object
 from edl.scheduler.elastic import ElasticConfig
 from edl.scheduler.job_pods import PodsConfig, Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
@@ -53,9 +53,9 @@ class JobsWorld:
     def ask(self, name: str, **spec: Any) -> None:
         self.cluster.client.patch(DISTILL_JOB, name, {"spec": spec})
 
-    def turn(self, seconds: float = 1.0) -> None:
+    def turn(self) -> None:
         """One reconcile of the operator, then of the cluster."""
-        self.now += seconds
+        self.now += 1
         self.jobs.turn(self.now)
         self.cluster.play()
 
@@ -91,26 +91,13 @@ class JobsWorld:
             and one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
         ]
 
-    def events(self, name: str) -> list[tuple[str, str]]:
-        """Reasons and messages."""
-        return [
-            (one["reason"], one["message"])
-            for one in self.cluster.client.list(EVENT)
-            if one["involvedObject"]["name"] == name
-        ]
-
 
 def submitted(
-    cluster: Cluster,
-    least: int,
-    most: int,
-    cpu: str = "4",
-    growing_cluster: bool = False,
-    **spec: Any,
+    cluster: Cluster, least: int, most: int, cpu: str = "4", grows: bool = False, **spec: Any
 ) -> JobsWorld:
     """A world with one machine and the job `a`, which no operator has seen yet."""
     cluster.node("m1", cpu=cpu)
-    world = JobsWorld(cluster, growing_cluster=growing_cluster)
+    world = JobsWorld(cluster, growing_cluster=grows)
     world.submit("a", least, most, **spec)
     return world
 

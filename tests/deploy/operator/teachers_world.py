@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers import TeacherServices
 from edl.mesh.kubernetes.client import Client
-from edl.mesh.kubernetes.resources import DEPLOYMENT, EVENT, POD, SERVICE, TEACHER_SERVICE, Object
+from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.tests.deploy.kube_api.cluster import Cluster
 
-URL = "redis://head:6379"
+from .jobs_world import REDIS
+
 SPEC: Object = {
     "image": "edl-dist:1",
     "model": "/models/resnet",
@@ -43,7 +44,7 @@ class Operator:
 
     def __init__(self, cluster: Cluster, said: CoordinatorNumbers, **config: Any) -> None:
         self.cluster, self.said = cluster, said
-        self.config = OperatorConfig(cluster.namespace, URL, **config)
+        self.config = OperatorConfig(cluster.namespace, REDIS, **config)
         self.now = 1_900_000_000.0
 
     def turn(self, client: Client | None = None) -> None:
@@ -91,20 +92,13 @@ def state(cluster: Cluster, name: str = NAME) -> Object:
     deployments = {one["metadata"]["name"]: one["spec"] for one in client.list(DEPLOYMENT)}
     services = {one["metadata"]["name"]: one["spec"] for one in client.list(SERVICE)}
     phases = sorted(one["status"].get("phase", "") for one in client.list(POD))
-    return {
-        "status": status, "deployments": deployments, "services": services, "pods": phases,
-    }  # fmt: skip
+    made = {"deployments": deployments, "services": services, "pods": phases}
+    return {"status": status, **made}
 
 
 def conditions(service: Object) -> dict[str, tuple[str, str]]:
     found = service["status"]["conditions"]
     return {one["type"]: (one["status"], one["reason"]) for one in found}
-
-
-def events(cluster: Cluster) -> list[tuple[str, str]]:
-    """Reason and message of all events, the earliest first."""
-    listed = sorted(cluster.client.list(EVENT), key=lambda one: one["firstTimestamp"])
-    return [(one["reason"], one["message"]) for one in listed]
 
 
 KEYS = st.sampled_from(["name", "resources", "requests", "limits", "cpu", "env", "restartPolicy"])

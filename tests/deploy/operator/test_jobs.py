@@ -42,7 +42,7 @@ def test_jobs_share_the_cluster_by_need_and_priority(cluster: Cluster) -> None:
     assert world.status("b")["reason"] == "waits for nodes that are leaving to make room"
     world.rest()
     assert world.nodes("b") == [1, 2]
-    assert ("Scaled", "4 -> 2 nodes: gives 2 nodes to make room for b") in world.events("a")
+    assert ("Scaled", "4 -> 2 nodes: gives 2 nodes to make room for b") in cluster.events("a")
     cluster.node("m2", cpu="2")
     world.submit("urgent", 2, 2, priority=10)
     world.rest()
@@ -65,39 +65,6 @@ def test_scaled_by_hand_as_kubectl_scale_does(cluster: Cluster) -> None:
     assert world.nodes("a") == [1, 2, 3, 5]
 
 
-def test_pods_of_a_job_that_succeeded_are_kept(cluster: Cluster) -> None:
-    world = running(cluster, 1, 2)
-    for node in (1, 2):
-        cluster.end(f"a-{node}", 0)
-        world.rest()
-    status = world.status("a")
-    assert (status["state"], status["nodes"], status["done"]) == ("succeeded", 0, True)
-    assert status["endedAt"] >= status["startedAt"]
-    assert len(world.pods("a")) == 2
-    assert [word for word, _ in world.events("a")].count("Succeeded") == 1
-    for pod in world.pods("a"):
-        cluster.client.delete(POD, pod["metadata"]["name"])
-    world.rest()
-    assert (world.status("a")["state"], world.pods("a")) == ("succeeded", [])
-
-
-def test_a_failed_node_is_restarted_until_no_retries_are_left(cluster: Cluster) -> None:
-    world = running(cluster, 1, 1, retries=1)
-    cluster.end("a-1", 7)
-    world.turn(0.1)
-    assert world.nodes("a") == []
-    assert world.status("a")["reason"].startswith("a node is started again: node 1 ended with exit")
-    world.rest()
-    assert (world.nodes("a"), world.status("a")["failures"]) == ([2], 1)
-    cluster.end("a-2", 7)
-    world.rest()
-    status = world.status("a")
-    assert (status["state"], status["failures"]) == ("failed", 2)
-    degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
-    assert (degraded["status"], degraded["reason"]) == ("True", "Failed")
-    assert [word for word, _ in world.events("a")].count("Failed") == 1
-
-
 def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
     cluster: Cluster,
 ) -> None:
@@ -112,7 +79,7 @@ def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
     assert world.nodes("a")[-1] >= 6
     status = world.status("a")
     assert (status["state"], status["failures"]) == ("running", 0)
-    assert ("NodeLost", "node 3 was ended: Evicted: low on memory") in world.events("a")
+    assert ("NodeLost", "node 3 was ended: Evicted: low on memory") in cluster.events("a")
 
 
 def test_a_job_recreated_under_its_name_gets_new_pods(cluster: Cluster) -> None:
@@ -175,13 +142,18 @@ def test_nodes_that_no_active_job_tolerates_are_not_counted(cluster: Cluster) ->
     world = running(cluster, 1, 1, cpu="2", podTemplate=template)
     cluster.end("a-1", 0)
     world.rest()
-    assert world.status("a")["state"] == "succeeded"
+    status = world.status("a")
+    assert (status["state"], status["nodes"], status["done"]) == ("succeeded", 0, True)
+    assert status["endedAt"] >= status["startedAt"]
+    assert [word for word, _ in cluster.events("a")].count("Succeeded") == 1
+    cluster.client.delete(POD, "a-1")
     world.submit("b", 1, 8)
     world.rest()
     assert len(world.nodes("b")) == 2
     world.ask("b", podTemplate=template)
     world.rest()
     assert len(world.nodes("b")) == 8
+    assert (world.status("a")["state"], world.pods("a")) == ("succeeded", [])
 
 
 def test_running_nodes_of_a_spec_that_became_invalid_keep_their_room(cluster: Cluster) -> None:

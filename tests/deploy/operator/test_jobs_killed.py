@@ -20,8 +20,8 @@ class MortalWorld(JobsWorld):
 
     pods_seen: frozenset[tuple[str, str]] = frozenset()
 
-    def turn(self, seconds: float = 1.0) -> None:
-        self.now += seconds
+    def turn(self) -> None:
+        self.now += 1
         try:
             self.jobs.turn(self.now)
         except Killed:
@@ -110,7 +110,11 @@ def test_a_refused_pod_fails_the_job_after_its_retries(cluster: Cluster) -> None
     status = world.status("a")
     assert (status["state"], status["failures"]) == ("failed", 2)
     assert status["reason"].endswith("cannot be started: volumes[0].name: Required value")
-    assert "NodeRefused" in [word for word, _ in world.events("a")]
+    degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "Failed")
+    words = [word for word, _ in cluster.events("a")]
+    assert "NodeRefused" in words
+    assert words.count("Failed") == 1
 
 
 def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
@@ -124,7 +128,7 @@ def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
         world.now += 300
         world.rest()
         assert (world.nodes("a"), world.status("a")["failures"]) == ([], 0)
-        told = [message for word, message in world.events("a") if word == "NodeRefused"]
+        told = [message for word, message in cluster.events("a") if word == "NodeRefused"]
         assert told == ["node 1 cannot be started: exceeded quota: pods"], "said once"
     world.jobs = world.operator(cluster.client)
     world.rest()
@@ -166,7 +170,7 @@ def test_jobs_of_one_name_in_two_namespaces_are_two(cluster: Cluster) -> None:
 
 
 def test_a_cluster_that_grows_gets_pods_that_wait_and_a_patience(cluster: Cluster) -> None:
-    world = running(cluster, 1, 3, cpu="2", growing_cluster=True)
+    world = running(cluster, 1, 3, cpu="2", grows=True)
     assert world.nodes("a") == [1, 2, 3]
     unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
                 "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",

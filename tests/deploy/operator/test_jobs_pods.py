@@ -19,9 +19,10 @@ from edl.errors import UsageError
 from edl.mesh.kubernetes.resources import Object, seconds_of
 from edl.scheduler.job_pods import JobSeen, Ledger, Orders, PodsConfig, decide_pods
 from edl.tests.deploy.command_lines import check
-from edl.tests.deploy.operator.teachers_world import JUNK, POD_SPECS, SPEC
 
-REDIS = "redis://head:6379"
+from .jobs_world import REDIS
+from .teachers_world import JUNK, POD_SPECS, SPEC
+
 READY = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
 
 

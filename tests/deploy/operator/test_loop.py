@@ -6,12 +6,11 @@ import itertools
 import logging
 import signal
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from random import Random
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +18,6 @@ from edl.deploy.operator.loop import Loop, Wake
 from edl.deploy.operator.metrics import OperatorMetrics
 from edl.deploy.operator.watching import Watching
 from edl.errors import KubernetesUnavailable, LeaseSuperseded
-from edl.lifecycle import Stop
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     DISTILL_JOB,
@@ -31,6 +29,7 @@ from edl.mesh.kubernetes.resources import (
 from edl.supervise import Process, python_command, start
 from edl.tests.deploy.kube_api.cluster import Cluster, emulated_in
 from edl.tests.deploy.operator.teachers_world import NAME, SPEC
+from edl.tests.mesh.threads import in_thread
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 INTERVAL_S = 600.0
@@ -38,86 +37,39 @@ WATCHED = (TEACHER_SERVICE, DISTILL_JOB, POD, DEPLOYMENT)
 AWAY = KubernetesUnavailable("away")
 
 
-class Part:
-    """A part that raises these errors, one a turn."""
-
-    def __init__(self, errors: Iterable[Exception] = ()) -> None:
-        self._errors = iter(errors)
-        self.turns = 0
-
-    def turn(self, now: float) -> None:
-        self.turns += 1
-        if (error := next(self._errors, None)) is not None:
-            raise error
-
-
-class Time:
-    """Seconds that pass when a test says so, and rests that are the longest."""
-
-    s = 1000.0
-
-    def __call__(self) -> float:
-        return self.s
-
-    def random(self) -> float:
-        return 1.0
-
-
-class Lead:
-    """Whether this operator leads, as a test says; counts how often it is asked."""
-
-    def __init__(self, leads: bool = True) -> None:
-        self.leads, self.asked = leads, 0
-
-    def __call__(self) -> bool:
-        self.asked += 1
-        return self.leads
-
-
-@contextmanager
-def _running(loop: Loop) -> Iterator[None]:
-    stop = Stop()
-    thread = threading.Thread(target=loop.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.request()
-        thread.join(10)
-    assert not thread.is_alive()
-
-
 class World:
-    """A loop in virtual time, of the parts `ill` and `well`."""
+    """A loop in virtual time, of the parts `ill`, which raises these errors, and `well`."""
 
-    def __init__(self, ill: Iterable[Exception], leads: bool = True) -> None:
-        self.clock, self.wake, self.lead = Time(), Wake(), Lead(leads)
-        self.ill, self.well = Part(ill), Part()
+    def __init__(self, errors: Iterable[Exception], leads: bool = True) -> None:
+        self.now_s = 1000.0
+        self.lead, self.wake = Mock(return_value=leads), Wake()
+        self.ill, self.well, rests = Mock(), Mock(), Mock()
+        self.ill.turn.side_effect = itertools.chain(errors, itertools.repeat(None))
+        rests.random.return_value = 1.0  # each rest is the longest
         self.metrics = OperatorMetrics(lambda: True)
         parts = {"ill": self.ill, "well": self.well}
-        self.loop = Loop(
-            parts, self.lead, INTERVAL_S, self.wake, self.metrics, self.clock, self.clock
-        )
+        known = (self.lead, INTERVAL_S, self.wake, self.metrics, rests, lambda: self.now_s)
+        self.loop = Loop(parts, *known)
 
-    def until(self, count: Callable[[], int]) -> None:
-        """Report changes until a count has grown by one."""
-        before = count()
+    def until(self, called: Mock) -> None:
+        """Report changes until it was called once more."""
+        before = called.call_count
 
-        def grown() -> bool:
+        def again() -> bool:
             self.wake()
-            return count() > before
+            return called.call_count > before
 
-        wait_until(grown)
+        wait_until(again)
 
 
 def test_a_failing_part_does_not_stop_the_others() -> None:
     world = World([AWAY, ValueError("never thought of"), LeaseSuperseded("not we")])
     assert world.loop.turn(0.0) == 2.0, "seconds until the one that failed has rested"
-    world.clock.s += 2
+    world.now_s += 2
     assert world.loop.turn(1.0) == 4.0
-    world.clock.s += 4
+    world.now_s += 4
     assert world.loop.turn(2.0) == INTERVAL_S, "a lead that was lost is no failure"
-    assert (world.ill.turns, world.well.turns) == (3, 3)
+    assert world.ill.turn.call_count == world.well.turn.call_count == 3
     sample = world.metrics.registry.get_sample_value
     assert sample("edl_operator_turns_total", {"part": "ill", "result": "failed"}) == 2
     assert sample("edl_operator_turns_total", {"part": "well", "result": "done"}) == 3
@@ -126,41 +78,42 @@ def test_a_failing_part_does_not_stop_the_others() -> None:
 
 def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
     world = World(itertools.repeat(AWAY))
-    with _running(world.loop):
+    with in_thread(world.loop.run):
         for _ in range(4):
-            world.until(lambda: world.well.turns)
-        assert world.ill.turns == 1, "by the loop's clock no time has passed"
-        world.clock.s += 2
-        world.until(lambda: world.ill.turns)
-        world.clock.s += 2
+            world.until(world.well.turn)
+        assert world.ill.turn.call_count == 1, "by the loop's clock no time has passed"
+        world.now_s += 2
+        world.until(world.ill.turn)
+        world.now_s += 2
         for _ in range(2):
-            world.until(lambda: world.well.turns)
-        assert world.ill.turns == 2, "it rests longer each time"
-        world.clock.s += 2
-        world.until(lambda: world.ill.turns)
+            world.until(world.well.turn)
+        assert world.ill.turn.call_count == 2, "it rests longer each time"
+        world.now_s += 2
+        world.until(world.ill.turn)
 
 
 def test_a_failed_part_is_retried_without_a_wake_up() -> None:
-    ill, rests = Part([AWAY] * 2), Random(0)
-    rests.random = lambda: 0.001  # type: ignore[method-assign]
-    parts = {"ill": ill, "well": Part()}
-    with _running(Loop(parts, lambda: True, INTERVAL_S, Wake(), OperatorMetrics(), rests)):
-        wait_until(lambda: ill.turns == 3)
+    ill, rests = Mock(), Mock()
+    ill.turn.side_effect = [AWAY, AWAY, None]
+    rests.random.return_value = 0.001
+    loop = Loop({"ill": ill}, lambda: True, INTERVAL_S, Wake(), OperatorMetrics(), rests)
+    with in_thread(loop.run):
+        wait_until(lambda: ill.turn.call_count == 3)
 
 
 def test_without_the_lead_it_rests_and_with_it_begins_anew() -> None:
     world = World(itertools.repeat(AWAY), leads=False)
-    with _running(world.loop):
+    with in_thread(world.loop.run):
         for _ in range(3):
-            world.until(lambda: world.lead.asked)
-        assert world.ill.turns == 0
-        world.lead.leads = True
-        world.until(lambda: world.ill.turns)
-        world.lead.leads = False
+            world.until(world.lead)
+        assert world.ill.turn.call_count == 0
+        world.lead.return_value = True
+        world.until(world.ill.turn)
+        world.lead.return_value = False
         for _ in range(2):  # by the second time the loop has acted on the first answer
-            world.until(lambda: world.lead.asked)
-        world.lead.leads = True
-        world.until(lambda: world.ill.turns)
+            world.until(world.lead)
+        world.lead.return_value = True
+        world.until(world.ill.turn)
 
 
 def test_a_lasting_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -168,7 +121,7 @@ def test_a_lasting_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.INFO):
         for _ in range(5):
             world.loop.turn(0.0)
-            world.clock.s += 30
+            world.now_s += 30
     said = [one.getMessage() for one in caplog.records]
     assert said == ["ill wait: away", "ill wait: still", "ill go on"]
 
@@ -189,12 +142,11 @@ def test_definitions_that_are_created_later_are_watched(tmp_path: Path) -> None:
         try:
             wait_until(asked)
             store.known[missing.key] = missing
-
-            def seen() -> bool:
-                cluster.create(TEACHER_SERVICE, f"s{time.monotonic_ns()}", SPEC)
-                return woken.wait(0.2)
-
-            wait_until(seen)
+            for number in range(300):
+                cluster.create(TEACHER_SERVICE, f"s{number}", SPEC)
+                if woken.wait(0.2):
+                    break
+            assert woken.is_set()
             # The rights to these are in deploy/kubernetes; see test_kubernetes_operator.py.
             wait_until(lambda: asked() == {kind.plural for kind in WATCHED})
         finally:

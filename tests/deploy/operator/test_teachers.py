@@ -15,7 +15,7 @@ from edl.errors import ManifestRefused
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.elastic import ElasticConfig
-from edl.tests.coordinator.scripted_manager import Served, served
+from edl.tests.coordinator.scripted_manager import served
 from edl.tests.deploy import command_lines
 from edl.tests.deploy.kube_api.cluster import Cluster
 from edl.tests.waiting import wait_until
@@ -27,7 +27,6 @@ from .teachers_world import (
     Operator,
     conditions,
     deployment,
-    events,
     serving,
 )
 
@@ -46,7 +45,7 @@ def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -
         "Progressing": ("False", "Settled"),
         "ScalingActive": ("True", "FollowsCoordinator"),
     }
-    assert [reason for reason, _ in events(cluster)] == ["Scaled", "Ready"]
+    assert [reason for reason, _ in cluster.events()] == ["Scaled", "Ready"]
     for kind in (DEPLOYMENT, SERVICE):
         found = cluster.client.get(kind, NAME)
         owner = found["metadata"]["ownerReferences"][0]
@@ -82,7 +81,7 @@ def test_a_hand_wins_over_the_number_until_it_lets_go(cluster: Cluster) -> None:
     assert operator.said.asked == set()
     operator.ask(replicas=None)
     assert operator.settle()["status"]["readyReplicas"] == 2
-    texts = [text for reason, text in events(cluster) if reason == "Scaled"]
+    texts = [text for reason, text in cluster.events() if reason == "Scaled"]
     assert texts == ["2 teachers: 2 desired", "5 teachers, not 2: by hand",
                      "2 teachers, not 5: 2 desired"]  # fmt: skip
 
@@ -213,7 +212,7 @@ def test_an_invalid_spec_is_reported_and_running_teachers_stay(
     assert told["InvalidSpec"]["status"] == "True"
     assert words in told["InvalidSpec"]["message"]
     assert told["Available"]["status"] == "True"
-    assert ("InvalidSpec", told["InvalidSpec"]["message"]) in events(cluster)
+    assert ("InvalidSpec", told["InvalidSpec"]["message"]) in cluster.events()
     assert deployment(cluster)["spec"] == running
     operator.ask(args=["--insecure"], resources=SPEC["resources"], podTemplate=None)
     assert "InvalidSpec" not in conditions(operator.settle())
@@ -244,7 +243,7 @@ def test_a_deployment_of_somebody_else_is_not_changed(cluster: Cluster) -> None:
     operator = serving(cluster, 1, cpu="4")
     found = deployment(cluster)
     assert (found["spec"]["replicas"], found["metadata"]["generation"]) == (3, 1)
-    (message,) = (text for reason, text in events(cluster) if reason == "InvalidSpec")
+    (message,) = (text for reason, text in cluster.events() if reason == "InvalidSpec")
     assert "not this service's" in message
     cluster.client.delete(DEPLOYMENT, NAME)
     operator.settle()
@@ -270,12 +269,6 @@ def test_two_services_are_not_promised_the_same_room(cluster: Cluster) -> None:
     assert desired() == [1, 3]
 
 
-def _tell(mesh: Served, desired: int, *others: str) -> None:
-    teachers = [pb.Teacher(teacher_id=one, admission=ADMITTED) for one in others]
-    status = pb.ServiceStatus(name="resnet101", desired_teachers=desired, teachers=teachers)
-    mesh.manager.mesh = pb.MeshStatus(services=[status])
-
-
 def test_a_fleet_of_pods_follows_a_coordinator_and_its_silence(cluster: Cluster) -> None:
     cluster.node("m1", cpu="32", memory="64Gi")
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
@@ -283,6 +276,11 @@ def test_a_fleet_of_pods_follows_a_coordinator_and_its_silence(cluster: Cluster)
         numbers = Numbers()
         config = OperatorConfig(cluster.namespace, mesh.url)
         operator = TeacherServices(cluster.client, config, numbers)
+
+        def tell(desired: int, *others: str) -> None:
+            teachers = [pb.Teacher(teacher_id=one, admission=ADMITTED) for one in others]
+            status = pb.ServiceStatus(name="resnet101", desired_teachers=desired, teachers=teachers)
+            mesh.manager.mesh = pb.MeshStatus(services=[status])
 
         def follows(expected: int) -> bool:
             operator.turn(1_900_000_000.0)
@@ -294,9 +292,9 @@ def test_a_fleet_of_pods_follows_a_coordinator_and_its_silence(cluster: Cluster)
             return conditions(service)["ScalingActive"] == ("False", "NoNumber")
 
         try:
-            _tell(mesh, 3)
+            tell(3)
             assert follows(3), "the first answer counts, not a guess"
-            _tell(mesh, 5, "fleet-of-ours", "by-hand")
+            tell(5, "fleet-of-ours", "by-hand")
             wait_until(lambda: follows(4))
             mesh.retire()
             wait_until(silent)

@@ -18,18 +18,16 @@ from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
 from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed
 
-from .jobs_world import refusing
+from .jobs_world import REDIS, refusing
 from .teachers_world import (
     JUNK,
     NAME,
     POD_SPECS,
     SPEC,
-    URL,
     CoordinatorNumbers,
     Operator,
     conditions,
     deployment,
-    events,
     state,
 )
 
@@ -61,7 +59,6 @@ def test_killed_between_any_two_calls_it_comes_to_the_same_end(cluster: Cluster)
         found = state(cluster)
         cluster.client.delete(TEACHER_SERVICE, NAME)
         cluster.collect_garbage()
-        cluster.play()
         return found
 
     calm = KillBefore(math.inf)
@@ -155,9 +152,9 @@ def test_no_event_is_sent_for_a_status_that_was_not_written(cluster: Cluster) ->
     hook = refusing("PATCH", "/status", ObjectChanged("it has been changed"))
     with cluster.calling(hook) as client:
         operator.turn(client)
-    assert events(cluster) == []
+    assert cluster.events() == []
     operator.turn()
-    assert [reason for reason, _ in events(cluster)] == ["Scaled"]
+    assert [reason for reason, _ in cluster.events()] == ["Scaled"]
 
 
 def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> None:
@@ -185,7 +182,7 @@ def test_any_template_is_accepted_or_refused(pod: dict[str, Any], meta: Any, fou
         "spec": {**spec, "podTemplate": template},
     }  # fmt: skip
     try:
-        made = deployment_of(resource, 1, URL)
+        made = deployment_of(resource, 1, REDIS)
         checked_requests_of(pod_spec_of(made))
     except UsageError:
         return

@@ -10,12 +10,10 @@ import numpy as np
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.member import Member
-from edl.distill_reader.engine.metric_table import FAMILIES, Seen
+from edl.distill_reader.engine.metrics import FAMILIES, Seen, TeacherTimes
 from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
-from edl.distill_reader.engine.shelf_keeper import Identity
-from edl.distill_reader.engine.stored import Stocked
+from edl.distill_reader.engine.shelf_keeper import Identity, Stocked
 from edl.distill_reader.engine.teacher_link import TeacherLink
-from edl.distill_reader.engine.teacher_times import TeacherTimes
 from edl.distill_reader.store.rows import Content
 from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, ArrayRef

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edl.distill_reader.canaries import CanaryPolicy
-from edl.distill_reader.engine.agreement import agree, furthest
-from edl.distill_reader.engine.label_parts import labels_of
+from edl.distill_reader.engine.answers import agree, furthest, labels_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import UsageError
 from edl.proto.arena import Array

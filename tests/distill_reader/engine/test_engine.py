@@ -17,10 +17,9 @@ import pytest
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.member import core_config
 from edl.distill_reader.engine.outcomes import Done, Ready
-from edl.distill_reader.engine.reporting import report
 from edl.distill_reader.engine.roster import AdvisedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
-from edl.distill_reader.engine.words import waiting_for
+from edl.distill_reader.engine.telling import report, waiting_for
 from edl.distill_reader.store import LabelStore
 from edl.errors import (
     BadAnswer,

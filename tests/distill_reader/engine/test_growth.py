@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.batches import MAX_LAYOUTS, Batches
+from edl.distill_reader.engine.requests import MAX_LAYOUTS, Batches
 from edl.proto.arena import ArrayRef
 from edl.scheduler.reader_core.contents import Numerics
 from edl.scheduler.reader_core.events import Peer

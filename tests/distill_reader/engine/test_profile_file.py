@@ -13,8 +13,7 @@ import pytest
 from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfig, profiles_of
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.member import core_config
-from edl.distill_reader.engine.profile_file import MOST_BYTES, ProfileFile
-from edl.distill_reader.engine.remembering import LOOK_EVERY_S, Remembering
+from edl.distill_reader.engine.profiles import LOOK_EVERY_S, MOST_BYTES, ProfileFile, Remembering
 from edl.scheduler.profiles import SETTLED_STEPS, Profile
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import Look, Pulled, Remembered

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from edl.distill_reader.engine.answers import Expected, soft_labels
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.shelf_keeper import Identity, Keeper, Look
-from edl.distill_reader.engine.stored import NOTHING, Stocked, Wanted, rows_of, stocked
+from edl.distill_reader.engine.shelf_keeper import (
+    NOTHING,
+    Identity,
+    Keeper,
+    Look,
+    Stocked,
+    Wanted,
+    rows_of,
+    stocked,
+)
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store.richness import merged
 from edl.distill_reader.store.rows import Content, Row

@@ -42,6 +42,19 @@ def left(folder: Path) -> list[str]:
     return sorted(entry.name for entry in (folder / "models").iterdir())
 
 
+def refuses(
+    cache: Path,
+    deployment: Deployment,
+    error: type[EdlError],
+    words: str | None = None,
+    **options: int,
+) -> None:
+    """That it cannot be fetched, and nothing is left of it."""
+    with pytest.raises(error, match=words):
+        fetched(Cache(cache, **options), deployment)
+    assert left(cache) == []
+
+
 def test_a_folder_is_fetched_once_and_kept_under_its_content(tmp_path: Path, model: Path) -> None:
     content, cache = content_of(str(model)), Cache(tmp_path)
     told: list[str] = []
@@ -62,9 +75,8 @@ def test_a_folder_is_fetched_once_and_kept_under_its_content(tmp_path: Path, mod
 def test_preprocessing_is_a_part_of_the_content(tmp_path: Path, model: Path) -> None:
     content = content_of(str(model), ["unit"])
     fetched(Cache(tmp_path), of(f"file://{model}", content, options=(("preprocess", "unit"),)))
-    with pytest.raises(ContentMismatch, match=r"has content .*edl teacher fingerprint"):
-        fetched(Cache(tmp_path / "other"), of(f"file://{model}", content))
-    assert left(tmp_path / "other") == []
+    words = "has content .*edl teacher fingerprint"
+    refuses(tmp_path / "other", of(f"file://{model}", content), ContentMismatch, words)
 
 
 def test_a_fetch_that_is_given_up_leaves_nothing(tmp_path: Path, model: Path) -> None:
@@ -94,22 +106,18 @@ def test_parts_of_killed_agents_are_removed(tmp_path: Path) -> None:
 def test_what_cannot_be_fetched_says_so(
     tmp_path: Path, url: str, error: type[EdlError], words: str
 ) -> None:
-    with pytest.raises(error, match=words):
-        fetched(Cache(tmp_path), of(url, "0" * 64))
-    assert left(tmp_path) == []
+    refuses(tmp_path, of(url, "0" * 64), error, words)
 
 
 def test_a_model_without_room_is_refused_before_it_is_fetched(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployment, cache = of(f"file://{model}", content_of(str(model))), Cache(tmp_path)
-    with pytest.raises(ModelUnavailable, match=r"room for 2,000 .*--cache-gib"):
-        fetched(Cache(tmp_path, most_bytes=2000), deployment)
+    deployment = of(f"file://{model}", content_of(str(model)))
+    words = "room for 2,000 .*--cache-gib"
+    refuses(tmp_path, deployment, ModelUnavailable, words, most_bytes=2000)
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(ModelUnavailable, match="there is room for 95"):
-        fetched(cache, deployment)
-    assert left(tmp_path) == []
+    refuses(tmp_path, deployment, ModelUnavailable, "there is room for 95")
 
 
 def test_models_used_longest_ago_make_room(tmp_path: Path, model: Path) -> None:
@@ -136,15 +144,13 @@ def test_a_pipe_or_device_is_no_model(tmp_path: Path, inside: bool) -> None:
     folder.mkdir()
     os.mkfifo(folder / "net.onnx")  # opened, it would wait for a writer for ever
     url = f"file://{folder}" if inside else f"file://{folder}/net.onnx"
-    with pytest.raises(ModelError):
-        fetched(Cache(tmp_path / "cache"), of(url, "0" * 64))
-    assert left(tmp_path / "cache") == []
+    refuses(tmp_path / "cache", of(url, "0" * 64), ModelError)
 
 
 def test_a_disk_that_is_full_meanwhile_leaves_nothing(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, opened = Cache(tmp_path), Path.open
+    opened, content = Path.open, content_of(str(model))
 
     def full(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if "x" in mode:
@@ -152,9 +158,7 @@ def test_a_disk_that_is_full_meanwhile_leaves_nothing(
         return opened(path, mode, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(ModelUnavailable, match="No space left"):
-        fetched(cache, of(f"file://{model}", content_of(str(model))))
-    assert left(tmp_path) == []
+    refuses(tmp_path, of(f"file://{model}", content), ModelUnavailable, "No space left")
 
 
 def test_over_http_a_file_comes_with_the_one_beside_it(tmp_path: Path, server: str) -> None:
@@ -172,10 +176,8 @@ def test_over_http_a_file_comes_with_the_one_beside_it(tmp_path: Path, server: s
 
 
 def test_a_url_that_never_ends_takes_no_more_than_the_cache(tmp_path: Path, server: str) -> None:
-    cache = Cache(tmp_path / "cache", most_bytes=10_000_000)
-    with pytest.raises(ModelUnavailable, match="is longer than the 10,000,000 bytes"):
-        fetched(cache, of(f"{server}/endless.onnx", "0" * 64))
-    assert left(tmp_path / "cache") == []
+    words, endless = "is longer than the 10,000,000 bytes", of(f"{server}/endless.onnx", "0" * 64)
+    refuses(tmp_path / "cache", endless, ModelUnavailable, words, most_bytes=10_000_000)
 
 
 def test_a_server_that_says_nothing_is_given_up_at_once(tmp_path: Path, server: str) -> None:
@@ -203,18 +205,12 @@ class Handler(SimpleHTTPRequestHandler):
         if self.path not in ("/endless.onnx", "/silent.onnx"):
             super().do_GET()
             return
-        self.do_HEAD()
+        self.send_response(200)
+        self.end_headers()
         with contextlib.suppress(OSError):
             while self.path == "/endless.onnx":
                 self.wfile.write(bytes(1 << 16))
             self.ended.wait(DEADLINE_S)
-
-    def do_HEAD(self) -> None:
-        if self.path not in ("/endless.onnx", "/silent.onnx"):
-            super().do_HEAD()
-            return
-        self.send_response(200)
-        self.end_headers()
 
     def log_message(self, *_: object) -> None:
         pass

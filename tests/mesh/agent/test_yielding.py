@@ -86,25 +86,24 @@ def test_load_is_what_neither_the_agent_nor_its_teacher_does(tmp_path: Path) -> 
         (tmp_path / "stat").write_text(f"cpu  {whole}\ncpu0 {whole}\n")
 
     def process(pid: int, parent: int, user: int, system: int = 0) -> None:
-        folder = tmp_path / str(pid)
-        folder.mkdir(exist_ok=True)
-        words = " ".join(map(str, ["S", parent, *[0] * 8, 0, user, system]))
-        (folder / "stat").write_text(f"{pid} (a ) (name) {words} 0 0\n")
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        words = f"{pid} (a ) (name) S {parent} 0 0 0 0 0 0 0 0 0 {user} {system} 0 0\n"
+        (tmp_path / str(pid) / "stat").write_text(words)
 
-    now = [0.0]
+    now_s = 0.0
     busy(1000)
     process(10, 1, 100)  # the agent
     process(11, 10, 50)  # its teacher
     process(12, 11, 50, 5)  # and the teacher's predictor
     process(20, 1, 500)
-    load = OtherLoad(tmp_path, lambda: now[0], own=10)
+    load = OtherLoad(tmp_path, lambda: now_s, own=10)
     per_s = os.sysconf("SC_CLK_TCK")
-    now[0] = 2.0
+    now_s = 2.0
     process(12, 11, 50 + 3 * per_s, 5)
     process(20, 1, 500 + per_s)
     busy(1000 + 3 * per_s, 0, per_s, 10**6, 10**6)  # idle, and waiting for disks, is not busy
     assert load.cores() == pytest.approx(0.5)
-    now[0] = 3.0
+    now_s = 3.0
     assert load.cores() == pytest.approx(0.0)
 
 

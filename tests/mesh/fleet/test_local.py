@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import pytest
 
 from edl.errors import UsageError
-from edl.lifecycle import Stop
 from edl.mesh.fleet.local import FleetRunner, LocalFleet
 from edl.mesh.local import TeacherSpec
 from edl.supervise import Command
 from edl.tests.ground.programs import python
+from edl.tests.mesh.threads import in_thread
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -34,49 +33,32 @@ MISUSED = """
 
 
 class Fleet:
-    """A runner in a thread until the end of the `with`, and what the coordinator says."""
+    """A runner, what it has started, and what the coordinator says."""
 
     def __init__(self, program: str = TEACHER, most: int = 2) -> None:
         self.desired: int | None = None
         self.registered: set[str] | None = None
         self.started: list[str] = []
-        self.error: BaseException | None = None
-        self.stop = Stop()
         self._program = program
         spec = TeacherSpec("s", "m", ttl_s=0.04, grace_s=5.0)
         local = LocalFleet(spec, "redis://nowhere", "f", 0, most)
         desired, registered = lambda: self.desired, lambda: self.registered
         self.runner = FleetRunner(local, desired, random.Random(1), self._command, registered)
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
 
     def _command(self, name: str) -> Command:
         self.started.append(name)
         return python(self._program, name, name=name)
-
-    def _run(self) -> None:
-        try:
-            self.runner.run(self.stop)
-        except BaseException as error:
-            self.error = error
 
     @property
     def running(self) -> list[str]:
         """Those that serve, or start."""
         return [one.name for one in self.runner.teachers if one.process.alive and not one.told]
 
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.request()
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
-
 
 def test_there_are_as_many_as_are_desired_within_bounds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    with Fleet() as one:
+    one = Fleet()
+    with in_thread(one.runner.run) as (_, ended):
         assert one.running == []  # nobody has said anything
         one.desired = 9
         wait_until(lambda: "f-1 serves" in caplog.text and "f-2 serves" in caplog.text)
@@ -89,12 +71,13 @@ def test_there_are_as_many_as_are_desired_within_bounds(caplog: pytest.LogCaptur
         wait_until(lambda: "f-3 serves" in caplog.text)
         one.desired = 0
         wait_until(lambda: one.running == [])
-    assert one.error is None
+    ended.result()
     assert one.started == ["f-1", "f-2", "f-3"]
 
 
 def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends() -> None:
-    with Fleet(most=1) as one:
+    one = Fleet(most=1)
+    with in_thread(one.runner.run) as (_, ended):
         one.registered = {"f-2"}
         one.desired = 1
         wait_until(lambda: one.runner.ready == {"f-2"})
@@ -103,16 +86,16 @@ def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends() -> None
         seen_s = teacher.seen_s
         wait_until(lambda: teacher.seen_s > seen_s)
         assert one.running == ["f-2"]
-    assert one.error is None
+    ended.result()
     assert [teacher.process.returncode for teacher in one.runner.teachers] == [0]
 
 
 def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
-    with Fleet(MISUSED) as one:
-        one.desired = 1
-        wait_until(lambda: one.error is not None)
-    assert isinstance(one.error, UsageError)
-    assert "--model is what?" in str(one.error)
+    one = Fleet(MISUSED)
+    one.desired = 1
+    refused = pytest.raises(UsageError, match="--model is what")
+    with in_thread(one.runner.run) as (_, ended), refused:
+        ended.result(DEADLINE_S)
 
 
 def test_bounds_that_exclude_each_other_are_refused() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,43 +14,27 @@ import pytest
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.queue import Progress, QueuedJob, Wish
 from edl.coordinator.queue.memory_board import MemoryQueue, _Job
-from edl.errors import EdlError, LeaseSuperseded, RegistryUnavailable
+from edl.errors import LeaseSuperseded, RegistryUnavailable
 from edl.lifecycle import Stop
 from edl.mesh.jobs.fleet import Fleet
 from edl.mesh.jobs.following import log_lines
 from edl.mesh.jobs.runner import FleetRunner
 from edl.mesh.jobs.spec import JobSpec
 from edl.scheduler import job_states
+from edl.tests.mesh.threads import in_thread
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
 
 
-class Running:
+Running = AbstractContextManager[tuple[Stop, Future[None]]]
+
+
+def running(queue: MemoryQueue, folder: Path, ttl_s: float = 30.0) -> Running:
     """A runner in a thread of its own, until the end of the `with`."""
-
-    def __init__(self, queue: MemoryQueue, folder: Path, ttl_s: float = 30.0) -> None:
-        self.stop = Stop()
-        self.error: EdlError | None = None
-        fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
-        self._runner = FleetRunner(queue, MemoryBoard(), fleet)
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def __enter__(self) -> Running:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.request()
-        self.thread.join(DEADLINE_S)
-        assert not self.thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            self._runner.run(self.stop)
-        except EdlError as error:
-            self.error = error
+    fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
+    return in_thread(FleetRunner(queue, MemoryBoard(), fleet).run)
 
 
 def submit(queue: MemoryQueue, folder: Path, name: str, command: str, **more: int) -> None:
@@ -90,7 +76,7 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
     queue.wish("a", Wish(nodes=1))
     for name in waiting:
         submit(queue, tmp_path, name, WORKS, min_nodes=3, max_nodes=3)
-    with Running(queue, tmp_path):
+    with running(queue, tmp_path):
         reaches(queue, "a", "running")
         wait_until(lambda: bool(queue.lines("a")))
         wait_until(lambda: "3" in job(queue, "w").progress.reason)
@@ -109,7 +95,7 @@ def test_another_job_of_the_same_name_begins_when_the_lost_ones_nodes_have_left(
 ) -> None:
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS)
-    with Running(queue, tmp_path):
+    with running(queue, tmp_path):
         reaches(queue, "a", "running")
         wait_until(lambda: bool(queue.lines("a")))
         put_another(queue, tmp_path, 1)  # the user was quicker than the runner
@@ -120,7 +106,7 @@ def test_another_job_of_the_same_name_begins_when_the_lost_ones_nodes_have_left(
 def test_an_older_copy_of_the_queue_ends_nothing_that_runs(tmp_path: Path) -> None:
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS)
-    with Running(queue, tmp_path):
+    with running(queue, tmp_path):
         reaches(queue, "a", "running")
         wait_until(lambda: bool(queue.lines("a")))
         put_another(queue, tmp_path, -3_600_000)  # what it had written down an hour before
@@ -136,7 +122,7 @@ def test_nodes_that_crash_together_use_one_retry(
     monkeypatch.setattr(job_states, "_FIRST_DELAY_S", 60.0)  # no node is started again meanwhile
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", "sh -c 'exit 1'", min_nodes=2, max_nodes=2, retries=1)
-    with Running(queue, tmp_path):
+    with running(queue, tmp_path):
         wait_until(lambda: "node 2" in str([one.body for one in queue.events()]))
         wait_until(lambda: job(queue, "a").progress.failures and not job(queue, "a").progress.slots)
         told = job(queue, "a").progress
@@ -149,7 +135,7 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS)
     submit(queue, tmp_path, "b", "sh -c 'while ! test -e go; do sleep 0.02; done; echo done'")
-    with Running(queue, tmp_path) as runner:
+    with running(queue, tmp_path) as (_, ended):
         reaches(queue, "a", "running")
         reaches(queue, "b", "running")
         asked = threading.Semaphore(0)
@@ -168,7 +154,7 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
             wait_until(lambda: "done" in log.read_text())
         reaches(queue, "b", "succeeded")
         assert job(queue, "a").progress.state == "running"
-        assert runner.error is None
+        assert ended.running()
     assert list(log_lines(queue, job(queue, "b"), follow=True)) == ["node 1 | done"]
 
 
@@ -182,11 +168,11 @@ def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path
         return queue.take("r-2", {}, 86_400.0)
 
     submit(queue, tmp_path, "a", WORKS)
-    with Running(queue, tmp_path) as runner:
+    with running(queue, tmp_path) as (_, ended):
         reaches(queue, "a", "running")
         wait_until(taken)
-        runner.thread.join(DEADLINE_S)
-        assert isinstance(runner.error, LeaseSuperseded)
+        with pytest.raises(LeaseSuperseded):
+            ended.result(DEADLINE_S)
     assert job(queue, "a").progress.state == "running", "the other one says what follows"
 
 
@@ -203,9 +189,9 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
 
     slow = "trap 'echo leaves; while ! test -e go; do sleep 0.02; done; exit' TERM"
     submit(queue, tmp_path, "a", f'sh -c "{slow}; echo up; while :; do sleep 0.02; done"')
-    with Running(queue, tmp_path, ttl_s=0.5) as runner:
+    with running(queue, tmp_path, ttl_s=0.5) as (stop, ended):
         wait_until(lambda: bool(queue.lines("a")))
-        runner.stop.request()
+        stop.request()
         log = next((tmp_path / "fleet").glob("a-*/node-1.log"))
         wait_until(lambda: "leaves" in log.read_text())
         monkeypatch.setattr(queue, "take", count)
@@ -216,7 +202,7 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
         assert job(queue, "a").progress.state == "scaling"
         assert "the fleet was ended" in job(queue, "a").progress.reason
         (tmp_path / "go").touch()
-        runner.thread.join(DEADLINE_S)
+        ended.result(DEADLINE_S)
         assert take("r-2", {}, 1.0), "then it is given back at once"
     assert job(queue, "a").progress.state == "creating"
 
@@ -226,7 +212,7 @@ def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
     submit(queue, tmp_path, "none", "no-such-program --x", retries=0)
     assert queue.submit("old", {"name": "old", "image": "x:1"})
     submit(queue, tmp_path / "gone", "folder", "true", retries=0)
-    with Running(queue, tmp_path):
+    with running(queue, tmp_path):
         assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
         assert "submit it anew" in reaches(queue, "old", "failed").reason
         assert "gone" in reaches(queue, "folder", "failed").reason

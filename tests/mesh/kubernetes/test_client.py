@@ -14,15 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
-from edl.errors import (
-    KubernetesUnavailable,
-    ManifestRefused,
-    ObjectChanged,
-    ObjectExists,
-    ObjectMissing,
-    Unauthenticated,
-    UsageError,
-)
+from edl import errors
 from edl.mesh.kubernetes import client as client_module
 from edl.mesh.kubernetes.client import Client, Connection, connect
 from edl.mesh.kubernetes.resources import (
@@ -53,24 +45,24 @@ def client(cluster: Cluster) -> Iterator[Client]:
 def test_objects_are_created_changed_and_deleted(cluster: Cluster, client: Client) -> None:
     made = client.create(CONFIG_MAP, {"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {}})
     assert made["metadata"]["namespace"] == cluster.namespace
-    with pytest.raises(ObjectExists, match="already exists"):
+    with pytest.raises(errors.ObjectExists, match="already exists"):
         client.create(CONFIG_MAP, {"metadata": {"name": "a"}})
     client.patch(CONFIG_MAP, "a", {"data": {"k": "v"}})
     first = made["metadata"]["resourceVersion"]
-    with pytest.raises(ObjectChanged, match="modified"):
+    with pytest.raises(errors.ObjectChanged, match="modified"):
         client.patch(CONFIG_MAP, "a", {"data": None}, resource_version=first)
     assert [one["metadata"]["name"] for one in client.list(CONFIG_MAP, "x=1")] == ["a"]
     assert client.list(CONFIG_MAP, "x=2") == []
-    with pytest.raises(ManifestRefused, match=r"metadata\.uid.*immutable"):
+    with pytest.raises(errors.ManifestRefused, match=r"metadata\.uid.*immutable"):
         client.patch(CONFIG_MAP, "a", {"metadata": {"uid": "another"}, "data": {"k": "w"}})
     assert client.get(CONFIG_MAP, "a")["data"] == {"k": "v"}
     assert client.delete(CONFIG_MAP, "a", uid="another") is False
     assert client.delete(CONFIG_MAP, "a") is True
     assert client.delete(CONFIG_MAP, "a") is False
-    with pytest.raises(ObjectMissing, match="not found") as caught:
+    with pytest.raises(errors.ObjectMissing, match="not found") as caught:
         client.get(CONFIG_MAP, "a")
     assert not caught.value.unknown_kind
-    with pytest.raises(ObjectMissing) as caught:
+    with pytest.raises(errors.ObjectMissing) as caught:
         client.list(Kind("edl-dist.io/v1", "Nothing", "nothings"))
     assert caught.value.unknown_kind
 
@@ -85,12 +77,12 @@ def test_long_lists_come_in_pages(client: Client, monkeypatch: pytest.MonkeyPatc
 
 
 def test_kubeconfigs_that_do_not_work(cluster: Cluster, tmp_path: Path) -> None:
-    for what, change, error in (
-        ("clusters", {"cluster": {"server": "http://127.0.0.1:1"}}, KubernetesUnavailable),
-        ("users", {"user": {"token": "wrong"}}, Unauthenticated),
+    for part, change, error in (
+        ("clusters", {"cluster": {"server": "http://127.0.0.1:1"}}, errors.KubernetesUnavailable),
+        ("users", {"user": {"token": "wrong"}}, errors.Unauthenticated),
     ):
         config = yaml.safe_load(cluster.kubeconfig.read_text())
-        config[what][0] |= change
+        config[part][0] |= change
         (tmp_path / "changed").write_text(yaml.safe_dump(config))
         with Client(connect(tmp_path / "changed")) as client, pytest.raises(error):
             client.list(POD)
@@ -125,12 +117,12 @@ def _head(status: str) -> bytes:
 def test_a_log_whose_server_goes_silent_breaks_off() -> None:
     with silent_after(_head("200 OK") + b"4\r\none\n\r\n", 3.0) as lines:
         assert next(lines) == "one"
-        with pytest.raises(KubernetesUnavailable, match="the log of a-1 broke off"):
+        with pytest.raises(errors.KubernetesUnavailable, match="the log of a-1 broke off"):
             next(lines)
 
 
 def test_an_incomplete_refusal_is_no_answer() -> None:
-    refused = pytest.raises(KubernetesUnavailable, match="does not answer")
+    refused = pytest.raises(errors.KubernetesUnavailable, match="does not answer")
     with silent_after(_head("404 Not Found") + b"4\r\n", 0.2) as lines, refused:
         next(lines)
 
@@ -150,7 +142,7 @@ def test_quantities(text: str | int, number: float) -> None:
     "text", ["", "much", "1Kb", "1 Gi", "Gi", "--1", "1mm", "nan", "inf", "1_0", "1e9999"]
 )
 def test_what_is_no_quantity(text: str) -> None:
-    with pytest.raises(UsageError, match="no quantity of Kubernetes"):
+    with pytest.raises(errors.UsageError, match="no quantity of Kubernetes"):
         quantity(text)
 
 
@@ -158,5 +150,5 @@ def test_what_is_no_quantity(text: str) -> None:
 def test_times_come_back(seconds: float) -> None:
     assert seconds_of(rfc3339(seconds)) == pytest.approx(seconds, abs=2e-6)
     assert seconds_of(rfc3339_s(seconds)) == int(seconds)
-    with pytest.raises(UsageError, match="no time"):
+    with pytest.raises(errors.UsageError, match="no time"):
         seconds_of("yesterday")

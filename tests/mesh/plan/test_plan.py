@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.files import read, write
 from edl.mesh.plan import cli
@@ -23,6 +21,7 @@ from edl.scheduler.cluster import Cluster, DeviceKind, Link
 from edl.scheduler.cost_model import Mesh, Team, predict
 from edl.scheduler.simulator import Scenario, simulate
 from edl.scheduler.workload import Job, Rate
+from edl.tests import cli_output
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"
 FILES = ("--cluster", str(EXAMPLES / "cluster.yaml"), "--job", str(EXAMPLES / "job.yaml"))
@@ -32,14 +31,14 @@ PLAN.command()(cli.plan)
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(PLAN, [*FILES, *words], catch_exceptions=False)
+    result = cli_output.run(PLAN, *FILES, *words)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def refused(*words: str) -> str:
     with pytest.raises(UsageError) as raised:
-        CliRunner().invoke(PLAN, words, catch_exceptions=False)
+        cli_output.run(PLAN, *words)
     return str(raised.value)
 
 
@@ -165,8 +164,7 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
 def test_names_that_do_not_meet_are_noted(tmp_path: Path) -> None:
     text = (EXAMPLES / "job.yaml").read_text()
     (tmp_path / "job.yaml").write_text(text.replace("  core:", "  cores:"))
-    words = ["plan", *FILES[:2], "--job", str(tmp_path / "job.yaml")]
-    output = CliRunner().invoke(command_line("plan"), words).output
+    output = cli_output.run(PLAN, *FILES[:2], "--job", tmp_path / "job.yaml").output
     assert "note: the cluster has no devices cores" in output
     assert "note: the job has no rate on core" in output
 

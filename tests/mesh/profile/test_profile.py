@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from edl.commands import command_line
 from edl.errors import UsageError
@@ -13,6 +12,7 @@ from edl.mesh.files import read
 from edl.mesh.plan.job_file import Profile
 from edl.mesh.profile.figures import label_bytes, source_rate, student_rate, teacher_rate
 from edl.mesh.profile.stepping import Steps
+from edl.tests.cli_output import run
 
 pytestmark = pytest.mark.system
 JOB = """
@@ -74,10 +74,10 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     job, out = tmp_path / "job.py", tmp_path / "profile.yaml"
     more = "label_form='topk:3', teacher_temperature=2.0, temperature=2.0"
     job.write_text(JOB.format(loss="topk", more=more))
-    words = ["profile", "--job", str(job), "--out", str(out), "--steps", "6"]
-    words += ["--model", "edl.benchmarks.teaching.models:cheap", "--backend", "paced"]
-    words += ["--rate", "1000", "--seconds", "0.5", "--teacher-on", "p4"]
-    result = CliRunner().invoke(command_line(words[0]), words, catch_exceptions=False)
+    student = ("--job", job, "--out", out, "--steps", 6)
+    teacher = ("--model", "edl.benchmarks.teaching.models:cheap", "--backend", "paced")
+    pace = ("--rate", 1000, "--seconds", 0.5, "--teacher-on", "p4")
+    result = run(command_line("profile"), "profile", *student, *teacher, *pace)
     assert result.exit_code == 0, result.output
     found = read(out, Profile)
     assert (found.batch, found.samples, found.sample_bytes) == (8, 24, 256)
@@ -86,13 +86,13 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_timed_is_refused(tmp_path: Path) -> None:
-    job, nowhere = tmp_path / "job.py", str(tmp_path / "none" / "p.yaml")
+    job, nowhere = tmp_path / "job.py", tmp_path / "none" / "p.yaml"
     job.write_text("def loss(outputs, labels):\n    return outputs\n")
     for words, error in (
-        (("--job", str(job), "--out", str(tmp_path / "p.yaml")), "job.py has no function model"),
+        (("--job", job, "--out", tmp_path / "p.yaml"), "job.py has no function model"),
         ((), "nothing to time"),
         (("--model", "x", "--out", nowhere), "there is no directory"),
     ):
         with pytest.raises(UsageError, match=error):
-            CliRunner().invoke(command_line("profile"), ["profile", *words], catch_exceptions=False)
+            run(command_line("profile"), "profile", *words)
     assert not (tmp_path / "p.yaml").exists()

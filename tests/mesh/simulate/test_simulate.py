@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+import typer
 
 from edl.benchmarks.simulator import LARGE
-from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.files import read
+from edl.mesh.simulate.cli import simulate
 from edl.scheduler.simulator import Scenario
+from edl.tests import cli_output
+from edl.tests.cli_output import json_of
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "scenarios").glob("*.yaml"))
+#: `edl simulate` alone: to put all commands together for each call takes longer than a run.
+SIMULATE = typer.Typer()
+SIMULATE.command()(simulate)
 SMALL = """
 seed: 3
 duration_s: 20
@@ -37,21 +41,15 @@ def small(tmp_path: Path) -> Path:
 
 
 def run(*words: object) -> str:
-    argv = ["simulate", *map(str, words)]
-    result = CliRunner().invoke(command_line("simulate"), argv, catch_exceptions=False)
+    result = cli_output.run(SIMULATE, *words)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def refused(*words: object) -> str:
     with pytest.raises(UsageError) as raised:
-        run(*words)
+        cli_output.run(SIMULATE, *words)
     return str(raised.value)
-
-
-def fields(*words: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(*words, "--json"))
-    return found
 
 
 def test_the_tables_show_students_and_teachers(small: Path) -> None:
@@ -65,8 +63,8 @@ def test_the_tables_show_students_and_teachers(small: Path) -> None:
 
 
 def test_json_has_all_of_it_and_the_same_again(small: Path) -> None:
-    found, again = fields(small), fields(small)
-    other = fields(small, "--seed", 4)
+    found, again = json_of(SIMULATE, small), json_of(SIMULATE, small)
+    other = json_of(SIMULATE, small, "--seed", 4)
     assert found["scenario"]["students"][0]["t_s_s"] == 0.0125
     assert [student["name"] for student in found["students"]] == ["s/0", "s/1"]
     assert found["samples_per_s"] == sum(one["samples_per_s"] for one in found["students"])
@@ -82,7 +80,7 @@ def test_the_timeline_has_steps_requests_counters_and_what_happened(
     small: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.json"
-    batches = sum(student["batches"] for student in fields(small)["students"])
+    batches = sum(student["batches"] for student in json_of(SIMULATE, small)["students"])
     run(small, "--trace", path)
     events = json.loads(path.read_text())
     timed = [event for event in events if event["ph"] != "M"]

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.up.members import lines, plan_of
 from edl.mesh.up.spec import read_mesh
+from edl.tests.cli_output import run
 from edl.tests.deploy.command_lines import check, is_ours
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "mesh.yaml"
@@ -129,8 +129,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_a_dry_run_shows_commands_in_order_and_starts_nothing() -> None:
-    words = ["up", str(EXAMPLE), "--dry-run"]
-    result = CliRunner().invoke(command_line("up"), words, catch_exceptions=False)
+    result = run(command_line("up"), "up", EXAMPLE, "--dry-run")
     assert result.exit_code == 0
     told = result.stdout.splitlines()
     roles = [line.split(" ")[1].rstrip("s:") for line in told if line.startswith("#")]

@@ -6,8 +6,9 @@ import random
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -34,13 +35,12 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 pytestmark = pytest.mark.system
 
 
-class Kept:
+class Kept(AbstractContextManager["Kept"]):
     """A runner in a thread, and what it has said; it ends with the `with`."""
 
     def __init__(self, folder: Path, *members: Member, keep: bool = False) -> None:
         self.said: list[str] = []
         self.views: list[View] = []
-        self.ended: View | None = None
         self.writable = True
         self.wish = Stop()
         names = {one.part.name: one.group for one in members}
@@ -49,21 +49,16 @@ class Kept:
         self.runner = Runner(
             plan, folder / "logs", display, self._seen, keep=keep, rng=random.Random(1)
         )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def __enter__(self) -> Kept:
-        return self
+        self._pool = ThreadPoolExecutor(1)
+        self._ended = self._pool.submit(self.runner.run, self.wish)
 
     def __exit__(self, *_: object) -> None:
         self.end(urgent=True)
+        self._pool.shutdown()
 
     def _seen(self, view: View) -> bool:
         self.views.append(view)
         return self.writable
-
-    def _run(self) -> None:
-        self.ended = self.runner.run(self.wish)
 
     def until(self, pattern: str) -> None:
         wait_until(lambda: any(re.search(pattern, line) for line in list(self.said)))
@@ -72,9 +67,7 @@ class Kept:
         """What it came to, when it was told to end, or has ended by itself."""
         self.wish.urgent = urgent
         self.wish.request()
-        self._thread.join(DEADLINE_S)
-        assert self.ended is not None, self.said
-        return self.ended
+        return self._ended.result(DEADLINE_S)
 
 
 def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:

@@ -8,10 +8,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from edl.proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, split
-from edl.proto.places import Place
-from edl.proto.tensors import InferRequest, InferResponse
-from edl.tests.scripted_teacher import label
 from edl.tests.waiting import DEADLINE_S
 
 
@@ -19,13 +15,8 @@ from edl.tests.waiting import DEADLINE_S
 class ReceivedRequest:
     """A request as it came; headers are by names in lower case."""
 
-    path: str
     headers: Mapping[str, str]
     body: bytes
-
-    def request(self) -> InferRequest:
-        head, raw = split(memoryview(self.body), self.headers.get(HEAD_LENGTH.lower()))
-        return decode_request(head, raw, _nothing_there, model_name="m")
 
 
 #: Given a request and its connection, says what is to go back; nothing: that was done.
@@ -40,23 +31,16 @@ def reply(
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def labelled(asked: ReceivedRequest, connection: socket.socket | None = None) -> bytes:
-    request = asked.request()
-    response = InferResponse("m", outputs=label(request), request_id=request.request_id)
-    head, raws = encode_response(request, response, ())
-    return reply(b"".join((head, *raws)), headers={HEAD_LENGTH: len(head)})
-
-
 class ScriptedHttp:
     """Serves on a free port of loopback.
 
     Attributes:
-        behave: answers what asks for labels.
+        behave: answers each request.
         asked: all requests, in the order in which they were read.
         connections: that were accepted.
     """
 
-    def __init__(self, behave: Behaviour = labelled) -> None:
+    def __init__(self, behave: Behaviour = lambda *_: reply()) -> None:
         self.behave = behave
         self.asked: list[ReceivedRequest] = []
         self.connections: list[socket.socket] = []
@@ -66,11 +50,7 @@ class ScriptedHttp:
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()
 
-    @property
-    def batches(self) -> int:
-        return sum(one.path.endswith("/infer") for one in self.asked)
-
-    def stop(self) -> None:
+    def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(DEADLINE_S)
@@ -94,8 +74,7 @@ class ScriptedHttp:
         with connection, contextlib.suppress(OSError):
             while (asked := _read(connection)) is not None:
                 self.asked.append(asked)
-                is_batch = asked.path.endswith("/infer")
-                connection.sendall(self.behave(asked, connection) if is_batch else reply())
+                connection.sendall(self.behave(asked, connection))
 
 
 def _read(connection: socket.socket) -> ReceivedRequest | None:
@@ -105,15 +84,11 @@ def _read(connection: socket.socket) -> ReceivedRequest | None:
             return None
         data += came
     head, _, body = data.partition(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
+    _, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
     whole = bytearray(body)
     while len(whole) < int(headers.get("content-length", 0)):
         if not (came := connection.recv(1 << 20)):
             return None
         whole += came
-    return ReceivedRequest(first.split(" ")[1], headers, bytes(whole))
-
-
-def _nothing_there(place: Place) -> memoryview:
-    raise AssertionError(f"nothing lies in shared memory, not even at {place}")
+    return ReceivedRequest(headers, bytes(whole))

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -42,14 +42,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer]:
 
 @pytest.fixture
 def client(server: ForeignServer) -> Iterator[Client]:
-    client = open_client("oip", server.address, MODEL)
-    yield client
-    client.close()
+    with closing(open_client("oip", server.address, MODEL)) as client:
+        yield client
 
 
-def test_a_probe_finds_what_the_model_takes_and_gives(
-    server: ForeignServer, client: Client
-) -> None:
+def test_probe_finds_inputs_and_outputs(server: ForeignServer, client: Client) -> None:
     for said, most_rows in ((8, 8), (0, None)):
         server.most_rows = said
         found = client.probe(DEADLINE_S)
@@ -99,30 +96,31 @@ def test_many_may_ask_at_once(server: ForeignServer, client: Client) -> None:
             np.testing.assert_array_equal(answer.outputs[OUTPUT], logits_of(x))
 
 
-def test_late_answer_exceeds_the_deadline(server: ForeignServer, client: Client) -> None:
+@contextmanager
+def answering_late(server: ForeignServer) -> Iterator[None]:
+    """The server answers at the end of the `with`."""
     ended = threading.Event()
     server.behaviour = lambda x: (ended.wait(DEADLINE_S), logits_of(x))[1]
     try:
-        with pytest.raises(errors.DeadlineExceeded):
-            client.infer(ASKED, 0.3)
+        yield
     finally:
         ended.set()
+
+
+def test_late_answer_exceeds_the_deadline(server: ForeignServer, client: Client) -> None:
+    with answering_late(server), pytest.raises(errors.DeadlineExceeded):
+        client.infer(ASKED, 0.3)
     labels = client.infer(ASKED, DEADLINE_S).outputs[OUTPUT]
     np.testing.assert_array_equal(labels, logits_of(X))
 
 
 def test_closing_ends_what_is_in_flight(server: ForeignServer, client: Client) -> None:
-    ended = threading.Event()
-    server.behaviour = lambda x: (ended.wait(DEADLINE_S), logits_of(x))[1]
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, answering_late(server):
         asked = pool.submit(client.infer, ASKED, DEADLINE_S)
-        try:
-            wait_until(lambda: bool(server.requests))
-            client.close()
-            with pytest.raises(errors.TeacherLost):
-                asked.result(DEADLINE_S)
-        finally:
-            ended.set()
+        wait_until(lambda: bool(server.requests))
+        client.close()
+        with pytest.raises(errors.TeacherLost):
+            asked.result(DEADLINE_S)
     for call in (lambda: client.probe(1.0), lambda: client.infer(ASKED, 1.0)):
         with pytest.raises(errors.TeacherLost, match="closed"):
             call()
@@ -215,14 +213,11 @@ def foreign() -> Iterator[ForeignHttp]:
 
 @pytest.fixture
 def http_client(foreign: ForeignHttp) -> Iterator[OipHttpClient]:
-    client = OipHttpClient(foreign.address, MODEL)
-    yield client
-    client.close()
+    with closing(OipHttpClient(foreign.address, MODEL)) as client:
+        yield client
 
 
-def test_what_a_server_takes_is_what_it_gets(
-    foreign: ForeignHttp, http_client: OipHttpClient
-) -> None:
+def test_body_format_follows_the_server(foreign: ForeignHttp, http_client: OipHttpClient) -> None:
     for _ in range(2):
         http_client.infer(ASKED, DEADLINE_S)
     assert foreign.heads == [BYTES, BYTES]
@@ -233,7 +228,7 @@ def test_what_a_server_takes_is_what_it_gets(
     assert foreign.heads[2:] == [BYTES, JSON, JSON]
 
 
-def test_body_format_of_a_refusal_is_unknown(
+def test_refusals_leave_the_body_format_open(
     foreign: ForeignHttp, http_client: OipHttpClient
 ) -> None:
     foreign.status = 400
@@ -294,15 +289,12 @@ def test_invalid_responses_are_refused(said: bytes, error: type[errors.EdlError]
         connection.shutdown(socket.SHUT_RDWR)
         return b""
 
-    server = ScriptedHttp(answer)
-    try:
-        with (
-            closing(OipHttpClient(f"http://127.0.0.1:{server.port}", MODEL)) as client,
-            pytest.raises(error),
-        ):
-            client.infer(ASKED, DEADLINE_S)
-    finally:
-        server.stop()
+    with (
+        closing(ScriptedHttp(answer)) as server,
+        closing(OipHttpClient(f"http://127.0.0.1:{server.port}", MODEL)) as client,
+        pytest.raises(error),
+    ):
+        client.infer(ASKED, DEADLINE_S)
 
 
 def test_what_comes_unasked_is_no_answer(foreign: ForeignHttp, http_client: OipHttpClient) -> None:
@@ -320,14 +312,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 def test_certificates_and_tokens(authority: Authority, tmp_path: Path) -> None:
     tokens = write_secret(tmp_path / "tokens", "student good-token\n")
-    token = write_secret(tmp_path / "token", "good-token\n")
-    bench = Bench(http="0", security=ServerSecurity(authority.issue("teacher"), tokens))
+    token, bad_token = (write_secret(tmp_path / word, word) for word in ("good-token", "bad"))
     files = authority.issue("student", "student:job")
-    url = url_of(bench.server)
-    assert url.startswith("https://")
-    bad_token = write_secret(tmp_path / "bad", "bad\n")
     stranger = Authority(tmp_path / "other").issue("student", "student:job")
-    try:
+    server = ServerSecurity(authority.issue("teacher"), tokens)
+    with closing(Bench(http="0", security=server)) as bench:
+        url = url_of(bench.server)
         with closing(OipHttpClient(url, "resnet", ClientSecurity(files, token))) as client:
             assert client.probe(DEADLINE_S).inputs
         for security, error in (
@@ -339,8 +329,6 @@ def test_certificates_and_tokens(authority: Authority, tmp_path: Path) -> None:
             refused = OipHttpClient(url, "resnet", security)
             with closing(refused), pytest.raises(error):
                 refused.probe(DEADLINE_S)
-    finally:
-        bench.close()
 
 
 def test_nothing_secret_goes_in_the_clear(authority: Authority, tmp_path: Path) -> None:

@@ -70,9 +70,6 @@ def test_an_error_number_or_text_is_an_error(pipeline: tuple[Pipeline, Client]) 
     servicer, client = pipeline
     with pytest.raises(errors.RequestRefused, match="err_no 5000: invalid arg list"):
         client.infer(Request({"picture": X}), DEADLINE_S)
-    servicer.answer = lambda: pb.Response(err_no=6000, err_msg="too late")
-    with pytest.raises(errors.RetryableError, match="err_no 6000: too late"):
-        client.infer(Request({"x": X}), DEADLINE_S)
     servicer.answer = lambda: pb.Response(key=["y"], value=["array([[1.0]], dtype=float32)"])
     with pytest.raises(errors.BadAnswer, match="answers with text"):
         client.infer(Request({"x": X}), DEADLINE_S)

@@ -27,12 +27,12 @@ class Authority:
         *,
         host: str = "",
         days: float = 365.0,
-        begins_in_days: float = -1.0,
     ) -> TlsFiles:
         """A pair of files; those of the same `name` are written over. `days` below 0: expired."""
         hosts = [host] if host else ["localhost", "127.0.0.1"]
-        ends = datetime.now(UTC) + timedelta(days=days)
-        begins = min(datetime.now(UTC) + timedelta(days=begins_in_days), ends - timedelta(days=1))
+        now = datetime.now(UTC)
+        ends = now + timedelta(days=days)
+        begins = min(now, ends) - timedelta(days=1)
         made = self._ca.issue_cert(
             *hosts, common_name=common_name, not_before=begins, not_after=ends
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import trustme
 from prometheus_client import CollectorRegistry
 
 from edl.errors import UsageError
-from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, reloading_context
+from edl.proto.security import ClientSecurity, ServerSecurity, reloading_context
 from edl.proto.security.certificates import expiry_of, export_expiry, handshake_hint
 
 from .authority import Authority
@@ -35,32 +34,14 @@ def test_the_dates_are_those_of_the_first_certificate(tmp_path: Path, ends: date
             expiry_of(file)
 
 
-def _over_ssl(files: TlsFiles, change: Callable[[], None]) -> list[float]:
-    """When the certificates end that a reloading context shows, before and after a change."""
-    context, seen = reloading_context(files), []
-    trusting = ssl.create_default_context(cafile=str(files.ca))
-
-    def accept() -> None:
-        for _ in range(2):
-            plain, _ = listener.accept()
-            with context.wrap_socket(plain, server_side=True) as connection:
-                connection.recv(1)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=accept)
-        thread.start()
-        for number in range(2):
-            if number:
-                change()
-            plain = socket.create_connection(listener.getsockname())
-            with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
-                shown = connection.getpeercert() or {}
-                seen.append(float(ssl.cert_time_to_seconds(str(shown["notAfter"]))))
-        thread.join(20.0)
-    return seen
-
-
-TWO = (("soon", 3.0), ("later", 300.0))
+def shown(context: ssl.SSLContext, ca: Path) -> str:
+    """The certificate that a server of this context shows."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    with context.wrap_socket(listener, server_side=True) as server, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(server.accept)
+        certificate = ssl.get_server_certificate(server.getsockname(), ca_certs=str(ca))
+        accepted.result(20.0)[0].close()
+    return certificate
 
 
 def test_an_expired_certificate_is_not_loaded_and_the_old_one_serves(
@@ -68,37 +49,31 @@ def test_an_expired_certificate_is_not_loaded_and_the_old_one_serves(
 ) -> None:
     authority = Authority(tmp_path / "ca")
     files, client = authority.issue("server"), authority.issue("client", "admin")
-
-    def replace() -> None:
-        authority.issue("server", days=-1.0)
-
     with serving(ServerSecurity(files)) as address:
         assert ask(address, ClientSecurity(client)) == b"admin"
-        replace()
+        authority.issue("server", days=-1.0)
         assert ask(address, ClientSecurity(client)) == b"admin"
-        said = "expired on"
-        assert said in caplog.text
+        assert "expired on" in caplog.text
         assert "stays in force" in caplog.text
         authority.issue("server")
         assert ask(address, ClientSecurity(client)) == b"admin"
     caplog.clear()
-    first, second = _over_ssl(files, replace)
-    assert first == second
-    assert said in caplog.text
-    with pytest.raises(UsageError, match=said), serving(ServerSecurity(files)):
+    context = reloading_context(files)
+    before = shown(context, authority.ca)
+    authority.issue("server", days=-1.0)
+    assert shown(context, authority.ca) == before
+    assert "expired on" in caplog.text
+    with pytest.raises(UsageError, match="expired on"), serving(ServerSecurity(files)):
         raise AssertionError("it listens")
 
 
 def test_of_a_bundle_the_authority_that_holds_for_longest_counts(tmp_path: Path) -> None:
-    soon, later = (Authority(tmp_path / name).issue("server", days=d) for name, d in TWO)
-    files = [one.certificate for one in (soon, later)]
-    assert files[0] is not None
-    assert files[1] is not None
+    issued = [Authority(tmp_path / f"{days}").issue("server", days=days) for days in (3, 300)]
+    files = [one.certificate for one in issued if one.certificate is not None]
     bundle = tmp_path / "bundle.pem"
     notes = "# autorité de l'équipe\n"
-    bundle.write_text(notes + "".join(file.read_text() for file in files if file), "utf-8")
-    assert expiry_of(bundle) == expiry_of(files[0])
-    assert expiry_of(bundle, bundle=True) == expiry_of(files[1])
+    bundle.write_text(notes + "".join(file.read_text() for file in files), "utf-8")
+    assert [expiry_of(bundle), expiry_of(bundle, bundle=True)] == [*map(expiry_of, files)]
 
 
 def test_metrics_tell_when_certificates_end(tmp_path: Path) -> None:
@@ -115,20 +90,23 @@ def test_metrics_tell_when_certificates_end(tmp_path: Path) -> None:
     assert registry.get_sample_value(name, {"certificate": "own"}) is None
 
 
+FAILURES = [
+    ["SSL_ERROR_SSL: CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"],
+    ["certificate verify failed: certificate is not yet valid (_ssl.c:1006)"],
+    [
+        "Custom verification check failed: Hostname Verification Check failed.",
+        "Hostname mismatch, certificate is not valid for 'a'.",
+        "IP address mismatch, certificate is not valid for '::1'.",
+    ],
+    ["certificate verify failed: unable to get local issuer certificate (_ssl.c:1006)"],
+    ["Connection refused"],
+]
+
+
 def test_each_kind_of_failed_handshake_has_its_own_hint() -> None:
-    hints = [
-        handshake_hint(text)
-        for text in (
-            "SSL_ERROR_SSL: CERTIFICATE_VERIFY_FAILED: certificate has expired: OK",
-            "certificate verify failed: certificate is not yet valid (_ssl.c:1006)",
-            "Custom verification check failed: Hostname Verification Check failed.",
-            "certificate verify failed: unable to get local issuer certificate (_ssl.c:1006)",
-        )
-    ]
-    assert all(hints)
-    assert len(set(hints)) == len(hints)
-    assert handshake_hint("Hostname mismatch, certificate is not valid for 'a'.") == hints[2]
-    assert handshake_hint("IP address mismatch, certificate is not valid for '::1'.") == hints[2]
-    assert "of a DistilReader" in hints[3]
+    hints = [{handshake_hint(text) for text in texts} for texts in FAILURES]
+    assert [len(of_a_kind) for of_a_kind in hints] == [1] * len(FAILURES)
+    assert len(set.union(*hints)) == len(FAILURES)
+    assert hints[-1] == {""}
+    assert all("of a DistilReader" in hint for hint in hints[3])
     assert "?ssl_ca_certs=FILE" in handshake_hint("self-signed certificate", "?ssl_ca_certs=FILE")
-    assert handshake_hint("Connection refused") == ""

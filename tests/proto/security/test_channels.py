@@ -38,16 +38,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture
-def server_files(authority: Authority) -> TlsFiles:
-    return authority.issue("server")
-
-
-@pytest.fixture
-def client_files(authority: Authority) -> TlsFiles:
-    return authority.issue("client", "student:job")
-
-
-@pytest.fixture
 def tokens(tmp_path: Path) -> Path:
     return write_secret(tmp_path / "tokens", "student sss\nadmin aaa\n")
 
@@ -143,15 +133,17 @@ def test_a_new_token_is_sent_over_the_same_channel(tokens: Path, token: Path) ->
 
 
 def test_without_a_ca_a_server_asks_for_no_certificate(
-    server_files: TlsFiles, authority: Authority, tokens: Path, token: Path
+    authority: Authority, tokens: Path, token: Path
 ) -> None:
-    with serving(ServerSecurity(replace(server_files, ca=None), tokens)) as address:
+    one_sided = replace(authority.issue("server"), ca=None)
+    with serving(ServerSecurity(one_sided, tokens)) as address:
         assert ask(address, ClientSecurity(TlsFiles(ca=authority.ca), token)) == b"student"
 
 
 def test_tls_refuses_unknown_clients_and_servers_and_counts_them(
-    server_files: TlsFiles, client_files: TlsFiles, authority: Authority, tmp_path: Path
+    authority: Authority, tmp_path: Path
 ) -> None:
+    client_files = authority.issue("client", "student:job")
     strange = Authority(tmp_path / "strange")
     stranger = strange.issue("client", "admin")
     refused: list[str] = []
@@ -162,7 +154,9 @@ def test_tls_refuses_unknown_clients_and_servers_and_counts_them(
         ClientSecurity(replace(client_files, ca=strange.ca)),  # which does not trust us
     ]
     good = ClientSecurity(client_files)
-    with serving(ServerSecurity(server_files), refused.append, patience_s=2.0) as address:
+    with serving(
+        ServerSecurity(authority.issue("server")), refused.append, patience_s=2.0
+    ) as address:
         for security in bad:
             assert ask(address, security) is grpc.StatusCode.UNAVAILABLE
             assert ask(address, good) == b"student:job"
@@ -171,7 +165,8 @@ def test_tls_refuses_unknown_clients_and_servers_and_counts_them(
     assert refused == ["unauthenticated"] * len(bad)
 
 
-def test_certificate_for_another_host(authority: Authority, client_files: TlsFiles) -> None:
+def test_certificate_for_another_host(authority: Authority) -> None:
+    client_files = authority.issue("client", "student:job")
     other = authority.issue("other", host="teacher.mesh")
     with serving(ServerSecurity(other)) as address:
         assert ask(address, ClientSecurity(client_files)) is grpc.StatusCode.UNAVAILABLE

@@ -62,32 +62,6 @@ def counted() -> Counted:
     return Counted()
 
 
-def test_a_handshake_with_a_call_in_time_is_good(counted: Counted) -> None:
-    for number in range(20):
-        counted.handshakes.began()
-        counted.now += 1
-        counted.handshakes.called(f"ipv4:10.0.0.1:{number}")
-        counted.now += 100
-        counted.handshakes.called(f"ipv4:10.0.0.1:{number}")
-    assert counted.failed == 0
-
-
-def test_one_without_a_call_has_failed(counted: Counted) -> None:
-    counted.handshakes.called("old")
-    counted.handshakes.began()
-    counted.handshakes.began()
-    counted.now = 9
-    counted.handshakes.called("new")
-    counted.handshakes.called("new")
-    assert counted.failed == 0
-    counted.now = 11
-    counted.handshakes.called("old")
-    assert counted.failed == 1
-    counted.now = 50
-    counted.handshakes.called("old")
-    assert counted.failed == 1
-
-
 def test_a_flood_is_counted_and_not_kept(counted: Counted) -> None:
     for number in range(10_000):
         counted.handshakes.began()

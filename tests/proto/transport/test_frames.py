@@ -1,4 +1,4 @@
-"""The frames of the transport: what is written is read, and what is none raises WireError alone."""
+"""Frames and offers of the transport: there and back; what is none is refused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edl.errors import EdlError, RateLimited, RetryableError, WireError
 from edl.proto.transport import frames
 from edl.proto.transport.frames import Description, Header, Opened, Tensor
+from edl.proto.transport.offer import OFFER, Offer, same
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
 NUMBERS = st.integers(0, (1 << 64) - 1)
@@ -83,31 +84,25 @@ def test_an_open_frame_there_and_back() -> None:
     assert Opened.read(frame[frames.HEADER.size :]) == OPENED
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("model", 7),
-        ("inputs", []),
-        ("inputs", [["x", "FP32", 2, {}]] * 2),
-        ("inputs", [["x", "FP32", 0, {}]]),
-        ("inputs", [["x", "FP32", 99, {}]]),
-        ("inputs", [["x", "FP99", 1, {}]]),
-        ("inputs", [["x", "BYTES", 1, {}]]),
-        ("inputs", [["x", "FP32", True, {}]]),
-        ("inputs", [["x", "FP32"]]),
-        ("inputs", ["x"]),
-        ("inputs", 7),
-        ("outputs", [7]),
-        ("outputs", None),
-        ("parameters", {"a": []}),
-        ("parameters", []),
-        ("output_parameters", {"a": 7}),
-        ("output_parameters", 7),
-        ("memory_key", None),
-        ("memory_bytes", "1"),
-        ("memory_bytes", -1),
-        ("caller", 7),
+#: What a field of an OPEN frame may not be.
+WRONG: dict[str, list[Any]] = {
+    "model": [7],
+    "inputs": [
+        *([], [["x", "FP32", 2, {}]] * 2, [["x", "FP32"]], ["x"], 7),
+        *([["x", "FP32", dimensions, {}]] for dimensions in (0, 99, True)),
+        *([["x", datatype, 1, {}]] for datatype in ("FP99", "BYTES")),
     ],
+    "outputs": [[7], None],
+    "parameters": [{"a": []}, []],
+    "output_parameters": [{"a": 7}, 7],
+    "memory_key": [None],
+    "memory_bytes": ["1", -1],
+    "caller": [7],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
 def test_an_open_frame_that_fixes_nothing_is_refused(name: str, value: Any) -> None:
     said = json.loads(OPENED.frame()[frames.HEADER.size :])
@@ -138,3 +133,48 @@ def test_an_error_there_and_back(error: EdlError) -> None:
     assert (type(told), str(told)) == (type(error), str(error))
     if isinstance(told, RateLimited):
         assert told.retry_after_s == 0.5
+
+
+SESSION, SECRET = "0123456789abcdef" * 2, "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize("unix_name", ["", "edl-teacher-00ff"])
+def test_an_offer_there_and_back(unix_name: str) -> None:
+    offer = Offer.new(50051, 8502, unix_name)
+    assert Offer.among([("other", b"\0"), *offer.metadata()]) == offer
+    assert Offer.among([]) is None
+    assert offer.secret.hex() not in repr(offer)
+    assert Offer.new(50051, 8502, unix_name).session != offer.session
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        f"1 2 - {SESSION}",
+        f"1 2 - {SESSION[1:]} {SECRET}",
+        f"1 2 - {SESSION} {SECRET[1:]}",
+        f"1 2 - {SESSION.upper()} {SECRET}",
+        f"1 123456 - {SESSION} {SECRET}",
+        f"\u0661 2 - {SESSION} {SECRET}",
+        f"1 2 a/b {SESSION} {SECRET}",
+        f"1 2 - {SESSION} {SECRET}\n",
+        f"1 2 - {SESSION} {SECRET}".encode(),
+    ],
+)
+def test_what_is_no_offer_is_none(said: str | bytes) -> None:
+    assert Offer.among([(OFFER, said)]) is None
+
+
+def test_proofs_differ_by_side_challenge_and_secret() -> None:
+    offer, other = Offer.new(1, 2, ""), Offer.new(1, 2, "")
+    a, b = bytes(16), bytes([1] * 16)
+    proofs = [
+        offer.teachers_proof(a, b),
+        offer.readers_proof(a, b),
+        offer.teachers_proof(b, a),
+        other.teachers_proof(a, b),
+    ]
+    assert len(set(proofs)) == len(proofs)
+    assert same(proofs[0], offer.teachers_proof(a, b))
+    assert not same(proofs[0], proofs[1])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 
 import ml_dtypes
 import numpy as np
@@ -51,6 +53,15 @@ def check(contents: Contents, size: int = SIZE) -> None:
         got = contents.tensors[name]
         assert (got.dtype, got.shape) == (array.dtype, array.shape), name
         np.testing.assert_array_equal(got, array, err_msg=name)
+
+
+def save_until_killed(way: str, where: str, step: int, told: Connection) -> None:
+    """Save to a place on the disk, or to the memory of snapshots; tell each step that is saved."""
+    disk = way == "disk"
+    save = Repository(where, keep=3).save if disk else SnapshotWriter(where.split(",")).write
+    for number in itertools.count(step):
+        save(contents_of(number))
+        told.send(number)
 
 
 def newest_step(place: object) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.errors import CheckpointUnavailable, GenerationSuperseded, RegistryUnavailable, UsageError
+from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import History, due_beside
 from edl.student.checkpoint import Repository
 from edl.student.checkpoint.cli import app
@@ -19,7 +19,6 @@ from edl.student.supervisor.fencing import BoardFence
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import (
     JOB,
-    Stopped,
     Training,
     clear_memory,
     contents,
@@ -40,24 +39,6 @@ def test_names_have_generation_and_token(training: Training) -> None:
     names = {training.save(fence, step).name for step in (1, 2)}
     assert all(name.startswith(f"step-00000000000{name[16]}-g1-") for name in names)
     assert len({name.rpartition("-")[2] for name in names} | names) >= 3
-
-
-def test_a_save_of_a_generation_that_is_over_stays_outside_and_removes_nothing(
-    training: Training,
-) -> None:
-    stale = training.begin()
-    training.save(stale, 50)
-    late = [training.repository().write(contents(step), stale) for step in (80, 90, 100)]
-    fence = training.begin()
-    training.save(fence, 60, 70)
-    for one in late:
-        with pytest.raises(GenerationSuperseded):
-            training.repository().join(one, stale)
-    assert training.counting() == [70, 60]
-    assert training.newest() == 70
-    _, newest = training.look()
-    assert newest is not None
-    assert newest.step == 70, "the next generation stays in the newer history"
 
 
 def test_a_generation_that_began_further_back_is_the_history(training: Training) -> None:
@@ -126,22 +107,6 @@ def test_two_nodes_of_a_generation_save_in_order_of_their_steps(training: Traini
     assert training.newest() == 20
 
 
-def test_only_what_a_fenced_write_named_is_removed(training: Training) -> None:
-    """A node is stopped between the board's word and the removal, and goes on much later."""
-    fence = training.begin()
-    training.save(fence, 10, 20)
-    repository = Stopped(training.url, training.keep)
-    repository.join(repository.write(contents(30), fence), fence)
-    record = training.board.generation(JOB)
-    assert record is not None
-    removed = repository.served
-    assert record.history["dropped"] == removed
-    following = training.begin()
-    training.save(following, 40, 50, 60)
-    repository.remove()
-    assert training.counting() == [60, 50]
-
-
 def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:
     stale = training.begin()
     training.repository().write(contents(90), stale)
@@ -152,20 +117,6 @@ def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:
     assert fence is not None
     training.save(fence, 10, 20)
     assert training.outside() == []
-
-
-def test_an_emptied_board_takes_up_the_history_of_the_place(training: Training) -> None:
-    fence = training.begin()
-    training.save(fence, 10)
-    written = training.repository().write(contents(20), fence)
-    training.board, training.generation = MemoryBoard(), 0
-    with pytest.raises(GenerationSuperseded):
-        training.repository().join(written, BoardFence(training.board, JOB, 1, fence.after))
-    fence = training.begin()
-    assert fence.after == written.name, "it continues the newest one, and nothing else does"
-    assert training.save(fence, 30).sequence == 3
-    other = Training(training.url)
-    assert other.begin().after.startswith("step-000000000030")
 
 
 def test_a_newest_checkpoint_that_is_missing_is_named(

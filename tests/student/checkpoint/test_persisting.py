@@ -12,22 +12,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFile
 
 from edl.errors import CheckpointUnavailable, MemoryRefused, UsageError
-from edl.student.checkpoint import (
-    Contents,
-    Repository,
-    SnapshotOwner,
-    SnapshotWriter,
-    open_checkpoint,
-)
+from edl.student.checkpoint import Repository, SnapshotOwner, SnapshotWriter, open_checkpoint
 from edl.student.checkpoint.snapshot import newest_of, open_slots
 from edl.tests.student.checkpoint.history import clear_memory
 from edl.tests.student.checkpoint.samples import (
+    SIZE,
     GatedRepository,
     check,
     contents_of,
@@ -37,23 +33,35 @@ from edl.tests.student.checkpoint.samples import (
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
-def newest(owner: SnapshotOwner) -> Contents | None:
+@pytest.fixture
+def owner() -> Iterator[SnapshotOwner]:
+    with SnapshotOwner() as owner:
+        yield owner
+
+
+@pytest.fixture
+def writer(owner: SnapshotOwner) -> Iterator[SnapshotWriter]:
+    with SnapshotWriter(owner.keys) as writer:
+        yield writer
+
+
+def check_newest(owner: SnapshotOwner, step: int, size: int = SIZE) -> None:
     with owner.newest() as found:
-        return None if found is None else found[1].copied()
+        assert found is not None
+        assert found[1].step == step
+        check(found[1], size)
 
 
-def test_the_newest_snapshot_is_restored() -> None:
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        assert newest(owner) is None
-        assert owner.newest_step() is None
-        for size in (16, 1 << 18, 16, 1 << 19):
-            for step in (1, 3, 2):  # a training may go back to an older checkpoint
-                writer.write(contents_of(step, size))
-                assert owner.newest_step() == step
-                found = newest(owner)
-                assert found is not None
-                check(found, size)
-        check(open_checkpoint(owner.location), size)
+def test_the_newest_snapshot_is_restored(owner: SnapshotOwner, writer: SnapshotWriter) -> None:
+    with owner.newest() as found:
+        assert found is None
+    assert owner.newest_step() is None
+    for size in (16, 1 << 18, 16, 1 << 19):
+        for step in (1, 3, 2):  # a training may go back to an older checkpoint
+            writer.write(contents_of(step, size))
+            assert owner.newest_step() == step
+            check_newest(owner, step, size)
+    check(open_checkpoint(owner.location), size)
 
 
 def test_a_snapshot_is_read_by_several_and_not_overwritten_meanwhile() -> None:
@@ -77,53 +85,42 @@ def test_a_snapshot_is_read_by_several_and_not_overwritten_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_dead_writer_spoils_one_slot(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        if not first:
-            writer.write(contents_of(1))
-        copied = []
-
-        def die(target: object, source: object) -> None:
-            copied.append(target)
-            if len(copied) == 3:
-                raise SystemExit
-
-        with monkeypatch.context() as patched:
-            patched.setattr(np, "copyto", die)
-            with pytest.raises(SystemExit):
-                writer.write(contents_of(2))
-        assert owner.newest_step() == (None if first else 1)
-        with SnapshotWriter(owner.keys) as successor:
-            successor.write(contents_of(3))
-        found = newest(owner)
-        assert found is not None
-        check(found)
-        assert found.step == 3
+def test_a_dead_writer_spoils_one_slot(
+    owner: SnapshotOwner, writer: SnapshotWriter, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not first:
+        writer.write(contents_of(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "copyto", Mock(side_effect=[None, None, SystemExit]))
+        with pytest.raises(SystemExit):
+            writer.write(contents_of(2))
+    assert owner.newest_step() == (None if first else 1)
+    with SnapshotWriter(owner.keys) as successor:
+        successor.write(contents_of(3))
+    check_newest(owner, 3)
 
 
 @pytest.mark.parametrize("at", [0, 8, 20, 40, 47, 4096, 4200])
-def test_a_spoilt_byte_of_header_or_table_is_noticed(at: int) -> None:
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        writer.write(contents_of(1))
+def test_a_spoilt_byte_of_header_or_table_is_noticed(
+    owner: SnapshotOwner, writer: SnapshotWriter, at: int
+) -> None:
+    writer.write(contents_of(1))
+    writer.write(contents_of(2))
+    fd = int(owner.keys[1].rpartition("-")[2])
+    (byte,) = os.pread(fd, 1, at)
+    os.pwrite(fd, bytes([byte ^ 0x55]), at)
+    check_newest(owner, 1)
+
+
+def test_memory_that_the_system_does_not_give(
+    owner: SnapshotOwner, writer: SnapshotWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write(contents_of(1))
+    refuse = Mock(side_effect=OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(MemoryRefused, match="MiB of shared memory: Cannot allocate memory"):
         writer.write(contents_of(2))
-        fd = int(owner.keys[1].rpartition("-")[2])
-        (byte,) = os.pread(fd, 1, at)
-        os.pwrite(fd, bytes([byte ^ 0x55]), at)
-        found = newest(owner)
-        assert found is not None
-        assert found.step == 1
-
-
-def test_memory_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(12, os.strerror(12))
-
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        writer.write(contents_of(1))
-        monkeypatch.setattr(os, "posix_fallocate", refuse)
-        with pytest.raises(MemoryRefused, match="MiB of shared memory: Cannot allocate memory"):
-            writer.write(contents_of(2))
-        assert owner.newest_step() == 1
+    assert owner.newest_step() == 1
 
 
 def test_memory_without_an_owner_or_a_snapshot_is_refused() -> None:
@@ -154,12 +151,8 @@ def no_file_grows_beyond(limit_bytes: int) -> Iterator[None]:
 def test_a_file_system_that_refuses_in_the_midst(tmp_path: Path) -> None:
     repository = Repository(str(tmp_path))
     older = repository.save(contents_of(1))
-    with (
-        no_file_grows_beyond(100_000),
-        pytest.raises(
-            CheckpointUnavailable, match=r"step 2 to .*File too large.*make room"
-        ) as told,
-    ):
+    refused = pytest.raises(CheckpointUnavailable, match=r"step 2 to .*File too large.*room")
+    with no_file_grows_beyond(100_000), refused as told:
         repository.save(contents_of(2))
     assert told.value.full
     assert [path.name for path in tmp_path.iterdir()] == [older.name], "half of it is in the way"
@@ -197,10 +190,6 @@ def test_a_place_without_rights() -> None:
         shutil.rmtree(folder)
 
 
-def no_space(*_: object) -> int:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.fixture
 def place() -> Iterator[str]:
     """A place in memory, empty again afterwards."""
@@ -216,6 +205,7 @@ def test_training_goes_on_while_the_place_is_full(
         writer.write(contents_of(1))
         assert persister.persist_now(DEADLINE_S) is not None
         with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
+            no_space = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             full.setattr(MemoryFile, "write", no_space, raising=False)
             for step in (2, 3):
                 writer.write(contents_of(step))

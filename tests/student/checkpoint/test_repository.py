@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 import shutil
@@ -13,29 +12,29 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import safetensors.numpy as library
 from typer.testing import CliRunner
 
 from edl.errors import CheckpointDamaged, UsageError
-from edl.student.checkpoint import Checkpoint, Contents, Repository, open_checkpoint
+from edl.student.checkpoint import (
+    Checkpoint,
+    Contents,
+    Repository,
+    open_checkpoint,
+    safetensors,
+)
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.manifest import Manifest, Written
 from edl.tests.cli_output import json_of, run
+from edl.tests.student.checkpoint.history import clear_memory, memory_url
 from edl.tests.student.checkpoint.samples import check, contents_of, newest_step
 
-PLACES = ["folder", "file://", "local://", "memory://"]
-NUMBERS = itertools.count()
 
-
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=["", "file://", "local://", "memory://"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A place without anything, through each of the ways that there are to write to one."""
-    if request.param == "folder":
-        yield str(tmp_path / "job")
-    elif request.param == "memory://":
-        yield f"memory://job-{next(NUMBERS)}"
-        fsspec.filesystem("memory").store.clear()
-    else:
-        yield f"{request.param}{tmp_path}/job"
+    yield memory_url() if request.param == "memory://" else f"{request.param}{tmp_path}/job"
+    clear_memory()
 
 
 def damage(checkpoint: Checkpoint, file: str, change: Callable[[bytes], bytes | None]) -> None:
@@ -48,9 +47,9 @@ def damage(checkpoint: Checkpoint, file: str, change: Callable[[bytes], bytes | 
         fs.pipe_file(path, changed)
 
 
-def flip(data: bytes, at: int = -1) -> bytes:
+def flip(data: bytes, at: int = -1, bit: int = 0) -> bytes:
     changed = bytearray(data)
-    changed[at] ^= 1
+    changed[at] ^= 1 << bit
     return bytes(changed)
 
 
@@ -141,9 +140,7 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path, rng: random.Random) -> None:
     for _ in range(40):
         path = rng.choice(files)
         whole = path.read_bytes()
-        changed = bytearray(whole)
-        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-        path.write_bytes(changed)
+        path.write_bytes(flip(whole, rng.randrange(len(whole)), rng.randrange(8)))
         for look in (repository.verify, repository.load):
             with pytest.raises(CheckpointDamaged, match=path.name):
                 look(saved)
@@ -181,10 +178,6 @@ def test_other_files_of_the_place_are_left_alone(tmp_path: Path) -> None:
 
 def test_files_are_those_of_the_safetensors_library(tmp_path: Path) -> None:
     """It reads ours, and its own are read."""
-    import safetensors.numpy as library
-
-    from edl.student.checkpoint import safetensors
-
     saved = Repository(str(tmp_path)).save(contents_of(5))
     arrays = library.load_file(Path(saved.location) / "model.safetensors")
     for name, array in contents_of(5).group("model").items():
@@ -248,10 +241,10 @@ def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def place(tmp_path: Path) -> str:
     """Checkpoints of the steps 10, 20 and 30."""
-    url = str(tmp_path / "job")
+    repository = Repository(str(tmp_path / "job"))
     for step in (10, 20, 30):
-        Repository(url, keep=9).save(contents_of(step))
-    return url
+        repository.save(contents_of(step))
+    return repository.url
 
 
 def problems(command: str, place: str) -> list[str]:

@@ -123,6 +123,12 @@ def publish(board: JobBoard, generation: int) -> None:
     assert board.publish(JOB, "node", generation, {})
 
 
+def board_link(rank: int = 0) -> BoardLink:
+    """To a board of its own."""
+    publish(board := MemoryBoard(), 1)
+    return BoardLink(board, 1, rank)
+
+
 def source_of(
     feed: Any,
     settings: TrainSettings | None = None,
@@ -135,9 +141,7 @@ def source_of(
 ) -> Any:
     """The source of a rank; without a link it has a board of its own."""
     settings = settings or settings_of()
-    if link is None:
-        publish(board := MemoryBoard(), 1)
-        link = BoardLink(board, 1, rank)
+    link = link or board_link(rank)
     sampler = getattr(feed, "batch_sampler", None)
     batch: Any = settings.total_batch or getattr(sampler, "batch_size", 4)
     sizes = sizes or Equal(batch, rank, world)
@@ -166,7 +170,6 @@ def world_of(
         source = source_of(
             feed, settings, rank=rank, world=world, link=link, sizes=size, saved=saved
         )
-        assert isinstance(source, ShardedSource)
         ranks.append(Rank(source, DirectReader(source, epoch), link))
     return ranks
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -33,11 +33,10 @@ from edl.student.feeding.positions import with_positions
 from edl.student.feeding.sharded import DEFAULT_AHEAD
 from edl.student.rank.shares import Shares
 from edl.tests.student.feeding.ranks import (
-    BoardLink,
     Numbers,
     batched,
+    board_link,
     positions_of,
-    publish,
     save,
     settings_of,
     source_of,
@@ -81,13 +80,11 @@ class UnevenWorld:
             if not any(map(len, taken)):
                 return steps
             steps.append([int(position) for positions in taken for position in positions])
+            times = [s if len(rows) else 0.0 for s, rows in zip(self.row_s, taken, strict=True)]
             for shares in self.shares:
-                shares.told(shares.proportion.told(self.step, self._times(taken), free_from))
+                shares.told(shares.proportion.told(self.step, times, free_from))
             self.step += 1
         raise AssertionError("the epoch does not end")
-
-    def _times(self, taken: list[Array]) -> list[float]:
-        return [s if len(rows) else 0.0 for s, rows in zip(self.row_s, taken, strict=True)]
 
     def end(self) -> None:
         for rank in self.ranks:
@@ -126,12 +123,6 @@ def linked(link: Any, sizes: Any = None, samples: int = 40, **options: Any) -> S
     return source
 
 
-def test_an_epoch_of_which_nothing_is_left_is_empty() -> None:
-    reader = DirectReader(linked(empty_link()))
-    assert list(reader) == list(reader) == []
-    reader.close()
-
-
 def test_errors_of_the_board_are_raised_where_batches_are_taken() -> None:
     link = empty_link()
     link.lease.side_effect = GenerationSuperseded("another world")
@@ -161,24 +152,20 @@ class FallingSizes:
 
 
 def test_a_rank_whose_share_ends_trains_what_it_has_leased() -> None:
-    publish(board := MemoryBoard(), 1)
-    link = BoardLink(board, 1, 0)
-    source = linked(link, FallingSizes(), samples=30, shard_rows=7)
-    sizes, trained = [], []
+    source = linked(link := board_link(), FallingSizes(), samples=30, shard_rows=7)
+    trained = []
     for batch in (reader := DirectReader(source)):
-        sizes.append(len(positions_of(batch)))
-        trained += positions_of(batch).tolist()
+        trained.append(positions_of(batch).tolist())
         source.trained(0, positions_of(batch))
-    assert sizes[:2] == [2, 2]
-    assert trained == list(range(7))
+    assert trained[:2] == [[0, 1], [2, 3]]
+    assert list(itertools.chain(*trained)) == list(range(7))
     iter(reader)  # the next epoch begins
     assert not link.held
     reader.close()
 
 
 def test_it_reads_no_further_ahead_than_allowed() -> None:
-    publish(board := MemoryBoard(), 1)
-    source = linked(BoardLink(board, 1, 0), samples=400, shard_rows=4)
+    source = linked(board_link(), samples=400, shard_rows=4)
     read: list[Any] = []
     reading = threading.Thread(target=lambda: read.extend(DirectReader(source)))
     reading.start()
@@ -221,36 +208,39 @@ NOTHING = np.zeros(0, np.int64)
 class Plain:
     """An iterable of batches that knows nothing of where it stands."""
 
-    def __init__(self, batches: int = 6) -> None:
-        self.batches = batches
-        self.epoch = 0
+    batches = 6
+    epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        for number in range(self.batches):
-            yield (np.full((2, 3), 100 * self.epoch + number, np.float32),)
+        return map(self.batch, range(self.batches))
+
+    def batch(self, number: int) -> tuple[Array]:
+        return (np.full((2, 3), 100 * self.epoch + number, np.float32),)
+
+
+def numbers(batches: Iterable[Any]) -> list[float]:
+    return [float(batch[0][0, 0]) for batch in batches]
 
 
 class Divided(Plain):
     """One that divides itself."""
 
     def shard(self, rank: int, world_size: int) -> Any:
-        return [batch for number, batch in enumerate(self) if number % world_size == rank]
+        return list(self)[rank::world_size]
 
 
 class Stateful(Plain):
     """One that knows where it stands."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.place = 0
+    place = 0
 
     def __iter__(self) -> Iterator[Any]:
         while self.place < self.batches:
             self.place += 1
-            yield (np.full((2, 3), 100 * self.epoch + self.place - 1, np.float32),)
+            yield self.batch(self.place - 1)
         self.place = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -296,7 +286,7 @@ def test_a_feed_without_ids_continues_after_the_trained_batches(
                     state = json.loads(json.dumps(merged([source.state()], None)))
                     reader.close()
                     return trained, state, epoch
-                trained.append(float(batch[0][0, 0]))
+                trained += numbers([batch])
                 source.trained(epoch, NOTHING)
             epoch += 1
 
@@ -317,7 +307,7 @@ def test_a_rank_that_finished_the_epoch_gets_no_more_of_it() -> None:
     reader = DirectReader(again, 0)  # others go on in epoch 0
     assert list(reader) == []
     assert merged([again.state()], None) == saved
-    assert [float(batch[0][0, 0]) for batch in reader] == [100.0 + n for n in range(6)]
+    assert numbers(reader) == [100.0 + n for n in range(6)]
     reader.close()
 
 
@@ -326,7 +316,7 @@ def test_ranks_of_a_fixed_world_get_parts_of_a_divisible_feed() -> None:
     parts = []
     for rank in range(2):
         mine = source_of(feed, fixed, rank=rank, world=2)
-        parts.append([float(batch[0][0, 0]) for batch in DirectReader(mine)])
+        parts.append(numbers(DirectReader(mine)))
     assert parts == [[0, 2, 4], [1, 3, 5]]
     with pytest.raises(UsageError, match="cannot be divided among 2 ranks"):
         source_of(Plain(), fixed, rank=0, world=2)

@@ -10,8 +10,9 @@ import pytest
 
 from edl.distill_reader import DistilReader
 from edl.errors import UsageError
-from edl.student.feeding import DirectReader, ShardedSource, make_reader
+from edl.student.feeding import DirectReader, make_reader
 from edl.student.job.distill import Distill
+from edl.student.settings import TrainSettings
 from edl.supervise import python_command, start
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.student.feeding.ranks import Numbers, batched, positions_of, settings_of, source_of
@@ -32,6 +33,7 @@ def address() -> Iterator[str]:
 
 
 def feed_of(kind: str, workers: int) -> Any:
+    options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "num_workers": workers}
     if kind == "batched":
         return batched(SAMPLES, BATCH)
     if kind == "paddle":
@@ -40,25 +42,16 @@ def feed_of(kind: str, workers: int) -> Any:
         class Rows(Numbers, paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
             pass
 
-        return paddle.io.DataLoader(
-            Rows(SAMPLES), batch_size=BATCH, shuffle=True, num_workers=workers
-        )
+        return paddle.io.DataLoader(Rows(SAMPLES), **options)
     import torch
 
-    return torch.utils.data.DataLoader(
-        Numbers(SAMPLES),
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-    )
+    kept = workers > 0
+    return torch.utils.data.DataLoader(Numbers(SAMPLES), persistent_workers=kept, **options)
 
 
-def taught(feed: Any, address: str) -> tuple[ShardedSource, Any]:
-    settings = settings_of(teachers=(address,), seed=5)
-    source = source_of(feed, settings)
-    assert isinstance(source, ShardedSource)
-    return source, settings
+@pytest.fixture
+def settings(address: str) -> TrainSettings:
+    return settings_of(teachers=(address,), seed=5)
 
 
 def as_arrays(batch: Any) -> list[Any]:
@@ -68,9 +61,10 @@ def as_arrays(batch: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "workers"), [("batched", 0), ("paddle", 0), ("paddle", 2), ("torch", 0), ("torch", 2)]
 )
-def test_labels_samples_and_positions_match(address: str, kind: str, workers: int) -> None:
-    source, settings = taught(feed_of(kind, workers), address)
-    direct, _ = taught(feed_of(kind, workers), address)
+def test_labels_samples_and_positions_match(
+    settings: TrainSettings, kind: str, workers: int
+) -> None:
+    source, direct = (source_of(feed_of(kind, workers), settings) for _ in range(2))
     reader = make_reader(source, DISTILL, settings, rank=0, epoch=4)
     assert isinstance(reader, DistilReader)
     alone = iter(DirectReader(direct, 4))
@@ -94,8 +88,8 @@ def test_labels_samples_and_positions_match(address: str, kind: str, workers: in
     direct.close()
 
 
-def test_jobs_that_ask_no_teacher_have_no_reader(address: str) -> None:
-    source, settings = taught(batched(9, 4), address)
+def test_jobs_that_ask_no_teacher_have_no_reader(settings: TrainSettings) -> None:
+    source = source_of(batched(9, 4), settings)
     for distill in (None, Distill(service="s", alpha=1.0, beta=0.0)):
         assert isinstance(make_reader(source, distill, settings, rank=0), DirectReader)
     with pytest.raises(UsageError, match=r"asks the service 's' .* --coordinator .* --teachers"):

@@ -36,14 +36,14 @@ def same(tensor: Any, array: Any) -> bool:
 
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_fields_in_order(kind: Any) -> None:
-    parts = split(kind([X, SOFT, Y, AT, MORE, SOFT]), ["map", "logits"], positions=True)
-    assert isinstance(parts.inputs, tuple)
-    assert same(parts.inputs[0], X)
-    assert same(parts.inputs[1], SOFT)
+    batch = kind([X, SOFT, Y, AT, MORE, SOFT])
+    parts: Any = split(batch, ["map", "logits"], positions=True)
+    x, soft = parts.inputs
+    assert same(x, X)
+    assert same(soft, SOFT)
     assert same(parts.labels, Y)
     assert same(parts.soft["map"], MORE)
     assert same(parts.soft["logits"], SOFT)
-    assert parts.positions is not None
     assert parts.positions.tolist() == AT.tolist()
     assert parts.rows == ROWS
 
@@ -51,12 +51,12 @@ def test_fields_in_order(kind: Any) -> None:
 @pytest.mark.parametrize("label", ["label", "labels"])
 def test_fields_by_name(label: str) -> None:
     batch = {"image": X, label: Y, POSITIONS: AT, "logits": SOFT}
-    parts = split(batch, ["logits"], positions=True)
-    assert isinstance(parts.inputs, dict)
+    parts: Any = split(batch, ["logits"], positions=True)
     assert list(parts.inputs) == ["image"]
+    assert same(parts.inputs["image"], X)
     assert same(parts.labels, Y)
     assert same(parts.soft["logits"], SOFT)
-    assert parts.positions is not None
+    assert parts.positions.tolist() == AT.tolist()
     assert list(batch) == ["image", label, POSITIONS, "logits"]  # it is the reader's
 
 
@@ -88,26 +88,23 @@ def test_the_model_is_called_as_the_batch_is(paddle: Any) -> None:
 
 def test_a_micro_batch_has_its_rows_of_everything() -> None:
     names = [f"row {n}" for n in range(ROWS)]
-    batch = {"x": X, "deep": [X, {"y": Y}], "name": names, "scale": np.float32(3) * np.ones(()),
-             "label": Y, POSITIONS: AT, "logits": SOFT}  # fmt: skip
-    parts = split(batch, ["logits"], positions=True).part(1, 4)
+    inputs = {"x": X, "deep": [X, {"y": Y}], "name": names, "scale": np.float32(3) * np.ones(())}
+    batch = inputs | {"label": Y, POSITIONS: AT, "logits": SOFT}
+    parts: Any = split(batch, ["logits"], positions=True).part(1, 4)
     assert parts.rows == 3
-    assert isinstance(parts.inputs, dict)
     assert same(parts.inputs["x"], X[1:4])
     assert same(parts.inputs["deep"][1]["y"], Y[1:4])
     assert parts.inputs["name"] == names[1:4]
     assert float(parts.inputs["scale"]) == 3
     assert same(parts.labels, Y[1:4])
     assert same(parts.soft["logits"], SOFT[1:4])
-    assert parts.positions is not None
     assert parts.positions.tolist() == [10, 20, 30]
     assert split((X, Y)).part(3, 99).rows == 2
 
 
 def test_of_sentences_of_different_lengths_a_micro_batch_has_its_own() -> None:
     sentences = [np.arange(length) for length in (2, ROWS, 1, ROWS, 3)]
-    parts = split((X, sentences, Y)).part(1, 4)
-    assert isinstance(parts.inputs, tuple)
+    parts: Any = split((X, sentences, Y)).part(1, 4)
     assert [one.tolist() for one in parts.inputs[1]] == [one.tolist() for one in sentences[1:4]]
 
 
@@ -222,6 +219,5 @@ def test_labels_of_a_reader_make_the_loss(
         outputs = {"logits": student, "hidden": x[:, :2]}
         found = loss(outputs, parts.labels, parts.soft, 0).total
         assert float(found) == pytest.approx(float(expected), rel=1e-4)
-        assert parts.positions is not None
         positions += parts.positions.tolist()
     assert positions == list(range(READER_ROWS * BATCHES))

@@ -24,17 +24,6 @@ def test_a_reader_accepts_all_its_options() -> None:
     assert told["upper_bytes"] == 5
 
 
-def test_the_form_of_labels_follows_from_the_loss() -> None:
-    plain = Distill("teachers")
-    assert plain.reader_options()["expand_labels"]
-    assert plain.label_names == ("",)
-    top = Distill("teachers", loss="topk", label_form="topk:3", fetches=["logits"])
-    assert not top.reader_options()["expand_labels"]
-    assert top.label_names == ("logits.values", "logits.indices", "logits.tail")
-    named = Distill("teachers", output="logits")
-    assert named.reader_options()["fetches"] == ("logits",)
-
-
 def test_hints_come_as_the_model_gives_them() -> None:
     form: dict[str, Any] = {"label_form": "float16", "teacher_temperature": 4}
     told = Distill("teachers", fetches=BOTH, hints=[HINT], **form).reader_options()

@@ -35,12 +35,10 @@ def softmax(z: Floats, temperature: float = 1.0) -> Floats:
 
 
 def batch(seed: int) -> tuple[Floats, npt.NDArray[np.int64], Floats]:
+    """Logits of a student, hard labels, logits of a teacher."""
     rng = np.random.default_rng(seed)
-    return (
-        rng.normal(0, 3, (ROWS, CLASSES)),
-        rng.integers(0, CLASSES, ROWS),
-        rng.normal(0, 5, (ROWS, CLASSES)),
-    )
+    student, teacher = rng.normal(0, 3, (ROWS, CLASSES)), rng.normal(0, 5, (ROWS, CLASSES))
+    return student, rng.integers(0, CLASSES, ROWS), teacher
 
 
 def graded(paddle: Any, term: Callable[[Any], Any], student: Floats) -> tuple[float, Floats]:
@@ -72,27 +70,20 @@ def test_closed_form(paddle: Any, alpha: float, beta: float, temperature: float)
     onehot = np.eye(CLASSES)[hard]
     # d/dz of T^2 KL(p || softmax(z/T)) is T^2 (q - p) / T: one T is left of the factor.
     gradient = alpha * (softmax(student) - onehot) + beta * temperature * (q - p)
-
-    value, found = value_and_gradient(
-        paddle, DistillLoss(alpha, beta, temperature), student, hard, teacher
-    )
-
+    loss = DistillLoss(alpha, beta, temperature)
+    value, found = value_and_gradient(paddle, loss, student, hard, teacher)
     assert value == pytest.approx(alpha * cross_entropy + beta * temperature**2 * divergence, 1e-12)
     np.testing.assert_allclose(found, gradient / ROWS, rtol=1e-10, atol=1e-14)
+
+
+PROBABILITIES: dict[str, Any] = {"soft_label_is": "probabilities"}
 
 
 @pytest.mark.parametrize(
     ("as_given", "options"),
     [
-        (softmax, {"soft_label_is": "probabilities"}),
-        (
-            lambda x: softmax(x / 4),
-            {"soft_label_is": "probabilities", "soft_label_temperature": 4.0},
-        ),
-        (
-            lambda x: softmax(x / 2),
-            {"soft_label_is": "probabilities", "soft_label_temperature": 2.0},
-        ),
+        (softmax, PROBABILITIES),
+        (lambda x: softmax(x / 2), PROBABILITIES | {"soft_label_temperature": 2.0}),
         (softmax, {}),
         (lambda x: np.log(softmax(x)), {}),
         (lambda x: x, {}),
@@ -122,7 +113,7 @@ def test_probabilities_that_travelled_in_16_bits_are_recognised(paddle: Any) -> 
 def test_probabilities_of_exactly_zero_are_finite(paddle: Any) -> None:
     student, _, _ = batch(4)
     one_hot = np.eye(CLASSES)[:ROWS].astype("float32")
-    loss = DistillLoss(0, 1, soft_label_is="probabilities")
+    loss = DistillLoss(0, 1, **PROBABILITIES)
     value, gradient = value_and_gradient(paddle, loss, student.astype("float32"), None, one_hot)
     expected = -np.log(softmax(student)[np.arange(ROWS), np.arange(ROWS)]).mean()
     assert value == pytest.approx(expected, rel=1e-5)  # KL from a sure teacher is cross entropy
@@ -142,11 +133,10 @@ def test_leading_dimensions_are_averaged_like_the_batch(paddle: Any) -> None:
 def test_a_term_of_weight_zero_is_not_computed(paddle: Any) -> None:
     student, hard, teacher = batch(8)
     spoilt = np.full_like(teacher, np.nan)
-    assert np.isfinite(
-        value_and_gradient(paddle, DistillLoss(1, 0), student, hard, spoilt)[1]
-    ).all()
-    without_hard = value_and_gradient(paddle, DistillLoss(0, 1, 2), student, None, teacher)
-    assert np.isfinite(without_hard[0])
+    _, gradient = value_and_gradient(paddle, DistillLoss(1, 0), student, hard, spoilt)
+    assert np.isfinite(gradient).all()
+    value, _ = value_and_gradient(paddle, DistillLoss(0, 1, 2), student, None, teacher)
+    assert np.isfinite(value)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +148,7 @@ def test_a_term_of_weight_zero_is_not_computed(paddle: Any) -> None:
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
         ({"soft_label_temperature": 4}, "say soft_label_is='probabilities'"),
-        ({"soft_label_is": "probabilities", "soft_label_temperature": 0}, "temperature must be"),
+        (PROBABILITIES | {"soft_label_temperature": 0}, "temperature must be"),
         ({"soft_label_is": "scores"}, "logits"),
     ],
 )
@@ -193,21 +183,21 @@ def cross_entropy(paddle: Any) -> Any:
 
 
 def tensors(paddle: Any, seed: int = 1) -> tuple[Any, Any, Any]:
-    """Logits, hard labels and a teacher's logits."""
     logits, label, teacher = batch(seed)
     return tuple(map(paddle.to_tensor, (logits.astype("f4"), label, teacher.astype("f4"))))
 
 
-@pytest.mark.parametrize("distilled", [None, "beta 0", "schedule"])
+@pytest.mark.parametrize(
+    "distill",
+    [
+        None,
+        Distill("teachers", alpha=1, beta=0),
+        Distill("teachers", alpha=1, beta=Steps((0, 1), (99,))),
+    ],
+)
 def test_alpha_1_and_beta_0_is_plain_training_bit_for_bit(
-    paddle: Any, cross_entropy: Any, distilled: str | None
+    paddle: Any, cross_entropy: Any, distill: Distill | None
 ) -> None:
-    distill = {
-        None: None,
-        "beta 0": Distill("teachers", alpha=1, beta=0),
-        "schedule": Distill("teachers", alpha=1, beta=Steps((0, 1), (99,))),
-    }[distilled]
-
     def trained(plain: bool) -> list[bytes]:
         paddle.seed(5)
         model = paddle.nn.Sequential(paddle.nn.Linear(WIDTH, 16), paddle.nn.Linear(16, CLASSES))
@@ -262,13 +252,8 @@ def test_a_batch_without_soft_labels_has_its_hard_term(paddle: Any, cross_entrop
 
 
 def test_a_hint_trains_the_student_and_its_projector(paddle: Any) -> None:
-    distill = Distill(
-        "teachers",
-        alpha=0,
-        beta=0,
-        fetches=["logits", "map"],
-        hints=[Hint("map", 0, 2.0, projector=lambda: paddle.nn.Linear(6, 9))],
-    )
+    hint = Hint("map", 0, 2.0, projector=lambda: paddle.nn.Linear(6, 9))
+    distill = Distill("teachers", alpha=0, beta=0, fetches=["logits", "map"], hints=[hint])
     model = paddle.nn.Linear(WIDTH, 6)
     loss = StepLoss(lambda outputs, labels: None, distill, model)
     assert any(name.startswith(PROJECTOR) for name in model.state_dict())
@@ -327,9 +312,12 @@ def top_k(teacher: Floats, k: int) -> tuple[Floats, npt.NDArray[np.int64], Float
     return np.take_along_axis(teacher, indices, -1), indices.astype(np.int64), tail
 
 
-def test_mse_of_logits(paddle: Any) -> None:
-    student, teacher = drawn(1, ROWS, CLASSES), drawn(2, ROWS, CLASSES)
-    value, gradient = graded(paddle, lambda z: logits_mse(z, paddle.to_tensor(teacher)), student)
+@pytest.mark.parametrize(
+    ("term", "shape"), [(logits_mse, (ROWS, CLASSES)), (feature_l2, (ROWS, 4, 2, 2))]
+)
+def test_mean_of_squared_differences(paddle: Any, term: Any, shape: tuple[int, ...]) -> None:
+    student, teacher = drawn(1, *shape), drawn(2, *shape)
+    value, gradient = graded(paddle, lambda z: term(z, paddle.to_tensor(teacher)), student)
     assert value == pytest.approx(((student - teacher) ** 2).mean())
     assert gradient == pytest.approx(2 * (student - teacher) / student.size)
 
@@ -352,11 +340,9 @@ def test_top_k_is_the_divergence_of_the_kept_classes_and_one_for_all_others(
     kept_p, kept_q = (np.take_along_axis(one, indices, -1) for one in (p, q))
     events = [np.concatenate([k, 1 - k.sum(-1, keepdims=True)], -1) for k in (kept_p, kept_q)]
     expected = (events[0] * (np.log(events[0]) - np.log(events[1]))).sum(-1).mean()
-    sent: Any = [paddle.to_tensor(one) for one in (values, indices, tail)]
-    kind: Any = "probabilities" if probabilities else "logits"
-    value, gradient = graded(
-        paddle, lambda z: top_k_divergence(z, sent[0], sent[1], sent[2], t, kind), student
-    )
+    sent: Any = [*map(paddle.to_tensor, (values, indices, tail)), t]
+    sent.append("probabilities" if probabilities else "logits")
+    value, gradient = graded(paddle, lambda z: top_k_divergence(z, *sent), student)
     assert value == pytest.approx(expected)
     # The gradient of a kept class is q - p; the others share what is missing as the student does.
     scale = events[0][..., -1:] / events[1][..., -1:]
@@ -385,18 +371,12 @@ def test_a_tiny_tail_keeps_its_digits(paddle: Any) -> None:
 
 
 def test_feature_maps_are_compared_once_they_are_projected(paddle: Any) -> None:
-    student, teacher = drawn(9, ROWS, 4, 2, 2), drawn(10, ROWS, 4, 2, 2)
-    value, gradient = graded(paddle, lambda s: feature_l2(s, paddle.to_tensor(teacher)), student)
-    assert value == pytest.approx(((student - teacher) ** 2).mean())
-    assert gradient == pytest.approx(2 * (student - teacher) / student.size)
     narrow = paddle.to_tensor(drawn(11, ROWS, 3).astype("float32"))
     layer = paddle.nn.Linear(3, 5)
     wide = paddle.zeros([ROWS, 5])
     feature_l2(narrow, wide, layer).backward()
     assert layer.weight.grad.abs().sum() > 0
-    with pytest.raises(
-        UsageError, match=r"'map' of the teachers is \[6, 5\].*is \[6, 3\].*project"
-    ):
+    with pytest.raises(UsageError, match=r"'map' .* \[6, 5\].*is \[6, 3\].*projector="):
         feature_l2(narrow, wide, name="map")
 
 

@@ -1,7 +1,7 @@
 """A small job for tests of ranks: two layers, a few hundred rows.
 
 `python small_job.py EPOCHS` trains it by Paddle alone.
-Options are environment variables: EDL_TEST_ROWS; EDL_TEST_SIZES=rows of each epoch;
+Options are environment variables: EDL_TEST_ROWS=rows of each epoch, by turns;
 EDL_TEST_STREAM=1 for a feed without ids, and a metric of Paddle's; EDL_TEST_ROW_S=seconds per row;
 EDL_TEST_BLOCK=rank:row read that takes a minute; EDL_TEST_DUMP=folder where each rank writes its
 parameters after each step; EDL_TEST_CRASH=rank:call of the loss that raises; EDL_TEST_PLAIN=1 for a
@@ -14,7 +14,6 @@ import itertools
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from edl.distill_reader.sources import source_of
 from edl.scheduler.shard_plan import Shard
 from edl.student.job.distill import Distill
 
-ROWS = int(os.environ.get("EDL_TEST_ROWS", "96"))
+ROWS = [int(rows) for rows in os.environ.get("EDL_TEST_ROWS", "96").split(",")]
 BATCH = 16
-SIZES = [int(size) for size in os.environ.get("EDL_TEST_SIZES", "").split(",") if size]
 ROW_S = float(os.environ.get("EDL_TEST_ROW_S", "0"))
 calls = 0
 schedule: Any = None
@@ -48,13 +46,12 @@ class Rows:
     """Points of a plane, labelled by the quadrant that they lie in."""
 
     def __init__(self) -> None:
-        self._rows = SIZES[0] if SIZES else ROWS
+        self.set_epoch(0)
         self._read = 0
-        most = max([ROWS, *SIZES])
-        self._points = np.random.default_rng(7).normal(size=(most, 8)).astype(np.float32)
+        self._points = np.random.default_rng(7).normal(size=(max(ROWS), 8)).astype(np.float32)
 
     def set_epoch(self, epoch: int) -> None:
-        self._rows = SIZES[epoch] if SIZES else ROWS
+        self._rows = ROWS[epoch % len(ROWS)]
 
     def __len__(self) -> int:
         return self._rows
@@ -167,13 +164,12 @@ def train_plainly(epochs: int) -> None:
     student.train()
     for epoch in range(epochs):
         reading = source.begin(epoch, 0, None)
-        with suppress(StopIteration):
-            while True:
-                points, labels = next(reading)
-                loss(student(paddle.to_tensor(points)), paddle.to_tensor(labels)).backward()
-                momentum.step()
-                momentum.clear_grad()
-                schedule.step()
+        while (batch := next(reading, None)) is not None:
+            points, labels = batch
+            loss(student(paddle.to_tensor(points)), paddle.to_tensor(labels)).backward()
+            momentum.step()
+            momentum.clear_grad()
+            schedule.step()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from edl.errors import JobError
 from edl.scheduler.students.fingerprint import FIELDS, differences
 from edl.student.rank.fingerprint import fingerprint_of
 from edl.student.settings import TrainSettings
@@ -114,8 +113,3 @@ def test_a_change_of_an_imported_module_is_named(
     before = fingerprint()
     write_job("RATE = 0.1  # for now\n", "rates.py")
     assert [one.field for one in differences(before, fingerprint())] == ["modules"]
-
-
-def test_a_mistake_is_a_job_error(fingerprint: Callable[..., dict[str, Any]]) -> None:
-    with pytest.raises(JobError, match=r"in model\(\): ZeroDivisionError"):
-        fingerprint("return paddle.nn.Linear(2, 1)", "return 1 / 0")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,62 +20,41 @@ from edl.student.rank.shares import MARGIN, Shares
 BATCH = Parts((), None, {}, None, 4)
 
 
-class Told:
-    """The watcher, the learner and the intake in one; remembers what the loop asks of it.
+class Trained:
+    """A loop over epochs of so many batches; its other parts are mocks.
 
     Args:
-        epochs: batches of each epoch.
+        batches: of each epoch.
         evaluates: whether an epoch's end brings something new.
+        leave_at: a step after which the rank is to leave.
     """
 
-    source_s = 0.0
-
-    def __init__(self, epochs: Sequence[int], evaluates: bool) -> None:
-        self.epochs = list(epochs)
-        self.evaluates = evaluates
-        self.group = Alone()
-        self.model = SimpleNamespace(train=lambda: None)
+    def __init__(
+        self, batches: Sequence[int], evaluates: bool, leave_at: int | None = None, **options: Any
+    ) -> None:
+        self.batches, self.place = list(batches), Place()
+        self.left: list[Any] = []
         self.saved: list[int] = []
         self.waited_at_begin: list[bool] = []
-        self.left: list[Any] = []
-        self.loop: Loop
+        others: Any = Mock(source_s=0.0, group=Alone())
+        others.begin.side_effect = self.begin
+        others.take.side_effect = lambda timeout_s: self.left.pop() if self.left else OVER
+        others.take_apart.return_value = BATCH
+        others.backward.return_value = {}
+        others.save.side_effect = lambda place: self.saved.append(place.step)
+        others.epoch_done.return_value = evaluates
+        shares = Shares(Proportion.equal(4, 1), 0)
+        leaves, due = lambda: self.place.step == leave_at, lambda step: step % 2 == 0
+        self.loop = Loop(others, others, others, shares, others, leaves, due, self.place, **options)
+        self.ends = self.loop.run()
 
     def begin(self) -> None:
         self.waited_at_begin.append(self.loop.waits)
-        self.left = [BATCH] * self.epochs.pop(0)
-
-    def take(self, timeout_s: float) -> Any:
-        return self.left.pop() if self.left else OVER
-
-    def take_apart(self, batch: Any) -> Any:
-        return batch
-
-    def backward(self, *_: object) -> dict[str, Any]:
-        return {}
-
-    def save(self, place: Place) -> None:
-        self.saved.append(place.step)
-
-    def epoch_done(self, place: Place) -> bool:
-        return self.evaluates
-
-    def nothing(self, *_: object) -> None:
-        """Of no interest here."""
-
-    apply = stepped = step_begins = step_done = nothing
-
-
-def run(told: Told, leave_at: int | None = None, **options: Any) -> str:
-    place = Place()
-    shares = Shares(Proportion.equal(4, 1), 0)
-    parts: Any = told
-    leaves, due = lambda: place.step == leave_at, lambda step: step % 2 == 0
-    told.loop = Loop(parts, parts, parts, shares, parts, leaves, due, place, **options)
-    return told.loop.run()
+        self.left = [BATCH] * self.batches.pop(0)
 
 
 @pytest.mark.parametrize(
-    ("epochs", "evaluates", "options", "ends", "saved"),
+    ("batches", "evaluates", "options", "ends", "saved"),
     [
         ([9], False, {"steps": 4}, "finished", [2, 4]),
         ([9], True, {"steps": 4}, "finished", [2, 4, 4]),  # at last with what evaluation found
@@ -87,19 +66,17 @@ def run(told: Told, leave_at: int | None = None, **options: Any) -> str:
     ],
 )
 def test_what_was_trained_last_is_saved_once(
-    epochs: list[int], evaluates: bool, options: dict[str, int], ends: str, saved: list[int]
+    batches: list[int], evaluates: bool, options: dict[str, int], ends: str, saved: list[int]
 ) -> None:
-    told = Told(epochs, evaluates)
-    assert run(told, **options) == ends
-    assert told.saved == saved
+    trained = Trained(batches, evaluates, **options)
+    assert (trained.ends, trained.saved) == (ends, saved)
 
 
 def test_a_board_that_does_not_answer_at_an_epochs_begin_is_waited_for() -> None:
     """A rank whose job board is unreachable must not look like a hanging one."""
-    told = Told([1, 1], evaluates=False)
-    run(told, epochs=2)
-    assert told.waited_at_begin == [True, True]
-    assert not told.loop.waits
+    trained = Trained([1, 1], evaluates=False, epochs=2)
+    assert trained.waited_at_begin == [True, True]
+    assert not trained.loop.waits
 
 
 MANY = 10**6

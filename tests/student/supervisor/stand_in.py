@@ -2,9 +2,9 @@
 
 `python -m edl.tests.student.supervisor.stand_in LINK_FD`. The "job file" is JSON: `steps`,
 `step_s`, `batch` if the settings have none, and faults: `crash`: {"step", "rank", "times"} (counted
-in a file beside it), `stuck`: a step before which all ranks wait for each other, `usage`: a message
-of ranks, `typo`: one of the inspection, `asks`: a shard is asked for first. Before step `gate` all
-ranks wait for a file of that name, or until they are to leave. Each writes its pid to a file.
+in a file beside it), `stuck`: a step before which all ranks wait for each other, `usage`: an error
+of the user, `asks`: a shard is asked for first. Before step `gate` all ranks wait for a file of
+that name, or until they are to leave. Each writes its pid to a file.
 """
 
 from __future__ import annotations
@@ -79,8 +79,6 @@ class StandIn:
         pid_file(self.spec, order.node, order.rank).write_text(str(os.getpid()))
         if "usage" in self.job and not order.inspect:
             raise EdlError(self.job["usage"])
-        if "typo" in self.job:
-            raise EdlError(self.job["typo"])
         self.waits = ""
         self.waits_since_s = 0.0
         if order.inspect:

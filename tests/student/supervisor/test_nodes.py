@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,22 +49,18 @@ class Node:
 
     name: str
     spec: Path
-    supervisor: Supervisor
     stop: Stop
     lines: list[str]
-    thread: threading.Thread = field(init=False)
-    outcome: Outcome | None = None
-    error: BaseException | None = None
+    run: Future[Outcome]
 
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self.run, name=self.name)
-        self.thread.start()
+    def outcome(self) -> Outcome:
+        return self.run.result(DEADLINE_S)
 
-    def run(self) -> None:
-        try:
-            self.outcome = self.supervisor.run(self.stop)
-        except BaseException as error:
-            self.error = error
+    def error(self, kind: type[EdlError] = EdlError) -> str:
+        """Wait until it ends with an error of this kind; its text."""
+        with pytest.raises(kind) as caught:
+            self.outcome()
+        return str(caught.value)
 
     def kill(self, rank: int) -> None:
         os.kill(int(pid_file(self.spec, self.name, rank).read_text()), signal.SIGKILL)
@@ -78,6 +75,7 @@ class Fleet:
     means: Means = MEANS
     nodes: list[Node] = field(default_factory=list)
     spec: str = "job.json"
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
 
     def start(self, *names: str) -> Node:
         """Start nodes; the last one."""
@@ -93,10 +91,11 @@ class Fleet:
         }
         settings = TrainSettings(str(spec), JOB, **{**told, **self.settings})
         for name in names:
-            lines: list[str] = []
+            lines, stop = list[str](), Stop()
             teller = Teller(Plain(lines.append))
             supervisor = Supervisor(settings, self.board, name, "127.0.0.1", teller, self.means)
-            self.nodes.append(Node(name, spec, supervisor, Stop(), lines))
+            run = self.threads.submit(supervisor.run, stop)
+            self.nodes.append(Node(name, spec, stop, lines, run))
         return self.nodes[-1]
 
     def generation(self) -> int:
@@ -117,24 +116,19 @@ class Fleet:
 
     def end(self) -> None:
         """Wait until all nodes have ended."""
-        for node in self.nodes:
-            node.thread.join(60.0)
-            assert not node.thread.is_alive(), f"{node.name} runs: {node.lines}"
+        running = wait([node.run for node in self.nodes], DEADLINE_S).not_done
+        assert not running, [node.lines for node in self.nodes]
 
     def finished(self) -> None:
-        """All nodes have ended without an error, the last one as the job finished."""
-        self.end()
-        for node in self.nodes:
-            if node.error is not None:
-                raise node.error
-        assert self.nodes[-1].outcome == Outcome("finished", STEPS, {"accuracy": 0.5})
+        """All nodes end without an error, the last one as the job finished."""
+        outcomes = [node.outcome() for node in self.nodes]
+        assert outcomes[-1] == Outcome("finished", STEPS, {"accuracy": 0.5})
 
     def refuses(self, node: Node, *says: str) -> None:
         """Wait until `node` ends with a UsageError that has each of `says`, and forget it."""
-        node.thread.join(DEADLINE_S)
-        assert isinstance(node.error, UsageError)
+        error = node.error(UsageError)
         for part in says:
-            assert part in str(node.error)
+            assert part in error
         self.nodes.remove(node)
 
     def worlds(self) -> list[list[str]]:
@@ -146,6 +140,7 @@ class Fleet:
         for node in self.nodes:
             node.stop.request()
         self.end()
+        self.threads.shutdown()
 
 
 pytestmark = pytest.mark.system
@@ -183,15 +178,6 @@ def test_a_job_without_a_place_for_checkpoints_survives_too(fleet: Fleet) -> Non
     assert again["restored"] > 0
 
 
-def test_a_rank_that_crashes_twice_is_started_again(fleet: Fleet) -> None:
-    fleet.settings = {"ranks_per_node": 2}
-    fleet.job = {"crash": {"step": 17, "rank": 0, "times": 2}}
-    fleet.start("a")
-    fleet.finished()
-    assert [one["restored"] for one in fleet.events("generation")] == [0, 10, 10]
-    assert newest_step(fleet.folder / "checkpoints") == STEPS
-
-
 def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_written(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,32 +186,26 @@ def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_writ
 
     monkeypatch.setattr(node_module, "write_last", no_room)
     fleet.job = {"crash": {"step": 17, "rank": 0, "times": 9}}
-    node = fleet.start("a")
-    fleet.end()
-    assert isinstance(node.error, EdlError)
-    assert "step 17 of epoch 0 (positions 64-67): ValueError: as was asked" in str(node.error)
-    assert "3 times" in str(node.error)
-    assert fleet.generation() == 3
+    error = fleet.start("a").error()
+    assert "step 17 of epoch 0 (positions 64-67): ValueError: as was asked" in error
+    assert "3 times" in error
+    assert [one["restored"] for one in fleet.events("generation")] == [0, 10, 10]
 
 
 def test_ranks_that_wait_for_each_other_hang(fleet: Fleet) -> None:
     fleet.settings = {"ranks_per_node": 2, "hang_s": 4.0, "nodes": (2, 2)}
     fleet.job = {"stuck": 17}
     fleet.start("a", "b")
-    fleet.end()
     for node in fleet.nodes:
-        assert isinstance(node.error, EdlError)
-        assert "hung on step 17 of epoch 0: no step for 4 s or more" in str(node.error)
-        assert "all 4 ranks waited for each other" in str(node.error)
-        assert "that step failed 3 times" in str(node.error)
+        error = node.error()
+        assert "hung on step 17 of epoch 0: no step for 4 s or more" in error
+        assert "all 4 ranks waited for each other" in error
+        assert "that step failed 3 times" in error
 
 
 def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
     fleet.job = {"usage": "job.py:3, in model(): no layers"}
-    node = fleet.start("a")
-    fleet.end()
-    assert isinstance(node.error, UsageError)
-    assert str(node.error) == "job.py:3, in model(): no layers"
+    assert fleet.start("a").error(UsageError) == "job.py:3, in model(): no layers"
     assert fleet.generation() == 1
 
 
@@ -235,15 +215,14 @@ def test_a_stopped_job_leaves_a_checkpoint_and_continues_later(fleet: Fleet) -> 
     node = fleet.start("a")
     fleet.reach(12)
     node.stop.request()
-    fleet.end()
+    left = node.outcome()
     fleet.open_gate()
-    assert node.outcome is not None, node.error
-    assert node.outcome.kind == "left"
-    assert newest_step(fleet.folder / "checkpoints") == node.outcome.step >= 12
+    assert left.kind == "left"
+    assert newest_step(fleet.folder / "checkpoints") == left.step >= 12
     fleet.settings = {"ranks_per_node": 1}
     fleet.start("b")
     fleet.finished()
-    assert fleet.events("generation")[-1]["restored"] == node.outcome.step
+    assert fleet.events("generation")[-1]["restored"] == left.step
     assert [(one["old"], one["new"]) for one in fleet.events("scaled")] == [(2, 1)]
 
 
@@ -284,10 +263,7 @@ def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
 def test_a_place_that_takes_no_checkpoint_is_one_clear_error(fleet: Fleet) -> None:
     fleet.settings = {"checkpoint": str(fleet.folder / "checkpoints" / "deeper")}
     (fleet.folder / "checkpoints").write_text("a file where a folder should be")
-    node = fleet.start("a")
-    fleet.end()
-    assert isinstance(node.error, CheckpointUnavailable | UsageError)
-    assert "checkpoints" in str(node.error)
+    assert "checkpoints" in fleet.start("a").error()
 
 
 def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
@@ -296,10 +272,9 @@ def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
     fleet.job = {"crash": {"step": 20, "rank": 1, "times": 2}}
     fleet.start("a", "b")
     fleet.end()
-    (out,) = [node for node in fleet.nodes if node.error is not None]  # who came second has rank 1
-    assert isinstance(out.error, EdlError)
-    assert f"goes on without node {out.name}" in str(out.error)
-    assert f"rank 1 on node {out.name} crashed on step 20" in str(out.error)
+    (out,) = [node for node in fleet.nodes if node.run.exception()]  # who came second has rank 1
+    assert f"goes on without node {out.name}" in out.error()
+    assert f"rank 1 on node {out.name} crashed on step 20" in out.error()
     assert [one["ranks"] for one in fleet.events("generation")] == [2, 2, 1]
 
 
@@ -343,8 +318,6 @@ def test_what_a_former_leader_said_hides_nothing_of_the_next_one(fleet: Fleet) -
     assert said() == ""
     board.leave(JOB, "b")
     wait_until(said)
-    node.stop.request()
-    fleet.end()
 
 
 def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> None:
@@ -354,7 +327,7 @@ def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> No
     wait_until(lambda: len(fleet.board.nodes(JOB)) == 1)
     fleet.settings = {"nodes": (2, 2), "seed": 7}
     fleet.refuses(fleet.start("b"), "seed is 7 here and 0 in the job")
-    assert a.thread.is_alive()
+    assert a.run.running()
     fleet.settings = {"nodes": (2, 2)}
     fleet.start("c")
     fleet.finished()
@@ -364,25 +337,20 @@ def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> No
 @pytest.mark.parametrize(
     ("settings", "job", "says"),
     [
-        ({}, {"usage": "--amp float16 needs a GPU"}, ("--amp float16 needs a GPU",)),
-        (
-            {"checkpoint": "memory://elsewhere"},
-            {"step_s": 0.2},
-            ("which node a sees: the newest one at", "elsewhere is none"),
-        ),
+        ({}, {"usage": "--amp float16 needs a GPU"}, "--amp float16 needs a GPU"),
+        ({"checkpoint": "memory://elsewhere"}, {"step_s": 0.2}, "elsewhere is none"),
     ],
     ids=["a mistake that ranks show", "other checkpoints"],
 )
 def test_a_node_that_fails_in_the_world_that_it_joined_is_refused_alone(
-    fleet: Fleet, settings: dict[str, Any], job: dict[str, Any], says: tuple[str, ...]
+    fleet: Fleet, settings: dict[str, Any], job: dict[str, Any], says: str
 ) -> None:
     # Far from its end, by the pace of the first steps.
     fleet.settings, fleet.job = {"nodes": (1, 4)}, {"gate": 12, "step_s": 0.2}
     fleet.start("a")
     fleet.reach(11)
     fleet.settings, fleet.job, fleet.spec = fleet.settings | settings, job, "other.json"
-    b = fleet.start("b")
-    fleet.refuses(b, *says)
+    fleet.refuses(fleet.start("b"), says)
     fleet.open_gate()
     wait_until(lambda: fleet.generation() == 3)
     fleet.reach(14)
@@ -410,8 +378,7 @@ def test_a_node_can_be_stopped_while_it_verifies_a_checkpoint(
     node = fleet.start("b")
     wait_until(lambda: any("to be verified" in line for line in node.lines))
     node.stop.request()
-    node.thread.join(DEADLINE_S)
-    assert node.outcome == Outcome("left"), node.error
+    assert node.outcome() == Outcome("left")
     verified.set()
 
 
@@ -494,9 +461,8 @@ def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
 
 def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> None:
     several = {"coordinator": "redis://127.0.0.1:1", "checkpoint": str(tmp_path)}
-    told = "\n".join(
-        plan(rank_settings(epochs=2, nodes=(1, 8), ranks_per_node=2, total_batch=7, **several))
-    )
+    job = rank_settings(epochs=2, nodes=(1, 8), ranks_per_node=2, total_batch=7, **several)
+    told = "\n".join(plan(job))
     for part in (
         "96 samples an epoch in 14 steps of 7 rows",
         "with 1 node: 2 ranks of about 4 rows",

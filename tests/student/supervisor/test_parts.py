@@ -28,7 +28,7 @@ from edl.student.supervisor import keeping as module
 from edl.student.supervisor.asking import Desk
 from edl.student.supervisor.facts import Generation, Place
 from edl.student.supervisor.fencing import BoardFence
-from edl.student.supervisor.judging import Judge, Newest
+from edl.student.supervisor.judging import Judge
 from edl.student.supervisor.keeping import Keeping
 from edl.student.supervisor.launcher import launched, nodes_of
 from edl.student.supervisor.means import Means
@@ -47,10 +47,7 @@ STAND_IN = "edl.tests.student.supervisor.stand_in"
 # --- a node at the job board
 
 OVER = {"kind": "finished", "step": 9}
-WORLD: dict[str, Any] = {
-    "nodes": [], "restored": 0, "keeper": 0, "failures": [], "barred": [], "reason": "",
-    "previous_ranks": 0,
-}  # fmt: skip
+NO_NODES = Generation(World(1, ()), ()).to_json()
 
 
 class VirtualBoard:
@@ -70,7 +67,7 @@ class VirtualBoard:
         """As a Redis that comes back with what it had saved before this run of the job."""
         former = MemoryBoard(lambda: self.now_s)
         assert former.lead(JOB, "c", 1.0)
-        assert former.publish(JOB, "c", 1, WORLD)
+        assert former.publish(JOB, "c", 1, NO_NODES)
         assert former.finish(JOB, "c", 1, OVER)
         self.board = former
         self.away = False
@@ -89,7 +86,7 @@ def board() -> VirtualBoard:
     board.join(JOB, "a", {}, 3600.0)
     assert board.lead(JOB, "a", 3600.0)
     for number in (1, 2):
-        assert board.publish(JOB, "a", number, WORLD)
+        assert board.publish(JOB, "a", number, NO_NODES)
     return board
 
 
@@ -102,15 +99,8 @@ def seat(board: VirtualBoard) -> Iterator[Seat]:
     seat.stop()
 
 
-def test_node_with_expired_lease_rejoins(board: VirtualBoard, seat: Seat) -> None:
+def test_node_with_expired_lease_rejoins_and_hears_the_end(board: VirtualBoard, seat: Seat) -> None:
     assert board.names() == ["a", "b"]
-    joined = board.nodes(JOB)[1].joined
-    board.expire_leases()
-    wait_until(lambda: len(nodes := board.nodes(JOB)) == 2 and nodes[1].joined > joined)
-    assert seat.view.outcome is None
-
-
-def test_node_with_expired_lease_hears_the_end(board: VirtualBoard, seat: Seat) -> None:
     assert board.finish(JOB, "a", 2, OVER)
     board.leave(JOB, "a")
     board.expire_leases()
@@ -183,15 +173,10 @@ def write_snapshot(keeping: Keeping, step: int) -> None:
 
 
 def newest(judge: Judge, generation: int) -> int:
-    found: list[Newest] = []
-
-    def is_found() -> bool:
-        look = judge.newest(generation, History())
-        found.extend([look] if look else [])
-        return bool(found)
-
-    wait_until(is_found)
-    return found[0].entry.step if found[0].entry else 0
+    wait_until(lambda: judge.newest(generation, History()))
+    found = judge.newest(generation, History())
+    assert found is not None
+    return found.entry.step if found.entry else 0
 
 
 def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_path: Path) -> None:
@@ -215,6 +200,10 @@ def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
     assert judge.newest(2, History()) is None  # what is being read is of the generation before
     gated.gate.set()
     assert newest(judge, 2) == 7
+
+
+def steps(place: Path | str) -> list[int]:
+    return [one.step for one in Repository(str(place)).list()]
 
 
 def published(board: MemoryBoard, world: World) -> Generation:
@@ -256,7 +245,7 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
         wait_until(keeping.written)
     finally:
         blocked.gate.set()
-        wait_until(lambda: [one.step for one in Repository(str(tmp_path)).list()] == [6, 9])
+        wait_until(lambda: steps(tmp_path) == [6, 9])
         keeping.close()
         wait_until(lambda: not any(one.name == "checkpoints" for one in threading.enumerate()))
         for fd in fds:
@@ -295,12 +284,9 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
 ) -> None:
     """A newer snapshot than the generation begins with is void; the keeper writes its own."""
     board = MemoryBoard()
-    spec = tmp_path / "job.json"
-    spec.write_text("{}")
-    settings = TrainSettings(
-        str(spec), JOB, (1, 2), coordinator="redis://x", epochs=1,
-        checkpoint=str(tmp_path / "checkpoints"),
-    )  # fmt: skip
+    (tmp_path / "job.json").write_text("{}")
+    spec, place = str(tmp_path / "job.json"), str(tmp_path / "checkpoints")
+    settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
     teller, means = Teller(Plain(lambda line: None)), Means(STAND_IN)
     supervisor = Supervisor(settings, board, "a", LOOPBACK, teller, means)
     write_snapshot(supervisor._keeping, 100)  # noqa: SLF001 - else a rank has to train
@@ -314,11 +300,8 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
     def facts() -> dict[str, Any]:
         return next((dict(one.facts) for one in board.nodes(JOB) if one.node_id == "a"), {})
 
-    def steps() -> list[int]:
-        return [one.step for one in Repository(str(tmp_path / "checkpoints")).list()]
-
     try:
-        wait_until(lambda: facts().get("generation") == 3 and steps() == saved)
+        wait_until(lambda: facts().get("generation") == 3 and steps(place) == saved)
         assert facts()["snapshot"] == offered
     finally:
         stop.request()
@@ -339,6 +322,7 @@ def test_a_failure_that_ends_the_command_is_not_told_before(usage: bool) -> None
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 PADDLE = {"PADDLE_TRAINER_ID": "1"}
+SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
 
 
 @pytest.mark.parametrize(
@@ -350,13 +334,10 @@ PADDLE = {"PADDLE_TRAINER_ID": "1"}
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}, 5, 16, ""),
         (PADDLE | {"PADDLE_TRAINERS_NUM": "2"}, 1, 2, ""),
         (PADDLE | {"PADDLE_LOCAL_RANK": "1", "PADDLE_LOCAL_SIZE": "2"}, 1, None, "1"),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, 0, 4, ""),
-        (
-            {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS_PER_NODE": "4"},
-            3, None, "3",
-        ),
+        (SLURM | {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0, 4, ""),
+        (SLURM | {"SLURM_NTASKS_PER_NODE": "4"}, 3, None, "3"),
     ],
-)  # fmt: skip
+)
 def test_launchers_name_rank_world_and_card(
     environment: dict[str, str], number: int | None, count: int | None, cards: str
 ) -> None:

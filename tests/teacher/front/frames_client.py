@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import select
-import threading
 import time
 
 from edl.errors import AccessError, DeadlineExceeded, EdlError, RequestRefused, TeacherLost
@@ -34,104 +33,90 @@ class FramesClient:
         self, address: str, security: ClientSecurity | None = None, arena: LentArena | None = None
     ) -> None:
         self.arena = arena
-        self.grpc = OipGrpcClient(address, "resnet", security)
-        self.grpc.probe(WAIT_S)
+        self._grpc = OipGrpcClient(address, "resnet", security)
+        self._grpc.probe(WAIT_S)
         self._free: list[Connection] = []
-        self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._closed = False
 
     def infer(self, request: Request, timeout_s: float = WAIT_S) -> Answer:
         """The answer; raises what the teacher answers with, or TeacherLost."""
         try:
-            return self._infer(request, timeout_s)
+            return _answer(self.heard(request, timeout_s))
         except AccessError:  # what was shown counts no more; a new connection shows what we have
             self._drop_free()
-            return self._infer(request, timeout_s)
+            return _answer(self.heard(request, timeout_s))
 
     def heard(self, request: Request, timeout_s: float = WAIT_S) -> Heard:
         """What comes for a request, over a connection that stands or is opened."""
         until_s = time.monotonic() + timeout_s
-        while True:
-            connection, fresh = self._connection()
-            if connection is None:  # as a reader does
-                return Heard(0, self.grpc.infer(request, timeout_s))
-            try:
-                heard = self._ask(connection, request, timeout_s, until_s)
-            except Ended as error:
-                connection.close()
-                if fresh:
-                    raise error.why from None
-            except OSError:
-                connection.close()
-                if self._closed or fresh:
-                    raise TeacherLost("the connection is closed") from None
-            else:
-                self._give_back(connection)
-                return heard
+        while (connection := self._standing()) is not None:
+            with contextlib.suppress(Ended, OSError):
+                return self._ask(connection, request, until_s)
+        connection = None if self._closed else self._grpc.connect(self.arena)
+        if connection is None:  # as a reader does
+            return Heard(0, self._grpc.infer(request, timeout_s))
+        try:
+            return self._ask(connection, request, until_s)
+        except Ended as error:
+            raise error.why from None
+        except OSError:
+            raise TeacherLost("the connection is closed") from None
 
     def close(self) -> None:
         self._closed = True
         self._drop_free()
-        self.grpc.close()
+        self._grpc.close()
 
     def _drop_free(self) -> None:
-        with self._lock:
-            free, self._free = self._free, []
-        for connection in free:
+        while self._free:
+            self._free.pop().close()
+
+    def _standing(self) -> Connection | None:
+        while self._free:
+            connection = self._free.pop()
+            with contextlib.suppress(OSError):
+                connection.hear()
+                if connection.has_room:
+                    return connection
             connection.close()
+        return None
 
-    def _infer(self, request: Request, timeout_s: float) -> Answer:
-        heard = self.heard(request, timeout_s)
-        if isinstance(heard.outcome, EdlError):
-            raise heard.outcome
-        return heard.outcome
-
-    def _connection(self) -> tuple[Connection | None, bool]:
-        with self._lock:
-            while self._free:
-                connection = self._free.pop()
-                with contextlib.suppress(OSError):
-                    connection.hear()
-                    if connection.has_room:
-                        return connection, False
-                connection.close()
-        return None if self._closed else self.grpc.connect(self.arena), True
-
-    def _give_back(self, connection: Connection) -> None:
-        with self._lock:
-            if not self._closed:
-                self._free.append(connection)
-                return
-        connection.close()
-
-    def _ask(
-        self, connection: Connection, request: Request, timeout_s: float, until_s: float
-    ) -> Heard:
-        if not connection.put(next(self._numbers), request, timeout_s, self._lent(request)):
-            raise RequestRefused("it cannot be sent by frames")
-        poll = select.poll()
-        while True:
-            connection.send()
-            wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)
-            poll.register(connection.fileno(), wanted)
-            poll.poll(_SLICE_MS)
-            if heard := connection.hear():
-                return heard[0]
-            if self._closed:
-                raise ConnectionAbortedError
-            if time.monotonic() >= until_s:
-                connection.close()
-                raise DeadlineExceeded("no answer within the time that there was for one")
+    def _ask(self, connection: Connection, request: Request, until_s: float) -> Heard:
+        """Put the connection back where it is answered, and close it elsewhere."""
+        with contextlib.ExitStack() as failing:
+            failing.callback(connection.close)
+            left_s = until_s - time.monotonic()
+            if not connection.put(next(self._numbers), request, left_s, self._lent(request)):
+                raise RequestRefused("it cannot be sent by frames")
+            poll = select.poll()
+            while not self._closed:
+                connection.send()
+                wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)
+                poll.register(connection.fileno(), wanted)
+                poll.poll(_SLICE_MS)
+                if heard := connection.hear():
+                    failing.pop_all()
+                    self._free.append(connection)
+                    return heard[0]
+                if time.monotonic() >= until_s:
+                    raise DeadlineExceeded("no answer within the time that there was for one")
+            raise TeacherLost("the connection is closed")
 
     def _lent(self, request: Request) -> dict[str, Lent]:
+        """The places of the inputs, if all of them lie in the arena."""
         if self.arena is None:
             return {}
-        found = {}
-        for name, value in request.inputs.items():
-            if isinstance(value, Stacked) or value.dtype.hasobject:
-                return {}
-            if (lent := self.arena.lent(to_bytes(value))) is None:
-                return {}
-            found[name] = lent
-        return found
+        found = {
+            name: self.arena.lent(to_bytes(value))
+            for name, value in request.inputs.items()
+            if not isinstance(value, Stacked)
+        }
+        lent = {name: place for name, place in found.items() if place is not None}
+        return lent if lent.keys() == request.inputs.keys() else {}
+
+
+def _answer(heard: Heard) -> Answer:
+    if isinstance(heard.outcome, EdlError):
+        raise heard.outcome
+    return heard.outcome

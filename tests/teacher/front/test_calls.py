@@ -8,7 +8,6 @@ import threading
 import weakref
 
 import pytest
-from hypothesis import strategies as st
 
 from edl.errors import RateLimited
 from edl.teacher.front.calls import PATIENCE_S, Call, CallTable
@@ -135,9 +134,6 @@ def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
     known = [weakref.ref(peer) for peer in peers]
     del held, peers, call
     assert [peer() for peer in known] == [None] * 4
-
-
-MESSAGES = st.lists(st.binary(max_size=6000), max_size=4)
 
 
 def test_a_cancelled_task_waits_for_its_thread() -> None:

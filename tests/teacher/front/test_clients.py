@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,14 @@ from edl.errors import (
     Unauthenticated,
     WrongInstance,
 )
-from edl.proto import inference_pb2 as pb
 from edl.proto.clients import Answer, Request, oip_grpc
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.lent_arena import LentArena
 from edl.proto.security import ClientSecurity, ServerSecurity
-from edl.teacher import access_log
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
+from edl.tests.teacher.conftest import AccessLog
 from edl.tests.teacher.fakes import array
 from edl.tests.teacher.front.frames_client import FramesClient
 from edl.tests.waiting import wait_until
@@ -49,40 +46,11 @@ TRANSPORTS = {
 }
 
 
-class Transport:
-    """Servers, and clients whose requests go by one transport."""
-
-    def __init__(self, name: str, make: Make) -> None:
-        self.name = name
-        self.logged, self.connections = TRANSPORTS[name]
-        self._make = make
-        self._clients: list[FramesClient | OipGrpcClient] = []
-
-    def server(self, client: ClientSecurity | None = None, **config: Any) -> Bench:
-        return self._make(client, **{"max_message_bytes": 1 << 24, **config})
-
-    def connect(self, address: str, security: ClientSecurity | None = None) -> Client:
-        client: FramesClient | OipGrpcClient
-        if self.name in ("tcp", "local"):
-            arena = LentArena.create(1 << 20) if self.name == "local" else None
-            client = FramesClient(address, security, arena)
-        else:
-            client = OipGrpcClient(address, "resnet", security)
-        self._clients.append(client)
-        return Client(client)
-
-    def by_calls(self, bench: Bench) -> Client:
-        """A client whose requests are gRPC calls."""
-        self._clients.append(OipGrpcClient(bench.address, "resnet"))
-        return Client(self._clients[-1])
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-
-
 class Client:
-    def __init__(self, client: FramesClient | OipGrpcClient) -> None:
+    """Asks for labels by one transport; closed with the server."""
+
+    def __init__(self, bench: Bench, client: FramesClient | OipGrpcClient) -> None:
+        bench.at_end.callback(client.close)
         self.close = client.close
         self._client = client
 
@@ -105,57 +73,52 @@ class Client:
         return False
 
 
+class Transport:
+    """Servers, and clients whose requests go by one transport."""
+
+    def __init__(self, name: str, make: Make) -> None:
+        self.name = name
+        self.logged, self.connections = TRANSPORTS[name]
+        self.server = partial(make, max_message_bytes=1 << 24)
+
+    def connect(self, bench: Bench, security: ClientSecurity | None = None) -> Client:
+        if self.name == "call":
+            return by_calls(bench, security)
+        arena = LentArena.create(1 << 20) if self.name == "local" else None
+        return Client(bench, FramesClient(bench.address, security, arena))
+
+    def pair(self, **config: Any) -> tuple[Bench, Client]:
+        """A server, and a client of it."""
+        bench = self.server(**config)
+        return bench, self.connect(bench)
+
+
+def by_calls(bench: Bench, security: ClientSecurity | None = None) -> Client:
+    """A client whose requests are gRPC calls."""
+    return Client(bench, OipGrpcClient(bench.address, "resnet", security))
+
+
 @pytest.fixture(params=TRANSPORTS)
-def by(
-    request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Transport]:
+def by(request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch) -> Transport:
     monkeypatch.setattr(oip_grpc, "_CONNECT_S", WAIT_S)  # of a busy machine
-    with closing(Transport(request.param, make)) as transport:
-        yield transport
+    return Transport(request.param, make)
 
 
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The protocol and method of each answered request, of the access log."""
-    caplog.set_level(logging.DEBUG, access_log.log.name)
-
-    def logged() -> list[str]:
-        records = [r for r in caplog.records if r.name == access_log.log.name]
-        lines = [json.loads(record.getMessage()) for record in records]
-        return [f"{one['protocol']} {one['method']}" for one in lines if one["samples"] is not None]
-
-    return logged
-
-
-def test_labels_are_those_of_a_call(by: Transport, logged: Callable[[], list[str]]) -> None:
-    bench = by.server()
+def test_labels_are_those_of_a_call(by: Transport, lines: AccessLog) -> None:
+    bench, client = by.pair()
     x = np.random.default_rng(7).standard_normal((1000, 4), np.float32)
     request: dict[str, Any] = {"request_id": "9", "output_parameters": {}}
-    client = by.connect(bench.address)
     for _ in range(5):
         ours = client.ask(x, **request)
-    wait_until(lambda: bench.open_calls == by.connections and logged() == [by.logged] * 5)
-    theirs = by.by_calls(bench).ask(x, **request)
-    wait_until(lambda: logged()[5:] == ["grpc ModelInfer"])
+    wait_until(lambda: bench.open_calls == by.connections and lines.labelled() == [by.logged] * 5)
+    theirs = by_calls(bench).ask(x, **request)
+    wait_until(lambda: lines.labelled()[5:] == ["grpc ModelInfer"])
     assert ours.parameters.keys() == theirs.parameters.keys()
     assert ours.outputs.keys() == theirs.outputs.keys()
     for name, labels in theirs.outputs.items():
         assert ours.outputs[name].dtype == labels.dtype
         assert ours.outputs[name].tobytes() == labels.tobytes()
     assert bench.requests("answered") == 6
-
-
-def test_concurrent_requests_get_their_own_labels(by: Transport) -> None:
-    bench = by.server(slots=8)
-    client = by.connect(bench.address)
-
-    def ask(scale: int) -> bool:
-        return client.ask(X * scale).outputs["double"].tobytes() == (X * 2 * scale).tobytes()
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(ask, range(100)))
-    wait_until(lambda: by.connections <= bench.open_calls <= 4 * by.connections)
-    assert bench.requests("answered") == 100
 
 
 @pytest.mark.parametrize(
@@ -175,14 +138,13 @@ def test_errors_are_those_of_a_call(
     kind: type[EdlError],
     words: str,
 ) -> None:
-    bench = by.server()
-    client = by.connect(bench.address)
+    bench, client = by.pair()
     if error is not None:
         bench.fail(error)
     with pytest.raises(kind, match=words) as ours:
         client.double(**request_)
     with pytest.raises(kind) as theirs:
-        by.by_calls(bench).double(**request_)
+        by_calls(bench).double(**request_)
     assert type(ours.value) is type(theirs.value)
     assert str(ours.value) == str(theirs.value)
     if isinstance(ours.value, RateLimited) and isinstance(error, RateLimited):
@@ -194,7 +156,7 @@ def test_errors_are_those_of_a_call(
 
 def test_a_batch_that_changes_while_it_is_sent_is_not_answered(by: Transport) -> None:
     """What lies in shared memory the server looks at itself."""
-    client = by.connect(by.server().address)
+    _, client = by.pair()
     if by.name == "local":
         assert client.ask(is_current=lambda: False)
     else:
@@ -204,8 +166,7 @@ def test_a_batch_that_changes_while_it_is_sent_is_not_answered(by: Transport) ->
 
 
 def test_an_unexpected_error_is_retryable(by: Transport) -> None:
-    bench = by.server()
-    client = by.connect(bench.address)
+    bench, client = by.pair()
     bench.fail(ZeroDivisionError("of nothing"))
     with pytest.raises(RetryableError, match=r"ZeroDivisionError.*: of nothing"):
         client.double()
@@ -214,8 +175,7 @@ def test_an_unexpected_error_is_retryable(by: Transport) -> None:
 
 
 def test_the_model_hears_the_deadline(by: Transport) -> None:
-    bench = by.server()
-    client = by.connect(bench.address)
+    bench, client = by.pair()
     before_s = time.monotonic()
     client.double(7.0)
     (deadline_s,) = bench.labeller.deadlines_s
@@ -224,8 +184,7 @@ def test_the_model_hears_the_deadline(by: Transport) -> None:
 
 
 def test_a_late_request_ends_alone(by: Transport) -> None:
-    bench = by.server(slots=8)
-    client = by.connect(bench.address)
+    bench, client = by.pair(slots=8)
     client.is_answered()
     held = bench.hold()
     with ThreadPoolExecutor(1) as pool:
@@ -241,7 +200,7 @@ def test_a_late_request_ends_alone(by: Transport) -> None:
 
 def test_idle_connections_make_room_and_those_at_work_do_not(by: Transport) -> None:
     bench = by.server(max_calls_per_peer=1, slots=8)
-    first, second = by.connect(bench.address), by.connect(bench.address)
+    first, second = by.connect(bench), by.connect(bench)
     for _ in range(3):
         assert first.is_answered()
         assert second.is_answered()
@@ -251,7 +210,7 @@ def test_idle_connections_make_room_and_those_at_work_do_not(by: Transport) -> N
         held.wait()
         with pytest.raises(RateLimited, match="1 calls of one client are open"):
             second.double()
-        assert bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready
+        assert bench.call("ServerReady").ready
         held.release()
         assert asked.result(WAIT_S) == (X * 2).tobytes()
     assert second.is_answered()
@@ -265,7 +224,7 @@ def is_leaving(bench: Bench) -> bool:
     all. That says nothing: it is asked again.
     """
     try:
-        bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse, timeout_s=1.0)
+        bench.call("ServerLive", timeout_s=1.0)
     except grpc.RpcError as error:
         call: Any = error
         return call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
@@ -274,7 +233,7 @@ def is_leaving(bench: Bench) -> bool:
 
 def test_a_stop_answers_what_was_asked_and_closes_idle_connections(by: Transport) -> None:
     bench = by.server()
-    client, idle = by.connect(bench.address), by.connect(bench.address)
+    client, idle = by.connect(bench), by.connect(bench)
     idle.double()
     held = bench.hold()
     with ThreadPoolExecutor(2) as pool:
@@ -292,8 +251,7 @@ def test_a_stop_answers_what_was_asked_and_closes_idle_connections(by: Transport
 
 def test_a_teacher_that_ends_is_lost_at_once(by: Transport) -> None:
     """Its stop does not wait for a model that hangs."""
-    bench = by.server()
-    client = by.connect(bench.address)
+    bench, client = by.pair()
     held = bench.hold()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.double)
@@ -305,8 +263,7 @@ def test_a_teacher_that_ends_is_lost_at_once(by: Transport) -> None:
 
 
 def test_closing_a_client_abandons_its_requests_and_leaves_nothing(by: Transport) -> None:
-    bench = by.server()
-    client = by.connect(bench.address)
+    bench, client = by.pair()
     held = bench.hold()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.double)
@@ -324,8 +281,7 @@ def test_closing_a_client_abandons_its_requests_and_leaves_nothing(by: Transport
 def test_closing_a_client_cancels_its_request_that_waits_in_line(
     by: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = by.server()
-    client = by.connect(bench.address)
+    bench, client = by.pair()
     in_line, came = Future[Any](), threading.Event()
 
     def submit(*_: object) -> Future[Any]:
@@ -343,12 +299,12 @@ def test_closing_a_client_cancels_its_request_that_waits_in_line(
 
 
 def test_tokens_may_change_while_a_client_is_connected(
-    by: Transport, tmp_path: Path, logged: Callable[[], list[str]]
+    by: Transport, tmp_path: Path, lines: AccessLog
 ) -> None:
     known = write_secret(tmp_path / "tokens", "student:a s3cret\nstudent:a an0ther\n")
     token = write_secret(tmp_path / "token", "s3cret")
     bench = by.server(security=ServerSecurity(tokens_file=known))
-    client = by.connect(bench.address, ClientSecurity(token_file=token))
+    client = by.connect(bench, ClientSecurity(token_file=token))
     assert client.is_answered()
     write_secret(token, "an0ther")
     write_secret(known, "student:a an0ther\n")
@@ -364,17 +320,14 @@ def test_tokens_may_change_while_a_client_is_connected(
     wait_until(old_is_refused)
     for count in range(2, 5):
         assert client.is_answered()
-        wait_until(lambda count=count: len(logged()) == count)  # type: ignore[misc]
-    assert logged()[-1] == by.logged, "it goes on by the same transport"
+        wait_until(lambda count=count: len(lines.labelled()) == count)  # type: ignore[misc]
+    assert lines.labelled()[-1] == by.logged, "it goes on by the same transport"
     wait_until(lambda: bench.open_calls <= 2 * by.connections)
     write_secret(known, "student:a s3cret\n")
     wait_until(client.is_refused)
     assert bench.refused("unauthenticated") >= 1
     write_secret(token, "s3cret")
     wait_until(lambda: not client.is_refused())
-
-
-# --- of single transports
 
 
 def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None:
@@ -424,15 +377,13 @@ def test_an_offer_that_cannot_be_used_is_not_asked_for_again_soon(
 
 
 @pytest.mark.parametrize("by", ["tcp"], indirect=True)
-def test_tls_with_client_certificates(
-    by: Transport, authority: Authority, logged: Callable[[], list[str]]
-) -> None:
+def test_client_certificates(by: Transport, authority: Authority, lines: AccessLog) -> None:
     security = ClientSecurity(tls=authority.issue("student", "student:resnet"))
     server = ServerSecurity(tls=authority.issue("server"))
     bench = by.server(security, security=server, slots=4)
-    client = by.connect(bench.address, security)
+    client = by.connect(bench, security)
     x = np.random.default_rng(7).standard_normal((200_000, 4), np.float32)
     with ThreadPoolExecutor(2) as pool:
         for answer in pool.map(lambda _: client.ask(x), range(4)):
             assert answer.outputs["double"].tobytes() == (x * 2).tobytes()
-    wait_until(lambda: logged() == [by.logged] * 4)
+    wait_until(lambda: lines.labelled() == [by.logged] * 4)

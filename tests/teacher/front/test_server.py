@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -20,27 +18,11 @@ from edl.proto.security.instance import verify
 from edl.proto.security.sturdy import aio_server
 from edl.proto.status import from_status
 from edl.teacher.front import server
-from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
+from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, half_open, refusal
 from edl.tests.teacher.fakes import SPEC, array
 from edl.tests.waiting import wait_until
 
 Code = grpc.StatusCode
-
-
-def live(bench: Bench) -> bool:
-    return bool(bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live)
-
-
-def ready(bench: Bench) -> bool:
-    return bool(bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready)
-
-
-def model_ready(bench: Bench) -> bool:
-    request = pb.ModelReadyRequest(name="resnet")
-    return bool(bench.call("ModelReady", request, pb.ModelReadyResponse).ready)
-
-
-# --- answers
 
 
 def test_labels_come_with_the_teacher_and_are_counted(bench: Bench) -> None:
@@ -105,36 +87,32 @@ def test_messages_have_a_limit(bench: Bench, caplog: pytest.LogCaptureFixture) -
     assert "larger than max" in details
     wait_until(lambda: bench.refused("too_large") == 1)
     bench.infer(rows=1000)
-    request = pb.ModelReadyRequest(name="x" * (1 << 17)).SerializeToString()
     for count, name in ((2, "ModelReady"), (3, "ModelMetadata")):
-        code, details = refusal(bench.method(name), request, timeout=WAIT_S)
+        code, details = refusal(bench.call, name, name="x" * (1 << 17))
         assert isinstance(from_status(code, details), RequestRefused), "not to be tried again"
         assert bench.refused("too_large") == count
     assert caplog.records == []
 
 
 def test_probes_and_metadata(bench: Bench) -> None:
-    assert live(bench)
-    assert ready(bench)
-    assert model_ready(bench)
-    server = bench.call("ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse)
-    assert server.name == "edl-teacher"
-    request = pb.ModelMetadataRequest(name="resnet")
-    model = bench.call("ModelMetadata", request, pb.ModelMetadataResponse)
+    assert bench.call("ServerLive").live
+    assert bench.call("ServerReady").ready
+    assert bench.call("ModelReady", name="resnet").ready
+    assert bench.call("ServerMetadata").name == "edl-teacher"
+    model = bench.call("ModelMetadata", name="resnet")
     assert (model.name, list(model.versions), model.platform) == ("resnet", ["1"], "fake")
     assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [("x", "FP32", [-1, 4])]
     assert [t.name for t in model.outputs] == ["sum", "double"]
     bench.labeller.ready = False
-    assert live(bench)
-    assert not ready(bench)
-    assert not model_ready(bench)
+    assert bench.call("ServerLive").live
+    assert not bench.call("ServerReady").ready
+    assert not bench.call("ModelReady", name="resnet").ready
     assert refusal(bench.infer) == (Code.ABORTED, "the model is loading")
 
 
 def test_unknown_models_and_methods_are_refused(bench: Bench) -> None:
-    request = pb.ModelReadyRequest(name="vgg")
     for method in ("ModelReady", "ModelMetadata"):
-        code, details = refusal(bench.call, method, request, pb.ModelReadyResponse)
+        code, details = refusal(bench.call, method, name="vgg")
         assert code is Code.INVALID_ARGUMENT
         assert "unknown model 'vgg'" in details
     load = bench.method("RepositoryModelLoad")
@@ -160,28 +138,6 @@ def test_an_instance_proves_its_identity(bench: Bench) -> None:
         "teacher_id 't9' was asked for; this is 't1'",
     )
     assert bench.refused("wrong_instance") == 1
-
-
-# --- many calls, and calls without a request
-
-
-@contextmanager
-def half_open(bench: Bench, calls: int, method: str = "ModelInfer") -> Iterator[list[Any]]:
-    """Calls that have sent their headers only, until the end of the `with`."""
-    over = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        over.wait(WAIT_S)
-        yield from ()
-
-    rpc = bench.channel.stream_unary(f"/{SERVICE}/{method}", None, None)
-    open_: list[Any] = [rpc.future(nothing()) for _ in range(calls)]
-    try:
-        yield open_
-    finally:
-        over.set()
-        for call in open_:
-            call.cancel()
 
 
 def test_a_call_whose_request_does_not_come_is_ended(bench: Bench) -> None:
@@ -216,7 +172,7 @@ def test_cancelling_before_the_request_counts_as_no_error(
     assert caplog.records == []
 
 
-def test_a_request_without_fields_is_neither_awaited_nor_read(
+def test_empty_requests_are_not_awaited_or_read(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     for method in ("ServerLive", "ServerReady", "ServerMetadata"):
@@ -237,7 +193,7 @@ def test_the_oldest_half_open_call_is_evicted_for_a_new_one(make: Make, method: 
         assert {call.code() for call in calls if call.done()} == {Code.RESOURCE_EXHAUSTED}
         for _ in range(10):
             bench.infer()
-            assert live(bench)
+            assert bench.call("ServerLive").live
         assert bench.refused("rate_limited") >= 8
 
 
@@ -253,9 +209,6 @@ def test_an_idle_connection_is_closed(make: Make, monkeypatch: pytest.MonkeyPatc
     known: Any = bench.channel
     watching = known._connectivity_state  # noqa: SLF001 - its thread must end before the channel
     wait_until(lambda: not watching.polling)
-
-
-# --- its end
 
 
 def test_a_server_tells_when_it_ends_by_itself(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import queue
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import grpc
-import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
@@ -25,6 +23,7 @@ class GrpcStream:
         self._requests: queue.Queue[bytes | None] = queue.Queue()
         method = f"/{SERVICE}/ModelStreamInfer"
         parse = pb.ModelStreamInferResponse.FromString
+        bench.at_end.callback(self.close)
         self.call: Any = bench.channel.stream_stream(method, None, parse)(
             iter(self._requests.get, None), timeout=WAIT_S
         )
@@ -41,44 +40,27 @@ class GrpcStream:
         self._requests.put(None)
 
 
-Open = Callable[[Bench], GrpcStream]
-
-
-@pytest.fixture
-def open_stream() -> Iterator[Open]:
-    with ExitStack() as opened:
-
-        def open_stream(bench: Bench) -> GrpcStream:
-            stream = GrpcStream(bench)
-            opened.callback(stream.close)
-            return stream
-
-        yield open_stream
-
-
-def test_answers_come_in_the_order_of_the_requests(make: Make, open_stream: Open) -> None:
+def test_answers_come_in_the_order_of_the_requests(make: Make) -> None:
     """Also where the second is labelled before the first."""
     bench = make(slots=8)
-    held, stream = bench.hold(), open_stream(bench)
-    stream.put(bench.request(1, request_id="first"))
-    held.wait()
-    bench.heal()
-    stream.put(bench.request(2, request_id="second"))
-    wait_until(lambda: bench.requests("answered") == 1)
-    held.release()
-    answers = [stream.next().infer_response for _ in range(2)]
+    held = bench.hold()
+    with closing(GrpcStream(bench)) as stream:
+        stream.put(bench.request(1, request_id="first"))
+        held.wait()
+        bench.heal()
+        stream.put(bench.request(2, request_id="second"))
+        wait_until(lambda: bench.requests("answered") == 1)
+        held.release()
+        answers = [stream.next().infer_response for _ in range(2)]
     assert [answer.id for answer in answers] == ["first", "second"]
     second = tensors.decode_response(answers[1].SerializeToString())
     assert second.outputs["double"].tobytes() == (array(2, 4) * 2).tobytes()
-    stream.close()
     wait_until(lambda: bench.open_calls == 0)
 
 
-def test_a_wrong_request_is_refused_and_the_others_are_answered(
-    bench: Bench, open_stream: Open
-) -> None:
-    stream = open_stream(bench)
+def test_a_wrong_request_is_refused_and_the_others_are_answered(bench: Bench) -> None:
     unknown_output = bench.request(outputs=["no"], request_id="c")
+    stream = GrpcStream(bench)
     stream.put(bench.request(request_id="a"), b"\xff", unknown_output)
     assert stream.next().infer_response.id == "a"
     malformed, unknown = stream.next(), stream.next()
@@ -90,12 +72,13 @@ def test_a_wrong_request_is_refused_and_the_others_are_answered(
     assert stream.next().infer_response.id == "d"
 
 
-def test_no_more_than_two_requests_are_read_ahead(make: Make, open_stream: Open) -> None:
+def test_no_more_than_two_requests_are_read_ahead(make: Make) -> None:
     bench = make(slots=8)
-    held, stream = bench.hold(), open_stream(bench)
+    held = bench.hold()
+    stream = GrpcStream(bench)
     stream.put(*[bench.request()] * 5)
     held.wait(2)
-    bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)  # time for a third
+    bench.call("ServerLive")  # time for a third
     assert not held.more
     held.release()
     assert [stream.next().error_message for _ in range(5)] == [""] * 5
@@ -112,18 +95,15 @@ def test_a_request_over_the_limit_ends_its_stream(bench: Bench) -> None:
 def test_a_stop_answers_what_was_sent_and_waits_for_no_idle_stream(bench: Bench) -> None:
     """Of a client that does not understand GOAWAY messages."""
     idle, working = GrpcStream(bench), GrpcStream(bench)
-    idle.put(bench.request())
-    idle.next()
-    held = bench.hold()
-    working.put(bench.request(request_id="last"))
-    held.wait()
-    stopping = threading.Thread(target=lambda: bench.server.stop(2 * WAIT_S))
-    stopping.start()
-    assert refusal(idle.next)[0] is grpc.StatusCode.UNAVAILABLE
-    held.release()
-    assert working.next().infer_response.id == "last"
-    assert refusal(working.next)[0] is grpc.StatusCode.UNAVAILABLE
-    stopping.join(WAIT_S)
-    assert not stopping.is_alive()
-    for stream in (idle, working):
-        stream.close()
+    with ThreadPoolExecutor(1) as pool:
+        idle.put(bench.request())
+        idle.next()
+        held = bench.hold()
+        working.put(bench.request(request_id="last"))
+        held.wait()
+        stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
+        assert refusal(idle.next)[0] is grpc.StatusCode.UNAVAILABLE
+        held.release()
+        assert working.next().infer_response.id == "last"
+        assert refusal(working.next)[0] is grpc.StatusCode.UNAVAILABLE
+        stopping.result(WAIT_S)

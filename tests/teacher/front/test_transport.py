@@ -7,11 +7,11 @@ import os
 import secrets
 import select
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from edl.errors import RateLimited, RequestRefused, WireError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.places import key_of
 from edl.proto.security import ClientSecurity, ServerSecurity, accepting
 from edl.proto.transport import frames, offer
 from edl.proto.transport.connection import Connection, Ended, connect
@@ -29,11 +30,15 @@ from edl.teacher.transport import listener
 from edl.tests.proto.security.authority import Authority
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.front.frames_client import FramesClient
 from edl.tests.waiting import wait_until
 
 X = array(30, 4)
 OPEN = Opened("resnet", (Tensor("x", "FP32", 2),)).frame()
+OPEN_BOOL = Opened("resnet", (Tensor("x", "BOOL", 2),)).frame()
+#: Two of them are more than a MiB.
+LARGE = np.zeros((40_000, 4), np.float32)
+#: Large enough that an answer is not taken by the buffers of a socket.
+HUGE = np.ones((260_000, 4), np.float32)
 
 
 def request_frame(x: Array = X, number: int = 1, **header: int) -> bytes:
@@ -43,10 +48,10 @@ def request_frame(x: Array = X, number: int = 1, **header: int) -> bytes:
     return made.pack() + head + x.tobytes()
 
 
-@pytest.fixture
-def ending() -> Iterator[ExitStack]:
-    with ExitStack() as ending:
-        yield ending
+def placed_frame(nbytes: int = 0) -> bytes:
+    """A request for a batch at a place in memory that nobody has lent."""
+    head = frames.head_of([X.shape]) + frames.PLACE.pack(64, 7, 56)
+    return Header(frames.REQUEST, frames.IN_MEMORY, len(head), len(X), 1, nbytes, 9.0).pack() + head
 
 
 def offered(bench: Bench) -> Offer:
@@ -57,19 +62,19 @@ def offered(bench: Bench) -> Offer:
     return found
 
 
-def stranger(bench: Bench, ending: ExitStack, data: bytes = b"") -> socket.socket:
+def stranger(bench: Bench, data: bytes = b"") -> socket.socket:
     """A connection that has sent `data`, and proved nothing."""
     made = socket.create_connection(("127.0.0.1", offered(bench).port), WAIT_S)
-    ending.callback(made.close)
+    bench.at_end.callback(made.close)
     made.sendall(data)
     return made
 
 
-def known(bench: Bench, ending: ExitStack, data: bytes = b"") -> socket.socket:
+def known(bench: Bench, data: bytes = b"") -> socket.socket:
     """A connection that is open, and has sent `data`."""
     made = connect("127.0.0.1", offered(bench), None, WAIT_S, unix=False)
     made.settimeout(WAIT_S)
-    ending.callback(made.close)
+    bench.at_end.callback(made.close)
     made.sendall(data)
     return made
 
@@ -99,80 +104,60 @@ def received(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-# --- strangers
-
-
 @pytest.mark.parametrize(
     "data",
     [b"GET / HTTP/1.1\r\n\r\n" + bytes(100), offer.MAGIC + bytes(offer.HELLO_BYTES), bytes(100)],
 )
-def test_who_knows_no_offer_is_sent_away(bench: Bench, ending: ExitStack, data: bytes) -> None:
-    assert is_ended(stranger(bench, ending, data))
+def test_who_knows_no_offer_is_sent_away(bench: Bench, data: bytes) -> None:
+    assert is_ended(stranger(bench, data))
     bench.infer()
 
 
-def test_a_wrong_proof_is_sent_away_and_an_offer_is_good_once(
-    bench: Bench, ending: ExitStack
-) -> None:
+def test_an_offer_is_used_up_by_a_wrong_proof(bench: Bench) -> None:
     found = offered(bench)
     hello = offer.MAGIC + found.session + secrets.token_bytes(offer.CHALLENGE_BYTES)
-    connection = stranger(bench, ending, hello)
+    connection = stranger(bench, hello)
     received(connection, offer.REPLY_BYTES)
     connection.sendall(bytes(offer.PROOF_BYTES))
     assert is_ended(connection)
-    assert is_ended(stranger(bench, ending, hello))
+    assert is_ended(stranger(bench, hello))
 
 
-def test_a_server_that_cannot_prove_the_offer_gets_nothing(ending: ExitStack) -> None:
+def test_an_unproven_server_gets_nothing(ending: ExitStack) -> None:
     server = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
     found = Offer.new(1, server.getsockname()[1], "")
-    heard: list[bytes] = []
-
-    def serve() -> None:
-        connection, _ = server.accept()
-        with connection:
-            heard.append(received(connection, offer.HELLO_BYTES))
-            connection.sendall(bytes(offer.REPLY_BYTES))
-            heard.append(connection.recv(1))
-
-    thread = threading.Thread(target=serve)
-    thread.start()
+    pool = ending.enter_context(ThreadPoolExecutor(1))
+    asked = pool.submit(connect, "127.0.0.1", found, None, WAIT_S, unix=False)
+    connection = ending.enter_context(server.accept()[0])
+    assert found.secret not in received(connection, offer.HELLO_BYTES)
+    connection.sendall(bytes(offer.REPLY_BYTES))
+    assert connection.recv(1) == b""
     with pytest.raises(ConnectionAbortedError, match="another server"):
-        connect("127.0.0.1", found, None, WAIT_S, unix=False)
-    thread.join(WAIT_S)
-    assert heard[1:] == [b""]
-    assert found.secret not in heard[0]
+        asked.result(WAIT_S)
 
 
-def test_who_sends_nothing_is_ended_in_time(make: Make, ending: ExitStack) -> None:
+def test_who_sends_nothing_is_ended_in_time(make: Make) -> None:
     bench = make(receive_s=0.2)
     for data in (b"", offer.MAGIC):
-        assert is_ended(stranger(bench, ending, data))
-    assert is_ended(known(bench, ending, OPEN + request_frame()[:-1])), "half of a request"
-    idle = known(bench, ending, OPEN)
+        assert is_ended(stranger(bench, data))
+    assert is_ended(known(bench, OPEN + request_frame()[:-1])), "half of a request"
+    idle = known(bench, OPEN)
     time.sleep(0.4)
     idle.sendall(request_frame())
     assert answer_of(idle)[0].kind == frames.RESULT
 
 
-def test_the_oldest_stranger_makes_room(
-    bench: Bench, ending: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_stranger_makes_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_STRANGERS", 3)
-    first, *others = [stranger(bench, ending) for _ in range(4)]
+    first, *others = [stranger(bench) for _ in range(4)]
     assert is_ended(first)
     for connection in others:
         assert not select.select([connection], [], [], 0.05)[0]
 
 
-# --- frames of those who are known
-
-
-def test_requests_of_a_connection_are_answered_by_their_numbers(
-    make: Make, ending: ExitStack
-) -> None:
+def test_answers_bear_the_numbers_of_their_requests(make: Make) -> None:
     bench = make(slots=8)
-    connection = known(bench, ending, OPEN)
+    connection = known(bench, OPEN)
     held = bench.hold()
     connection.sendall(request_frame(number=7))
     held.wait()
@@ -197,10 +182,8 @@ def test_requests_of_a_connection_are_answered_by_their_numbers(
         (Header(frames.OPEN, 0, 0, 0, 0, 1 << 20, 0.0).pack(), "that no reader sends"),
     ],
 )
-def test_what_is_no_frame_ends_the_connection(
-    bench: Bench, ending: ExitStack, data: bytes, words: str
-) -> None:
-    connection = known(bench, ending, data)
+def test_malformed_frames_end_it(bench: Bench, data: bytes, words: str) -> None:
+    connection = known(bench, data)
     header, payload = answer_of(connection)
     assert (header.kind, header.number) == (frames.ERROR, 0)
     assert words in str(frames.error_in(payload))
@@ -209,65 +192,36 @@ def test_what_is_no_frame_ends_the_connection(
     bench.infer()
 
 
-@pytest.mark.parametrize("flags", [0, frames.IN_MEMORY])
-def test_a_request_that_cannot_be_answered_spoils_no_other(
-    bench: Bench, ending: ExitStack, flags: int
-) -> None:
-    connection = known(bench, ending, OPEN)
-    if flags:
-        head = frames.head_of([X.shape]) + frames.PLACE.pack(64, 7, 56)
-        wrong = Header(frames.REQUEST, flags, len(head), len(X), 1, 0, 9.0).pack() + head
-    else:
-        wrong = request_frame(array(3, 5))
-    connection.sendall(wrong + request_frame(number=2))
-    answers = {header.number: header.kind for header, _ in (answer_of(connection),) * 1}
-    answers |= {header.number: header.kind for header, _ in (answer_of(connection),)}
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        OPEN + request_frame(array(3, 5)),
+        OPEN + placed_frame(),
+        OPEN_BOOL + request_frame(np.full((3, 4), 2, np.uint8)),
+    ],
+    ids=["another shape", "not lent", "BOOL of 2"],
+)
+def test_a_wrong_request_spoils_no_other(bench: Bench, wrong: bytes) -> None:
+    connection = known(bench, wrong + OPEN + request_frame(number=2))
+    headers = [answer_of(connection)[0] for _ in range(2)]
+    answers = {header.number: header.kind for header in headers}
     assert answers == {1: frames.ERROR, 2: frames.RESULT}
 
 
-def test_bool_is_0_or_1(make: Make, ending: ExitStack) -> None:
-    opened = Opened("resnet", (Tensor("x", "BOOL", 2),)).frame()
-    connection = known(make(), ending, opened + request_frame(np.full((3, 4), 2, np.uint8)))
-    header, payload = answer_of(connection)
-    assert header.kind == frames.ERROR
-    assert "other bytes than 0 and 1" in str(frames.error_in(payload))
-
-
-#: Two of them are more than a MiB.
-LARGE = np.zeros((40_000, 4), np.float32)
-
-
-def test_bytes_of_one_caller_are_limited(make: Make, ending: ExitStack) -> None:
-    bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
-    held = bench.hold()
-    connection = known(bench, ending, OPEN + request_frame(LARGE))
-    held.wait()
-    other = known(bench, ending, OPEN + request_frame(LARGE))
-    header, payload = answer_of(other)
-    assert header.kind == frames.ERROR
-    assert isinstance(frames.error_in(payload), RateLimited)
-    held.release()
-    assert answer_of(connection)[0].kind == frames.RESULT
-
-
-#: Large enough that an answer is not taken by the buffers of a socket.
-HUGE = np.ones((260_000, 4), np.float32)
+@pytest.fixture
+def narrow(make: Make) -> Bench:
+    """A server that has room for one large request."""
+    return make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
 
 
 @pytest.fixture
-def roomy(make: Make) -> Callable[..., Bench]:
-    def roomy(**config: Any) -> Bench:
-        return make(
-            **{"max_message_bytes": 16 << 20, "request_bytes": 64 << 20, "slots": 8, **config}
-        )
-
-    return roomy
+def roomy(make: Make) -> Make:
+    return partial(make, max_message_bytes=16 << 20, request_bytes=64 << 20, slots=8)
 
 
-def test_a_request_without_room_spoils_no_other(make: Make, ending: ExitStack) -> None:
-    bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
-    held = bench.hold()
-    connection = known(bench, ending, OPEN + request_frame(LARGE, number=1))
+def test_a_request_without_room_spoils_no_other(narrow: Bench) -> None:
+    held = narrow.hold()
+    connection = known(narrow, OPEN + request_frame(LARGE, number=1))
     held.wait()
     too_large = np.zeros((100_000, 4), np.float32)
     connection.sendall(request_frame(LARGE, number=2) + request_frame(too_large, number=3))
@@ -281,27 +235,25 @@ def test_a_request_without_room_spoils_no_other(make: Make, ending: ExitStack) -
     assert answers == {1, 4}
 
 
-def test_half_of_a_request_counts_in_the_limits(make: Make, ending: ExitStack) -> None:
+def test_half_of_a_request_counts_in_the_limits(narrow: Bench) -> None:
     """Also behind another one that was answered."""
-    bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
-    before = bench.labeller.memory.used_bytes
+    memory = narrow.labeller.memory
+    before = memory.used_bytes
     for _ in range(4):
         half = request_frame(LARGE, number=2)[:-1]
-        connection = known(bench, ending, OPEN + request_frame(number=1) + half)
+        connection = known(narrow, OPEN + request_frame(number=1) + half)
         while answer_of(connection)[0].number != 1:
             pass  # the other one was refused at once
-    wait_until(lambda: bench.traffic.in_flight == 0)
-    assert LARGE.nbytes <= bench.labeller.memory.used_bytes - before <= 1 << 20
+    wait_until(lambda: narrow.traffic.in_flight == 0)
+    assert LARGE.nbytes <= memory.used_bytes - before <= 1 << 20
 
 
-def test_half_of_a_request_has_a_deadline_of_its_own(
-    roomy: Callable[..., Bench], ending: ExitStack
-) -> None:
+def test_half_of_a_request_has_a_deadline_of_its_own(roomy: Make) -> None:
     """Also while an answer waits to be read."""
     bench = roomy(receive_s=0.5)
     memory = bench.labeller.memory
     before = memory.used_bytes
-    connection = known(bench, ending, OPEN)
+    connection = known(bench, OPEN)
     held = bench.hold()
     connection.sendall(request_frame(HUGE, number=1))
     held.wait()
@@ -313,24 +265,24 @@ def test_half_of_a_request_has_a_deadline_of_its_own(
     assert is_ended(connection)
 
 
-def test_a_request_that_comes_is_not_cut_off_for_another_one(make: Make, ending: ExitStack) -> None:
-    bench = make(max_message_bytes=1 << 20, request_bytes=1 << 20, slots=8)
+def test_a_request_that_comes_is_not_cut_off_for_another_one(narrow: Bench) -> None:
     frame = request_frame(LARGE)
-    first = known(bench, ending, OPEN + frame[:-1])
-    wait_until(lambda: bench.labeller.memory.used_bytes > 0)
-    second = known(bench, ending, OPEN + frame[:-1])
-    assert answer_of(second)[0].kind == frames.ERROR
+    first = known(narrow, OPEN + frame[:-1])
+    wait_until(lambda: narrow.labeller.memory.used_bytes > 0)
+    header, payload = answer_of(known(narrow, OPEN + frame[:-1]))
+    assert header.kind == frames.ERROR
+    assert isinstance(frames.error_in(payload), RateLimited)
     first.sendall(frame[-1:])
     assert answer_of(first)[0].kind == frames.RESULT
 
 
 @pytest.mark.parametrize("half", [True, False])
 def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
-    roomy: Callable[..., Bench], ending: ExitStack, half: bool
+    roomy: Make, ending: ExitStack, half: bool
 ) -> None:
     """And the end of the connection takes no answer away, whatever still comes."""
     bench = roomy()
-    connection = known(bench, ending, OPEN)
+    connection = known(bench, OPEN)
     held = bench.hold()
     connection.sendall(request_frame(number=1))
     held.wait()
@@ -339,8 +291,8 @@ def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
     connection.sendall(begun)
     if half:
         wait_until(lambda: bench.labeller.memory.used_bytes >= LARGE.nbytes)
-    stopping = threading.Thread(target=bench.server.stop, args=(2 * WAIT_S,))
-    stopping.start()
+    pool = ending.enter_context(ThreadPoolExecutor(1))
+    stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
     assert answer_of(connection)[0].kind == frames.GOODBYE
     connection.sendall(frame[len(begun) :] + 30 * request_frame(LARGE, number=3))
     held.release()
@@ -348,16 +300,15 @@ def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
     assert {answer_of(connection)[0].number for _ in expected} == expected
     assert is_ended(connection)
     connection.close()
-    stopping.join(WAIT_S)
-    assert not stopping.is_alive()
+    stopping.result(WAIT_S)
 
 
-def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make, ending: ExitStack) -> None:
+def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make) -> None:
     """Also where nobody waits for the labels any more."""
     bench = make(slots=8)
     memory, before = bench.labeller.memory, bench.labeller.memory.used_bytes
     held = bench.hold()
-    connection = known(bench, ending, OPEN + request_frame())
+    connection = known(bench, OPEN + request_frame())
     held.wait()
     connection.close()
     wait_until(lambda: bench.open_calls == 0 and bench.traffic.in_flight == 0)
@@ -366,9 +317,9 @@ def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make, ending:
     wait_until(lambda: memory.used_bytes == before)
 
 
-def test_a_reader_may_take_an_answer_slowly(roomy: Callable[..., Bench], ending: ExitStack) -> None:
+def test_a_reader_may_take_an_answer_slowly(roomy: Make) -> None:
     bench = roomy(receive_s=0.3)
-    connection = known(bench, ending, OPEN + request_frame(HUGE))
+    connection = known(bench, OPEN + request_frame(HUGE))
     header = Header.unpack(received(connection, frames.HEADER.size))
     left = header.head_bytes + header.nbytes
     while left:
@@ -376,44 +327,22 @@ def test_a_reader_may_take_an_answer_slowly(roomy: Callable[..., Bench], ending:
         time.sleep(0.05)
 
 
-def test_who_takes_no_answer_is_ended_in_time(
-    roomy: Callable[..., Bench], ending: ExitStack
-) -> None:
+def test_who_takes_no_answer_is_ended_in_time(roomy: Make) -> None:
     bench = roomy(receive_s=0.3)
-    known(bench, ending, OPEN + 2 * request_frame(HUGE))
+    known(bench, OPEN + 2 * request_frame(HUGE))
     wait_until(lambda: bench.requests("answered") > 0)
     wait_until(lambda: bench.open_calls == 0)
 
 
-def test_a_request_in_shared_memory_announces_no_bytes(bench: Bench, ending: ExitStack) -> None:
-    head = frames.head_of([X.shape]) + frames.PLACE.pack(64, 7, 56)
-    wrong = Header(frames.REQUEST, frames.IN_MEMORY, len(head), len(X), 1, 1 << 63, 9.0)
-    connection = known(bench, ending, OPEN + wrong.pack() + head)
+def test_a_request_in_shared_memory_announces_no_bytes(bench: Bench) -> None:
+    connection = known(bench, OPEN + placed_frame(nbytes=1 << 63))
     assert "announces bytes" in str(frames.error_in(answer_of(connection)[1]))
     assert is_ended(connection)
 
 
-def test_memory_that_may_shrink_is_not_copied(bench: Bench, ending: ExitStack) -> None:
-    """The reader is told to send the arrays."""
-    fd = os.memfd_create("edl-lent")
-    ending.callback(os.close, fd)
-    os.ftruncate(fd, 1 << 20)
-    os.pwrite(fd, (7).to_bytes(8, "little"), 56)
-    key = f"edl-fd-{os.getpid()}-{fd}"
-    opened = Opened("resnet", (Tensor("x", "FP32", 2),), memory_key=key, memory_bytes=1 << 20)
-    head = frames.head_of([X.shape]) + frames.PLACE.pack(64, 7, 56)
-    request = Header(frames.REQUEST, frames.IN_MEMORY, len(head), len(X), 1, 0, 9.0).pack() + head
-    connection = connect("127.0.0.1", offered(bench), None, WAIT_S, unix=True)
-    ending.callback(connection.close)
-    connection.settimeout(WAIT_S)
-    connection.sendall(opened.frame() + request)
-    header, _ = answer_of(connection)
-    assert (header.kind, header.flags) == (frames.ERROR, frames.NO_MEMORY)
-
-
-def test_a_deadline_without_end_is_a_day(bench: Bench, ending: ExitStack) -> None:
+def test_a_deadline_without_end_is_a_day(bench: Bench) -> None:
     request = Header(frames.REQUEST, 0, 16, len(X), 1, X.nbytes, 1e300).pack()
-    connection = known(bench, ending, OPEN + request + frames.head_of([X.shape]) + X.tobytes())
+    connection = known(bench, OPEN + request + frames.head_of([X.shape]) + X.tobytes())
     assert answer_of(connection)[0].kind == frames.RESULT
     (deadline_s,) = bench.labeller.deadlines_s
     assert deadline_s is not None
@@ -421,7 +350,7 @@ def test_a_deadline_without_end_is_a_day(bench: Bench, ending: ExitStack) -> Non
 
 
 def test_handshakes_that_do_not_go_on_are_limited(
-    make: Make, authority: Authority, ending: ExitStack, monkeypatch: pytest.MonkeyPatch
+    make: Make, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "HANDSHAKES", 3)
     tls = ClientSecurity(tls=authority.issue("student", "student:resnet"))
@@ -430,29 +359,33 @@ def test_handshakes_that_do_not_go_on_are_limited(
     strangers = []
     for _ in range(6):
         strangers.append(socket.create_connection(("127.0.0.1", port), WAIT_S))
-        ending.callback(strangers[-1].close)
+        bench.at_end.callback(strangers[-1].close)
     assert all(map(is_ended, strangers[:3]))
     for connection in strangers[3:]:
         assert not select.select([connection], [], [], 0.05)[0]
 
 
-def test_memory_of_requests_is_given_back(bench: Bench, ending: ExitStack) -> None:
-    memory = bench.labeller.memory
-    before = memory.used_bytes
-    connection = known(bench, ending, OPEN + request_frame())
-    assert answer_of(connection)[0].kind == frames.RESULT
-    wait_until(lambda: memory.used_bytes == before)
-    half = known(bench, ending, OPEN + request_frame()[:-1])
-    wait_until(lambda: memory.used_bytes > before)
-    half.close()
-    wait_until(lambda: memory.used_bytes == before)
+def test_memory_that_may_shrink_is_not_copied(bench: Bench, ending: ExitStack) -> None:
+    """The reader is told to send the arrays."""
+    fd = os.memfd_create("edl-lent")
+    ending.callback(os.close, fd)
+    os.ftruncate(fd, 1 << 20)
+    os.pwrite(fd, (7).to_bytes(8, "little"), 56)
+    key = key_of(os.getpid(), fd)
+    opened = Opened("resnet", (Tensor("x", "FP32", 2),), memory_key=key, memory_bytes=1 << 20)
+    connection = connect("127.0.0.1", offered(bench), None, WAIT_S, unix=True)
+    ending.callback(connection.close)
+    connection.settimeout(WAIT_S)
+    connection.sendall(opened.frame() + placed_frame())
+    header, _ = answer_of(connection)
+    assert (header.kind, header.flags) == (frames.ERROR, frames.NO_MEMORY)
 
 
-def test_an_idle_connection_hears_goodbye_before_its_end(make: Make, ending: ExitStack) -> None:
+def test_an_idle_connection_hears_goodbye_before_its_end(make: Make) -> None:
     bench = make(max_calls_per_peer=1)
-    first = known(bench, ending, OPEN + request_frame())
+    first = known(bench, OPEN + request_frame())
     assert answer_of(first)[0].kind == frames.RESULT
-    second = known(bench, ending, OPEN + request_frame())
+    second = known(bench, OPEN + request_frame())
     assert answer_of(second)[0].kind == frames.RESULT
     assert answer_of(first)[0].kind == frames.GOODBYE
     assert is_ended(first)
@@ -460,17 +393,24 @@ def test_an_idle_connection_hears_goodbye_before_its_end(make: Make, ending: Exi
 
 # --- teachers that lie to a reader's connection
 
-Serve = Callable[[socket.socket], None]
+Pair = tuple[Connection, socket.socket]
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+def pair() -> Iterator[Pair]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    connection = Connection(ours, "m", None)
-    yield connection, theirs
-    connection.close()
-    theirs.close()
+    with closing(Connection(ours, "m", None)) as connection, theirs:
+        yield connection, theirs
+
+
+@pytest.fixture
+def asked(pair: Pair) -> Pair:
+    """A pair over which request 1 was sent."""
+    connection, _ = pair
+    assert connection.put(1, Request({"x": X}), 9.0, {})
+    connection.send()
+    return pair
 
 
 def result_frame(number: int = 1, rows: int = 2, described: bool = True) -> bytes:
@@ -490,7 +430,7 @@ def refusal_with(pushback: object) -> bytes:
     return Header(frames.ERROR, 0, 0, 0, 1, len(payload), 0.0).pack() + payload
 
 
-def test_answers_are_read_however_they_are_cut(pair: tuple[Connection, socket.socket]) -> None:
+def test_answers_are_read_however_they_are_cut(pair: Pair) -> None:
     connection, theirs = pair
     for number in range(1, 4):
         assert connection.put(number, Request({"x": X}), 9.0, {})
@@ -527,22 +467,16 @@ def test_answers_are_read_however_they_are_cut(pair: tuple[Connection, socket.so
         (refusal_with([]), WireError),
     ],
 )
-def test_lies_end_a_connection(
-    pair: tuple[Connection, socket.socket], data: bytes, error: type[Exception]
-) -> None:
-    connection, theirs = pair
-    connection.put(1, Request({"x": X}), 9.0, {})
-    connection.send()
+def test_lies_end_a_connection(asked: Pair, data: bytes, error: type[Exception]) -> None:
+    connection, theirs = asked
     theirs.sendall(data)
     with pytest.raises(error):
         connection.hear()
     assert connection.unanswered() == [1]
 
 
-def test_bool_labels_are_0_or_1(pair: tuple[Connection, socket.socket]) -> None:
-    connection, theirs = pair
-    connection.put(1, Request({"x": X}), 9.0, {})
-    connection.send()
+def test_bool_labels_are_0_or_1(asked: Pair) -> None:
+    connection, theirs = asked
     about = Description((Tensor("y", "BOOL", 1),), {}).to_bytes()
     labels = {"y": np.array([0, 7], np.uint8)}
     theirs.sendall(b"".join(frames.result(1, labels, about, device_s=0.5, draining=False)))
@@ -550,9 +484,7 @@ def test_bool_labels_are_0_or_1(pair: tuple[Connection, socket.socket]) -> None:
         connection.hear()
 
 
-def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(
-    pair: tuple[Connection, socket.socket],
-) -> None:
+def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(pair: Pair) -> None:
     connection, theirs = pair
     connection.put(1, Request({"x": np.zeros((1 << 20, 4), np.float32)}), 9.0, {})
     connection.send()
@@ -562,12 +494,9 @@ def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(
         connection.hear()
 
 
-def test_what_came_before_the_end_of_a_connection_is_heard(
-    pair: tuple[Connection, socket.socket],
-) -> None:
-    connection, theirs = pair
-    for number in (1, 2):
-        connection.put(number, Request({"x": X}), 9.0, {})
+def test_what_came_before_the_end_of_a_connection_is_heard(asked: Pair) -> None:
+    connection, theirs = asked
+    connection.put(2, Request({"x": X}), 9.0, {})
     connection.send()
     theirs.sendall(result_frame() + result_frame(2)[:-1])
     theirs.close()
@@ -576,18 +505,7 @@ def test_what_came_before_the_end_of_a_connection_is_heard(
         connection.hear()
 
 
-def test_a_goodbye_lets_what_is_on_its_way_come(pair: tuple[Connection, socket.socket]) -> None:
-    connection, theirs = pair
-    connection.put(1, Request({"x": X}), 9.0, {})
-    connection.send()
-    theirs.sendall(frames.goodbye())
-    assert connection.hear() == []
-    assert not connection.has_room
-    theirs.sendall(result_frame())
-    assert [one.number for one in connection.hear()] == [1]
-
-
-def test_what_no_frame_carries_goes_another_way(pair: tuple[Connection, socket.socket]) -> None:
+def test_what_no_frame_carries_goes_another_way(pair: Pair) -> None:
     connection, _ = pair
     refused: list[dict[str, Array]] = [
         {},
@@ -602,21 +520,11 @@ def test_what_no_frame_carries_goes_another_way(pair: tuple[Connection, socket.s
     assert not connection.waits_to_send
 
 
-def test_a_large_request_goes_out_in_parts(bench: Bench) -> None:
-    with closing(FramesClient(bench.address)) as client:
-        x = np.random.default_rng(1).standard_normal((60_000, 4), np.float32)
-        for _ in range(3):
-            answer = client.infer(Request({"x": x}, ("sum",)))
-            assert answer.outputs["sum"].tobytes() == x.sum(axis=1).tobytes()
-
-
-def test_what_an_open_frame_fixes_holds_for_the_requests_behind_it(
-    bench: Bench, ending: ExitStack
-) -> None:
+def test_what_an_open_frame_fixes_holds_for_the_requests_behind_it(bench: Bench) -> None:
     """Also for those that have not begun when the next one comes."""
     opens = [Opened("resnet", (Tensor("x", "FP32", 2),), (name,)) for name in ("sum", "double")]
     data = b"".join(one.frame() + request_frame(number=n) for n, one in enumerate(opens))
-    connection = known(bench, ending, data)
+    connection = known(bench, data)
     for _ in opens:
         header, payload = answer_of(connection)
         assert header.kind == frames.RESULT

@@ -7,25 +7,35 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from edl.proto.security import ServerSecurity, accepting
+from edl.proto.security import ServerSecurity, TlsFiles, accepting
 from edl.teacher.http import server as http_server
 from edl.teacher.http.connections import Connection
-from edl.tests.proto.security.authority import Authority, write_secret
-from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make
-from edl.tests.teacher.bench_http import INFER, LENGTH, ask, infer, refused, rows
+from edl.tests.proto.security.authority import Authority
+from edl.tests.teacher.bench import WAIT_S, Bench, Make, half_open
+from edl.tests.teacher.bench_http import (
+    CHUNKED,
+    GET,
+    INFER,
+    LENGTH,
+    Talk,
+    ask,
+    batch,
+    head,
+    infer,
+    numbers,
+    refused,
+    rows,
+)
 from edl.tests.teacher.front.test_streams import GrpcStream
-from edl.tests.teacher.http.talk import GET, Talk, batch, head, numbers
 from edl.tests.waiting import wait_until
 
 X = numbers(1000)
@@ -50,12 +60,8 @@ def test_a_body_may_wait_for_the_server_to_continue(bench: Bench) -> None:
             assert talk.ask(data).status == 200
 
 
-# --- refusals
-
-
-def test_refused_bodies_are_thrown_away(make: Make, tmp_path: Path) -> None:
-    tokens = write_secret(tmp_path / "tokens", "student:resnet s3cret\n")
-    bench = make(security=ServerSecurity(tokens_file=tokens), max_message_bytes=1 << 16)
+def test_refused_bodies_are_thrown_away(make: Make, tokens: ServerSecurity) -> None:
+    bench = make(security=tokens, max_message_bytes=1 << 16)
     known = {"Authorization": "Bearer s3cret"}
     with Talk(bench) as talk:
         for credentials in ({}, {"Authorization": "Bearer guessed"}):
@@ -105,9 +111,6 @@ def test_what_is_no_http_is_refused_in_json(bench: Bench) -> None:
     wait_until(lambda: bench.refused("malformed") == 1)
 
 
-# --- clients that are slow
-
-
 def test_a_body_that_does_not_come_ends_its_request(bench: Bench) -> None:
     request = batch(X)
     with Talk(bench) as talk:
@@ -120,9 +123,8 @@ def test_a_body_that_does_not_come_ends_its_request(bench: Bench) -> None:
         assert bench.open_calls == 0
         # The byte that was missing belongs to that body still.
         assert talk.ask(request[-1:] + batch(X)).status == 200
-    chunked = head(0, **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
     with Talk(bench) as talk:
-        talk.say(chunked)
+        talk.say(CHUNKED)
         wait_until(lambda: bench.open_calls == 1)
         bench.advance(RECEIVE_S)
         assert talk.hear().status == 503
@@ -176,20 +178,9 @@ def test_bodies_have_a_budget(make: Make) -> None:
 def test_a_call_of_grpc_counts_with_the_largest_request(make: Make) -> None:
     """Until its request is there; an idle stream does not keep others from asking."""
     bench = make(request_bytes=1 << 20)
-    over = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        over.wait(WAIT_S)
-        yield from ()
-
-    method = f"/{SERVICE}/ModelInfer"
-    call: Any = bench.channel.stream_unary(method, None, None).future(nothing(), timeout=WAIT_S)
-    try:
+    with half_open(bench, 1):
         wait_until(lambda: bench.open_calls == 1)
         assert "fill the memory" in refused(infer(bench, rows()), 429)
-    finally:
-        over.set()
-        call.cancel()
     wait_until(lambda: bench.open_calls == 0)
     with closing(GrpcStream(bench)) as stream:
         stream.put(bench.request())
@@ -208,23 +199,34 @@ def test_an_idle_connection_is_closed(bench: Bench) -> None:
         assert talk.is_over()
 
 
+@pytest.fixture
+def certificates(authority: Authority) -> TlsFiles:
+    """Of a server that asks its clients for none."""
+    return replace(authority.issue("server"), ca=None)
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.ca))
+
+
 def test_a_handshake_has_a_deadline(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, certificates: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.05)
-    bench = make(security=ServerSecurity(Authority(tmp_path).issue("server")))
-    with Talk(bench) as talk:
+    with Talk(make(security=ServerSecurity(certificates))) as talk:
         assert talk.is_over()
 
 
 def test_a_connection_of_tls_is_freed_when_it_ends(
-    make: Make, tmp_path: Path, no_garbage_collector: None
+    make: Make,
+    authority: Authority,
+    certificates: TlsFiles,
+    tokens: ServerSecurity,
+    no_garbage_collector: None,
 ) -> None:
     """Its memory is 256 KiB."""
-    files = Authority(tmp_path).issue("server")
-    tokens = write_secret(tmp_path / "tokens", "student:resnet s3cret\n")
-    bench = make(security=ServerSecurity(replace(files, ca=None), tokens_file=tokens))
-    context = ssl.create_default_context(cafile=str(files.ca))
+    bench = make(security=replace(tokens, tls=certificates))
+    context = trusting(authority)
     for token, status in (("s3cret", 200), ("guessed", 401)):
         with (
             Talk(bench) as talk,
@@ -269,9 +271,6 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: 
         bench.advance_until(lambda: not served(talk), IDLE_S + 1)
 
 
-# --- clients that vanish
-
-
 def test_a_client_that_vanishes_within_a_request_leaves_nothing(
     bench: Bench, no_garbage_collector: None
 ) -> None:
@@ -302,33 +301,23 @@ def test_a_client_that_vanishes_with_its_head_leaves_nothing(bench: Bench) -> No
         wait_until(lambda: bench.open_calls == 0)
 
 
-# --- a server that stops
-
-
-def in_thread(stop: Callable[[float], None]) -> threading.Thread:
-    thread = threading.Thread(target=stop, args=(2 * WAIT_S,))
-    thread.start()
-    return thread
-
-
 def test_a_stop_waits_for_a_body_that_comes(bench: Bench) -> None:
     request = batch(X)
-    with Talk(bench) as talk, Talk(bench) as idle:
+    with Talk(bench) as talk, Talk(bench) as idle, ThreadPoolExecutor(1) as pool:
         idle.ask(request)
         talk.say(request[:-1])
         wait_until(lambda: bench.open_calls == 1)
-        stopping = in_thread(bench.server.stop)
+        stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
         assert idle.is_over()
         reply = talk.ask(request[-1:])
-        stopping.join()
+        stopping.result(WAIT_S)
         np.testing.assert_array_equal(reply.labels(), 2 * X)
         assert talk.is_over()
 
 
 def test_a_stop_does_not_wait_for_what_was_refused(bench: Bench) -> None:
-    with Talk(bench) as talk:
+    with Talk(bench) as talk, ThreadPoolExecutor(1) as pool:
         assert talk.ask(head(1 << 40)).status == 413
-        stopping = in_thread(bench.server.stop)
+        stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
         assert talk.is_over()
-        stopping.join(WAIT_S)
-        assert not stopping.is_alive()
+        stopping.result(WAIT_S)

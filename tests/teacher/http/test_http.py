@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -27,9 +28,20 @@ from edl.proto import json_tensors
 from edl.teacher.http import inference
 from edl.teacher.refusals import Overloaded
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
-from edl.tests.teacher.bench_http import ask, infer, refused, rows, url_of
+from edl.tests.teacher.bench_http import (
+    CHUNKED,
+    GET,
+    Talk,
+    ask,
+    batch,
+    head,
+    infer,
+    numbers,
+    refused,
+    rows,
+    url_of,
+)
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.http.talk import GET, Talk, batch, head, numbers
 from edl.tests.teacher.segments import shared
 from edl.tests.waiting import wait_until
 
@@ -191,17 +203,13 @@ def test_a_missing_package_is_named(make: Make, monkeypatch: pytest.MonkeyPatch)
         make()
 
 
-# --- any requests over one connection
-
-
 _DATA = json.dumps(rows(3)).encode()
-_CHUNKED = head(0, **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
 #: Requests, the statuses of their answers, and a part of these.
 _REQUESTS = [
     *((batch(x), 200, (2 * x).tobytes()) for x in (numbers(3), numbers(40), numbers(5000))),
     (head(len(_DATA)) + _DATA, 200, b"20.0,22.0]"),
     (GET, 200, b""),
-    (_CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(_DATA), _DATA), 200, b"20.0,22.0]"),
+    (CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(_DATA), _DATA), 200, b"20.0,22.0]"),
     (head(7) + b"nothing", 400, b'{"error"'),
     (head(0), 400, b'{"error"'),
     (head((1 << 20) + 1) + bytes((1 << 20) + 1), 413, b'{"error"'),
@@ -215,9 +223,8 @@ _ANSWER = re.compile(
 
 @pytest.fixture(scope="module")
 def shared_bench() -> Iterator[Bench]:
-    bench = Bench(http="0", slots=64)
-    yield bench
-    bench.close()
+    with closing(Bench(http="0", slots=64)) as bench:
+        yield bench
 
 
 @given(

@@ -65,31 +65,12 @@ def test_unsupported_options_are_refused(changed: dict[str, Any], flag: str) -> 
         ("10.1.2.3", True, "no model at"),
     ],
 )
-def test_beyond_loopback_needs_insecure(
-    tmp_path: Path, host: str, insecure: bool, words: str
-) -> None:
+def test_public_hosts_need_insecure(tmp_path: Path, host: str, insecure: bool, words: str) -> None:
     config = replace(PLAIN, server=ServerConfig(host), insecure=insecure)
     with pytest.raises(EdlError, match=words):
         engine.serve(
             config, Stop(), python=tmp_path / "python", on_ready=print, on_progress=lambda _: None
         )
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--engine", "paddle-serving"), "--serving-python ENV/bin/python"),
-        (("--engine", "triton"), "unknown engine 'triton'"),
-        (("--serving-python", "env/bin/python"), "is for --engine paddle-serving"),
-    ],
-)
-def test_misuse_of_flags_is_refused(
-    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], words: str
-) -> None:
-    monkeypatch.setattr(cli, "configure_logging", lambda *_: None)
-    result = CliRunner().invoke(cli.app, ["serve", "--model", "m", *flags])
-    assert isinstance(result.exception, UsageError)
-    assert words in str(result.exception)
 
 
 def test_the_interpreter_is_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -38,7 +38,7 @@ from edl.tests.coordinator.test_prober import probe
 from edl.tests.foreign_server import MODEL, MOODS, ForeignGrpc, Kind, start
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.scripted_teacher import CLASSES, logits_of
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 CANARY = Canary.of("c", 1e-3, {"x": X}, {"logits": logits_of(X)})
@@ -88,9 +88,7 @@ def test_a_good_server_is_measured() -> None:
     ("function", "kind"),
     [(logits_of, "logits"), (lambda x: softmax(logits_of(x), 1.0), "probabilities")],
 )
-def test_a_server_is_classified_by_its_answers(
-    function: Callable[[Array], Array], kind: str
-) -> None:
+def test_outputs_are_classified(function: Callable[[Array], Array], kind: str) -> None:
     shown = ScriptedClient(logits(function), INPUT).trial().first()
     assert shown.kinds == {"logits": kind}
 
@@ -140,9 +138,7 @@ def test_wrong_answers_are_refused(function: Callable[[Array], Array]) -> None:
         (lambda x: logits_of(x)[:, : next(WIDTHS)], "other names, shapes or dtypes"),
     ],
 )
-def test_answers_that_tell_nothing_are_refused(
-    behaviour: Callable[[Array], Array], words: str
-) -> None:
+def test_uninformative_answers_are_refused(behaviour: Callable[[Array], Array], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         ScriptedClient(logits(behaviour), INPUT).trial().first()
 
@@ -236,7 +232,7 @@ def config(**options: Any) -> RegisterConfig:
         ({"canary": replace(CANARY, inputs={"a b": X})}, "input 'a b' must hold no blanks"),
     ],
 )
-def test_wrong_options_are_refused_before_connecting(
+def test_wrong_options_are_refused_early(
     options: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     if isinstance(canary := options.get("canary"), Canary):
@@ -261,46 +257,40 @@ def facts_of(identity: Identity, voucher: Voucher) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_an_attestation_is_for_one_server(foreign: ForeignGrpc) -> None:
+def test_an_attestation_is_for_one_server(foreign: ForeignGrpc, ending: ExitStack) -> None:
     identity = Identity("s", "t", 7, vouched=foreign.address)
     voucher, prober = Voucher("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
+    ending.callback(voucher.stop)
+    ending.callback(prober.stop)
     facts = facts_of(identity, voucher)
-    try:
-        assert probe(prober, Member("t", facts)).retry, "it vouches for nobody yet"
-        voucher.identity = identity
-        assert probe(prober, Member("t", facts)).ok
-        for other in ({"address": "127.0.0.1:9"}, {"incarnation": "8"}, {INSTANCE_KEY: "k" * 64}):
-            verdict = probe(prober, Member("t", {**facts, **other}))
-            assert "an impostor" in verdict.why
-        assert not probe(prober, Member("u", facts)).ok
-        voucher.identity = None
-        assert not probe(prober, Member("t", facts)).ok
-    finally:
-        prober.stop()
-        voucher.stop()
+    assert probe(prober, Member("t", facts)).retry, "it vouches for nobody yet"
+    voucher.identity = identity
+    assert probe(prober, Member("t", facts)).ok
+    for other in ({"address": "127.0.0.1:9"}, {"incarnation": "8"}, {INSTANCE_KEY: "k" * 64}):
+        assert "an impostor" in probe(prober, Member("t", {**facts, **other})).why
+    assert not probe(prober, Member("u", facts)).ok
+    voucher.identity = None
+    assert not probe(prober, Member("t", facts)).ok
 
 
-def test_an_attestation_needs_a_token(tmp_path: Path) -> None:
+def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None:
     tokens = write_secret(tmp_path / "tokens", "viewer:manager a-token\n")
     token = write_secret(tmp_path / "token", "a-token")
     voucher = Voucher("127.0.0.1:0", ServerSecurity(None, tokens))
     voucher.identity = identity = Identity("s", "t", 7, vouched="127.0.0.1:9")
+    ending.callback(voucher.stop)
     asked = Member("t", facts_of(identity, voucher))
-    try:
-        for security, words in (
-            (None, "refuses the manager's probe"),
-            (ClientSecurity(None, token), "is not ready"),  # that is about the server itself
-        ):
-            prober = GrpcProber(security, answer_s=2.0)
-            verdict = probe(prober, asked)
-            prober.stop()
-            assert words in verdict.why
-        with open_channel(f"127.0.0.1:{voucher.port}") as channel:
-            method = "/inference.GRPCInferenceService/ServerReady"
-            ready: Any = channel.unary_unary(method, None, pb.ServerReadyResponse.FromString)
-            assert ready(b"", timeout=5).ready
-    finally:
-        voucher.stop()
+    for security, words in (
+        (None, "refuses the manager's probe"),
+        (ClientSecurity(None, token), "is not ready"),  # that is about the server itself
+    ):
+        prober = GrpcProber(security, answer_s=2.0)
+        ending.callback(prober.stop)
+        assert words in probe(prober, asked).why
+    with open_channel(f"127.0.0.1:{voucher.port}") as channel:
+        method = "/inference.GRPCInferenceService/ServerReady"
+        ready: Any = channel.unary_unary(method, None, pb.ServerReadyResponse.FromString)
+        assert ready(b"", timeout=5).ready
 
 
 def test_a_ca_alone_is_for_loopback() -> None:
@@ -315,41 +305,33 @@ def test_a_ca_alone_is_for_loopback() -> None:
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 @pytest.mark.parametrize("ready", [True, False])
-def test_the_protocol_of_a_server_is_found(kind: Kind, ready: bool) -> None:
+def test_the_protocol_of_a_server_is_found(kind: Kind, ready: bool, ending: ExitStack) -> None:
     server = start(kind)
+    ending.callback(server.stop)
     server.ready = ready
-    try:
-        bare = server.address.removeprefix("http://")
-        found = with_scheme(config(endpoint=bare, model=MODEL), Stop(), pytest.fail)
-        assert found is not None
-        assert found.address == server.address
-    finally:
-        server.stop()
+    bare = server.address.removeprefix("http://")
+    found = with_scheme(config(endpoint=bare, model=MODEL), Stop(), pytest.fail)
+    assert found is not None
+    assert found.address == server.address
 
 
 @pytest.mark.parametrize("endpoint", ["grpc://127.0.0.1:9", "http://127.0.0.1:9"])
 def test_a_named_protocol_is_not_probed(endpoint: str) -> None:
-    for said in (
-        config(endpoint=endpoint),
-        config(endpoint="127.0.0.1:9", protocol="paddle-serving"),
-    ):
+    bare = config(endpoint="127.0.0.1:9", protocol="paddle-serving")
+    for said in (config(endpoint=endpoint), bare):
         assert with_scheme(said, Stop(), pytest.fail) is said
 
 
 def test_a_missing_server_is_awaited_until_the_stop(tmp_path: Path) -> None:
     token = write_secret(tmp_path / "token", "a-token")
-    stop, told, found = Stop(), list[str](), list[object]()
-    with socket.socket() as silent:  # it does not listen, and keeps the port from all others
-        silent.bind(("127.0.0.1", 0))
+    stop, told = Stop(), list[str]()
+    with socket.socket() as silent, ThreadPoolExecutor(1) as pool:
+        silent.bind(("127.0.0.1", 0))  # it does not listen, and keeps the port from all others
         bare = f"127.0.0.1:{silent.getsockname()[1]}"
         nobody = config(endpoint=bare, client=ClientSecurity(None, token))
-        thread = threading.Thread(
-            target=lambda: found.append(with_scheme(nobody, stop, told.append))
-        )
-        thread.start()
+        found = pool.submit(with_scheme, nobody, stop, told.append)
         wait_until(lambda: bool(told))
         stop.request()
-        thread.join(60.0)
-    assert found == [None]
+        assert found.result(DEADLINE_S) is None
     assert f"grpc://{bare}" in told[0]
     assert f"http://{bare}" in told[0]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from edl.errors import RateLimited, RequestRefused, RetryableError
-from edl.proto import inference_pb2 as pb
+from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import Request
 from edl.proto.lent_arena import LentArena
@@ -27,10 +27,11 @@ from edl.teacher.shared_memory.regions import SharedMemory
 from edl.teacher.shared_memory.segment import Segment
 from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
+from edl.tests.proto.strategies import as_parameters
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.fakes import array
 from edl.tests.teacher.front.frames_client import FramesClient
-from edl.tests.teacher.segments import Lender, placed_request, shared
+from edl.tests.teacher.segments import Lender, shared
 from edl.tests.waiting import wait_until
 
 X = array(300, 4)
@@ -82,9 +83,7 @@ def test_labels_are_those_of_a_batch_that_is_sent(host: Sharing) -> None:
     np.testing.assert_array_equal(in_place, sent)
 
 
-def test_a_run_of_rows_is_read_in_place_and_pieces_of_several_batches_are_sent(
-    host: Sharing,
-) -> None:
+def test_row_ranges_are_read_in_place_and_pieces_are_sent(host: Sharing) -> None:
     for rows in (slice(0, 100), slice(100, 300), slice(1, 299)):
         np.testing.assert_array_equal(host.double(host.put()[rows]), X[rows] * 2)
     assert host.sent_bytes < 900
@@ -104,9 +103,7 @@ def test_memory_that_grows_is_opened_anew_and_let_go_with_its_connection(host: S
     wait_until(lambda: not memory.owners)
 
 
-def test_memory_that_cannot_be_opened_is_told_apart(
-    host: Sharing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unopenable_memory_is_told_apart(host: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the same batch is sent with its bytes, and all that follow."""
     monkeypatch.setattr(LentArena, "key", key_of(os.getpid(), 999_999))
     heard = host.client.heard(Request({"x": host.put()}))
@@ -126,27 +123,25 @@ def test_a_teacher_that_reads_other_memory_is_found_out(bench: Bench) -> None:
             np.testing.assert_array_equal(host.double(host.put()), X * 2)
 
 
-def test_an_error_of_the_model_says_nothing_of_the_memory(host: Sharing) -> None:
+@pytest.mark.parametrize(
+    ("x", "error"),
+    [
+        (X, RetryableError("restarted")),
+        (X, RateLimited("full")),
+        (array(3, 5), RequestRefused("of the shape")),
+        (np.zeros((3, 4), "i4"), RequestRefused("of the dtype")),
+    ],
+)
+def test_other_errors_say_nothing_of_the_memory(host: Sharing, x: Array, error: EdlError) -> None:
     host.double(host.put())
-    for error in (RetryableError("restarted"), RateLimited("full")):
-        host.bench.fail(error)
-        heard = host.client.heard(Request({"x": host.put()}))
-        assert type(heard.outcome) is type(error)
-        assert not heard.without_memory
-
-
-def test_a_refused_batch_stays_in_place(host: Sharing) -> None:
-    host.double(host.put())
-    for wrong in (array(3, 5), np.zeros((3, 4), "i4")):
-        heard = host.client.heard(Request({"x": host.put(wrong)}))
-        assert isinstance(heard.outcome, RequestRefused)
-        assert not heard.without_memory
+    host.bench.fail(error)
+    heard = host.client.heard(Request({"x": host.put(x)}))
+    assert type(heard.outcome) is type(error)
+    assert not heard.without_memory
 
 
 @pytest.mark.parametrize("first", [0, 200])
-def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
-    host: Sharing, first: int
-) -> None:
+def test_a_batch_replaced_meanwhile_is_not_answered(host: Sharing, first: int) -> None:
     """Nor is one that is a run of rows."""
     record = host.arena.put([X])
     lying = host.arena.get(record.arrays[0])[first:]
@@ -161,35 +156,34 @@ def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
         host.double(lying)
 
 
-# --- places in lent memory
-
-
 def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
     """As of a teacher that was stopped: its places belong to another batch by then."""
     x, bench = array(3, 4), make(allow_system_shm=True)
     with shared(4096) as owned:
-        region = pb.SystemSharedMemoryRegisterRequest(name="r", key=owned.key, byte_size=4096)
-        bench.call("SystemSharedMemoryRegister", region, pb.SystemSharedMemoryRegisterResponse)
+        bench.call("SystemSharedMemoryRegister", name="r", key=owned.key, byte_size=4096)
         read, written = (Place("r", at, x.nbytes, generation=7) for at in (64, 1024))
-        request = placed_request("resnet", x, "double", read, written)
+        given = {"name": "x", "datatype": "FP32", "shape": x.shape}
+        request: dict[str, Any] = {
+            "model_name": "resnet",
+            "inputs": [{**given, "parameters": as_parameters(read.parameters())}],
+            "outputs": [{"name": "double", "parameters": as_parameters(written.parameters())}],
+        }
         owned.put(x.tobytes(), 64)
         for at in (64, 1024):
             assert owned.take_back(7, at)
-        answer = bench.call("ModelInfer", request, pb.ModelInferResponse)
+        answer = bench.call("ModelInfer", **request)
         assert answer.raw_output_contents == [b""]
         assert owned.get(x.nbytes, 1024) == (x * 2).tobytes()
         bench.labeller.before = lambda: owned.mark(8, 1024)
         owned.put(b"another batch", 1024)
-        code, words = refusal(bench.call, "ModelInfer", request, pb.ModelInferResponse)
+        code, words = refusal(bench.call, "ModelInfer", **request)
         assert code is grpc.StatusCode.ABORTED
         assert "its generation is 8, 7 was named" in words
         assert owned.get(13, 1024) == b"another batch"
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_place_in_lent_memory_needs_a_generation(
-    slash: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lent_memory_needs_a_generation(slash: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visitors, "_TABLES", ())  # a caller without a connection
     memory, visitor = SharedMemory(), Visitor("alice", "127.0.0.1", 0, os.geteuid())
     with closing(Lender()) as lender:
@@ -204,30 +198,28 @@ def test_a_place_in_lent_memory_needs_a_generation(
         assert bytes(reading.read(place)) == X.tobytes()
 
 
-def test_only_lent_memory_is_opened(tmp_path: Path) -> None:
+def test_only_lent_memory_is_opened(tmp_path: Path, ending: ExitStack) -> None:
     with closing(Lender()) as lender:
         os.close(open_object(lender.arena.key))
-    ours = Arena.create()
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    reading, writing = os.pipe()
-    try:
-        for fd in (ours.fd, file, reading, writing):
-            with pytest.raises(RequestRefused, match="is no memory that is lent"):
-                open_object(key_of(os.getpid(), fd))
-        for pid, fd in ((os.getpid(), 999_999), (4_194_305, 1)):
-            with pytest.raises(RequestRefused, match="cannot be opened"):
-                open_object(key_of(pid, fd))
-    finally:
-        ours.close()
-        for fd in (file, reading, writing):
-            os.close(fd)
+    opened = [ending.enter_context(closing(Arena.create())).fd]
+    for fd in (file, *os.pipe()):
+        ending.callback(os.close, fd)
+        opened.append(fd)
+    for fd in opened:
+        with pytest.raises(RequestRefused, match="is no memory that is lent"):
+            open_object(key_of(os.getpid(), fd))
+    for pid, fd in ((os.getpid(), 999_999), (4_194_305, 1)):
+        with pytest.raises(RequestRefused, match="cannot be opened"):
+            open_object(key_of(pid, fd))
 
 
 def test_memory_that_was_truncated_before_it_was_sealed_is_not_mapped(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, ending: ExitStack
 ) -> None:
     """Or reading it would end the process."""
     fd = os.memfd_create("edl-lent", os.MFD_ALLOW_SEALING)
+    ending.callback(os.close, fd)
     fstat = os.fstat
 
     def truncate(looked_at: int) -> os.stat_result:
@@ -237,13 +229,10 @@ def test_memory_that_was_truncated_before_it_was_sealed_is_not_mapped(
         monkeypatch.undo()
         return found
 
-    try:
-        os.ftruncate(fd, 8192)
-        monkeypatch.setattr(os, "fstat", truncate)
-        cut = Segment(key_of(os.getpid(), fd), 0, 8192)
-        whole = Segment(key_of(os.getpid(), fd), 0, 4096)
-        place = Place("r", 64, 8, 0, 0)
-        assert cut.read_in_place(place) is None
-        assert whole.read_in_place(place) is not None
-    finally:
-        os.close(fd)
+    os.ftruncate(fd, 8192)
+    monkeypatch.setattr(os, "fstat", truncate)
+    cut = Segment(key_of(os.getpid(), fd), 0, 8192)
+    whole = Segment(key_of(os.getpid(), fd), 0, 4096)
+    place = Place("r", 64, 8, 0, 0)
+    assert cut.read_in_place(place) is None
+    assert whole.read_in_place(place) is not None

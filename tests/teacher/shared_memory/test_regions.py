@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,17 +68,15 @@ def test_a_key_that_names_no_shared_memory_is_refused(memory: SharedMemory) -> N
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
 def test_other_files_are_refused(memory: SharedMemory, owned: Object, kind: str) -> None:
     odd = FOLDER / f"{owned.key}-odd"
-    makers: dict[str, Callable[[], None]] = {
-        "link": partial(odd.symlink_to, owned.path),
-        "folder": odd.mkdir,
-        "fifo": partial(os.mkfifo, odd),
-    }
-    makers[kind]()
+    if kind == "folder":
+        odd.mkdir()
+    else:
+        odd.symlink_to(owned.path) if kind == "link" else os.mkfifo(odd)
     try:
         with pytest.raises(RequestRefused):
             memory.register(HERE, "r", odd.name, offset=0, nbytes=8)
     finally:
-        odd.rmdir() if odd.is_dir() else odd.unlink()
+        odd.rmdir() if kind == "folder" else odd.unlink()
 
 
 def test_memory_of_another_user_is_refused(owned: Object) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import edl
 from edl.deploy.operator.config import OperatorConfig
@@ -26,6 +25,7 @@ from edl.mesh.jobs.kubernetes.translate import to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
 from edl.scheduler.elastic import ElasticConfig
+from edl.tests import cli_output
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.deploy.kube_api.store import Refusal
 from edl.tests.deploy.kubernetes import Right, granted
@@ -51,7 +51,7 @@ def edl_job(cluster: Emulated, monkeypatch: pytest.MonkeyPatch) -> Edl:
 
 
 def run(*words: object) -> str:
-    result = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+    result = cli_output.run(app, *words)
     assert result.exit_code == 0, result.output
     return result.output
 

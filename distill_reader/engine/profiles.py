@@ -1,4 +1,4 @@
-"""What a reader remembers of the last run, read and written in a thread that holds nobody up.
+"""What a reader remembers of the last run, kept in a file, read and written in a thread.
 
 What counts of it, and when it is written, is `scheduler.profiles`'. No failure is one of the
 training: without a memory it learns as it did the first time.
@@ -6,22 +6,81 @@ training: without a memory it learns as it did the first time.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
 from ...scheduler import profiles
-from ...scheduler.profiles import Measured, Profile
+from ...scheduler.profiles import Measured, Profile, facts_of, profile_of
 from ..config import ReaderConfig
 from .inbox import Inbox
-from .profile_file import ProfileFile
 
 log = logging.getLogger(__name__)
+
+#: What is longer was written by somebody else.
+MOST_BYTES = 4096
+
+
+class ProfileFile:
+    """The profile of one service and job.
+
+    Args:
+        folder: where profiles lie; it is made where there is none.
+        service: of the teachers.
+        job: of the training.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, folder: str | Path, service: str, job: str) -> None:
+        self._names = {"service": service, "job": job}
+        key = hashlib.sha256(json.dumps([service, job]).encode()).hexdigest()[:32]
+        self.path = Path(folder) / f"{key}.json"
+
+    def read(self) -> Profile | None:
+        """What is remembered; None where there is nothing, or something else than a profile.
+
+        Raises:
+            OSError: it is there and cannot be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                told = json.loads(file.read(MOST_BYTES))
+        except (FileNotFoundError, ValueError):
+            return None
+        if not isinstance(told, dict) or not self._names.items() <= told.items():
+            return None
+        return profile_of(told)
+
+    def write(self, profile: Profile) -> None:
+        """Remember this from now on.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(".new", self.path.stem, self.path.parent)
+        try:
+            with os.fdopen(fd, "w") as file:
+                json.dump({**self._names, **facts_of(profile)}, file)
+            os.replace(name, self.path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+
 
 LOOK_EVERY_S: Final = 5.0
 _END_S: Final = 1.0

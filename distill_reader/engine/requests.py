@@ -1,0 +1,266 @@
+"""The batches in the ring, and how the inputs of a request are cut from them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from ...errors import UsageError
+from ...proto.arena import Array, ArrayRef
+from ...proto.channel import Message
+from ...proto.lent_arena import Lent, LentArena
+from ...proto.places import GENERATION_BYTES
+from ...proto.stacked import Input, Stacked, pieces_of
+from ...scheduler.ledger.instructions import Span
+from ..config import FieldKey, ReaderConfig
+
+#: Names, dtypes, and shapes of one row, of what is fed.
+Layout = tuple[tuple[FieldKey, str, tuple[int, ...]], ...]
+
+#: Layouts that are remembered: padded texts have a new one with each length.
+MAX_LAYOUTS: Final = 256
+
+
+class Batch(NamedTuple):
+    """A batch in the ring.
+
+    Attributes:
+        number: grows over all epochs.
+        nbytes: of all its arrays.
+        samples: rows, as the training loop counts them.
+        fields: where the arrays lie that could be fed to a model.
+        rows: that may go to teachers apart from each other; 1 where it cannot be cut.
+        kind: rows of batches of one kind may go to a teacher together.
+        is_even: whether it can be cut: each array that may be fed has all the rows.
+        generation: of the first field: while it is the same, the memory is this batch's.
+    """
+
+    number: int
+    nbytes: int
+    samples: int
+    fields: Mapping[FieldKey, ArrayRef]
+    rows: int
+    kind: int
+    is_even: bool
+    generation: int = 0
+
+    def is_all_of(self, span: Span) -> bool:
+        """Whether a span of this batch leaves nothing of it out."""
+        return span.rows == self.rows
+
+
+class Batches(dict[int, Batch]):
+    """The batches that are not delivered for good, by number. Used by the engine's thread alone."""
+
+    def __init__(self, config: ReaderConfig) -> None:
+        super().__init__()
+        self._fed = {key for _, key in config.feeds}
+        self._kinds: OrderedDict[Layout, int] = OrderedDict()  # of the latest layouts
+        self._numbers = itertools.count()
+
+    def add(self, message: Message) -> Batch:
+        """The batch that the trainer's side tells of."""
+        number, samples = message["number"], message["samples"]
+        fields = {key: ArrayRef.from_json(ref) for key, ref in message["fields"]}
+        fed = fields
+        if self._fed:
+            fed = {key: ref for key, ref in fields.items() if key in self._fed} or fields
+        lengths = {ref.shape[0] if ref.shape else 0 for ref in fed.values()}
+        is_even = len(lengths) == 1 and 0 not in lengths
+        if is_even:
+            layout = tuple([(key, ref.dtype, ref.shape[1:]) for key, ref in fed.items()])
+            rows, kind = lengths.pop(), self._kind(layout)
+        else:
+            rows, kind = 1, -1 - number  # its own: it goes as it is, and alone
+        generation = message.get("generation", 0)
+        batch = Batch(number, message["nbytes"], samples, fields, rows, kind, is_even, generation)
+        self[number] = batch
+        return batch
+
+    def _kind(self, layout: Layout) -> int:
+        """The number of a layout; one that was not seen for long may get another one."""
+        if layout not in self._kinds:
+            self._kinds[layout] = next(self._numbers)
+            if len(self._kinds) > MAX_LAYOUTS:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(layout)
+        return self._kinds[layout]
+
+
+T = TypeVar("T")
+#: Why a field that the user sees may not be among those that can be fed.
+_RAGGED: Final = " (a list of arrays cannot be fed: pad them to one array)"
+
+
+def model_inputs(
+    fields: Mapping[FieldKey, T],
+    inputs: Sequence[str],
+    feeds: Sequence[tuple[str | None, FieldKey]],
+) -> dict[str, T]:
+    """A value for each of the model's inputs.
+
+    Args:
+        fields: the arrays of a batch by place or key.
+        inputs: names of the model's inputs, in its order; empty where a server names none.
+        feeds: what the user chose, as pairs (input or None, field); empty: by name, or in order
+            if no field has the name of an input.
+
+    Raises:
+        UsageError: a field or an input that is named does not exist, there are too few, or only
+            some inputs have a field of their name.
+    """
+    if not feeds:
+        if not inputs:
+            raise UsageError(
+                "the model names no inputs; say which fields it gets by feeds={'input': field}"
+            )
+        feeds = _by_default(fields, inputs)
+    chosen: dict[str, T] = {}
+    for place, (name, key) in enumerate(feeds):
+        if key not in fields:
+            raise UsageError(f"feeds names field {key!r}, a batch has {list(fields)}{_RAGGED}")
+        if name is None and place >= len(inputs):
+            raise UsageError(
+                f"feeds names {len(feeds)} fields, the model has the inputs {list(inputs)}"
+            )
+        if name is not None and inputs and name not in inputs:
+            raise UsageError(f"feeds names input {name!r}, the model has {list(inputs)}")
+        chosen[inputs[place] if name is None else name] = fields[key]
+    missing = [name for name in inputs if name not in chosen]
+    if missing:
+        raise UsageError(
+            f"the model's inputs {missing} get no field of the batch, which has {list(fields)}"
+            f"{_RAGGED}; say which by feeds={{'input': field}}"
+        )
+    return chosen
+
+
+def _by_default(
+    fields: Mapping[FieldKey, T], inputs: Sequence[str]
+) -> list[tuple[str | None, FieldKey]]:
+    missing = [name for name in inputs if name not in fields]
+    if not missing:
+        return [(name, name) for name in inputs]
+    if len(missing) == len(inputs):
+        return list(zip(inputs, fields, strict=False))
+    left = [key for key in fields if isinstance(key, str) and key not in inputs]
+    # In order, a field could go to another input than the one it was made for.
+    raise UsageError(
+        f"the model's inputs {missing} have no field of their name in a batch with {list(fields)}"
+        f"{_RAGGED}{_hint(missing, left)}; say which by feeds={{'input': field}}"
+    )
+
+
+def _hint(missing: Sequence[str], left: Sequence[str]) -> str:
+    from difflib import get_close_matches  # takes a while to import, and is for errors alone
+
+    close = {name: get_close_matches(name, left, n=1, cutoff=0.4) for name in missing}
+    pairs = [f"{found[0]!r} for {name!r}" for name, found in close.items() if found]
+    return f"; did you mean {', '.join(pairs)}?" if pairs else ""
+
+
+#: How the names of dtypes begin whose arrays do not travel, nor are read, as they lie.
+_BIG_ENDIAN: Final = ">"
+
+
+class Cut(NamedTuple):
+    """What a teacher is sent.
+
+    Attributes:
+        inputs: by the inputs of its model: views of the ring's memory, no copy.
+        lent: where they lie, if each lies in one piece that may be read there; else empty.
+        stamps: of the arrays that they are views of: where each lies, and its generation.
+    """
+
+    inputs: dict[str, Input]
+    lent: dict[str, Lent]
+    stamps: tuple[tuple[int, int], ...]
+
+
+class Cutter:
+    """Cuts requests out of the batches of a reader. Used by the engine's thread alone.
+
+    Args:
+        batches: all that may be named, by number.
+        ring: where they lie.
+        feeds: which field goes to which input; see `feeding.model_inputs`.
+    """
+
+    def __init__(
+        self,
+        batches: Mapping[int, Batch],
+        ring: LentArena,
+        feeds: Sequence[tuple[str | None, FieldKey]],
+    ) -> None:
+        self._batches = batches
+        self._ring = ring
+        self._feeds = feeds
+        self._fed: dict[tuple[object, ...], Mapping[str, FieldKey]] = {}
+
+    def cut(self, spans: Sequence[Span], inputs: tuple[str, ...]) -> Cut:
+        """The inputs of one request.
+
+        Args:
+            spans: the rows that are to be labelled, of batches of one kind.
+            inputs: names of the model's inputs.
+
+        Raises:
+            UsageError: what the model takes is not in the batch.
+        """
+        if len(spans) == 1:
+            return self._in_one_piece(spans[0], inputs)
+        pieces: dict[str, list[Array]] = {}
+        stamps: list[tuple[int, int]] = []
+        for span in spans:
+            cut = self._in_one_piece(span, inputs)
+            stamps += cut.stamps
+            for name, value in cut.inputs.items():
+                pieces.setdefault(name, []).extend(pieces_of(value))
+        stacked: dict[str, Input] = {name: Stacked(tuple(each)) for name, each in pieces.items()}
+        return Cut(stacked, {}, tuple(stamps))
+
+    def _in_one_piece(self, span: Span, inputs: tuple[str, ...]) -> Cut:
+        number, start, stop = span
+        batch, ring = self._batches[number], self._ring
+        whole = batch.is_all_of(span)
+        found, lent = dict[str, Input](), dict[str, Lent]()
+        stamps = []
+        for name, key in self._fed_with(batch, inputs).items():
+            ref = batch.fields[key]
+            array = ring.get(ref)
+            offset = ref.offset
+            if not whole:
+                offset += start * array.nbytes // max(len(array), 1)
+                array = array[start:stop]
+            found[name] = array
+            stamp = ring.generation(ref)
+            stamps.append((ref.offset, stamp))
+            if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
+                lent[name] = Lent(offset, stamp, ref.offset - GENERATION_BYTES)
+        return Cut(found, lent if len(lent) == len(found) else {}, tuple(stamps))
+
+    def _fed_with(self, batch: Batch, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
+        """By which field each input is fed, of batches that have these."""
+        kind = (inputs, *batch.fields)
+        if (fed := self._fed.get(kind)) is None:
+            fields = {key: key for key in batch.fields}
+            fed = self._fed[kind] = model_inputs(fields, inputs, self._feeds)
+        return fed
+
+
+def own_copies(inputs: Mapping[str, Input]) -> dict[str, Input]:
+    """The same in memory of their own, which nobody writes over."""
+    return {name: _own(pieces_of(value)) for name, value in inputs.items()}
+
+
+def _own(pieces: tuple[Array, ...]) -> Array:
+    return np.concatenate(pieces) if len(pieces) > 1 else pieces[0].copy()
+
+
+def samples_of(inputs: Iterable[Input]) -> int:
+    """The first dimension of the first input that has any; 1 where none has."""
+    return next((value.shape[0] for value in inputs if value.ndim), 1)
