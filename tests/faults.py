@@ -7,28 +7,10 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.02
-
-
-@dataclass(eq=False)
-class _Pair:
-    """One connection through the proxy."""
-
-    client: socket.socket
-    server: socket.socket
-
-    def other(self, side: socket.socket) -> socket.socket:
-        return self.server if side is self.client else self.client
-
-    def close(self) -> None:
-        for side in (self.client, self.server):
-            with contextlib.suppress(OSError):
-                side.close()
 
 
 class FaultProxy:
@@ -45,7 +27,8 @@ class FaultProxy:
         self._on_request = on_request
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._selector = selectors.DefaultSelector()
-        self._pairs: dict[socket.socket, _Pair] = {}
+        self._other_ends: dict[socket.socket, socket.socket] = {}
+        self._clients: set[socket.socket] = set()
         self._fillers: list[socket.socket] = []
         self._breaking = threading.Event()
         self._flowing = threading.Event()
@@ -75,18 +58,13 @@ class FaultProxy:
         self.stall()
         self._stalled.wait()
         self._listener.listen(0)
-        filled = False
-        while not filled:  # the queue of those that wait to be accepted: then the system is silent
-            try:
+        with contextlib.suppress(TimeoutError):  # once the queue of the system is full
+            while True:
                 self._fillers.append(socket.create_connection(self._listener.getsockname(), 0.2))
-            except TimeoutError:
-                filled = True
 
     def heal(self) -> None:
         """Everything that was held back passes, and all that comes."""
-        for filler in self._fillers:
-            filler.close()
-        self._fillers.clear()
+        self._close_fillers()
         self._listener.listen()
         self._stalled.clear()
         self._flowing.set()
@@ -101,18 +79,12 @@ class FaultProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join(5.0)
-        for filler in self._fillers:
-            filler.close()
-        for pair in set(self._pairs.values()):
-            pair.close()
+        self._close_fillers()
+        for client in list(self._clients):
+            self._close(client)
         self._selector.close()
         self._listener.close()
 
@@ -124,14 +96,14 @@ class FaultProxy:
                 continue
             if self._breaking.is_set():
                 self._breaking.clear()
-                for pair in set(self._pairs.values()):
-                    self._close(pair)
+                for client in list(self._clients):
+                    self._close(client)
             for key, _ in self._selector.select(_LOOK_S):
                 side = key.fileobj
                 assert isinstance(side, socket.socket)
                 if side is self._listener:
                     self._accept()
-                elif side in self._pairs:  # else its pair was closed a moment ago
+                elif side in self._other_ends:  # else its connection was closed a moment ago
                     self._pass_on(side)
 
     def _accept(self) -> None:
@@ -141,31 +113,36 @@ class FaultProxy:
         except OSError:
             client.close()
             return
-        pair = _Pair(client, server)
-        for side in (client, server):
-            self._pairs[side] = pair
+        self._clients.add(client)
+        for side, other in ((client, server), (server, client)):
+            self._other_ends[side] = other
             self._selector.register(side, selectors.EVENT_READ)
 
     def _pass_on(self, side: socket.socket) -> None:
-        pair = self._pairs[side]
         try:
             data = side.recv(_CHUNK_BYTES)
-            if data and side is pair.client and self._on_request is not None:
+            if data and side in self._clients and self._on_request is not None:
                 self._on_request(data)
         except OSError:
             data = b""
         if not data:
-            self._close(pair)
+            self._close(side)
             return
         # One that takes no more has ended, and what it had sent before is still to be passed on.
         with contextlib.suppress(OSError):
-            pair.other(side).sendall(data)
+            self._other_ends[side].sendall(data)
 
-    def _close(self, pair: _Pair) -> None:
-        for end in (pair.client, pair.server):
+    def _close(self, side: socket.socket) -> None:
+        """End the connection that has this end."""
+        for end in (side, self._other_ends[side]):
             self._selector.unregister(end)
-            del self._pairs[end]
-        pair.close()
+            del self._other_ends[end]
+            self._clients.discard(end)
+            end.close()
+
+    def _close_fillers(self) -> None:
+        while self._fillers:
+            self._fillers.pop().close()
 
 
 def _split(target: str) -> tuple[str, int]:

@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -50,13 +51,17 @@ def main(argv: list[str]) -> int:
         failures += not passed
         print(f"run {number + 1} of {options.runs}: {line}", flush=True)
         if options.table is not None:
-            _append(options.table, line)
+            with options.table.open("a") as table:
+                table.write((HEADER if table.tell() == 0 else "") + line + "\n")
     print(f"{options.runs - failures} of {options.runs} runs passed")
     return int(failures > 0)
 
 
 def one_run(options: argparse.Namespace) -> tuple[str, bool]:
     """Run the tier once; returns its line of the table, and whether it passed."""
+    conditions = [f"{options.busy} busy loops"] if options.busy else []
+    conditions += ["stalls"] if options.stall else []
+    conditions += ["SIGINT ignored"] if options.ignore_sigint else []
     seed = random.SystemRandom().randrange(2**32)
     command = [sys.executable, "-P", str(Path(run.__file__)), options.tier, *options.arguments]
     log = Path(tempfile.gettempdir()) / f"edl-flakes-{options.tier}-{seed}.log"
@@ -68,7 +73,9 @@ def one_run(options: argparse.Namespace) -> tuple[str, bool]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "EDL_TEST_SEED": str(seed)},
-            preexec_fn=_ignore_sigint if options.ignore_sigint else None,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+            if options.ignore_sigint
+            else None,
         )
         stack.callback(_end, process)
         if options.stall:
@@ -78,17 +85,8 @@ def one_run(options: argparse.Namespace) -> tuple[str, bool]:
     if code == 0:
         log.unlink()
     result = "passed" if code == 0 else f"failed ({_summary(log)})"
-    return (
-        f"| {options.tier} | {_conditions(options)} | {seed} | {took_s:.0f} | {result} |",
-        not code,
-    )
-
-
-def _conditions(options: argparse.Namespace) -> str:
-    names = [f"{options.busy} busy loops"] if options.busy else []
-    names += ["stalls"] if options.stall else []
-    names += ["SIGINT ignored"] if options.ignore_sigint else []
-    return ", ".join(names) or "quiet"
+    under = ", ".join(conditions) or "quiet"
+    return f"| {options.tier} | {under} | {seed} | {took_s:.0f} | {result} |", code == 0
 
 
 def _summary(log: Path) -> str:
@@ -112,17 +110,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         for child in children:
             with contextlib.suppress(psutil.Error):  # it has ended by itself
                 child.kill()
-
-
-def _append(table: Path, line: str) -> None:
-    with table.open("a") as file:
-        if file.tell() == 0:
-            file.write(HEADER)
-        file.write(line + "\n")
-
-
-def _ignore_sigint() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ device time, no forms. In the test's own process, or as one that can be killed:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import socket
 import threading
@@ -36,44 +35,28 @@ Kind = Literal["grpc", "http", "json"]
 Behaviour = Callable[[Array], Array]
 
 
-def _hang(x: Array) -> Array:
-    threading.Event().wait(600)
-    return logits_of(x)
-
-
 #: What a file may tell a server in a process of its own to do.
 MOODS: dict[str, Behaviour] = {
     "": logits_of,
     "nan": lambda x: np.full((len(x), CLASSES), np.nan, np.float32),
     "short": lambda x: logits_of(x)[:-1],
     "text": lambda x: np.full((len(x), 1), b"cat", object),
-    "hang": _hang,
     "other": lambda x: logits_of(x) + 100.0,
 }
 
 
 class ForeignServer:
-    """What the kinds have in common.
+    """What the kinds have in common."""
 
-    Attributes:
-        address: as a reader names it.
-        kind: as of `start`.
-        behaviour: called for each batch.
-        ready: what it says.
-        describes: whether its metadata names inputs and outputs.
-        most_rows: what it says that the model takes at most; None: nothing.
-        requests: how many batches came.
-    """
-
-    address: str
+    address: str  # as a reader names it
     kind: Kind = "grpc"
 
     def __init__(self, behaviour: Behaviour = logits_of) -> None:
         self.behaviour = behaviour
         self.ready = True
-        self.describes = True
-        self.most_rows: int | None = None
-        self.requests = 0
+        self.describes = True  # whether its metadata names inputs and outputs
+        self.most_rows: int | None = None  # that it says the model takes
+        self.requests = 0  # how many batches came
 
     def stop(self) -> None:
         raise NotImplementedError
@@ -146,12 +129,7 @@ class ForeignGrpc(ForeignServer, oip.GRPCInferenceServiceServicer):
 
 
 class ForeignHttp(ForeignServer):
-    """Over HTTP/1.1.
-
-    Args:
-        binary: takes tensors as bytes; else it answers them 422.
-        status: of every batch, where it is not 200.
-    """
+    """Over HTTP/1.1; one that is not `binary` answers tensors as bytes with 422."""
 
     def __init__(
         self, behaviour: Behaviour = logits_of, *, binary: bool = True, port: int = 0
@@ -159,7 +137,7 @@ class ForeignHttp(ForeignServer):
         super().__init__(behaviour)
         self.binary = binary
         self.kind = "http" if binary else "json"
-        self.status = 200
+        self.status = 200  # of every batch
         self.headers: dict[str, str] = {}
         self.heads: list[str] = []  # the content types that came
         self.sockets: list[socket.socket] = []  # one for each connection that came
@@ -256,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         if tail:
             self.send_header("Inference-Header-Content-Length", str(len(head)))
         self.send_header("Content-Length", str(len(head) + len(tail)))
-        with contextlib.suppress(ConnectionError):  # who asked has gone
+        with suppress(ConnectionError):  # who asked has gone
             self.end_headers()
             self.wfile.write(head + tail)
 

@@ -54,7 +54,7 @@ class ProcessResources:
         """Describe what exists now, did not exist `before`, and should be gone."""
         threads = [
             f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}"
-            for thread in self._threads_since(before)
+            for thread in self.threads_since(before)
         ]
         processes = [_describe(pid) for pid in self.children - before.children - _shared.children]
         segments = [
@@ -62,14 +62,7 @@ class ProcessResources:
         ]
         return sorted(threads) + sorted(text for text in processes if text) + sorted(segments)
 
-    def stacks_since(self, before: ProcessResources) -> list[str]:
-        """Say where the threads are that `leaks_since` names, if they hang.
-
-        It reads frames of threads that may run meanwhile, which is safe for those that wait.
-        """
-        return [_stack(thread) for thread in self._threads_since(before)]
-
-    def _threads_since(self, before: ProcessResources) -> list[threading.Thread]:
+    def threads_since(self, before: ProcessResources) -> list[threading.Thread]:
         threads = self.threads - before.threads - _shared.threads
         return [t for t in threads if t.is_alive() and (not t.daemon or _runs_our_code(t))]
 
@@ -91,11 +84,9 @@ _shared = ProcessResources()
 
 
 def leaked_since(before: ProcessResources, settle_s: float = SETTLE_S) -> list[str]:
-    """Describe what a test left behind after `before`, and kill the processes among it.
+    """Describe what a test left behind, and kill the processes among it.
 
-    Args:
-        before: what existed before the test.
-        settle_s: seconds that threads and processes may take to end.
+    Threads and processes have `settle_s` to end by themselves.
     """
     deadline = time.monotonic() + settle_s
     pause_s = 0.001
@@ -106,8 +97,8 @@ def leaked_since(before: ProcessResources, settle_s: float = SETTLE_S) -> list[s
             break
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
-    if leaks:
-        leaks += found.stacks_since(before)
+    if leaks:  # frames of threads that wait can be read safely
+        leaks += [_stack(thread) for thread in found.threads_since(before)]
     for pid in found.children - before.children - _shared.children:
         if _describe(pid):
             with contextlib.suppress(psutil.Error):  # it ended by itself

@@ -1,6 +1,6 @@
 """Check that tests notice changes: seeded mutants of the ledger and of flow control.
 
-    python tests/mutants.py [--count N] [--seed N] [--root CHECKOUT] [--json FILE]
+    python tests/mutants.py [--count N] [--seed N] [--root CHECKOUT]
 
 cosmic-ray changes one operator, constant or branch at a time in a copy of the checkout. A mutant is
 killed if the tests of the rules fail. Equal checkouts and seeds give equal mutants, so two versions
@@ -50,7 +50,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--root", type=Path, default=ROOT, help="checkout to test")
-    parser.add_argument("--json", type=Path, help="write each mutant and its result to this file")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="edl-mutants-") as folder:
         copies = [Path(folder) / str(number) for number in range(SHARDS)]
@@ -59,18 +58,16 @@ def main(argv: list[str]) -> int:
                 pool.submit(_shard, copy, number, options) for number, copy in enumerate(copies)
             ]
             results = [result for run in runs for result in run.result()]
-    killed = sum(result["killed"] for result in results)
-    for result in results:
-        if not result["killed"]:
-            print(f"survived: {result['mutant']}")
+    for mutant, is_killed in results:
+        if not is_killed:
+            print(f"survived: {mutant}")
+    killed = sum(is_killed for _, is_killed in results)
     print(f"{killed} of {len(results)} mutants killed ({killed / len(results):.1%})")
-    if options.json is not None:
-        options.json.write_text(json.dumps(sorted(results, key=lambda f: f["mutant"]), indent=1))
     return 0
 
 
-def _shard(copy: Path, number: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run every SHARDS-th of the sampled mutants in a copy of the checkout."""
+def _shard(copy: Path, number: int, options: argparse.Namespace) -> list[tuple[str, bool]]:
+    """Run every SHARDS-th of the sampled mutants in a copy of the checkout; which are killed."""
     from cosmic_ray.work_db import use_db
 
     subprocess.run(["git", "clone", "-q", str(options.root), str(copy)], check=True)
@@ -97,10 +94,7 @@ def _shard(copy: Path, number: int, options: argparse.Namespace) -> list[dict[st
     cosmic_ray("exec", config.name, session.name)
     with use_db(session) as database:
         job_names = {items[name].job_id: name for name in names}
-        return [
-            {"mutant": job_names[job], "killed": result.is_killed}
-            for job, result in database.results
-        ]
+        return [(job_names[job], result.is_killed) for job, result in database.results]
 
 
 def _name(item: Any) -> str:

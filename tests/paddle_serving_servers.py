@@ -28,16 +28,10 @@ def labels(x: Array) -> Array:
 
 @dataclass
 class Pipeline(pipeline_pb2_grpc.PipelineServiceServicer):
-    """A pipeline server with one operator.
+    """A pipeline server with one operator."""
 
-    Attributes:
-        answer: what it answers instead, where it is set.
-        stranger: the error number for a service of another name.
-        requests: all that came.
-    """
-
-    answer: Callable[[], pipeline_pb2.Response] | None = None
-    stranger: int = 3002
+    answer: Callable[[], pipeline_pb2.Response] | None = None  # instead of labels
+    stranger: int = 3002  # the error number for a service of another name
     requests: list[pipeline_pb2.Request] = field(default_factory=list)
 
     def inference(self, request: Any, context: Any) -> pipeline_pb2.Response:
@@ -71,17 +65,10 @@ class GeneralModel(general_model_pb2_grpc.GeneralModelServiceServicer):
         kind = TYPES[tensor.elem_type]
         x = np.array(getattr(tensor, kind.field)).reshape(tuple(tensor.shape))
         y = labels(x)
-        answer = cpp.Tensor(
-            name="fc_0.tmp_1",
-            alias_name="y",
-            elem_type=1,
-            shape=y.shape,
-            float_data=y.ravel().tolist(),
-        )
-        return cpp.Response(
-            outputs=[cpp.ModelOutput(tensor=[answer], engine_name="general_infer_0")],
-            log_id=request.log_id,
-        )
+        answer = cpp.Tensor(name="fc_0.tmp_1", alias_name="y", elem_type=1, shape=y.shape)
+        answer.float_data.extend(y.ravel().tolist())
+        output = cpp.ModelOutput(tensor=[answer], engine_name="general_infer_0")
+        return cpp.Response(outputs=[output], log_id=request.log_id)
 
 
 @contextmanager

@@ -22,28 +22,19 @@ NO_TESTS = 5  # pytest's exit code for "nothing was selected"
 TIMED_OUT = 124  # as timeout(1) has it
 SLOWEST = 10  # tests that each run names
 CI_FACTOR = 2.0  # times its target: a tier that takes longer fails in CI
+ENVIRONMENTS = "edl.tests.interop.environments"  # the program that makes them
 HANG_FACTOR = 5.0  # times its target: a tier that takes longer hangs, and is ended
 
 
 @dataclass(frozen=True)
 class Tier:
-    """A selection of tests.
+    """A selection of tests."""
 
-    Attributes:
-        parts: pytest's `-m` expressions, run one after another.
-        target_s: seconds that the tier should take on two quiet cores.
-        workers: processes over which tests are spread; tests of real processes wait most of their
-            time, so they get more than there are cores. 1: pytest runs them itself.
-        paths: folders to which the tier is confined; none: all tests.
-        environments: of third-party programs that are made first, by their names in
-            `tests/interop/environments.py`.
-    """
-
-    parts: tuple[str, ...]
-    target_s: float
-    workers: int
-    paths: tuple[str, ...] = ()
-    environments: tuple[str, ...] = ()
+    parts: tuple[str, ...]  # pytest's `-m` expressions, run one after another
+    target_s: float  # that it should take on two quiet cores
+    workers: int  # over which tests are spread; 1: pytest runs them itself
+    paths: tuple[str, ...] = ()  # folders to which it is confined; none: all tests
+    environments: tuple[str, ...] = ()  # of third-party programs that are made first
 
 
 TIERS = {
@@ -72,12 +63,12 @@ def main(argv: list[str]) -> int:
     name, *rest = argv
     tier = TIERS[name]
     began = time.monotonic()
-    if tier.environments and (code := _make(tier.environments)):
+    if tier.environments and (code := _python(ENVIRONMENTS, *tier.environments)):
         return code
     codes = []
     for part in tier.parts:
         alone = tier.workers == 1 or (" forks" in part and "not forks" not in part)
-        spread = [] if alone else ["-n", str(tier.workers)]
+        spread = [] if alone else ["-n", str(tier.workers), "--dist", "loadgroup"]
         left_s = began + HANG_FACTOR * tier.target_s - time.monotonic()
         codes.append(_pytest([part, *spread, *tier.paths, *rest], name, left_s))
     return _report_time(name, tier, time.monotonic() - began) or _exit_code(codes)
@@ -99,21 +90,12 @@ def _report_time(name: str, tier: Tier, took_s: float) -> int:
 def _exit_code(codes: list[int]) -> int:
     """One exit code for all parts; a part may be empty, but not all."""
     failed = [code for code in codes if code not in (0, NO_TESTS)]
-    if failed:
-        return failed[0]
-    return NO_TESTS if all(code == NO_TESTS for code in codes) else 0
-
-
-def _make(environments: tuple[str, ...]) -> int:
-    return _python("edl.tests.interop.environments", *environments)
+    return failed[0] if failed else min(codes)
 
 
 def _pytest(arguments: list[str], tier: str, limit_s: float) -> int:
-    slowest = f"--durations={SLOWEST}"
-    spread = ("--dist", "loadgroup") if "-n" in arguments else ()
-    return _python(
-        "pytest", slowest, *spread, "-m", *arguments, limit_s=limit_s, EDL_TEST_TIER=tier
-    )
+    words = (f"--durations={SLOWEST}", "-m", *arguments)
+    return _python("pytest", *words, limit_s=limit_s, EDL_TEST_TIER=tier)
 
 
 def _python(module: str, *arguments: str, limit_s: float | None = None, **variables: str) -> int:

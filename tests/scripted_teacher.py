@@ -7,6 +7,7 @@ as a process that can be killed: `python -m edl.tests.scripted_teacher --seconds
 from __future__ import annotations
 
 import argparse
+import operator
 import threading
 import time
 from collections.abc import Callable
@@ -42,21 +43,7 @@ def label(request: tensors.InferRequest) -> dict[str, Array]:
 
 
 class ScriptedTeacher:
-    """Serves `behaviour` on a free loopback port until `stop`.
-
-    Args:
-        security: certificates and tokens that it asks for; None: nothing.
-
-    Attributes:
-        behaviour: called for each request; may sleep, raise an EdlError, or answer nonsense.
-        is_ready: called for each probe; may sleep.
-        datatype: of its input, as it says when it is asked what it takes.
-        outputs: name -> values of a row, as it says when it is asked what it gives.
-        output_kind: of all of them; empty: it does not say.
-        seconds: the device time that answers state.
-        requests: how many came.
-        parameters: added to each answer.
-    """
+    """Serves `behaviour`, which may sleep, raise an EdlError, or answer nonsense, until `stop`."""
 
     def __init__(
         self,
@@ -67,13 +54,14 @@ class ScriptedTeacher:
         security: ServerSecurity | None = None,
     ) -> None:
         self.behaviour = behaviour
+        # What it says of its input and its outputs: name -> values in a row; what all of them are.
         self.datatype = "FP32"
         self.outputs = {"logits": CLASSES}
         self.output_kind = ""
-        self.seconds = seconds
-        self.is_ready: Callable[[], bool] = lambda: True
-        self.requests = 0
-        self.parameters: dict[str, Any] = {}
+        self.is_ready: Callable[[], bool] = lambda: True  # called for each probe; may sleep
+        self.seconds = seconds  # the device time that answers state
+        self.parameters: dict[str, Any] = {}  # added to each answer
+        self.requests = 0  # how many came
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
@@ -87,21 +75,18 @@ class ScriptedTeacher:
 
     def _handlers(self) -> Any:
         def method(handler: Callable[..., Any], request: Any) -> Any:
+            write = operator.methodcaller("SerializeToString")
             return grpc.unary_unary_rpc_method_handler(
-                self._gated(handler),
-                request.FromString,
-                lambda message: message.SerializeToString(),
+                self._gated(handler), request.FromString, write
             )
 
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "ServerMetadata": method(self._server_metadata, pb.ServerMetadataRequest),
-                "ModelReady": method(self._model_ready, pb.ModelReadyRequest),
-                "ModelMetadata": method(self._metadata, pb.ModelMetadataRequest),
-                "ModelInfer": grpc.unary_unary_rpc_method_handler(self._gated(self._infer)),
-            },
-        )
+        methods = {
+            "ServerMetadata": method(self._server_metadata, pb.ServerMetadataRequest),
+            "ModelReady": method(self._model_ready, pb.ModelReadyRequest),
+            "ModelMetadata": method(self._metadata, pb.ModelMetadataRequest),
+            "ModelInfer": grpc.unary_unary_rpc_method_handler(self._gated(self._infer)),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _gated(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
@@ -121,19 +106,13 @@ class ScriptedTeacher:
 
     def _metadata(self, request: Any, context: Any) -> pb.ModelMetadataResponse:
         tensor = pb.ModelMetadataResponse.TensorMetadata
-        return pb.ModelMetadataResponse(
-            name=request.name,
-            inputs=[tensor(name="x", datatype=self.datatype, shape=[-1, -1])],
-            outputs=[
-                tensor(
-                    name=name,
-                    datatype="FP32",
-                    shape=[-1, width],
-                    output_kind=self.output_kind or None,
-                )
-                for name, width in self.outputs.items()
-            ],
-        )
+        inputs = [tensor(name="x", datatype=self.datatype, shape=[-1, -1])]
+        kind = self.output_kind or None
+        outputs = [
+            tensor(name=name, datatype="FP32", shape=[-1, width], output_kind=kind)
+            for name, width in self.outputs.items()
+        ]
+        return pb.ModelMetadataResponse(name=request.name, inputs=inputs, outputs=outputs)
 
     def _infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         self.requests += 1
@@ -152,7 +131,7 @@ class ScriptedTeacher:
 
 
 def main() -> None:
-    """Serve in a process of its own; a flag file makes it slower while the test runs."""
+    """Serve in a process of its own."""
     end_with_parent(grace_s=0.5)
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=0.0)

@@ -23,6 +23,7 @@ from edl.tests.docs.pages import DEADLINE_S, File, Page, Run, missing, put
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05
+PLAIN = {"COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
 #: What the shell itself says of a job that was killed, where a terminal would show it otherwise.
 _NOTICE = re.compile(r"^\S+/\d+\.sh: line \d+: +\d+ (?:Killed|Terminated|Interrupt)\b.*\n", re.M)
 _FOREGROUND = re.compile(r"fg %(\d+)")
@@ -49,14 +50,13 @@ class Shell:
         os.mkfifo(orders)
         # Both ends, so that nobody waits for the other.
         self._orders = os.open(orders, os.O_RDWR)
-        begin = self._own / "0.sh"
         ours = (name for name in os.environ if name.startswith(("EDL_", "PYTHON")))
-        forget = {*ours, LIFE_VARIABLE}
-        exports = (f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
-        begin.write_text(f"unset {' '.join(forget)}\n{_BEGIN}\n{''.join(exports)}")
+        exports = (f"export {name}={shlex.quote(text)}" for name, text in variables.items())
+        forget = " ".join(["unset", LIFE_VARIABLE, *ours])
+        begin, _ = self._script("\n".join([forget, _BEGIN, *exports]))
         argv = ("bash", "--noprofile", "--norc", str(orders))
         self._bash = start(Command("shell", argv, cwd=self.work, guard=True))
-        self._order(f". {begin}", DEADLINE_S)
+        self._order(f". {begin}")
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +65,7 @@ class Shell:
         """End what runs in the background, the youngest first, then the shell."""
         try:
             if self._bash.alive and not isinstance(value, KeyboardInterrupt):
-                self._order(_END, DEADLINE_S)
+                self._order(_END)
         finally:
             os.write(self._orders, b"exit\n")
             self._bash.wait(DEADLINE_S)
@@ -86,17 +86,17 @@ class Shell:
             code = self._order(order, within_s)
         except ProcessFailed as error:
             self._interrupt()
-            raise Mismatch(f"it takes longer than {within_s:g} s, or ends the shell; it printed:\n"
-                           f"{_read(output)}") from error  # fmt: skip
+            late = f"it takes longer than {within_s:g} s, or ends the shell"
+            raise Mismatch(f"{late}; it printed:\n{_read(output)}") from error
         return code, _NOTICE.sub("", _read(output))
 
     def begin(self, command: str) -> Path:
         """Start a command in the background; returns the file of its output."""
         script, output = self._script(command + " &")
-        self._order(f". {script} >{output} 2>&1 </dev/null", DEADLINE_S)
+        self._order(f". {script} >{output} 2>&1 </dev/null")
         # A job that has ended may be forgotten already: then it has no number.
         number = r'jobs -l | sed -n "s/^\[\([0-9]*\)\]. *$! .*/\1/p"'
-        self._order(f"echo job {self._scripts} $({number})", DEADLINE_S)
+        self._order(f"echo job {self._scripts} $({number})")
         job = self._bash.expect(rf"^job {self._scripts}(?: (\d+))?$", 1.0)
         if job[1] is not None:
             self._outputs[int(job[1])] = output
@@ -104,7 +104,7 @@ class Shell:
 
     def runs(self) -> bool:
         """Whether the job that was started last still runs."""
-        return self._order('kill -0 "$!" 2>/dev/null', DEADLINE_S) == 0
+        return self._order('kill -0 "$!" 2>/dev/null') == 0
 
     def _interrupt(self) -> None:
         """TERM to all that runs, so that the shell listens again."""
@@ -119,7 +119,7 @@ class Shell:
         script.write_text(command + "\n")
         return script, script.with_suffix(".out")
 
-    def _order(self, words: str, within_s: float) -> int:
+    def _order(self, words: str, within_s: float = DEADLINE_S) -> int:
         self._told += 1
         os.write(self._orders, f"{words}\necho told {self._told} $?\n".encode())
         return int(self._bash.expect(rf"^told {self._told} (\d+)$", within_s)[1])
@@ -131,7 +131,12 @@ def play(page: Page, folder: Path, *, short: bool) -> None:
         ports = {port: undo.enter_context(held_port()) for port in page.ports}
         named = {name: str(ports[port]) for port, name in page.ports.items() if name}
         named |= {name: put(text, ports) for name, text in page.variables.items()}
-        shell = undo.enter_context(Shell(folder, {**variables_of(folder), **named}))
+        own = {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder / "session"),
+            "CLONE": str(ROOT),
+        }
+        shell = undo.enter_context(Shell(folder, {**own, **PLAIN, **named}))
         for step in page.steps:
             if short and step.nightly:
                 continue
@@ -144,18 +149,6 @@ def play(page: Page, folder: Path, *, short: bool) -> None:
                 _do(shell, step, ports)
             except Mismatch as error:
                 raise Mismatch(f"{page.name}:{step.line}: $ {step.command}\n{error}") from error
-
-
-def variables_of(folder: Path) -> dict[str, str]:
-    return {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "HOME": str(folder / "session"),
-        "CLONE": str(ROOT),
-        "COLUMNS": "160",
-        "NO_COLOR": "1",
-        "TERM": "dumb",
-        "LC_ALL": "C.UTF-8",
-    }
 
 
 def _do(shell: Shell, step: Run, ports: Mapping[str, int]) -> None:

@@ -1,14 +1,17 @@
-"""The hooks of the site, and that a page with an error does not build."""
+"""The site: the reference and the tables of arguments are complete, and its hooks work."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -17,9 +20,14 @@ from typer.testing import CliRunner
 import edl.distill_reader
 import edl.student
 from edl.commands import command_line
+from edl.distill_reader import Callback, DistilReader
+from edl.student import Distill, load_job
+from edl.student.job.spec import NEEDED, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = ROOT / "docs" / "hooks"
+JOB_FILE = (ROOT / "docs" / "job-file.md").read_text()
+READER = (ROOT / "docs" / "reader.md").read_text()
 
 
 def hook(name: str) -> ModuleType:
@@ -75,6 +83,66 @@ def test_the_reference_has_every_field_of_a_resource() -> None:
         count += sum(len(schema[part]["properties"]) for part in ("spec", "status"))
     assert len([path for path in rows if path.count(".") == 1]) == count
     assert {"spec.minNodes", "status.conditions[].type", "spec.maxReplicas"} <= set(rows)
+
+
+def shown(default: Any) -> str:
+    """How the tables write a default."""
+    if default is inspect.Parameter.empty:
+        return ""
+    if type(default).__name__ == "_HAS_DEFAULT_FACTORY_CLASS":
+        return "{}"
+    if isinstance(default, str):
+        return f'"{default}"'
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        return f"{int(default) >> 20} MiB" if default >= 1 << 20 else f"{default:g}"
+    if type(default).__module__.startswith("edl.") and default == type(default)():
+        return f"{type(default).__name__}()"
+    return repr(default)
+
+
+@pytest.mark.parametrize(
+    ("documented", "section"),
+    [
+        (DistilReader, READER.partition("## All arguments")[2]),
+        (Distill, JOB_FILE.partition("## `Distill`")[2]),
+    ],
+)
+def test_arguments_and_defaults(documented: Callable[..., Any], section: str) -> None:
+    arguments = inspect.signature(documented).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    expected = [(one.name, shown(one.default)) for one in arguments if one.kind in kinds]
+    assert re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\|.*\|$", section, re.M) == expected
+
+
+def test_functions_of_a_job_file() -> None:
+    table = re.findall(r"^\| `(\w+)\(([\w, ]*)\)` \|", JOB_FILE, re.MULTILINE)
+    assert dict(table) == {name: ", ".join(given) for name, given in {**NEEDED, **OPTIONAL}.items()}
+
+
+def test_callbacks_of_the_reader() -> None:
+    for name in (name for name in vars(Callback) if name.startswith("on_")):
+        arguments = [*inspect.signature(getattr(Callback, name)).parameters][1:]
+        (listed,) = re.findall(rf"^\|.*`{name}\(([^)]*)\)`.*\|", READER, re.MULTILINE)
+        assert len(listed.split(", ")) == len(arguments)
+
+
+@pytest.mark.system
+def test_the_example_of_a_job_file_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edl.student.job.assembly import assemble
+    from edl.student.job.rehearsal import rehearse
+    from edl.teacher.backends.paddle_runtime import import_paddle
+
+    import_paddle()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "job.py").write_text(re.findall(r"```python\n(.*?)```", JOB_FILE, re.DOTALL)[0])
+    parts = assemble(load_job(tmp_path / "job.py"))
+    sys.modules.pop("edl_job_job")
+    numbers = sum(int(one.size) for one in parts.model.parameters())
+    assert f"model: {type(parts.model).__name__}, {numbers:,} parameters" in JOB_FILE
+    assert rehearse(parts).line()
+
+
+# --- hooks
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
 
+from edl.supervise import Process
 from edl.tests.conftest import TIER
+
+ROWS = 32
+Start = Callable[..., list[tuple[str, Process]]]
 
 
 @dataclass(frozen=True)
@@ -38,3 +44,17 @@ def device() -> TestDevice:
     if not torch.cuda.is_available():
         pytest.fail("make gpu needs a GPU that PyTorch can use: see tests/gpu/README.md")
     return TestDevice("cuda", "gpu:0")
+
+
+@pytest.fixture
+def teachers(device: TestDevice) -> Iterator[Start]:
+    """Starts teachers of a network on the device: their addresses and processes."""
+    from edl.benchmarks.pacing.teachers import start_teachers
+
+    with ExitStack() as ending:
+
+        def start(network: str = "linear", *more: str, count: int = 1) -> list[tuple[str, Process]]:
+            options = ("--devices", device.teacher, "--micro-batch", str(ROWS), *more)
+            return start_teachers(ending, [options] * count, f"edl.tests.gpu.networks:{network}")
+
+        yield start

@@ -15,8 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.tests.gpu import networks
+from edl.tests.gpu.conftest import ROWS
 from edl.tests.gpu.test_students import soft_loss
-from edl.tests.gpu.test_teachers import ROWS, Rows
+from edl.tests.gpu.test_teachers import Rows
 
 
 def main(kind: str, teacher: str, folder: Path) -> None:

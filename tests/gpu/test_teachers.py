@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import numpy as np
-import pytest
 
-from edl.benchmarks.pacing.teachers import start_teachers
 from edl.distill_reader import DistilReader
 from edl.proto.arena import Array
 from edl.tests.gpu import networks
-from edl.tests.gpu.conftest import TestDevice
+from edl.tests.gpu.conftest import ROWS, Start
 
-ROWS = 32
 METRICS = r"metrics on (\S+)"
 
 
@@ -44,16 +40,8 @@ def check_labels(reader: DistilReader, batches: int) -> None:
     assert ids == list(range(batches * ROWS))
 
 
-@pytest.fixture
-def ending() -> Iterator[ExitStack]:
-    with ExitStack() as ending:
-        yield ending
-
-
-def test_two_teachers_share_a_device(device: TestDevice, ending: ExitStack) -> None:
-    options = ("--devices", device.teacher, "--micro-batch", str(ROWS))
-    started = start_teachers(ending, [options] * 2, f"{networks.NAME}:linear")
-    addresses = [address for address, _ in started]
+def test_two_teachers_share_a_device(teachers: Start) -> None:
+    addresses = [address for address, _ in teachers(count=2)]
     with DistilReader(Rows(60), service="bench", teachers=addresses, feeds=[0]) as reader:
         check_labels(reader, 60)
         served = dict(reader.stats.served)
@@ -61,12 +49,9 @@ def test_two_teachers_share_a_device(device: TestDevice, ending: ExitStack) -> N
     assert min(served.values()) > 0
 
 
-def test_a_device_without_memory_halves_the_micro_batch(
-    device: TestDevice, ending: ExitStack
-) -> None:
+def test_a_device_without_memory_halves_the_micro_batch(teachers: Start) -> None:
     """Of rows of 48 MiB each, 32 do not fit into 1 GiB, and 16 do."""
-    options = ("--devices", device.teacher, "--micro-batch", str(ROWS), "--metrics-listen", "0")
-    [(address, teacher)] = start_teachers(ending, [options], f"{networks.NAME}:greedy")
+    [(address, teacher)] = teachers("greedy", "--metrics-listen", "0")
     lines = teacher.tail(100)
     [url] = [found[1] for line in lines if (found := re.search(METRICS, line))]
     assert micro_batch(url) == (ROWS, 0)

@@ -22,31 +22,22 @@ CLI = """
     from edl.lifecycle import run_cli
 
     app = typer.Typer(no_args_is_help=True, add_completion=False)
+    errors = {
+        "unavailable": RegistryUnavailable("Redis at redis://x does not answer"),
+        "control": RegistryUnavailable("a teacher says: \\x1b[2J"),
+        "defect": ValueError("two"),
+        "lost": BrokenPipeError("the peer has gone"),
+        "exit": typer.Exit(1),
+    }
 
     @app.command()
-    def fail(verbose: bool = False) -> None:
-        raise RegistryUnavailable("Redis at redis://x does not answer")
-
-    @app.command()
-    def steer() -> None:
-        raise RegistryUnavailable("a teacher says: \\x1b[2J")
-
-    @app.command()
-    def crash() -> None:
-        raise ValueError("two")
-
-    @app.command()
-    def check() -> None:
-        raise typer.Exit(1)
+    def fail(error: str, verbose: bool = False) -> None:
+        raise errors[error]
 
     @app.command()
     def flood() -> None:
         while True:
             print("x" * 1000)
-
-    @app.command()
-    def lost() -> None:
-        raise BrokenPipeError("the peer has gone")
 
     @app.command()
     def poor() -> None:
@@ -63,7 +54,7 @@ CLI = """
 
     def make() -> typer.Typer:
         return app
-    run_cli(make if "crash" in sys.argv else app)
+    run_cli(make if "defect" in sys.argv else app)
 """
 
 
@@ -77,11 +68,11 @@ def run(*args: str, **env: str) -> Process:
     ("args", "code", "line"),
     [
         (["good"], 0, "good"),
-        (["fail"], 69, "edl: Redis at redis://x does not answer"),
-        (["steer"], 69, r"edl: a teacher says: \x1b[2J"),
-        (["crash"], 1, "edl: ValueError: two (EDL_DEBUG=1 shows where)"),
-        (["lost"], 1, "edl: BrokenPipeError: the peer has gone (EDL_DEBUG=1 shows where)"),
-        (["check"], 1, None),
+        (["fail", "unavailable"], 69, "edl: Redis at redis://x does not answer"),
+        (["fail", "control"], 69, r"edl: a teacher says: \x1b[2J"),
+        (["fail", "defect"], 1, "edl: ValueError: two (EDL_DEBUG=1 shows where)"),
+        (["fail", "lost"], 1, "edl: BrokenPipeError: the peer has gone (EDL_DEBUG=1 shows where)"),
+        (["fail", "exit"], 1, None),
         (["poor"], 2, "edl: lmdb is not installed: "),
         (["broken"], 1, "edl: ModuleNotFoundError: No module named 'lmdb.nothing' ("),
         (["nope"], 2, "edl: No such command 'nope'."),
@@ -99,7 +90,8 @@ def test_command_line_prints_one_line_and_exits_with_its_code(
 
 
 @pytest.mark.parametrize(
-    ("args", "env"), [(["crash"], {"EDL_DEBUG": "1"}), (["fail", "--verbose"], {})]
+    ("args", "env"),
+    [(["fail", "defect"], {"EDL_DEBUG": "1"}), (["fail", "unavailable", "--verbose"], {})],
 )
 def test_the_traceback_is_shown_when_asked_for(args: list[str], env: dict[str, str]) -> None:
     lines = run(*args, **env).tail(100)

@@ -16,8 +16,8 @@ from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
-
 QUICKLY: dict[str, Any] = {"base_s": 0.001, "cap_s": 0.01}
+FAILS = "raise SystemExit(3)"
 Ended = list[tuple[Process, int]]
 
 
@@ -43,9 +43,7 @@ def test_a_child_that_is_killed_is_replaced_and_both_ends_are_reported() -> None
 
 def test_stop_ends_the_restarts_for_good() -> None:
     ended = Ended()
-    keeper = Keeper(
-        python("raise SystemExit(3)"), on_exit=lambda *end: ended.append(end), **QUICKLY
-    )
+    keeper = Keeper(python(FAILS), on_exit=lambda *end: ended.append(end), **QUICKLY)
     keeper.start()
     wait_until(lambda: keeper.failures >= 3)
     keeper.stop()
@@ -74,7 +72,7 @@ def test_a_child_that_stayed_long_enough_begins_the_count_anew() -> None:
 
 
 def test_stop_does_not_wait_for_a_long_pause() -> None:
-    keeper = Keeper(python("raise SystemExit(3)"), base_s=3600.0, cap_s=3600.0)
+    keeper = Keeper(python(FAILS), base_s=3600.0, cap_s=3600.0)
     keeper.start()
     wait_until(lambda: keeper.failures == 1)
     keeper.stop()
@@ -117,7 +115,7 @@ def test_a_keeper_may_be_stopped_by_its_own_callback() -> None:
     def give_up(process: Process, code: int) -> None:
         keeper.stop()
 
-    keeper = Keeper(python("raise SystemExit(3)"), on_exit=give_up)
+    keeper = Keeper(python(FAILS), on_exit=give_up)
     process = keeper.start()
     assert process.wait(WAIT_S) == 3
     wait_until(lambda: "edl-keeper" not in {thread.name for thread in threading.enumerate()})

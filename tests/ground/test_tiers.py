@@ -22,7 +22,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         return 0
 
     monkeypatch.setattr(run, "_pytest", note)
-    monkeypatch.setattr(run, "_make", lambda environments: 0)
     monkeypatch.delenv("CI", raising=False)
     return made
 
@@ -36,7 +35,7 @@ def test_parts_run_one_after_another(calls: Calls) -> None:
 def test_no_test_runs_without_a_tier_and_its_environments(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_make", lambda environments: int(environments == ("all",)))
+    monkeypatch.setattr(run, "_python", lambda program, *names: int(names == ("all",)))
     assert run.main(["interop"]) == 1
     assert run.main([]) == run.main(["nope"]) == 2
     assert calls == []
@@ -64,11 +63,3 @@ def test_the_exit_code_of_all_parts(
     left = iter(codes)
     monkeypatch.setattr(run, "_pytest", lambda arguments, tier, limit_s: next(left))
     assert run.main(["test-system"]) == code
-
-
-@pytest.mark.system
-def test_a_run_that_hangs_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
-    # Private: all public ways run pytest over tests of this project.
-    code = run._python("timeit", "import time; time.sleep(60)", limit_s=1)  # noqa: SLF001
-    assert code == 124
-    assert "ended after 1 s" in capsys.readouterr().err

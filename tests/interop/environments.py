@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,20 +35,10 @@ class Environment:
 
     name: str
     newest: int  # minor version of Python 3 that its packages are made for
-    about_mib: int  # on the disk
-
-    @property
-    def folder(self) -> Path:
-        return FOLDER / self.name
-
-    @property
-    def log(self) -> Path:
-        """The output of pip."""
-        return FOLDER / f"{self.name}.log"
 
     def program(self, name: str) -> Path:
         """A program of its packages, such as `python`."""
-        return self.folder / "bin" / name
+        return FOLDER / self.name / "bin" / name
 
     def make(self) -> None:
         """Make it, unless it is there as its list wants it.
@@ -57,21 +46,21 @@ class Environment:
         Raises:
             RuntimeError: there is no Python for it, or pip failed.
         """
-        requirements = LISTS / f"{self.name}.txt"
+        folder, requirements = FOLDER / self.name, LISTS / f"{self.name}.txt"
         with _locked(self.name):
             base = self._base_python()
             wanted = f"{base}\n{hashlib.sha256(requirements.read_bytes()).hexdigest()}\n"
-            stamp = self.folder / STAMP
+            stamp = folder / STAMP
             if stamp.is_file() and stamp.read_text() == wanted:
                 return
-            _say(f"making {self.folder} from {requirements.name} (~{self.about_mib} MiB) ...")
-            began = time.monotonic()
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.log.unlink(missing_ok=True)
-            self._run(base, "-m", "venv", str(self.folder))
-            self._run(str(self.program("python")), "-m", "pip", "install", "-r", str(requirements))
+            _say(f"making {folder} from {requirements.name} ...")
+            shutil.rmtree(folder, ignore_errors=True)
+            log = FOLDER / f"{self.name}.log"
+            log.unlink(missing_ok=True)
+            _run(log, base, "-m", "venv", str(folder))
+            pip = (str(self.program("python")), "-m", "pip", "install", "-r", str(requirements))
+            _run(log, *pip)
             stamp.write_text(wanted)
-            _say(f"made {self.folder} in {time.monotonic() - began:.0f} s")
 
     def _base_python(self) -> str:
         """The interpreter that ours was made with, or an older one where that is too new."""
@@ -85,23 +74,19 @@ class Environment:
             f"3.{sys.version_info.minor}: put python3.{self.newest} on PATH"
         )
 
-    def _run(self, *argv: str) -> None:
-        with self.log.open("a") as output:
-            environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-            code = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
-            ).returncode
-        if code:
-            last = "\n".join(self.log.read_text().splitlines()[-15:])
-            raise RuntimeError(
-                f"{' '.join(argv)} ended with {code}; all of it is in {self.log}:\n{last}"
-            )
+
+def _run(log: Path, *argv: str) -> None:
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    with log.open("a") as output:
+        ended = subprocess.run(argv, stdout=output, stderr=output, env=environment)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(argv)} ended with {ended.returncode}: see {log}")
 
 
-TRITON = Environment("triton", 12, 370)
-MLSERVER = Environment("mlserver", 12, 330)
-KSERVE = Environment("kserve", 13, 450)
-ENVOY = Environment("envoy", 13, 130)
+TRITON = Environment("triton", 12)
+MLSERVER = Environment("mlserver", 12)
+KSERVE = Environment("kserve", 13)
+ENVOY = Environment("envoy", 13)
 
 
 def serving_python() -> Path:

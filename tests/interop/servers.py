@@ -1,4 +1,4 @@
-"""Third-party model servers with the tiny model, each in its own environment."""
+"""Third-party model servers with the tiny model, each in its own environment, and sidecars."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ import numpy as np
 import psutil
 
 from edl.proto.clients import Request, open_client
-from edl.supervise import Process
+from edl.supervise import Process, python_command, start
 from edl.tests.interop.environments import KSERVE, MLSERVER, TRITON, Environment
 from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
 from edl.tests.interop.running import HOST, PROGRAMS, Ports, kill, listens, running, status
 from edl.tests.system.conftest import FOR_EVER, Batches
 
 ANSWER_S = 30.0
+#: The factory of the tiny model, as our own teachers are told of it.
+FACTORY = "edl.tests.interop.programs.network:teacher"
+START_S = 60.0
+TTL_S = 2.0
 #: As in `programs/triton_server.py`.
 TRITON_MAX_BATCH = 64
 
@@ -93,11 +97,32 @@ def mlserver(folder: Path, *, declared: bool = True) -> Iterator[Server]:
         yield _server(process, ports, binary=False)
 
 
-STARTS: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
-    "triton": triton,
-    "kserve": kserve,
-    "mlserver": mlserver,
-}
+Starts = Callable[[Path], AbstractContextManager[Server]]
+STARTS: dict[str, Starts] = {"triton": triton, "kserve": kserve, "mlserver": mlserver}
+
+
+@contextmanager
+def registered(
+    name: str, address: str, redis: str, canary: Path, *options: str
+) -> Iterator[Process]:
+    """A sidecar that has registered the server at `address` as the teacher `name`."""
+    server = ("--service", MODEL, "--endpoint", address, "--model", MODEL, "--canary", canary)
+    mesh = ("--coordinator", redis, "--teacher-id", name, "--ttl", TTL_S, "--every", 0.2)
+    words = ("teacher", "register", *server, *mesh, *options)
+    sidecar = start(python_command(f"sidecar of {name}", "edl", *words))
+    try:
+        sidecar.expect(rf"^teacher registered: {name} {MODEL} at .*canary", START_S)
+        yield sidecar
+    finally:
+        sidecar.stop()
+
+
+def write_canary(file: Path) -> Path:
+    """What the model answers where it is known to be good: here."""
+    command = python_command("canary", "edl", "teacher", "fingerprint", FACTORY, "--canary", file)
+    process = start(command)
+    assert process.wait(START_S) == 0, process.tail()
+    return file
 
 
 def _script(environment: Environment, name: str, ports: Ports) -> tuple[str, ...]:

@@ -37,9 +37,9 @@ def tensor(kind: Any, image: Any, **how: Any) -> Any:
 def unary(client: Any, kind: Any, model: str, image: Any, outputs: Any, **how: Any) -> Labels:
     answer = client.infer(model, [tensor(kind, image, **how)], outputs=outputs)
     described = answer.get_response()
-    every = described["outputs"] if isinstance(described, dict) else described.outputs
-    names = [one["name"] if isinstance(one, dict) else one.name for one in every]
-    return {name: answer.as_numpy(name) for name in names}
+    if isinstance(described, dict):  # over HTTP
+        return {one["name"]: answer.as_numpy(one["name"]) for one in described["outputs"]}
+    return {one.name: answer.as_numpy(one.name) for one in described.outputs}
 
 
 def stream(client: Any, model: str, image: Any) -> tuple[Labels, list[str]]:
@@ -86,12 +86,12 @@ def shared(client: Any, kind: Any, key: str, model: str, image: Any, known: Labe
             wanted.append(output)
             at += labels.nbytes
         client.infer(model, [tensor(kind, image, shared=True)], outputs=wanted)
-        return {
-            name: memory.get_contents_as_numpy(
-                handle, labels.dtype, labels.shape, places[name]
-            ).copy()
-            for name, labels in known.items()
-        }
+
+        def read(name: str, like: Any) -> Any:
+            found = memory.get_contents_as_numpy(handle, like.dtype, like.shape, places[name])
+            return found.copy()
+
+        return {name: read(name, labels) for name, labels in known.items()}
 
 
 def refusal(call: Callable[[], Any]) -> list[str]:

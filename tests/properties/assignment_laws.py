@@ -9,13 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from edl.scheduler.assignment import (
-    AssignmentState,
-    StudentEntry,
-    StudentGone,
-    StudentReported,
-    reduce,
-)
+from edl.scheduler import assignment
 
 EPS = 1e-6
 NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
@@ -26,15 +20,14 @@ Claim = tuple[int, int, float]
 class Pool:
     """The teachers that serve one content and the students that are on it."""
 
-    def __init__(self, state: AssignmentState, content: str) -> None:
+    def __init__(self, state: assignment.AssignmentState, content: str) -> None:
         self.power = {
             name: entry.power
             for name, entry in state.teachers.items()
             if entry.content_id == content and not entry.draining
         }
-        self.students = {
-            name: entry for name, entry in state.students.items() if entry.content_id == content
-        }
+        entries = state.students.items()
+        self.students = {name: entry for name, entry in entries if entry.content_id == content}
         self.holders: dict[str, list[str]] = defaultdict(list)
         for name, entry in self.students.items():
             for teacher in entry.teachers:
@@ -74,12 +67,12 @@ class Pool:
         return kind, -entry.priority, round(level, 6)
 
 
-def pools(state: AssignmentState) -> Iterator[Pool]:
+def pools(state: assignment.AssignmentState) -> Iterator[Pool]:
     contents = {entry.content_id for entry in state.students.values()}
     return (Pool(state, content) for content in sorted(contents))
 
 
-def check(state: AssignmentState) -> None:
+def check(state: assignment.AssignmentState) -> None:
     for pool in pools(state):
         _only_what_is_there(pool)
         _nobody_has_nothing(pool)
@@ -188,7 +181,7 @@ def _no_place_is_much_better_for_less_priority(pool: Pool) -> None:
                 assert not same or pool.level(other) < 1.5 * pool.level(name)
 
 
-def outcome(state: AssignmentState) -> dict[str, Counter[tuple[int, float]]]:
+def outcome(state: assignment.AssignmentState) -> dict[str, Counter[tuple[int, float]]]:
     """What decides whether two assignments are as good: by content, levels by priority."""
     return {
         next(iter(pool.students.values())).content_id: Counter(
@@ -199,7 +192,7 @@ def outcome(state: AssignmentState) -> dict[str, Counter[tuple[int, float]]]:
     }
 
 
-def slow_jobs(state: AssignmentState) -> dict[tuple[str, int], tuple[Claim, int]]:
+def slow_jobs(state: assignment.AssignmentState) -> dict[tuple[str, int], tuple[Claim, int]]:
     """By content and priority: the strongest claim that is left, and how many jobs have it."""
     found: dict[tuple[str, int], tuple[Claim, int]] = {}
     for pool in pools(state):
@@ -214,22 +207,19 @@ def slow_jobs(state: AssignmentState) -> dict[tuple[str, int], tuple[Claim, int]
     return found
 
 
-def from_nothing(state: AssignmentState, now: float) -> AssignmentState:
-    bare: dict[str, StudentEntry] = {
-        name: replace(entry, teachers=(), finishing=()) for name, entry in state.students.items()
-    }
+def from_nothing(state: assignment.AssignmentState, now: float) -> assignment.AssignmentState:
+    entries = state.students.items()
+    bare = {name: replace(entry, teachers=(), finishing=()) for name, entry in entries}
     return _again(replace(state, students=bare), now)
 
 
-def settled(state: AssignmentState, now: float) -> bool:
+def settled(state: assignment.AssignmentState, now: float) -> bool:
     """Whether looking at it once more moves nothing."""
-    after = _again(state, now)
-    return all(
-        entry.teachers == after.students[name].teachers for name, entry in state.students.items()
-    )
+    after = _again(state, now).students
+    return all(entry.teachers == after[name].teachers for name, entry in state.students.items())
 
 
-def _again(state: AssignmentState, now: float) -> AssignmentState:
-    state, _ = reduce(state, [StudentReported("nobody/0", 0)], now)
-    state, _ = reduce(state, [StudentGone("nobody/0")], now)
+def _again(state: assignment.AssignmentState, now: float) -> assignment.AssignmentState:
+    state, _ = assignment.reduce(state, [assignment.StudentReported("nobody/0", 0)], now)
+    state, _ = assignment.reduce(state, [assignment.StudentGone("nobody/0")], now)
     return state

@@ -28,10 +28,9 @@ class Demand:
     priority: int
 
 
-demands = st.builds(Demand, st.sampled_from("abc"), st.integers(1, 4), st.just(1), st.just(0))
-guarantees = st.builds(
-    Demand, st.sampled_from("abc"), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2)
-)
+JOBS, WANTS = st.sampled_from("abc"), st.integers(1, 4)
+demands = st.builds(Demand, JOBS, WANTS, st.just(1), st.just(0))
+guarantees = st.builds(Demand, JOBS, WANTS, st.integers(1, 3), st.integers(0, 2))
 
 
 def assigned(teachers: int, asked: list[Demand]) -> list[int]:
@@ -65,10 +64,7 @@ def slowest_ranks(counts: tuple[int, ...], asked: list[Demand]) -> list[int]:
     """What decides the pace of each job: the least that one of its ranks has, which wants more."""
     jobs: dict[str, int] = defaultdict(lambda: 99)
     for count, demand in zip(counts, asked, strict=True):
-        if count < demand.want:
-            jobs[demand.job] = min(jobs[demand.job], count)
-        else:
-            jobs[demand.job] = jobs[demand.job]
+        jobs[demand.job] = min(jobs[demand.job], count if count < demand.want else 99)
     return sorted(jobs.values())
 
 
@@ -87,11 +83,8 @@ def test_as_few_jobs_as_can_be_are_held_up_by_a_rank(asked: list[Demand], more: 
     """Among the fairest for ranks, as few jobs as possible are as slow as the slowest."""
     teachers = len(asked) + more
     fairest = max(sorted(counts) for counts in all_counts(teachers, asked))
-    paces = [
-        slowest_ranks(counts, asked)
-        for counts in all_counts(teachers, asked)
-        if sorted(counts) == fairest
-    ]
+    fair = [counts for counts in all_counts(teachers, asked) if sorted(counts) == fairest]
+    paces = [slowest_ranks(counts, asked) for counts in fair]
     mine = slowest_ranks(tuple(assigned(teachers, asked)), asked)
     slowest = mine[0]
     assert all(pace[0] <= slowest for pace in paces)
@@ -110,42 +103,32 @@ def test_first_ones_then_guarantees_then_priorities(asked: list[Demand], more: i
         return kind, 0 if have == 0 else -demand.priority, have
 
     places = sorted(place(demand, have) for demand in asked for have in range(demand.want))
-    counts = assigned(teachers, asked)
-    given = [
-        place(demand, n) for demand, count in zip(asked, counts, strict=True) for n in range(count)
-    ]
+    counts = zip(asked, assigned(teachers, asked), strict=True)
+    given = [place(demand, have) for demand, count in counts for have in range(count)]
     assert sorted(given) == places[: min(teachers, len(places))]
 
 
-anything = st.floats()
-
-
-@given(
-    st.lists(anything, max_size=4),
-    st.lists(st.tuples(st.integers(0, 2**32), st.integers(0, 2**32), anything, anything)),
-    st.integers(-(2**31), 2**31),
-    st.integers(0, 2**32),
+anything, naturals = st.floats(), st.integers(0, 2**32)
+reported = st.builds(
+    StudentReported,
+    st.sampled_from(["a/0", "b/0", "c/0"]),
+    naturals,
+    min=naturals,
+    priority=st.integers(-(2**31), 2**31),
+    needed=naturals,
+    t_t_s=anything,
+    t_s_s=anything,
+    unreachable=naturals,
 )
+
+
+@given(st.lists(anything, max_size=4), st.lists(reported))
 def test_no_figure_that_anybody_reports_breaks_the_rule(
-    speeds: list[float],
-    reports: list[tuple[int, int, float, float]],
-    priority: int,
-    unreachable: int,
+    speeds: list[float], reports: list[StudentReported]
 ) -> None:
     state = AssignmentState()
     for index, speed in enumerate(speeds):
         state, _ = reduce(state, [TeacherUp(f"t{index}", 1, speed)], 0.0)
-    for index, (want, needed, t_t_s, t_s_s) in enumerate(reports):
-        report = StudentReported(
-            f"s{index % 3}/0",
-            want,
-            (),
-            needed,
-            priority,
-            needed,
-            t_t_s,
-            t_s_s,
-            unreachable=unreachable,
-        )
+    for index, report in enumerate(reports):
         state, _ = reduce(state, [report], float(index))
     laws.check(state)

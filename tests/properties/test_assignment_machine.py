@@ -9,21 +9,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edl.scheduler.assignment import (
-    AssignmentEvent,
-    AssignmentState,
-    Change,
-    RecoveryBegan,
-    RecoveryEnded,
-    StudentGone,
-    StudentReported,
-    TeacherDown,
-    TeacherDraining,
-    TeacherUp,
-    Ticked,
-    next_due,
-    reduce,
-)
+from edl.scheduler import assignment
 
 from . import assignment_laws as laws
 
@@ -44,16 +30,18 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = AssignmentState()
+        self.state = assignment.AssignmentState()
         self.now = 0.0
         self.told: dict[str, tuple[str, ...]] = {}
         self.incarnations = 0
-        self.see([TeacherUp("anchor", speed=100.0), TeacherDown("anchor", lost=False)])
+        self.see([assignment.TeacherUp("anchor", speed=100.0)])
+        self.see([assignment.TeacherDown("anchor", lost=False)])
 
-    def see(self, events: list[AssignmentEvent]) -> dict[str, Change]:
+    def see(self, events: list[assignment.AssignmentEvent]) -> dict[str, assignment.Change]:
         before = self.state
-        self.state, changes = reduce(before, events, self.now)
-        assert (self.state, changes) == reduce(before, events, self.now), "not a function"
+        self.state, changes = assignment.reduce(before, events, self.now)
+        again = assignment.reduce(before, events, self.now)
+        assert again == (self.state, changes), "not a function"
         assert len({change.student_id for change in changes}) == len(changes)
         for change in changes:
             old = before.students.get(change.student_id)
@@ -73,7 +61,7 @@ class Machine(RuleBasedStateMachine):
         known, apart, recovering = name in self.state.teachers, self.apart, self.state.recovering
         self.incarnations += 1
         chosen = self.speeds[speed % len(self.speeds)]
-        changes = self.see([TeacherUp(name, self.incarnations, chosen, host=host)])
+        changes = self.see([assignment.TeacherUp(name, self.incarnations, chosen, host=host)])
         if not (known or recovering) and apart and self.apart and len(self.speeds) == 1:
             jobs = {student.rpartition("/")[0] for student in changes}
             assert len(changes) <= 1 or len(jobs) > 1, "one came, and more than one moved"
@@ -84,17 +72,17 @@ class Machine(RuleBasedStateMachine):
         name, known = list(self.state.teachers.items())[index % len(self.state.teachers)]
         if not known.draining:
             speeds = self.speeds[speed % len(self.speeds)]
-            self.see([TeacherUp(name, known.incarnation, speeds, host=known.host)])
+            self.see([assignment.TeacherUp(name, known.incarnation, speeds, host=known.host)])
 
     @rule(name=teachers)
     def a_teacher_drains(self, name: str) -> None:
-        for change in self.see([TeacherDraining(name)]).values():
+        for change in self.see([assignment.TeacherDraining(name)]).values():
             assert change.lost == ()
 
     @rule(name=teachers, lost=st.booleans())
     def a_teacher_goes(self, name: str, lost: bool) -> None:
         held_by = {s for s, entry in self.state.students.items() if name in entry.teachers}
-        changes = self.see([TeacherDown(name, lost)])
+        changes = self.see([assignment.TeacherDown(name, lost)])
         assert held_by <= set(changes)
         for student in held_by:
             assert changes[student].lost == ((name,) if lost else ())
@@ -102,7 +90,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         name=students,
         report=st.builds(
-            StudentReported,
+            assignment.StudentReported,
             st.just(""),
             want=st.integers(0, 6),
             holding=st.lists(teachers, max_size=4).map(tuple),
@@ -114,7 +102,7 @@ class Machine(RuleBasedStateMachine):
         ),
         ratio=st.integers(0, 9),
     )
-    def a_student_reports(self, name: str, report: StudentReported, ratio: int) -> None:
+    def a_student_reports(self, name: str, report: assignment.StudentReported, ratio: int) -> None:
         new = name not in self.state.students
         report = replace(report, student_id=name, unreachable=min(report.unreachable, report.want))
         if (measured := self.ratios[ratio % len(self.ratios)]) is not None:
@@ -132,23 +120,23 @@ class Machine(RuleBasedStateMachine):
     def a_student_goes(self, index: int) -> None:
         name = list(self.state.students)[index % len(self.state.students)]
         del self.told[name]
-        self.see([StudentGone(name)])
+        self.see([assignment.StudentGone(name)])
 
     @rule(seconds=st.sampled_from([1.0, 16.0, 31.0, 130.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.see([Ticked()])
-        due = next_due(self.state)
+        self.see([assignment.Ticked()])
+        due = assignment.next_due(self.state)
         assert due is None or due > self.now
 
     @rule()
     def teachers_are_forgotten_and_register_anew(self) -> None:
         if not self.state.recovering:
-            self.see([RecoveryBegan()])
+            self.see([assignment.RecoveryBegan()])
 
     @rule()
     def everybody_is_known_again(self) -> None:
-        self.see([RecoveryEnded()])
+        self.see([assignment.RecoveryEnded()])
 
     @invariant()
     def students_know_what_is_theirs(self) -> None:

@@ -69,9 +69,9 @@ class Upgrade(RuleBasedStateMachine):
             if name in self.readers:
                 self.readers[name].mail = change
 
-    def report(self, name: str) -> None:
-        reader = self.readers[name]
-        self.see([StudentReported(name, 2, data_epoch=reader.epoch, content_id=reader.bound)])
+    def report(self, name: str, holding: tuple[str, ...] = ()) -> None:
+        one = self.readers[name]
+        self.see([StudentReported(name, 2, holding, data_epoch=one.epoch, content_id=one.bound)])
 
     @rule(name=st.sampled_from(TEACHERS), content=st.sampled_from(CONTENTS))
     def a_teacher_comes(self, name: str, content: str) -> None:
@@ -104,17 +104,11 @@ class Upgrade(RuleBasedStateMachine):
         """It knows teachers and the plan, and of students what they report."""
         plan, teachers = self.state.plan, self.state.teachers
         self.state = AssignmentState()
-        ups = [
-            TeacherUp(name, entry.incarnation, content_id=entry.content_id)
-            for name, entry in teachers.items()
-        ]
+        ups = [TeacherUp(n, t.incarnation, content_id=t.content_id) for n, t in teachers.items()]
         self.see([RecoveryBegan(), ContentPlanned(plan.current, plan.next, plan.at), *ups])
         for name, reader in self.readers.items():
             holding = reader.heard.teachers if reader.heard else ()
-            report = StudentReported(
-                name, 2, holding, data_epoch=reader.epoch, content_id=reader.bound
-            )
-            self.see([report])
+            self.report(name, holding)
 
     @rule(name=st.sampled_from(STUDENTS))
     def a_student_begins_or_reports(self, name: str) -> None:

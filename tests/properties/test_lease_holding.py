@@ -59,16 +59,15 @@ class Candidate:
 
 #: Who does what after which pause; a write is answered so much later.
 Step = tuple[int, str, float, float]
-steps = st.lists(
-    st.tuples(
-        st.integers(0, 2), st.sampled_from(["read", "write"]), st.floats(0, 12), st.floats(0, 5)
-    ),
-    min_size=1,
-    max_size=80,
+CALLS = st.sampled_from(["read", "write"])
+steps = st.tuples(st.integers(0, 2), CALLS, st.floats(0, 12), st.floats(0, 5))
+
+
+@given(
+    st.lists(steps, min_size=1, max_size=80),
+    st.tuples(*[st.floats(-1e6, 1e6)] * 3),
+    st.integers(3, 80),
 )
-
-
-@given(steps, st.tuples(*[st.floats(-1e6, 1e6)] * 3), st.integers(3, 80))
 def test_never_two_act(story: list[Step], ahead: tuple[float, ...], deleted_at: int) -> None:
     server, now = Server(Lease("0", "", DURATION_S)), 0.0
     all_of_them = [Candidate(name, own) for name, own in zip("abc", ahead, strict=True)]

@@ -13,15 +13,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler.simulator import (
-    Fault,
-    Link,
-    Result,
-    Scenario,
-    StudentGroup,
-    TeacherGroup,
-    simulate,
-)
+from edl.scheduler import simulator
 from edl.scheduler.simulator.result import Stepped
 
 some = settings(max_examples=settings().max_examples // 4)
@@ -35,7 +27,7 @@ def seconds(least: float, most: float) -> st.SearchStrategy[float]:
 
 
 LINKS = st.builds(
-    Link,
+    simulator.Link,
     bandwidth_bytes_per_s=st.none() | st.sampled_from([2e5, 1e6]),
     latency_s=seconds(0, 0.02),
     jitter=st.sampled_from([0.0, 0.5]),
@@ -43,9 +35,9 @@ LINKS = st.builds(
 
 
 @st.composite
-def student_groups(draw: st.DrawFn, jitter: float) -> StudentGroup:
+def student_groups(draw: st.DrawFn, jitter: float) -> simulator.StudentGroup:
     least = draw(st.integers(1, 3))
-    return StudentGroup(
+    return simulator.StudentGroup(
         "s",
         draw(seconds(0.002, 0.05)),
         count=draw(st.integers(1, 3)),
@@ -65,8 +57,8 @@ def student_groups(draw: st.DrawFn, jitter: float) -> StudentGroup:
 
 
 @st.composite
-def teacher_groups(draw: st.DrawFn, name: str, jitter: float) -> TeacherGroup:
-    return TeacherGroup(
+def teacher_groups(draw: st.DrawFn, name: str, jitter: float) -> simulator.TeacherGroup:
+    return simulator.TeacherGroup(
         name,
         draw(seconds(0.005, 0.2)),
         count=draw(st.integers(1, 4)),
@@ -79,9 +71,9 @@ def teacher_groups(draw: st.DrawFn, name: str, jitter: float) -> TeacherGroup:
     )
 
 
-def faults_of(*groups: str) -> st.SearchStrategy[tuple[Fault, ...]]:
+def faults_of(*groups: str) -> st.SearchStrategy[tuple[simulator.Fault, ...]]:
     one = st.builds(
-        Fault,
+        simulator.Fault,
         at_s=seconds(0.1, 3),
         group=st.sampled_from(groups),
         kind=st.sampled_from(["crash", "hang", "drain", "slow"]),
@@ -93,11 +85,11 @@ def faults_of(*groups: str) -> st.SearchStrategy[tuple[Fault, ...]]:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, jitter: float, faults: bool = True) -> Scenario:
+def scenarios(draw: st.DrawFn, jitter: float, faults: bool = True) -> simulator.Scenario:
     """Meshes where teachers of two groups fail; one teacher, of a third, does not."""
-    rock = TeacherGroup("rock", 0.02, jitter=jitter)
+    rock = simulator.TeacherGroup("rock", 0.02, jitter=jitter)
     groups = (draw(teacher_groups("a", jitter)), draw(teacher_groups("b", jitter)), rock)
-    return Scenario(
+    return simulator.Scenario(
         (draw(student_groups(jitter)),),
         groups,
         seed=draw(st.integers(0, 1000)),
@@ -109,12 +101,14 @@ def scenarios(draw: st.DrawFn, jitter: float, faults: bool = True) -> Scenario:
     )
 
 
-def run(scenario: Scenario) -> Result:
-    return simulate(scenario, random.Random, keep_batches=True)
+def run(scenario: simulator.Scenario) -> simulator.Result:
+    return simulator.simulate(scenario, random.Random, keep_batches=True)
 
 
 @given(scenarios(jitter=0.4))
-def test_every_batch_is_trained_once_in_order_with_labels_of_its_own(scenario: Scenario) -> None:
+def test_every_batch_is_trained_once_in_order_with_labels_of_its_own(
+    scenario: simulator.Scenario,
+) -> None:
     result = run(scenario)
     trained: dict[str, list[Stepped]] = defaultdict(list)
     for step in result.stepped:
@@ -136,7 +130,7 @@ def test_every_batch_is_trained_once_in_order_with_labels_of_its_own(scenario: S
 @some
 @given(scenarios(jitter=0.4))
 def test_a_device_works_on_one_request_on_each_lane_and_on_none_when_it_is_gone(
-    scenario: Scenario,
+    scenario: simulator.Scenario,
 ) -> None:
     result = run(scenario)
     ended = {h.subject: h.at_s for h in result.happenings if h.kind in ("crash", "leave")}
@@ -160,7 +154,7 @@ def test_a_device_works_on_one_request_on_each_lane_and_on_none_when_it_is_gone(
 
 @few
 @given(scenarios(jitter=0.0, faults=False))
-def test_without_trouble_nothing_is_sent_twice_or_in_vain(scenario: Scenario) -> None:
+def test_without_trouble_nothing_is_sent_twice_or_in_vain(scenario: simulator.Scenario) -> None:
     result = run(scenario)
     assert all(student.resends == 0 for student in result.students)
     copies = sum(student.hedges for student in result.students)

@@ -27,6 +27,16 @@ class Service:
         self.state, changes = reduce(self.state, events, self.now)
         return {change.student_id: change for change in changes}
 
+    def told(self, *events: AssignmentEvent) -> tuple[str, str]:
+        """What a/0 hears of a batch of events: its teachers, and those that it has lost."""
+        change = self.see(*events)["a/0"]
+        return "".join(change.teachers), "".join(change.lost)
+
+    def contents_told(self, *events: AssignmentEvent) -> tuple[str, str]:
+        """What a/0 hears of a batch of events: its content, and that of its next epoch."""
+        change = self.see(*events)["a/0"]
+        return change.content_id, change.next_content_id
+
     def wait(self, seconds: float) -> list[Change]:
         """Let time pass, ticking when the rule says that it is due."""
         changes: list[Change] = []
@@ -71,11 +81,7 @@ def wants(
     return StudentReported(student, want, tuple(holding), min, priority, unreachable=unreachable)
 
 
-def measured(
-    student: str, ratio: float, *, t_t_s: float = 0.01, priority: int = 0
-) -> StudentReported:
+def measured(student: str, ratio: float, *, t_t_s: float = 0.01) -> StudentReported:
     """A student that knows t_t and t_s, with t_t / t_s = `ratio`, and wants n."""
     n = max(1, -int(-ratio // 1))
-    return StudentReported(
-        student, n, priority=priority, needed=n, t_t_s=t_t_s, t_s_s=t_t_s / ratio
-    )
+    return StudentReported(student, n, needed=n, t_t_s=t_t_s, t_s_s=t_t_s / ratio)

@@ -118,18 +118,10 @@ class PodWorld:
                     continue
                 if self.placeable is None or placed < self.placeable:
                     placed += 1
-                    pods[number] = replace(
-                        pod,
-                        machine="counted",
-                        runs=True,
-                        ready=True,
-                        unplaced_since_s=None,
-                        said="",
-                    )
+                    pods[number] = PodSeen(number, machine="counted", runs=True, ready=True)
                 elif pod.unplaced_since_s is None:
-                    pods[number] = replace(
-                        pod, unplaced_since_s=self.now, said="0/3 nodes are available"
-                    )
+                    waits = {"unplaced_since_s": self.now, "said": "0/3 nodes are available"}
+                    pods[number] = replace(pod, **waits)  # type: ignore[arg-type]
 
     def rest(self, seconds: float = 1.0) -> None:
         """Until nothing changes any more, also when `seconds` have passed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from edl.scheduler.assignment import (
@@ -27,14 +29,11 @@ from .assignment_service import Service, up, wants
 class TestAssignment:
     def test_loss_of_a_revoked_teacher_is_reported_to_its_former_student(self) -> None:
         service = Service(*up("ab"), wants("a/0", 1))
-        change = service.see(TeacherDraining("a"))["a/0"]
-        assert (change.teachers, change.lost) == (("b",), ())
-        change = service.see(TeacherDown("a", lost=True))["a/0"]
-        assert (change.teachers, change.lost) == (("b",), ("a",))
+        assert service.told(TeacherDraining("a")) == ("b", "")
+        assert service.told(TeacherDown("a", lost=True)) == ("b", "a")
         service = Service(*up("a"), wants("a/0", 1), TeacherDraining("a"))
         assert service.has("a/0") == ""
-        change = service.see(*up("a"))["a/0"]
-        assert (change.teachers, change.lost) == (("a",), ()), "it did not drain after all"
+        assert service.told(*up("a")) == ("a", ""), "it did not drain after all"
 
     def test_claims_to_hold_teachers(self) -> None:
         service = Service(*up("abc"), wants("a/0", 1))
@@ -42,8 +41,7 @@ class TestAssignment:
         service.see(wants("b/0", 2, holding="ab"))
         assert (service.has("a/0"), service.has("b/0")) == ("a", "bc")
         service = Service(*up("ab"), wants("a/0", 1))
-        change = service.see(StudentGone("a/0"), wants("a/0", 1, holding="a"))["a/0"]
-        assert change.teachers == ("a",)
+        assert service.told(StudentGone("a/0"), wants("a/0", 1, holding="a")) == ("a", "")
 
     def test_restarted_teacher_is_a_loss_and_a_new_teacher(self) -> None:
         service = Service(TeacherUp("a", 1), TeacherUp("b", 1), wants("a/0", 1))
@@ -52,8 +50,7 @@ class TestAssignment:
         assert change.reason == "teacher a was started anew: 1 of 1 wanted"
         assert service.see(TeacherUp("a", 2)) == {}
         service = Service(TeacherUp("a", 1), wants("a/0", 1))
-        change = service.see(TeacherDown("a", lost=True), TeacherUp("a", 2))["a/0"]
-        assert (change.teachers, change.lost) == (("a",), ("a",))
+        assert service.told(TeacherDown("a", lost=True), TeacherUp("a", 2)) == ("a", "a")
 
     def test_same_host_is_preferred_but_no_reason_to_move(self) -> None:
         service = Service(*up("ab", host="left"), *up("cd", host="right"))
@@ -77,12 +74,8 @@ class TestAssignment:
         assert service.counts == [1, 1, 1, 2, 2]
 
     def test_recovery_takes_nothing_away_but_dead_teachers(self) -> None:
-        service = Service(
-            RecoveryBegan(),
-            *up("abcd"),
-            wants("b/0", 2, holding="cd"),
-            wants("a/0", 2, holding="ba"),
-        )
+        held = (wants("b/0", 2, holding="cd"), wants("a/0", 2, holding="ba"))
+        service = Service(RecoveryBegan(), *up("abcd"), *held)
         assert (service.has("b/0"), service.has("a/0")) == ("cd", "ab")
         assert service.see(RecoveryEnded()) == {}
         service = Service(RecoveryBegan(), *up("ab"), wants("a/0", 1, holding="ab"))
@@ -95,86 +88,46 @@ class TestAssignment:
         service.see(RecoveryEnded())
         assert (service.counts, service.idle) == ([1, 1, 1], set())
         service = Service(RecoveryBegan(), *up("ab"), wants("a/0", 2, holding="ab"))
-        change = service.see(TeacherDown("a", lost=True))["a/0"]
-        assert (change.teachers, change.lost) == (("b",), ("a",))
-        change = service.see(TeacherDown("b", lost=False))["a/0"]
-        assert (change.teachers, change.lost) == ((), ())
+        assert service.told(TeacherDown("a", lost=True)) == ("b", "a")
+        assert service.told(TeacherDown("b", lost=False)) == ("", "")
 
-    @pytest.mark.parametrize(
-        "event",
-        [
-            TeacherUp("a", 1),
-            TeacherDown("x", lost=True),
-            TeacherDraining("x"),
-            StudentGone("x"),
-            StudentReported("a/0", 1),
-            RecoveryEnded(),
-            Ticked(),
-        ],
-    )
-    def test_events_without_news_return_the_same_state(self, event: AssignmentEvent) -> None:
+    def test_events_without_news_return_the_same_state(self) -> None:
         state = Service(*up("a"), wants("a/0", 1)).state
-        after, changes = reduce(state, [event], 1.0)
-        assert after is state
-        assert changes == ()
+        events: list[AssignmentEvent] = [TeacherUp("a", 1), StudentReported("a/0", 1)]
+        events += [TeacherDown("x", lost=True), TeacherDraining("x"), StudentGone("x")]
+        for event in [*events, RecoveryEnded(), Ticked()]:
+            after, changes = reduce(state, [event], 1.0)
+            assert after is state
+            assert changes == ()
 
     def test_negative_want_is_refused(self) -> None:
         with pytest.raises(ValueError, match="a/0 cannot want -1"):
             Service(wants("a/0", -1))
 
 
-FAST = (*up("ab", 400), *up("cdef", 100))
+FOUR = up("abcd")
+FAST = [*up("ab", 400), *up("cdef", 100), wants("a/0", 9), wants("b/0", 9)]
+CONTENT = [ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2)]
 
 
 class TestReasons:
     """Every change has a cause that an operator can read."""
 
     @pytest.mark.parametrize(
-        ("before", "event", "student", "reason"),
+        ("before", "event", "facts"),
         [
-            (
-                [*up("abc"), wants("a/0", 9)],
-                wants("b/0", 2),
-                "a/0",
-                "teacher c given to b/0, which had none: "
-                "2 of 9 wanted, as 3 teachers serve 2 students",
-            ),
-            (
-                [*up("abc"), wants("a/0", 2)],
-                TeacherDown("a", lost=True),
-                "a/0",
-                "teacher a was lost; teacher c was free: 2 of 2 wanted",
-            ),
-            (
-                [*up("abcd"), wants("a/0", 4), wants("b/0", 4)],
-                wants("a/0", 4, priority=1),
-                "a/0",
-                "student a/0 has priority 1, not 0",
-            ),
-            (
-                [*up("abcd"), wants("a/0", 4, priority=1), wants("b/0", 4)],
-                wants("b/0", 4, min=2),
-                "b/0",
-                "student b/0 is to have at least 2",
-            ),
-            (
-                [ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2)],
-                TeacherUp("a", 1, content_id="y"),
-                "a/0",
-                "teacher a serves another content: 1 of 2",
-            ),
-            (
-                [*FAST, wants("a/0", 9), wants("b/0", 9)],
-                TeacherUp("a", 1, 100.0),
-                "a/0",
-                "teacher a is slower than was known; teacher f taken over",
-            ),
+            ([*up("abc"), wants("a/0", 9)], wants("b/0", 2), "c given to b/0.* 2 of 9 .* as 3 t"),
+            ([*up("abc"), wants("a/0", 2)], TeacherDown("a", True), "a was lost.* c was.* 2 of 2"),
+            ([*FOUR, wants("a/0", 4), wants("b/0", 4)], wants("a/0", 4, priority=1), "1, not 0"),
+            ([*FOUR, wants("b/0", 4), wants("a/0", 4)], wants("a/0", 4, min=3), "at least 3"),
+            (CONTENT, TeacherUp("a", 1, content_id="y"), "a serves another content: 1 of 2"),
+            (FAST, TeacherUp("a", 1, 100.0), "a is slower than was known; teacher f taken over"),
         ],
     )
     def test_causes(
-        self, before: list[AssignmentEvent], event: AssignmentEvent, student: str, reason: str
+        self, before: list[AssignmentEvent], event: AssignmentEvent, facts: str
     ) -> None:
-        assert reason in Service(*before).see(event)[student].reason
+        assert re.search(facts, Service(*before).see(event)["a/0"].reason)
 
 
 def on(content: str, epoch: int, want: int = 1, student: str = "a/0") -> StudentReported:
@@ -209,11 +162,9 @@ class TestContents:
         assert service.has("a/0") == "b"
 
     def test_prevailing_content(self) -> None:
-        service = Service(
-            *up("abc", content="x"), on("", 0, student="new/0"), *up("d", content="y")
-        )
-        assert service.state.plan.current == "x"
-        service = Service(*up("abc", content="x"), *up("d", content="y"))
+        teachers = (*up("abc", content="x"), *up("d", content="y"))
+        assert Service(*teachers, on("", 0, student="new/0")).state.plan.current == "x"
+        service = Service(*teachers)
         service.see(*(on("y", 3, student=name) for name in ("a/0", "b/0")))
         assert service.state.plan.current == "y"
         assert prevailing_content(service.state) == ("y", 2, 1)
@@ -223,15 +174,13 @@ class TestContents:
 
     def test_recovery_keeps_students_on_their_content(self) -> None:
         service = Service(RecoveryBegan(), *up("abc", content="x"), on("x", 1, student="b/0"))
-        change = service.see(on("y", 3), *up("d", content="y"))["a/0"]
-        assert (change.content_id, change.next_content_id) == ("y", "")
+        assert service.contents_told(on("y", 3), *up("d", content="y")) == ("y", "")
         service.see(on("", 4))
         assert content_of(service.state, "a/0") == "y"
         service.see(ContentPlanned("x"))
         assert service.state.students["a/0"].next_told == "x"
-        service = Service(
-            ContentPlanned("old", "new"), *up("ab", content="old"), *up("cd", content="new")
-        )
+        teachers = (*up("ab", content="old"), *up("cd", content="new"))
+        service = Service(ContentPlanned("old", "new"), *teachers)
         changes = service.see(on("old", 4), on("new", 5, student="b/0"), on("", 6, student="c/0"))
         contents = {name: change.content_id for name, change in changes.items()}
         assert contents == {"a/0": "old", "b/0": "new", "c/0": "new"}
@@ -244,9 +193,8 @@ class TestContents:
         assert [content_of(service.state, name) for name in ("a/0", "b/0")] == ["old", "new"]
 
     def test_plan_decides_for_new_students(self) -> None:
-        service = Service(
-            ContentPlanned("y"), *up("a", content="x"), on("", 0), *up("b", content="y")
-        )
+        x, y = up("a", content="x"), up("b", content="y")
+        service = Service(ContentPlanned("y"), *x, on("", 0), *y)
         assert service.has("a/0") == "b"
         service = upgrading()
         service.see(on("", 0, student="b/0"))
@@ -294,13 +242,10 @@ class TestContents:
 
     def test_withdrawn_and_unknown_contents(self) -> None:
         service = upgrading()
-        change = service.see(ContentPlanned("old"))["a/0"]
-        assert (change.content_id, change.next_content_id) == ("old", "")
-        assert service.see(on("", 2, want=2))["a/0"].content_id == "old"
-        service = Service(
-            ContentPlanned("new"), *up("a", content="ancient"), *up("b", content="new")
-        )
-        service.see(on("ancient", 1))
+        assert service.contents_told(ContentPlanned("old")) == ("old", "")
+        assert service.contents_told(on("", 2, want=2)) == ("old", "")
+        teachers = (*up("a", content="ancient"), *up("b", content="new"))
+        service = Service(ContentPlanned("new"), *teachers, on("ancient", 1))
         assert service.has("a/0") == "a"
         service.see(TeacherDown("a", lost=False))
         assert service.has("a/0") == "b"

@@ -26,6 +26,12 @@ def slots(count: int, **config: object) -> SimulatedPool:
     return SimulatedPool({"slots": count}, config=rule)
 
 
+def reserved(pool: SimulatedPool, count: int, start_s: float, end_s: float) -> SimulatedPool:
+    """With so many slots for online services from `start_s` to `end_s`."""
+    steps = Reservation(start_s, {"slots": count}), Reservation(end_s, {"slots": 0})
+    return replace(pool, reservations=steps)
+
+
 def times(found: Simulation) -> list[tuple[float | None, float | None]]:
     return [(run.started_s, run.ended_s) for run in found.runs]
 
@@ -53,10 +59,8 @@ class TestSimulation:
         assert run.ended_s == pytest.approx(late_s + 33.1 / 3**0.7, abs=1e-3, rel=0)
 
     def test_elastic_jobs_overlap(self) -> None:
-        jobs = [
-            SimulatedJob("A", 10, 1, 1),
-            SimulatedJob("B", 10, 1, 2, submitted_s=1, reform_s=1, join_s=2),
-        ]
+        second = SimulatedJob("B", 10, 1, 2, submitted_s=1, reform_s=1, join_s=2)
+        jobs = [SimulatedJob("A", 10, 1, 1), second]
         elastic, gang = (simulate(slots(2, mode=mode), jobs) for mode in ("elastic", "gang"))
         assert times(gang) == [(0, 10), (10, 15)]
         # B alone from 1 to 10; its second node comes at 12, 1 s of standing still: 11 done, 0 left.
@@ -74,20 +78,15 @@ class TestSimulation:
         assert found.run("B").changes == 1
 
     def test_leaving_nodes_hold_their_slots(self) -> None:
-        jobs = [
-            SimulatedJob("A", 1000, 1, 2, leave_s=7),
-            SimulatedJob("B", 10, 1, 1, submitted_s=20, start_s=2),
-        ]
-        found = simulate(slots(2), jobs)
+        first = SimulatedJob("A", 1000, 1, 2, leave_s=7)
+        second = SimulatedJob("B", 10, 1, 1, submitted_s=20, start_s=2)
+        found = simulate(slots(2), [first, second])
         assert found.run("B").started_s == 20 + 7 + 2
         assert found.run("B").pending_s(found.until_s) == 9
 
     def test_reservations_of_online_services(self) -> None:
         job = SimulatedJob("A", 100, 1, 4, leave_s=2, join_s=2)
-        pool = replace(
-            slots(4), reservations=(Reservation(10, {"slots": 3}), Reservation(20, {"slots": 0}))
-        )
-        found = simulate(pool, [job])
+        found = simulate(reserved(slots(4), 3, 10, 20), [job])
         # 40 until 10; one node until 22, four from then on: 40 + 12 + 48.
         assert times(found) == [(0, 34)]
         assert found.load("slots", 0, 34) == 1
@@ -95,10 +94,7 @@ class TestSimulation:
         assert (between.held["slots"], between.reserved["slots"]) == (4, 0)  # not yet let go
 
     def test_pauses_of_a_job(self) -> None:
-        pool = replace(
-            slots(1), reservations=(Reservation(10, {"slots": 1}), Reservation(30, {"slots": 0}))
-        )
-        found = simulate(pool, [SimulatedJob("A", 20, 1, 1)])
+        found = simulate(reserved(slots(1), 1, 10, 30), [SimulatedJob("A", 20, 1, 1)])
         assert times(found) == [(0, 40)]
         pool = replace(slots(1), decide_every_s=15, prompt=False)
         assert times(simulate(pool, [SimulatedJob("A", 10, 1, 1, submitted_s=1)])) == [(15, 25)]
@@ -107,12 +103,10 @@ class TestSimulation:
         assert found.runs[0].pending_s(found.until_s) == 30
 
     def test_failure_costs_unsaved_work_or_the_job(self) -> None:
-        job = SimulatedJob(
-            "A", 100, 1, 1, failures=(Failure(25),), checkpoint_s=10, join_s=3, reform_s=2
-        )
-        kept, lost = (
-            simulate(slots(1), [replace(job, fail_over=f)]).runs[0] for f in (True, False)
-        )
+        fails = {"failures": (Failure(25),), "checkpoint_s": 10, "join_s": 3, "reform_s": 2}
+        job = SimulatedJob("A", 100, 1, 1, **fails)  # type: ignore[arg-type]
+        jobs = [replace(job, fail_over=fail_over) for fail_over in (True, False)]
+        kept, lost = (simulate(slots(1), [one]).runs[0] for one in jobs)
         assert (lost.state, lost.ended_s, lost.restarts) == ("failed", 25, 0)
         assert (kept.state, kept.restarts) == ("succeeded", 1)
         assert kept.lost_node_s == pytest.approx(5)
@@ -128,10 +122,9 @@ class TestSimulation:
 
     def test_invalid_jobs_and_pools_are_refused(self) -> None:
         job = SimulatedJob("A", 10, 1, 1)
-        with pytest.raises(ValueError, match="name of their own"):
-            simulate(slots(1), [job, job])
-        with pytest.raises(ValueError, match="name of their own"):
-            simulate(slots(1), [])
+        for jobs in ([job, job], []):
+            with pytest.raises(ValueError, match="name of their own"):
+                simulate(slots(1), jobs)
         with pytest.raises(ValueError, match="interval"):
             simulate(slots(1), [job]).load("slots", 3, 3)
 

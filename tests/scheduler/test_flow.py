@@ -12,26 +12,21 @@ from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, d
 TICK_S = 0.05
 CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
 
+NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, 0, False, False, None, None)
 #: One teacher of window 2, the buffer half full, the student busy with a batch.
-CALM = FlowView(
-    volume_bytes=500,
-    queued=1,
-    unlabelled=3,
-    deliverable=2,
-    windows=2,
-    free_windows=0,
-    idle=0,
-    teachers=1,
-    waiting=False,
-    source_ended=False,
-    t_t_s=None,
-    t_s_s=None,
+CALM = NOTHING._replace(
+    volume_bytes=500, queued=1, unlabelled=3, deliverable=2, windows=2, teachers=1
 )
-
 STARVED = CALM._replace(volume_bytes=0, deliverable=0, waiting=True)
 SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, free_windows=2, idle=1)
 PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
-FIVE_NEEDED: dict[str, Any] = {"t_t_s": 0.05, "t_s_s": 0.01}
+
+
+def times(ratio: float) -> dict[str, Any]:
+    return {"t_t_s": ratio / 100, "t_s_s": 0.01}
+
+
+FIVE_NEEDED = times(5.0)
 
 
 class Flow:
@@ -58,6 +53,16 @@ class Flow:
         decision = self.see(view)
         for _ in range(round(seconds / TICK_S)):
             decision = self.run(view._replace(teachers=decision.want), TICK_S)
+        return decision
+
+    def run_idle(self, seconds: int, teachers: float, ratio: float = 5.0) -> FlowDecision:
+        """As `run_granted`; so many teachers idle on average, or all of them."""
+        decision = self.see(CALM._replace(teachers=5, **times(ratio)))
+        for _ in range(seconds):
+            have = decision.want
+            share = min(1.0, teachers / have)
+            self.run(PAUSED._replace(teachers=have, idle=have, **times(ratio)), share)
+            decision = self.run(CALM._replace(teachers=have, **times(ratio)), 1 - share)
         return decision
 
 
@@ -89,10 +94,8 @@ class TestState:
             (STARVED, "starved"),
             (STARVED._replace(queued=0, unlabelled=1), "starved"),
             (SOURCE_WAIT, "source_wait"),
-            (
-                SOURCE_WAIT._replace(unlabelled=1, free_windows=1),
-                "source_wait",
-            ),  # one is on its way
+            # One is on its way.
+            (SOURCE_WAIT._replace(unlabelled=1, free_windows=1), "source_wait"),
             (SOURCE_WAIT._replace(unlabelled=1, free_windows=1, source_ended=True), "starved"),
             (SOURCE_WAIT._replace(unlabelled=1, free_windows=0), "starved"),
             (SOURCE_WAIT._replace(source_ended=True), "steady"),
@@ -107,40 +110,33 @@ class TestState:
         flow = Flow()
         for view, seconds in ((STARVED, 1.0), (CALM, 2.0), (SOURCE_WAIT, 3.0), (PAUSED, 4.0)):
             flow.run(view, seconds)
-        memory = flow.memory
-        assert memory.starved_s == pytest.approx(1.0)
-        assert memory.source_wait_s == pytest.approx(3.0)
-        assert memory.blocked_s == pytest.approx(4.0)
+        booked_s = (flow.memory.starved_s, flow.memory.source_wait_s, flow.memory.blocked_s)
+        assert booked_s == pytest.approx((1.0, 3.0, 4.0))
         flow = Flow()
         for _ in range(100):
             flow.see(STARVED)
         assert flow.memory.starved_s == 0.0
 
 
-class TestFlowSettings:
-    def test_nothing_is_decided_before_the_first_decision(self) -> None:
-        assert FlowDecision.start(replace(CONFIG, teachers_min=2)) == FlowDecision(
-            pull=0, want=2, needed=0, state="steady", reason="nothing is measured yet"
-        )
-
-
 class TestRatio:
+    def test_nothing_is_decided_before_the_first_decision(self) -> None:
+        decision = FlowDecision.start(replace(CONFIG, teachers_min=2))
+        assert (decision.pull, decision.want, decision.needed) == (0, 2, 0)
+        assert (decision.state, decision.turn) == ("steady", None)
+
     def test_want_is_the_ratio_within_bounds(self) -> None:
-        decision = Flow().see(CALM._replace(t_t_s=0.045, t_s_s=0.01))
+        decision = Flow().see(CALM._replace(**times(4.5)))
         assert (decision.needed, decision.want) == (5, 5)
         assert "ceil(0.045 / 0.01" in decision.reason
         assert Flow().see(CALM).want == 1
         config = replace(CONFIG, teachers_min=3)
         assert Flow(config).see(CALM._replace(t_t_s=0.1)).want == 3
         config = replace(CONFIG, teachers_min=2, teachers_max=4)
-        assert Flow(config).see(CALM._replace(t_t_s=0.001, t_s_s=0.01)).want == 2
-        decision = Flow(config).see(CALM._replace(t_t_s=0.1, t_s_s=0.01))
+        assert Flow(config).see(CALM._replace(**times(0.1))).want == 2
+        decision = Flow(config).see(CALM._replace(**times(10.0)))
         assert (decision.needed, decision.want) == (10, 4)
         with pytest.raises(ValueError, match="t_t"):
-            Flow().see(CALM._replace(t_t_s=0.0, t_s_s=0.01))
-        flow = Flow()
-        assert flow.see(CALM._replace(t_t_s=0.02, t_s_s=0.01)).needed == 2
-        assert flow.see(CALM._replace(t_t_s=0.06, t_s_s=0.01)).needed == 6
+            Flow().see(CALM._replace(**times(0.0)))
 
 
 class TestAskingForOneMore:
@@ -200,20 +196,19 @@ class TestAskingForOneMore:
 
     def test_correction_of_a_known_and_an_unknown_ratio(self) -> None:
         flow = Flow()
-        flow.see(CALM._replace(t_t_s=0.02, t_s_s=0.01))
-        starved = STARVED._replace(teachers=2, t_t_s=0.02, t_s_s=0.01)
-        assert flow.run(starved, 2.5).want == 3
-        assert flow.see(CALM._replace(teachers=3, t_t_s=0.06, t_s_s=0.01)).want == 7
+        flow.see(CALM._replace(**times(2.0)))
+        assert flow.run(STARVED._replace(teachers=2, **times(2.0)), 2.5).want == 3
+        assert flow.see(CALM._replace(teachers=3, **times(6.0))).want == 7
         flow = Flow()
         assert flow.run_granted(STARVED, 5.0).want == 4
-        assert flow.see(CALM._replace(teachers=4, t_t_s=0.02, t_s_s=0.01)).want == 2
+        assert flow.see(CALM._replace(teachers=4, **times(2.0))).want == 2
 
 
 class TestFollowingTheRatio:
     """n = ceil(t_t / t_s), though measurements scatter about a border."""
 
     def of(self, ratio: float) -> FlowView:
-        return CALM._replace(teachers=5, t_t_s=ratio / 100, t_s_s=0.01)
+        return CALM._replace(teachers=5, **times(ratio))
 
     def test_need_rises_after_the_cool_down_or_at_once(self) -> None:
         flow = Flow()
@@ -246,8 +241,7 @@ class TestFollowingTheRatio:
     def test_small_rise_replaces_the_correction(self) -> None:
         flow = Flow()
         flow.see(self.of(4.9))
-        starved = STARVED._replace(teachers=5, t_t_s=0.049, t_s_s=0.01)
-        assert flow.run(starved, 2.5).want == 6
+        assert flow.run(STARVED._replace(teachers=5, **times(4.9)), 2.5).want == 6
         assert flow.run(self.of(5.1), 2.5).want == 6
         assert flow.memory.needed == 6
 
@@ -258,31 +252,20 @@ class TestSettling:
     def at_the_border(self) -> Flow:
         """Of five too many idle, and four are not enough."""
         flow = Flow()
-        flow.see(CALM._replace(teachers=5, **FIVE_NEEDED))
-        assert self.calm(flow, 16.0) == 4
+        assert flow.run_idle(16, 1.5).want == 4
         assert flow.run(STARVED._replace(teachers=4, **FIVE_NEEDED), 3.0).want == 5
         return flow
 
-    def calm(self, flow: Flow, seconds: float, idle: float = 1.5, ratio: float = 5.0) -> int:
-        """The want when so many idle of as many as are wanted."""
-        times: dict[str, Any] = {"t_t_s": ratio / 100, "t_s_s": 0.01}
-        want = flow.see(CALM._replace(teachers=5, **times)).want
-        for _ in range(round(seconds)):
-            have = want
-            flow.run(PAUSED._replace(teachers=have, idle=have, **times), idle / have)
-            want = flow.run(CALM._replace(teachers=have, **times), 1 - idle / have).want
-        return want
-
     def test_border_is_left_for_good_reasons_only(self) -> None:
-        assert self.calm(self.at_the_border(), 600.0) == 5
-        assert self.calm(self.at_the_border(), 16.0, idle=2.5) == 4
-        assert self.calm(self.at_the_border(), 33.0, ratio=3.9) < 5
+        assert self.at_the_border().run_idle(600, 1.5).want == 5
+        assert self.at_the_border().run_idle(16, 2.5).want == 4
+        assert self.at_the_border().run_idle(33, 1.5, ratio=3.9).want < 5
 
     def test_border_is_not_left_for_a_moment(self) -> None:
         flow = self.at_the_border()
         for _ in range(20):
-            assert self.calm(flow, 10.0, ratio=3.9) == 5
-            assert self.calm(flow, 5.0) == 5
+            assert flow.run_idle(10, 1.5, ratio=3.9).want == 5
+            assert flow.run_idle(5, 1.5).want == 5
 
     def test_other_reasons_hold_nothing(self) -> None:
         flow = Flow()
@@ -292,27 +275,18 @@ class TestSettling:
 
 
 class TestGivingBack:
-    def idle_for(self, flow: Flow, share: float, seconds: int) -> FlowDecision:
-        """All teachers idle for a share of each second, the coordinator giving what is wanted."""
-        decision = flow.see(CALM._replace(**FIVE_NEEDED))
-        for _ in range(seconds):
-            have = decision.want
-            flow.run(PAUSED._replace(teachers=have, idle=have, **FIVE_NEEDED), share)
-            decision = flow.run(CALM._replace(teachers=have, **FIVE_NEEDED), 1 - share)
-        return decision
-
     def test_idle_teachers_are_given_back_one_at_a_time(self) -> None:
-        decision = self.idle_for(Flow(), 0.3, seconds=16)
+        decision = Flow().run_idle(16, 1.5)
         assert (decision.needed, decision.want) == (5, 4)
         assert "1.5 teachers of 5 idled for 15 s" in decision.reason
-        assert self.idle_for(Flow(), 0.2, seconds=120).want == 5
-        assert self.idle_for(Flow(), 0.9, seconds=29).want == 4
-        assert self.idle_for(Flow(), 0.9, seconds=32).want == 3
+        assert Flow().run_idle(120, 1.0).want == 5
+        assert Flow().run_idle(29, 9.0).want == 4
+        assert Flow().run_idle(32, 9.0).want == 3
 
     def test_giving_back_keeps_the_least_and_counts_present_teachers(self) -> None:
         flow = Flow(replace(CONFIG, teachers_min=3))
-        assert self.idle_for(flow, 1.0, seconds=300).want == 3
-        assert flow.see(CALM._replace(teachers=3, t_t_s=0.1, t_s_s=0.01)).want == 10 - 2
+        assert flow.run_idle(300, 9.0).want == 3
+        assert flow.see(CALM._replace(teachers=3, **times(10.0))).want == 10 - 2
         flow = Flow()
         flow.see(CALM._replace(**FIVE_NEEDED))
         assert flow.run(PAUSED._replace(teachers=3, idle=2, **FIVE_NEEDED), 16.0).want == 2
@@ -321,10 +295,9 @@ class TestGivingBack:
         """The coordinator takes its time to take two of three back that have become faster."""
         flow = Flow()
         flow.see(CALM._replace(**FIVE_NEEDED))
-        fast: dict[str, Any] = {"t_t_s": 0.014, "t_s_s": 0.01}
         for _ in range(60):  # 1.4 of them would do
-            flow.run(PAUSED._replace(teachers=5, idle=5, **fast), 0.72)
-            decision = flow.run(CALM._replace(teachers=5, **fast), 0.28)
+            flow.run(PAUSED._replace(teachers=5, idle=5, **times(1.4)), 0.72)
+            decision = flow.run(CALM._replace(teachers=5, **times(1.4)), 0.28)
         assert decision.want == 2
 
     def test_slow_source_idles_teachers(self) -> None:
@@ -341,6 +314,6 @@ class TestGivingBack:
             decision = flow.run(STARVED._replace(teachers=5, **FIVE_NEEDED), 0.1)
         assert decision.want == 5
         flow = Flow()
-        assert self.idle_for(flow, 1.0, seconds=50).want == 2
+        assert flow.run_idle(50, 9.0).want == 2
         starved = STARVED._replace(teachers=2, **FIVE_NEEDED)
         assert flow.run(starved, 2.0).want == 5

@@ -31,9 +31,13 @@ def known(**seconds: float) -> Turnarounds:
     """Times of teachers that have answered 20 requests of 32 rows."""
     times = Turnarounds()
     for name, per_request_s in seconds.items():
-        for _ in range(20):
-            times.answered(name, 32, per_request_s)
+        answer(times, name, 20, per_request_s)
     return times
+
+
+def answer(times: Turnarounds, teacher: str, count: int, seconds: float) -> None:
+    for _ in range(count):
+        times.answered(teacher, 32, seconds)
 
 
 def flights(*batches: int, sent_at: float = 0.0) -> tuple[Flight, ...]:
@@ -136,19 +140,13 @@ class TestSilence:
 
 class TestBudget:
     def test_earns_one_in_twenty(self) -> None:
-        view = HedgeView((Asked("a", flights(1, 2)), busy(0.4)), 19)
-        times = known(a=0.1, b=0.1)
+        teacher, times = Asked("a", flights(1, 2)), known(a=0.1, b=0.1)
+        view = HedgeView((teacher, busy(0.4)), 19)
         decision, memory = decide(view, times, HedgeMemory(), 0.4, CONFIG)
         assert decision.late == {"a"}
         assert not decision.hedge
-        decision, memory = decide(replace(view, sent=20), times, memory, 0.45, CONFIG)
-        assert decision.hedge == (101,)
-
-    def test_hedge_is_paid_once(self) -> None:
-        teacher = Asked("a", flights(1, 2))
-        view = HedgeView((teacher, busy(0.4)), 20)
-        times, memory = known(a=0.1, b=0.1), HedgeMemory()
-        for tick in range(3):
+        view = replace(view, sent=20)
+        for tick in range(3):  # a hedge is paid once
             decision, memory = decide(view, times, memory, 0.4 + tick * 0.05, CONFIG)
             assert decision.hedge == (101,)
             assert memory.tokens == pytest.approx(0.0)
@@ -158,20 +156,16 @@ class TestBudget:
         assert not decision.hedge
 
     @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.booleans()), min_size=20))
-    def test_hedges_of_late_teachers_stay_within_one_in_twenty(
-        self, looks: list[tuple[int, int, bool]]
-    ) -> None:
+    def test_hedges_stay_within_one_in_twenty(self, looks: list[tuple[int, int, bool]]) -> None:
         memory, sent = HedgeMemory(), 0
         late: list[int] = []
         hedged: set[int] = set()
         for tick, (more, begun, first_ends) in enumerate(looks):
             now, sent = 0.05 * tick, sent + more
             late += range(10 * tick, 10 * tick + begun)
-            held = tuple(
-                Flight(n, 32, n, now - 0.4, also_at=frozenset("b" if n in hedged else ""))
-                for n in late
-            )
-            view = HedgeView((Asked("a", held), busy(now)), sent)
+            also = {number: frozenset("b" if number in hedged else "") for number in late}
+            held = (Flight(one, 32, one, now - 0.4, also_at=also[one]) for one in late)
+            view = HedgeView((Asked("a", tuple(held)), busy(now)), sent)
             decision, memory = decide(view, known(a=0.1, b=0.1), memory, now, CONFIG)
             assert not decision.silent
             hedged |= set(decision.hedge)
@@ -180,50 +174,37 @@ class TestBudget:
                 del late[:1]
 
 
-def answer_times(
-    times: Turnarounds, teacher: str, count: int, seconds: float, rows: int = 32
-) -> None:
-    for _ in range(count):
-        times.answered(teacher, rows, seconds)
-
-
 class TestTurnarounds:
     def test_expected_times(self) -> None:
         times = Turnarounds()
         assert times.expected_s("a", 32) is None
         assert times.pool_s(32) is None
         assert times.stretch == 1.0
-        times = Turnarounds()
-        answer_times(times, "slow", 20, 1.0)
-        answer_times(times, "fast", 20, 0.1)
+        times = known(slow=1.0, fast=0.1)
         assert times.expected_s("slow", 32) == pytest.approx(1.0)
         assert times.expected_s("fast", 32) == pytest.approx(0.1)
         assert times.stretch == pytest.approx(1.0)
-        times = Turnarounds()
-        for name, seconds in (("a", 0.1), ("b", 0.2), ("c", 5.0)):
-            answer_times(times, name, 3, seconds)
+        times = known(a=0.1, b=0.2, c=5.0)
         assert times.expected_s("new", 32) == pytest.approx(0.2)
         times.forget("b")
         assert times.expected_s("b", 32) == pytest.approx(0.1)
-        times = Turnarounds()
-        answer_times(times, "a", 50, 0.32, rows=32)
+        times = known(a=0.32)
         assert times.expected_s("a", 64) == pytest.approx(0.64)
         assert times.expected_s("a", 1) == pytest.approx(0.32)
 
     def test_stretch_and_new_speeds(self) -> None:
         times = Turnarounds()
-        answer_times(times, "a", 200, 0.1)
+        answer(times, "a", 200, 0.1)
         for _ in range(30):
             times.answered("b", 32, 0.05)
             times.answered("b", 32, 0.15)
         assert 1.3 < times.stretch < 2.5
-        times = Turnarounds()
-        answer_times(times, "a", 20, 0.1)
-        answer_times(times, "a", 1, 60.0)
+        times = known(a=0.1)
+        answer(times, "a", 1, 60.0)
         expected_s = times.expected_s("a", 32)
         assert expected_s is not None
         assert expected_s < 0.15
-        answer_times(times, "a", 20, 1.0)
+        answer(times, "a", 20, 1.0)
         assert times.expected_s("a", 32) == pytest.approx(1.0, rel=0.25)
 
     def test_measurements(self) -> None:
@@ -251,32 +232,33 @@ class TestTurnarounds:
                 assert LEAST_S <= known.seconds_per_row <= max(greatest * (1 + 1e-9), LEAST_S)
 
 
+Speeds = dict[str, float]
 FAST = {"a": 0.01, "b": 0.01, "c": 0.011}
+SLOW = {**FAST, "slow": 0.1}
 NOBODY: frozenset[str] = frozenset()
 
 
 def follow(
-    speeds: dict[str, float], before: Straggling, start: float, seconds: float
+    speeds: Speeds, for_s: float, seen: Straggling | None = None, now: float = 0.0
 ) -> Straggling:
-    for tick in range(round(seconds / 0.5) + 1):
-        before = stragglers.look(speeds, NOBODY, before, start + tick * 0.5)
-    return before
+    seen = seen or Straggling()
+    for tick in range(round(for_s / 0.5) + 1):
+        seen = stragglers.look(speeds, NOBODY, seen, now + tick * 0.5)
+    return seen
 
 
 class TestStragglers:
     def test_lasting_slowness_is_named(self) -> None:
-        speeds = {**FAST, "slow": 0.1}
-        assert follow(speeds, Straggling(), 0.0, LASTING_S - 0.5).named == NOBODY
-        assert follow(speeds, Straggling(), 0.0, LASTING_S).named == {"slow"}
-        seen = follow({**FAST, "slow": 0.1}, Straggling(), 0.0, 3.0)
-        seen = stragglers.look(FAST, NOBODY, seen, 3.5)
-        assert follow({**FAST, "slow": 0.1}, seen, 4.0, 3.0).named == NOBODY
-        assert follow({"a": 0.01, "b": 0.05}, Straggling(), 0.0, 6.0).named == {"b"}
-        assert follow({"a": 99.0}, Straggling(), 0.0, 6.0).named == NOBODY
+        assert follow(SLOW, LASTING_S - 0.5).named == NOBODY
+        assert follow(SLOW, LASTING_S).named == {"slow"}
+        seen = stragglers.look(FAST, NOBODY, follow(SLOW, 3.0), 3.5)
+        assert follow(SLOW, 3.0, seen, 4.0).named == NOBODY
+        assert follow({"a": 0.01, "b": 0.05}, 6.0).named == {"b"}
+        assert follow({"a": 99.0}, 6.0).named == NOBODY
 
     def test_names_are_cleared(self) -> None:
-        seen = follow({**FAST, "slow": 0.1}, Straggling(), 0.0, 6.0)
-        seen = follow({**FAST, "slow": 0.01 * (SLOWER + CLEARED) / 2}, seen, 6.5, 6.0)
+        between = {**FAST, "slow": 0.01 * (SLOWER + CLEARED) / 2}
+        seen = follow(between, 6.0, follow(SLOW, 6.0), 6.5)
         assert seen.named == {"slow"}
         assert stragglers.look({**FAST, "slow": 0.015}, NOBODY, seen, 13.0).named == NOBODY
         seen = stragglers.look(FAST, {"b"}, Straggling(), 0.0)
@@ -285,5 +267,5 @@ class TestStragglers:
 
     @given(st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-6, 1e3), max_size=8))
     def test_half_of_a_pool_is_not_slow(self, speeds: dict[str, float]) -> None:
-        named = follow(speeds, Straggling(), 0.0, 6.0).named
+        named = follow(speeds, 6.0).named
         assert len(speeds) - len(named) >= len(speeds) // 2

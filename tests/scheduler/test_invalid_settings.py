@@ -122,7 +122,7 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
     ],
 )
 def test_invalid_settings_are_refused(
-    make: Callable[..., object], values: dict[str, Any] | tuple[Any, ...], message: str
+    make: Callable[..., object], values: Any, message: str
 ) -> None:
     with pytest.raises((ValueError, UsageError), match=message):
         make(**values) if isinstance(values, dict) else make(*values)

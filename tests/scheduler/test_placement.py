@@ -18,18 +18,15 @@ from edl.scheduler.placement import FRESH_S, HOLD_S, Change, Place, Wish, desire
 A, B = Wish("a", "ca", 1, 1), Wish("b", "cb", 1, 1)
 
 
-def after(
-    places: Sequence[Place], changes: Sequence[Change], wishes: Sequence[Wish]
-) -> list[Place]:
+def after(places: list[Place], changes: Sequence[Change], wishes: list[Wish]) -> list[Place]:
     """The machines when all of them have done what they were ordered."""
     contents = {wish.service: wish.content_id for wish in wishes}
-    to = {change.machine_id: change.service for change in changes}
-    return [
-        replace(one, service=to[one.machine_id], content_id=contents.get(to[one.machine_id], ""))
-        if one.machine_id in to
-        else one
-        for one in places
-    ]
+    there = {one.machine_id: one for one in places}
+    for to in changes:
+        content_id = contents.get(to.service, "")
+        changed = replace(there[to.machine_id], service=to.service, content_id=content_id)
+        there[to.machine_id] = changed
+    return list(there.values())
 
 
 SERVICES = ("a", "b", "c", "d")
@@ -40,8 +37,7 @@ some = settings(max_examples=settings().max_examples // 2)
 def wishes(draw: st.DrawFn) -> list[Wish]:
     found = []
     for name in draw(st.sets(st.sampled_from(SERVICES), min_size=1)):
-        least = draw(st.integers(0, 3))
-        more = draw(st.integers(0, 3))
+        least, more = draw(st.integers(0, 3)), draw(st.integers(0, 3))
         found.append(Wish(name, f"c{name}", least, least + more, draw(st.integers(-1, 1))))
     return found
 
@@ -51,18 +47,13 @@ def machines(draw: st.DrawFn) -> list[Place]:
     found = []
     for number in range(draw(st.integers(1, 10))):
         service = draw(st.sampled_from(("", *SERVICES)))
-        old = draw(st.integers(0, 9)) == 0
-        found.append(
-            Place(
-                f"m{number}",
-                service,
-                ("old" if old else f"c{service}") if service else "",
-                bool(service) and draw(st.booleans()),
-                draw(st.integers(0, 9)) > 0,
-                draw(st.frozensets(st.sampled_from(SERVICES), max_size=1)),
-                draw(st.frozensets(st.sampled_from([f"c{name}" for name in SERVICES]))),
-            )
-        )
+        content_id = draw(st.sampled_from(["old", *[f"c{service}"] * 9])) if service else ""
+        serves = bool(service) and draw(st.booleans())
+        available = draw(st.integers(0, 9)) > 0
+        refuses = draw(st.frozensets(st.sampled_from(SERVICES), max_size=1))
+        cached = draw(st.frozensets(st.sampled_from(["ca", "cb", "cc", "cd"])))
+        place = Place(f"m{number}", service, content_id, serves, available, refuses, cached)
+        found.append(place)
     return found
 
 
@@ -111,9 +102,7 @@ class TestPlacement:
         [(None, 0, (2, 2)), (0, 0, (0, 0)), (1, 0, (2, 2)), (3, 0, (2, 3)), (9, 0, (2, 4)),
          (3, 1, (1, 2)), (3, 7, (0, 0))],
     )  # fmt: skip
-    def test_bounds_of_wishes(
-        self, desired: int | None, elsewhere: int, expected: tuple[int, int]
-    ) -> None:
+    def test_bounds_of_wishes(self, desired: int | None, elsewhere: int, expected: object) -> None:
         wish = wish_of("a", "c", least=2, most=4, desired=desired, elsewhere=elsewhere)
         assert (wish.least, wish.wanted) == expected
 
@@ -150,10 +139,8 @@ class TestPlacement:
             assert has <= first.wanted
             if has == first.wanted:
                 continue
-            assert not any(
-                one.available and not one.service and first.service not in one.refuses
-                for one in then
-            )
+            idle = [one for one in then if one.available and not one.service]
+            assert not [one for one in idle if first.service not in one.refuses]
             for later in asked:
                 others = [one for one in then if _could_move(one, later, first)]
                 beyond_least = holding(then, later) > later.least
@@ -165,11 +152,7 @@ class TestPlacement:
 
     def test_free_machine_for_small_demand(self) -> None:
         """Not that of `a`, which would have to begin anew on the one that is left."""
-        places = [
-            Place("m0", "a", "ca"),
-            Place("m1"),
-            Place("m2", "a", "old", refuses=frozenset("d")),
-        ]
+        places = [Place("m0", "a", "ca"), Place("m1"), Place("m2", "a", refuses=frozenset("d"))]
         asked = [Wish("a", "ca", 0, 1), Wish("c", "cc", 1, 1), Wish("d", "cd", 0, 1)]
         changes = {change.machine_id: change.service for change in place(places, asked)}
         assert changes == {"m1": "d", "m2": "c"}

@@ -8,34 +8,22 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from edl.scheduler import cost_model
 from edl.scheduler.buffering import room_for, throughput
 from edl.scheduler.cluster import Cluster, DeviceKind, Link
-from edl.scheduler.cost_model import (
-    Costs,
-    Mesh,
-    Prediction,
-    Scaling,
-    Team,
-    deal,
-    labelling_rate,
-    online_s,
-    predict,
-    step_s,
-)
 from edl.scheduler.fleets import fleets
 from edl.scheduler.planner import plan
 from edl.scheduler.workload import Job, Rate
 
-FREE = Costs(0.0, 0.0)
+FREE = cost_model.Costs(0.0, 0.0)
 N_TRAINING = {1: 14.16, 2: 28.44, 4: 55.17, 8: 101.59, 16: 168.42}
 ONLINE = {1: 5.92, 2: 11.51, 4: 21.76, 8: 37.87, 16: 59.94}
 
 
-def cluster_of(teachers: int = 56, students: int = 8, link: Link | None = None) -> Cluster:
-    wide = link or Link(1e12)
-    return Cluster(
-        (DeviceKind("v100", students, link=Link(1e12)), DeviceKind("p4", teachers, link=wide))
-    )
+def cluster_of(link: Link | None = None) -> Cluster:
+    wide = Link(1e12)
+    v100, p4 = DeviceKind("v100", 8, link=wide), DeviceKind("p4", 56, link=link or wide)
+    return Cluster((v100, p4))
 
 
 def job_with(**changes: object) -> Job:
@@ -58,37 +46,34 @@ def predicted(
     *,
     there: Cluster | None = None,
     rows: int = 32,
-    costs: Costs = FREE,
-) -> Prediction:
+    costs: cost_model.Costs = FREE,
+) -> cost_model.Prediction:
     """What a mesh of V100 students and P4 teachers does."""
-    mesh = Mesh("v100", students, (Team("p4", teachers),), rows)
-    return predict(there or cluster_of(), work, mesh, costs)
+    mesh = cost_model.Mesh("v100", students, (cost_model.Team("p4", teachers),), rows)
+    return cost_model.predict(there or cluster_of(), work, mesh, costs)
 
 
 rates = st.floats(0.01, 1e4)
+RATES = st.builds(Rate, seconds_per_sample=st.floats(1e-4, 1), jitter=st.floats(0, 0.5))
 
 
 class TestCostModel:
     @pytest.mark.parametrize("cells", [N_TRAINING, ONLINE])
     def test_two_cells_predict_the_others(self, cells: dict[int, float]) -> None:
-        law = Scaling.through((1, cells[1]), (16, cells[16]))
+        law = cost_model.Scaling.through((1, cells[1]), (16, cells[16]))
         assert law.rate(1) == pytest.approx(cells[1])
         assert law.rate(16) == pytest.approx(cells[16])
         for cores in (2, 4, 8):
             assert law.rate(cores) == pytest.approx(cells[cores], rel=0.1)
 
     def test_rates_from_cells_of_tables(self) -> None:
-        for cells in (
-            ((1, 5.0), (1, 6.0)),
-            ((1, 5.0), (4, 4.0)),
-            ((1, 5.0), (4, 25.0)),
-            ((0, 1.0), (2, 1.0)),
-        ):
+        one = (1, 5.0)
+        for cells in ((one, (1, 6.0)), (one, (4, 4.0)), (one, (4, 25.0)), ((0, 1.0), (2, 1.0))):
             with pytest.raises(ValueError, match=r"cores|Amdahl"):
-                Scaling.through(*cells)
-        assert labelling_rate(online=46.04, alone=57.14) == pytest.approx(237.0, abs=0.1)
+                cost_model.Scaling.through(*cells)
+        assert cost_model.labelling_rate(online=46.04, alone=57.14) == pytest.approx(237.0, abs=0.1)
         with pytest.raises(ValueError, match="online < alone"):
-            labelling_rate(57.14, 46.04)
+            cost_model.labelling_rate(57.14, 46.04)
 
     @pytest.mark.parametrize(("teachers", "rate"), [(1, 70), (4, 280), (5, 350), (8, 350)])
     def test_figure_3_is_linear_until_the_ratio(self, teachers: int, rate: float) -> None:
@@ -104,13 +89,13 @@ class TestCostModel:
 
     @hypothesis.given(st.integers(1, 300), st.integers(1, 300))
     def test_all_teachers_are_dealt_out(self, teachers: int, students: int) -> None:
-        groups = deal((Team("p4", teachers),), students)
+        groups = cost_model.deal((cost_model.Team("p4", teachers),), students)
         assert sum(number for number, _ in groups) == students
         dealt = sum(number * team.count for number, teams in groups for team in teams)
         assert dealt == pytest.approx(teachers)
 
     @pytest.mark.parametrize(
-        ("students", "teachers", "availability", "rate"),
+        ("students", "teachers", "up", "rate"),
         [
             (1, 1, 0.6, 0.6 * 70),  # or none
             (1, 4, 0.9, 70 * 3.6),  # 3 or 4
@@ -121,10 +106,10 @@ class TestCostModel:
         ],
     )
     def test_unavailable_devices(
-        self, students: int, teachers: int, availability: float, rate: float
+        self, students: int, teachers: int, up: float, rate: float
     ) -> None:
         v100, p4 = cluster_of().devices
-        there = Cluster((v100, replace(p4, availability=availability)))
+        there = Cluster((v100, replace(p4, availability=up)))
         found = predicted(job_with(students=students), teachers, students, there=there)
         assert found.samples_per_s == pytest.approx(rate, rel=1e-3)
 
@@ -146,11 +131,11 @@ class TestCostModel:
             student={"v100": Rate(samples_per_s=350, batch_overhead_s=0.1)},
             teacher={"p4": Rate(samples_per_s=1e6)},
         )
-        found = predicted(given, 1, costs=Costs(teacher_s=0.0, student_s=0.05))
+        found = predicted(given, 1, costs=cost_model.Costs(teacher_s=0.0, student_s=0.05))
         assert found.samples_per_s == pytest.approx(32 / (32 / 350 + 0.15), rel=1e-6)
-        assert step_s(given, "v100", 32) == pytest.approx(32 / 350 + 0.1)
+        assert cost_model.step_s(given, "v100", 32) == pytest.approx(32 / 350 + 0.1)
         both = replace(given, teacher={"v100": Rate(samples_per_s=700)})
-        assert online_s(both, "v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
+        assert cost_model.online_s(both, "v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
 
     def test_small_buffer_with_jitter(self) -> None:
         uneven = job_with(
@@ -166,65 +151,47 @@ class TestCostModel:
         assert 0 <= small.thresholds.lower < small.thresholds.upper
 
     @hypothesis.given(rates, rates, st.floats(0, 1e3), st.floats(0, 1e3))
-    def test_buffer_throughput(
-        self, made: float, used: float, variance: float, room: float
-    ) -> None:
-        got = throughput(made, used, variance, room)
+    def test_buffer_throughput(self, made: float, used: float, noise: float, room: float) -> None:
+        got = throughput(made, used, noise, room)
         assert 1 / (1 / made + 1 / used) <= got * (1 + 1e-9)
         assert got <= min(made, used) * (1 + 1e-9)
-        assert throughput(made, used, variance, 2 * room + 1) >= got * (1 - 1e-9)
+        assert throughput(made, used, noise, 2 * room + 1) >= got * (1 - 1e-9)
 
     @hypothesis.given(rates, rates, st.floats(1e-3, 10))
     def test_room_suffices(self, made: float, used: float, variance: float) -> None:
         room = room_for(made, used, variance)
         assert throughput(made, used, variance, room) >= 0.985 * min(made, used)
 
-    @hypothesis.given(
-        teachers=st.integers(1, 40),
-        students=st.integers(1, 8),
-        t_t=st.floats(1e-4, 1),
-        t_s=st.floats(1e-4, 1),
-        jitter=st.floats(0, 0.5),
-        rows=st.integers(1, 128),
-    )
+    @hypothesis.given(st.integers(1, 40), st.integers(1, 8), RATES, RATES, st.integers(1, 128))
     def test_more_teachers_are_not_slower(
-        self, teachers: int, students: int, t_t: float, t_s: float, jitter: float, rows: int
+        self, teachers: int, students: int, teacher: Rate, student: Rate, rows: int
     ) -> None:
-        given = job_with(
-            student={"v100": Rate(seconds_per_sample=t_s, jitter=jitter)},
-            teacher={"p4": Rate(seconds_per_sample=t_t, jitter=jitter)},
-            students=students,
-        )
-        few, more = (
-            predicted(given, count, students, rows=rows) for count in (teachers, 2 * teachers)
-        )
+        given = job_with(student={"v100": student}, teacher={"p4": teacher}, students=students)
+        few = predicted(given, teachers, students, rows=rows)
+        more = predicted(given, 2 * teachers, students, rows=rows)
         assert more.samples_per_s >= 0.98 * few.samples_per_s
         assert few.samples_per_s <= few.stages[0].samples_per_s * (1 + 1e-9)
-        assert few.samples_per_s <= students / t_s * (1 + 1e-9)
+        assert few.samples_per_s <= students / student.sample_s * (1 + 1e-9)
         assert 0 <= few.thresholds.lower < few.thresholds.upper
 
     def test_invalid_meshes_are_refused(self) -> None:
         for kind, teams, message in (
             ("v100", (), "at least one student and one teacher"),
-            ("v100", (Team("v100", 1),), "no rate of the teacher on 'v100'"),
-            ("a100", (Team("p4", 1),), "no devices 'a100'"),
+            ("v100", (cost_model.Team("v100", 1),), "no rate of the teacher on 'v100'"),
+            ("a100", (cost_model.Team("p4", 1),), "no devices 'a100'"),
         ):
             with pytest.raises(ValueError, match=message):
-                predict(cluster_of(), job_with(), Mesh(kind, 1, teams, 32))
+                cost_model.predict(cluster_of(), job_with(), cost_model.Mesh(kind, 1, teams, 32))
 
 
 V100 = DeviceKind("v100", 8, price_per_hour=2.5)
 P4 = DeviceKind("p4", 56, price_per_hour=0.3, tenure="spot")
 CLUSTER = Cluster((V100, P4))
 
-JOB = Job(
-    "x",
+JOB = job_with(
     samples=1_000_000,
-    batch=(32,),
     student={"v100": Rate(samples_per_s=345)},
     teacher={"p4": Rate(samples_per_s=70, micro_batch=8), "v100": Rate(samples_per_s=800)},
-    sample_bytes=150_528,
-    label_bytes=4000,
     students=8,
     epochs=10,
 )
@@ -236,7 +203,7 @@ class TestPlanner:
         assert made.mesh is not None
         assert made.prediction is not None
         assert (made.student, made.students, made.rows) == ("v100", 8, 32)
-        assert made.mesh.teams == (Team("p4", 40),)
+        assert made.mesh.teams == (cost_model.Team("p4", 40),)
         assert made.needed == 5
         assert made.micro_batches == {"p4": 8}
         assert made.prediction.stages[0].name == "the student's step"
@@ -255,16 +222,10 @@ class TestPlanner:
     def test_online_is_better_with_few_teachers(self) -> None:
         # Table 2 of the paper: a P4 trains, 8 cores label at 4.46 img/s each; Online: 46.04 img/s.
         cluster = Cluster((DeviceKind("p4", 1, 0.5), DeviceKind("core", 8, 0.01)))
-        job = replace(
-            JOB,
-            batch=(64,),
-            students=1,
-            student={"p4": Rate(samples_per_s=57.14)},
-            teacher={
-                "p4": Rate(samples_per_s=labelling_rate(46.04, 57.14)),
-                "core": Rate(samples_per_s=4.46),
-            },
-        )
+        p4 = Rate(samples_per_s=cost_model.labelling_rate(46.04, 57.14))
+        teacher = {"p4": p4, "core": Rate(samples_per_s=4.46)}
+        student = {"p4": Rate(samples_per_s=57.14)}
+        job = replace(JOB, batch=(64,), students=1, student=student, teacher=teacher)
         made = plan(cluster, job)
         assert made.way("mesh").samples_per_s == pytest.approx(35.68, rel=0.01)
         assert made.way("Online").samples_per_s == pytest.approx(46.04, rel=1e-6)
@@ -306,13 +267,12 @@ class TestPlanner:
         job = replace(JOB, teacher={"p4": Rate(samples_per_s=70), "t4": Rate(samples_per_s=140)})
         made = plan(cluster, job)
         assert made.mesh is not None
-        assert made.mesh.teams[0] == Team("p4", 20)
+        assert made.mesh.teams[0] == cost_model.Team("p4", 20)
         assert made.mesh.teams[1].kind == "t4"
         assert made.way("mesh").samples_per_s >= 0.99 * 8 * 345
         # What a student's device is needed for, it cannot label besides.
-        assert all(
-            team.kind != "v100" for mesh in fleets(CLUSTER, JOB, "v100", 32) for team in mesh.teams
-        )
+        for mesh in fleets(CLUSTER, JOB, "v100", 32):
+            assert "v100" not in [team.kind for team in mesh.teams]
 
     def test_memory_limits(self) -> None:
         gib = 2.0**30
@@ -338,46 +298,30 @@ class TestPlanner:
             plan(CLUSTER, replace(JOB, students=9))
 
     @hypothesis.given(
-        counts=st.tuples(st.integers(1, 8), st.integers(1, 60), st.integers(1, 300)),
-        prices=st.tuples(*[st.floats(0, 5)] * 3),
-        speeds=st.tuples(*[st.floats(1, 1000)] * 3),
-        availability=st.floats(0.1, 1),
-        fixed=st.booleans(),
+        st.tuples(st.integers(1, 8), st.integers(1, 60), st.integers(1, 300)),
+        st.tuples(*[st.floats(0, 5)] * 3),
+        st.tuples(*[st.builds(Rate, samples_per_s=st.floats(1, 1000))] * 3),
+        st.floats(0.1, 1),
+        st.booleans(),
     )
     def test_no_plan_promises_too_much(
-        self,
-        counts: tuple[int, int, int],
-        prices: tuple[float, float, float],
-        speeds: tuple[float, float, float],
-        availability: float,
-        fixed: bool,
+        self, counts: list[int], prices: list[float], speeds: list[Rate], up: float, fixed: bool
     ) -> None:
-        cluster = Cluster(
-            (
-                DeviceKind("v100", counts[0], prices[0]),
-                DeviceKind("p4", counts[1], prices[1], availability=availability),
-                DeviceKind("core", counts[2], prices[2], roles=("teacher",)),
-            )
-        )
-        job = replace(
-            JOB,
-            students=counts[0],
-            student={"v100": Rate(samples_per_s=speeds[0])},
-            teacher={"p4": Rate(samples_per_s=speeds[1]), "core": Rate(samples_per_s=speeds[2])},
-            fixed_inputs=fixed,
-        )
-        made = plan(cluster, job)
+        v100 = DeviceKind("v100", counts[0], prices[0])
+        p4 = DeviceKind("p4", counts[1], prices[1], availability=up)
+        core = DeviceKind("core", counts[2], prices[2], roles=("teacher",))
+        cluster = Cluster((v100, p4, core))
+        teachers = {"p4": speeds[1], "core": speeds[2]}
+        job = replace(JOB, students=counts[0], student={"v100": speeds[0]}, teacher=teachers)
+        made = plan(cluster, replace(job, fixed_inputs=fixed))
         assert made.mesh is not None
         assert made.prediction is not None
+        labels = 0.0
         for team in made.mesh.teams:
-            assert team.count <= cluster.kind(team.kind).count
-        labels = sum(
-            team.count
-            * cluster.kind(team.kind).availability
-            * job.teacher[team.kind].sample_s ** -1
-            for team in made.mesh.teams
-        )
+            kind = cluster.kind(team.kind)
+            assert team.count <= kind.count
+            labels += team.count * kind.availability / teachers[team.kind].sample_s
         rate = made.prediction.samples_per_s
-        assert rate <= min(labels, counts[0] * speeds[0]) * (1 + 1e-9)
+        assert rate <= min(labels, counts[0] / speeds[0].sample_s) * (1 + 1e-9)
         assert made.way("N-training").total_s <= made.way("mesh").total_s * (1 + 1e-9)
         assert made.verdict.take in ("mesh", "offline store")

@@ -19,13 +19,11 @@ from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S, TELLINGS, outpu
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentMedian, RecentRate
 from edl.scheduler.ratio import ROUNDING, pooled_t_t, teachers_needed, time_ratio
 
-measurement = st.floats(0, 1e6)
+MEASUREMENTS = st.lists(st.floats(0, 1e6), max_size=60)
 
 
 class TestRates:
-    @given(
-        measurements=st.lists(measurement, max_size=60), size=st.integers(1, 20), q=st.floats(0, 1)
-    )
+    @given(MEASUREMENTS, st.integers(1, 20), st.floats(0, 1))
     def test_quantile(self, measurements: list[float], size: int, q: float) -> None:
         estimate = LowQuantile(size, q)
         assert estimate.value is None
@@ -45,10 +43,11 @@ class TestRates:
         median.add(0.3)
         assert median.value == 0.3
 
-    @pytest.mark.parametrize("bad", [math.nan, math.inf])
-    def test_invalid_measurements_are_refused(self, bad: float) -> None:
-        with pytest.raises(ValueError, match="measurement"):
-            RecentMedian().add(bad)
+    def test_invalid_measurements_are_refused(self) -> None:
+        for bad in (math.nan, math.inf):
+            for estimate in (RecentMedian(), RecentMean(3)):
+                with pytest.raises(ValueError, match="measurement"):
+                    estimate.add(bad)
 
     def test_rate_is_seen_and_forgotten(self) -> None:
         rate = RecentRate(horizon_s=4.0)
@@ -72,8 +71,8 @@ class TestRates:
         few, many = (len(pickle.dumps(rate)) for rate in rates.values())
         assert many < 1.5 * few
 
-    @given(st.integers(1, 20), st.lists(st.floats(0, 1e6), max_size=60))
-    def test_mean(self, size: int, measurements: list[float]) -> None:
+    @given(MEASUREMENTS, st.integers(1, 20))
+    def test_mean(self, measurements: list[float], size: int) -> None:
         mean = RecentMean(size)
         assert mean.value is None
         for count, measurement in enumerate(measurements, 1):
@@ -81,8 +80,6 @@ class TestRates:
             latest = measurements[:count][-size:]
             assert len(mean) == len(latest)
             assert mean.value == pytest.approx(sum(latest) / len(latest))
-        with pytest.raises(ValueError, match="not a measurement"):
-            mean.add(float("nan"))
 
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
@@ -104,10 +101,9 @@ class TestRatio:
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
     def test_invalid_times_are_refused(self, bad: float) -> None:
-        with pytest.raises(ValueError, match="seconds per sample"):
-            teachers_needed(bad, 1.0)
-        with pytest.raises(ValueError, match="seconds per sample"):
-            teachers_needed(1.0, bad)
+        for times in ((bad, 1.0), (1.0, bad)):
+            with pytest.raises(ValueError, match="seconds per sample"):
+                teachers_needed(*times)
         with pytest.raises(ValueError, match="seconds per sample"):
             pooled_t_t([1.0, bad])
 
@@ -153,12 +149,10 @@ class TestBackoff:
     def test_below_the_cap(self, attempt: int, number: float) -> None:
         assert 0 <= delay_s(attempt, Draws(number), base_s=0.1, cap_s=5.0) < 5.0
 
-    @pytest.mark.parametrize(
-        ("attempt", "base_s", "cap_s"), [(-1, 0.1, 1), (0, -0.1, 1), (0, 0.1, -1)]
-    )
-    def test_nothing_negative(self, attempt: int, base_s: float, cap_s: float) -> None:
-        with pytest.raises(ValueError, match="nothing negative"):
-            delay_s(attempt, Draws(0.5), base_s, cap_s)
+    def test_nothing_negative(self) -> None:
+        for attempt, base_s, cap_s in ((-1, 0.1, 1), (0, -0.1, 1), (0, 0.1, -1)):
+            with pytest.raises(ValueError, match="nothing negative"):
+                delay_s(attempt, Draws(0.5), base_s, cap_s)
 
     def test_next_attempt(self) -> None:
         rests = [Rest(), Rest(3, 130.0), Rest(2, 104.0)]

@@ -32,6 +32,7 @@ from edl.scheduler.profiles import (
     to_save,
 )
 
+Looks = list[tuple[int, bool, float, bool]]  # usable teachers, waits, after so long, a label
 FAIL, HARD_ONLY = Policy("fail", 5.0), Policy("hard_only", 5.0)
 EIGHTHS = st.integers(0, 24).map(lambda count: count / 8)  # seconds that add up exactly
 
@@ -61,9 +62,7 @@ class TestNoTeacher:
     @example(HARD_ONLY, [(0, True, 0.0, False), (0, True, 5.0, False), (0, False, 0.5, False),
                          (0, True, 0.5, False), (1, True, 3.0, True), (0, True, 0.5, False),
                          (0, True, 2.0, False), (0, True, 3.0, False)])  # fmt: skip
-    def test_policies_act_after_waiting_without_a_teacher(
-        self, policy: Policy, looks: list[tuple[int, bool, float, bool]]
-    ) -> None:
+    def test_policies_act_without_a_teacher(self, policy: Policy, looks: Looks) -> None:
         """A teacher that comes stops the clock; labels, or a student that has some, reset it."""
         student = Student(policy)
         waited_s, alone, given = 0.0, False, False
@@ -140,6 +139,7 @@ class TestStarvation:
         assert reported(199.0) == []
 
 
+SECONDS = st.floats(1e-9, 1e6)
 WALL = 1.7e9
 LAST_RUN = Profile(0.05, 0.01, "m1", WALL - 3600)
 NOTHING_YET = Measured(content_id="m1")
@@ -174,12 +174,7 @@ class TestProfiles:
             (replace(LAST_RUN, saved_at=WALL + 1), NOTHING_YET, (None, None, False)),
         ],
     )
-    def test_times(
-        self,
-        profile: Profile | None,
-        measured: Measured,
-        expected: tuple[float | None, float | None, bool],
-    ) -> None:
+    def test_times(self, profile: Profile | None, measured: Measured, expected: object) -> None:
         assert times(profile, measured, WALL) == expected
 
     def test_profile_is_saved_when_settled_moved_or_stale(self) -> None:
@@ -196,15 +191,7 @@ class TestProfiles:
         assert to_save(saved, SETTLED._replace(content_id="m2"), later) is not None
         assert to_save(saved, SETTLED, WALL + STALE_S) is not None
 
-    @given(
-        st.builds(
-            Profile,
-            st.floats(1e-9, 1e6),
-            st.floats(1e-9, 1e6),
-            st.text(max_size=8),
-            st.floats(0, 1e10),
-        )
-    )
+    @given(st.builds(Profile, SECONDS, SECONDS, st.text(max_size=8), st.floats(0, 1e10)))
     def test_round_trip(self, profile: Profile) -> None:
         assert profile_of(facts_of(profile)) == profile
 
@@ -234,7 +221,7 @@ class TestEnsemble:
     @example({"a": 0.7, "b": 0.3}, {"a"}, {"b": 6}, "tolerate")
     @example({"a": 0.7, "b": 0.3}, {"a"}, {}, "tolerate")
     @example({"a": 0.7, "b": 0.3}, {"a"}, {"b": 0}, "wait")
-    def test_missing_labels_are_awaited_or_tolerated_and_shares_are_in_proportion(
+    def test_mixtures(
         self, weights: dict[str, float], labelled: set[str], alone: dict[str, float], missing: Any
     ) -> None:
         """`alone`: since when services have no teacher; one that has some is slow, not missing."""
@@ -257,9 +244,7 @@ IDS = st.sampled_from(["", "paddle-fp32-1", "paddle-fp32-2", "merged-fp32-1", "m
 
 class TestPinning:
     @given(st.lists(IDS), st.lists(IDS), IDS)
-    def test_a_stream_keeps_to_one_offered_id(
-        self, offered: list[str], later: list[str], other: str
-    ) -> None:
+    def test_one_offered_id_is_kept(self, offered: list[str], later: list[str], other: str) -> None:
         one = pinned("", offered)
         assert pinned("", sorted(offered)) == one == pinned("", offered[::-1])
         assert bool(one) == any(map(promises, offered))

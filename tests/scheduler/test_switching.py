@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edl.scheduler.eviction import MOST_MERCY, USE_STEP_S, Candidate, sweep, typical, worth_noting
 from edl.scheduler.rendezvous import ranked
@@ -27,8 +27,8 @@ class SwitchMachine(RuleBasedStateMachine):
     after the one of the announcement, whether it had heard of that or not.
     """
 
-    @initialize()
-    def they_meet(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.now = 0.0
         self.state = Switch(data_epoch=1)
         self.sending: str | None = None  # the content that teachers now label with
@@ -98,25 +98,19 @@ class SwitchMachine(RuleBasedStateMachine):
     def time_goes_by(self, seconds: float, away: bool) -> None:
         self.now += seconds
         since = self.now - seconds if away else None
-        step: Step
-        state, step = look(self.state, self.now, since, usable=self.sending is not None)
-        self.take(state, step)
+        self.take(*look(self.state, self.now, since, usable=self.sending is not None))
 
     @invariant()
     def an_epoch_is_of_one_content(self) -> None:
-        if hasattr(self, "state"):
-            for epoch, contents in self.labelled.items():
-                assert len(set(contents)) <= 1 or epoch in self.at_once
+        for epoch, contents in self.labelled.items():
+            assert len(set(contents)) <= 1 or epoch in self.at_once
 
     @invariant()
     def what_it_tells_is_what_it_uses(self) -> None:
-        if hasattr(self, "state") and self.sending is not None:
-            assert self.state.told == self.sending
+        assert self.sending in (None, self.state.told)
 
     def teardown(self) -> None:
         """Once all is said, it has what the manager wants it to have, at an epoch's begin."""
-        if not hasattr(self, "state"):
-            return
         for _ in range(3):
             self.an_epoch_begins()
             for _ in range(3 + len(self.up) + len(self.down)):
@@ -131,16 +125,6 @@ TestSwitchMachine.settings = settings(max_examples=settings().max_examples, stat
 
 
 class TestSwitching:
-    def test_waits_at_the_epoch(self) -> None:
-        state, step = advise(ON_OLD, Advice("old", "new", 1), 0.0)
-        assert (state.told, step) == ("old", "follow")
-        state, step = begin(state, 2, 1.0)
-        assert (state.told, state.awaited, step) == ("", "new", "hold")
-        state, step = advise(state, Advice("old", "new", 1), 1.0)
-        assert step == "hold", "the same again is no answer"
-        state, step = advise(state, Advice("new", "", 2), 1.1)
-        assert (state.told, step) == ("new", "follow")
-
     def test_immediate_move_and_no_content(self) -> None:
         state, step = advise(ON_OLD, Advice("new", "", 1), 0.0)
         assert (state.told, step) == ("new", "relabel")
@@ -156,7 +140,8 @@ class TestSwitching:
 
     def test_without_a_coordinator_the_old_content_stays(self) -> None:
         state, _ = advise(ON_OLD, Advice("old", "new", 1), 0.0)
-        state, _ = begin(state, 2, 10.0)
+        state, step = begin(state, 2, 10.0)
+        assert (state.told, state.awaited, step) == ("", "new", "hold")
         assert look(state, 100.0, None, usable=0)[1] == "stay", "one that answers is waited for"
         assert look(state, 10.0 + AWAY_S / 2, 3.0, usable=0)[1] == "stay"
         state, step = look(state, 10.0 + AWAY_S, 3.0, usable=0)
@@ -199,8 +184,7 @@ class TestCacheLookup:
         steps = [(now, step(now)) for now in STANDINGS]
         assert all(now.known for now, what in steps if what == "look")
         for now in (now for now, what in steps if what == "recall"):
-            assert now.remembered
-            assert (now.known, now.usable, now.mute) == (False, 0, False)
+            assert (now.remembered, now.known, now.usable, now.mute) == (True, False, 0, False)
         for now in (now for now, what in steps if what == "wait"):
             assert not now.known
             assert now.asked or not now.usable
@@ -223,9 +207,8 @@ CANDIDATES = st.lists(st.builds(Candidate, st.integers(0, 50), st.integers(1, 10
 
 class TestEviction:
     @given(CANDIDATES, st.integers(0, 50), st.integers(0, 2000), st.integers(0, 40))
-    def test_evicts_the_first_and_no_more_than_needed(
-        self, head: list[Candidate], typical_s: int, lacking: int, mercy: int
-    ) -> None:
+    def test_sweep(self, head: list[Candidate], typical_s: int, lacking: int, mercy: int) -> None:
+        """It evicts the first, and no more than are needed."""
         swept = sweep(head, typical_s, lacking, mercy)
         assert sorted(swept.gone + swept.moved) == list(range(len(swept.gone + swept.moved)))
         freed = sum(head[place].nbytes for place in swept.gone)
@@ -261,11 +244,9 @@ class TestRendezvousHashing:
         assert ranked(client, servers) == ranked(client, reversed(servers))
         assert sorted(ranked(client, servers)) == sorted(servers)
 
-    @given(NAMES, SERVERS, st.data())
-    def test_lost_server_moves_only_its_clients(
-        self, client: str, servers: list[str], data: st.DataObject
-    ) -> None:
-        gone = data.draw(st.sampled_from(servers))
+    @given(NAMES, SERVERS)
+    def test_lost_server_moves_only_its_clients(self, client: str, servers: list[str]) -> None:
+        gone = servers[0]
         before = ranked(client, servers)
         after = ranked(client, [server for server in servers if server != gone])
         assert after == [server for server in before if server != gone]

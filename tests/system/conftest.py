@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,7 +20,8 @@ from edl.proto.arena import Array
 from edl.supervise import Process, stop_all
 from edl.tests.system.coordinator_process import Coordinator, Members, ready, serve
 from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of, write_pace
-from edl.tests.waiting import wait_until
+from edl.tests.system.teacher_process import unique
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 ROWS = 8
 #: Outlasts a process that stands still for three seconds just before it renews its lease.
@@ -31,8 +31,6 @@ FOR_EVER = 1 << 40
 SPEC = TeacherSpec("slow", MODEL, ttl_s=TTL_S)
 #: Of a batch with its labels.
 BATCH_BYTES = 2 * ROWS * FEATURES * 4
-
-_numbers = itertools.count(1)
 
 
 class Batches:
@@ -83,7 +81,9 @@ class Batches:
             np.testing.assert_array_equal(soft, self._labels(x))
 
 
-def taken_until(iterator: Iterator[Any], condition: Callable[[], object]) -> list[Any]:
+def taken_until(
+    iterator: Iterator[Any], condition: Callable[[], object], deadline_s: float = DEADLINE_S
+) -> list[Any]:
     """Take batches until the condition holds; returns them."""
     batches = []
 
@@ -91,7 +91,7 @@ def taken_until(iterator: Iterator[Any], condition: Callable[[], object]) -> lis
         batches.append(next(iterator))
         return bool(condition())
 
-    wait_until(step)
+    wait_until(step, deadline_s)
     return batches
 
 
@@ -123,20 +123,12 @@ def keeps_what_it_gets(
     return taken_until(iterator, holds_one)
 
 
-def start_teachers(mesh: LocalMesh, *names: str) -> None:
-    """Start teachers side by side and wait until each serves."""
-    for name in names:
-        mesh.start_teacher(name, SPEC)
-    for name in names:
-        mesh.wait_ready(name)
-
-
 class Service:
     """A service of a test's own in the mesh that its worker shares; teachers are "NAME-..."."""
 
     def __init__(self, mesh: LocalMesh) -> None:
         self.mesh = mesh
-        self.name = f"service{next(_numbers)}"
+        self.name = unique("service")
         self.url = mesh.url
         self.teachers: dict[str, Process] = {}  # by teacher_id
         self.kill, self.drain, self.suspend = mesh.kill, mesh.drain, mesh.suspend

@@ -61,20 +61,13 @@ def edl_output(*arguments: object, url: str) -> list[str]:
 
 
 class Student:
-    """A subscription of this process, and what it was told."""
+    """A subscription of this process, and how many teachers it was given each time."""
 
-    def __init__(self, url: str, student: str, service: str, **report: int) -> None:
-        self.told: list[pb.Assignment] = []
+    def __init__(self, url: str, student: str, service: str, report: pb.StudentReport) -> None:
+        self.sizes: list[int] = []
         self.subscription = Subscription(url, service, student)
-        self.subscription.start(self.told.append)
-        self.report(**report)
-
-    def report(self, **fields: int) -> None:
-        self.subscription.report(pb.StudentReport(**{"incarnation": 1, **fields}))  # type: ignore[arg-type]
-
-    @property
-    def teachers(self) -> list[str] | None:
-        return sorted(t.teacher_id for t in self.told[-1].teachers) if self.told else None
+        self.subscription.start(lambda told: self.sizes.append(len(told.teachers)))
+        self.subscription.report(report)
 
 
 class Members:
@@ -93,7 +86,7 @@ class Members:
         self._undo.callback(heart.stop)
         return heart
 
-    def student(self, name: str = "j/0", **report: int) -> Student:
-        student = Student(self._url, name, SERVICE, **{"want": 3, **report})
+    def student(self, name: str, report: pb.StudentReport) -> Student:
+        student = Student(self._url, name, SERVICE, report)
         self._undo.callback(student.subscription.stop)
         return student

@@ -7,7 +7,7 @@ import selectors
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,50 +16,33 @@ from pathlib import Path
 import redis
 import trustme
 
-from edl.coordinator.embedded import free_port, server_program
-from edl.errors import ProcessFailed
+from edl.coordinator.embedded import server_program
 from edl.supervise import Command, Process, start
+from edl.tests.coordinator.conftest import held_port
 from edl.tests.waiting import wait_until
 
-READY = r"Ready to accept connections"
-SENTINEL_READY = r"Sentinel ID is|\+monitor"
 MASTER = "mesh"
 #: A silence after which sentinels take a master for dead; longer than a stall of a process.
 DOWN_AFTER_MS = 3000
-_ATTEMPTS = 5
 
 
 @contextmanager
-def redis_server(*options: str, port: int = 0) -> Iterator[tuple[Process, int]]:
+def redis_server(*options: str) -> Iterator[tuple[Process, int]]:
     """A server on loopback that keeps nothing; its process and port."""
-    loopback = ("--bind", "127.0.0.1", "--save", "", *options)
+    with held_port() as port:
+        words = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", *options)
+        with _running("redis", r"Ready to accept connections", *words) as process:
+            yield process, port
 
-    def command(chosen: int) -> Command:
-        argv = (server_program(), "--port", str(chosen), *loopback)
-        return Command("redis", argv, guard=True)
 
-    process, port = _started(command, READY, port)
+@contextmanager
+def _running(name: str, ready: str, *words: str) -> Iterator[Process]:
+    process = start(Command(name, (server_program(), *words), guard=True))
     try:
-        yield process, port
+        process.expect(ready, 15.0)
+        yield process
     finally:
         process.stop(grace_s=1.0)
-
-
-def _started(command: Callable[[int], Command], ready: str, port: int = 0) -> tuple[Process, int]:
-    """A server that is ready, on `port` or on a free one: that may be taken meanwhile."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        chosen = port or free_port()
-        process = start(command(chosen))
-        try:
-            process.expect(ready, 15.0)
-        except BaseException as error:
-            process.stop(grace_s=1.0)
-            in_use = any("in use" in line for line in process.tail())
-            if port or not in_use or attempt == _ATTEMPTS or not isinstance(error, ProcessFailed):
-                raise
-        else:
-            return process, chosen
-    raise AssertionError("the last attempt returns or raises")
 
 
 @dataclass
@@ -78,50 +61,32 @@ def watched_redis(folder: Path) -> Iterator[Watched]:
     with ExitStack() as stack:
         master, port = stack.enter_context(redis_server(*options))
         _, other = stack.enter_context(redis_server("--replicaof", f"127.0.0.1 {port}", *options))
-        wait_until(lambda: _info(other)["master_link_status"] == "up")
+        with redis.Redis(port=other, decode_responses=True, protocol=2) as client:
+            wait_until(lambda: client.info("replication")["master_link_status"] == "up")
         sentinel = stack.enter_context(_sentinel(folder / "sentinel.conf", port))
-        wait_until(lambda: _knows_both(sentinel))
+        with redis.Redis(port=sentinel, decode_responses=True, protocol=2) as client:
+            wait_until(lambda: client.sentinel_master(MASTER)["num-slaves"] == 1)
         yield Watched((port, other), master, sentinel)
 
 
 @contextmanager
 def _sentinel(config: Path, master_port: int) -> Iterator[int]:
-    def command(port: int) -> Command:
+    with held_port() as port:
         config.write_text(
             f"port {port}\nbind 127.0.0.1\n"
             f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1\n"
             f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {MASTER} 3000\n"
         )
-        return Command("sentinel", (server_program(), str(config), "--sentinel"), guard=True)
-
-    process, port = _started(command, SENTINEL_READY)
-    try:
-        yield port
-    finally:
-        process.stop(grace_s=1.0)
-
-
-def _info(port: int) -> dict[str, object]:
-    with redis.Redis(port=port, decode_responses=True, protocol=2) as client:
-        answer: dict[str, object] = client.info("replication")
-        return answer
-
-
-def _knows_both(port: int) -> bool:
-    with redis.Redis(port=port, decode_responses=True, protocol=2) as client:
-        return bool(client.sentinel_master(MASTER)["num-slaves"] == 1)
+        with _running("sentinel", r"Sentinel ID is|\+monitor", str(config), "--sentinel"):
+            yield port
 
 
 class TlsProxy:
     """Ends TLS before a server that speaks none, as stunnel does. Close it at the end.
 
-    Args:
-        port: of the server.
-        authority: signs its certificate.
-        client_authority: whose certificates clients have to show; None: none is asked for.
-        name: the host name or address in its certificate.
-        ends: when its certificate ends; None: in many years.
+    Its certificate is signed by `authority` for `name`, and ends at `ends` (None: in many years).
+    Clients have to show one of `client_authority` (None: none).
     """
 
     def __init__(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import grpc
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -26,13 +27,19 @@ NETWORK = "edl.tests.teacher.networks:steered"
 START_S = 60.0
 ANSWER_S = 30.0
 
-
 _numbers = itertools.count(1)
 
 
 def unique(name: str) -> str:
     """The name of a service that no other test of this worker has."""
     return f"{name}-{next(_numbers)}"
+
+
+def rows(order: float = 0.0, about: float = 0.5, count: int = 3) -> Array:
+    """A batch for `STEERED`; its first number is an order."""
+    x = np.full((count, 4), about, dtype=np.float32)
+    x[0, 0] = order
+    return x
 
 
 class Teacher:
@@ -46,19 +53,13 @@ class Teacher:
         self.service = service
         self._channel = open_channel(address, client)
 
-    def ask(
-        self, order: float = 0.0, timeout_s: float = ANSWER_S, **request: Any
-    ) -> tensors.InferResponse:
-        x = np.full((3, 4), 0.5, dtype=np.float32)
-        x[0, 0] = order
-        return self.infer({"x": x}, timeout_s, **request)
+    def ask(self, order: float = 0.0, **request: Any) -> tensors.InferResponse:
+        return self.infer({"x": rows(order)}, **request)
 
-    def infer(
-        self, inputs: dict[str, Array], timeout_s: float = ANSWER_S, **request: Any
-    ) -> tensors.InferResponse:
+    def infer(self, inputs: dict[str, Array], **request: Any) -> tensors.InferResponse:
         data = tensors.encode_request(model_name=self.service, inputs=inputs, **request)
         call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
-        return tensors.decode_response(call(data, timeout=timeout_s))
+        return tensors.decode_response(call(data, timeout=ANSWER_S))
 
     @property
     def ready(self) -> bool:
@@ -66,16 +67,23 @@ class Teacher:
         call = self._channel.unary_unary(path, None, pb.ServerReadyResponse.FromString)
         return bool(call(b"", timeout=ANSWER_S).ready)
 
+    def told(self, word: str) -> str:
+        """The URL behind `word` in its output."""
+        (line,) = [line for line in self.process.tail(1000) if line.startswith(f"{word} on ")]
+        return line.removeprefix(f"{word} on ")
+
+    def metric(self, sample: str) -> float:
+        """The value of a sample, written as Prometheus does: `name{label="value"}`."""
+        text = httpx.get(self.told("metrics"), timeout=ANSWER_S).text
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines())
+        return float(values[sample])
+
     def predictor(self) -> psutil.Process:
         (child,) = psutil.Process(self.process.pid).children()
         return child
 
     def disconnect(self) -> None:
         self._channel.close()
-
-    def close(self) -> None:
-        self.disconnect()
-        self.process.stop()
 
 
 def command(*arguments: str, **env: str) -> Command:
@@ -97,15 +105,12 @@ def serving(
     """
     whole = command("--model", model, "--service", service, *arguments, **(env or {}))
     process = start(replace(whole, argv=(*through, *whole.argv)))
-    try:
+    with ExitStack() as ending:
+        ending.callback(process.stop)
         ready = process.expect(rf"^teacher ready: \S+ {service} on (\S+)$", START_S)
         teacher = Teacher(process, ready[1], client, service)
-        try:
-            yield teacher
-        finally:
-            teacher.close()
-    finally:
-        process.stop()
+        ending.callback(teacher.disconnect)
+        yield teacher
 
 
 def refusal(call: Callable[[], object]) -> grpc.StatusCode:

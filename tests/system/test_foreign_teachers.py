@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from edl.teacher.canary import Canary
 from edl.tests.foreign_server import MODEL, Kind
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.system.conftest import FOR_EVER, TTL_S, Batches, Service, taken_until
-from edl.tests.system.teacher_process import START_S, members, serving
+from edl.tests.system.teacher_process import START_S, members
 from edl.tests.waiting import wait_until
 
 
@@ -56,6 +55,10 @@ def sidecar(
 
 def registered(service: Service) -> list[Member]:
     return members(service.url, service.name)
+
+
+def addresses(service: Service) -> list[str]:
+    return [member.facts["address"] for member in registered(service)]
 
 
 def admitted(service: Service) -> list[Any]:
@@ -113,11 +116,8 @@ def test_servers_of_each_kind_label_die_or_hang_and_come_back(
     ):
         wait_until(lambda: len(admitted(service)) == 3)
         for teacher in admitted(service):
-            assert (teacher.protocol, teacher.verified, teacher.content_id) == (
-                "oip",
-                "declared",
-                "c",
-            )
+            said = (teacher.protocol, teacher.verified, teacher.content_id)
+            assert said == ("oip", "declared", "c")
             assert teacher.voucher
             assert teacher.t_t_seconds > 0
         with reader(service, batches, teachers_min=3, fetches=["logits"]) as loader:
@@ -137,10 +137,10 @@ def test_servers_of_each_kind_label_die_or_hang_and_come_back(
         wait_until(lambda: addresses(service) == [steady.address])
         os.kill(hanging.process.pid, signal.SIGCONT)
         wait_until(lambda: len(addresses(service)) == 2)
-        before = incarnations(service)
+        before = {member.incarnation for member in registered(service)}
         server(get_args(Kind)[0], port=int(dying.address.rpartition(":")[2]))
-        wait_until(lambda: len(incarnations(service)) == 3)
-        (new,) = set(incarnations(service)) - set(before)
+        wait_until(lambda: len(registered(service)) == 3)
+        (new,) = {member.incarnation for member in registered(service)} - before
         assert new > max(before)
         wait_until(lambda: new in {teacher.incarnation for teacher in admitted(service)})
         of_steady.send_signal(signal.SIGTERM)
@@ -185,26 +185,3 @@ def test_wrong_labels_never_reach_the_student(
         labelled += taken_until(stream, lambda: loader.stats.ejections > 0)
         labelled += batches.rest(stream)
         batches.check(labelled)
-
-
-def test_servers_that_cannot_be_teachers_are_not_registered(service: Service) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with sidecar(service, address, ready=False) as its:
-            its.expect(r"m at \S+ is not registered: ", START_S)
-            its.send_signal(signal.SIGTERM)
-            assert its.wait(START_S) == 0
-    with serving() as teacher:  # it has to register itself
-        named = ("--model", "m", "--input", "x:FP32:-1,4")
-        with sidecar(service, f"grpc://{teacher.address}", *named, ready=False) as its:
-            its.expect(r"it is an edl-teacher .*--coordinator", START_S)
-            assert its.wait(START_S) == 2
-    assert not registered(service)
-
-
-def addresses(service: Service) -> list[str]:
-    return [member.facts["address"] for member in registered(service)]
-
-
-def incarnations(service: Service) -> list[int]:
-    return [member.incarnation for member in registered(service)]

@@ -20,6 +20,7 @@ from edl.proto.arena import Array
 from edl.proto.form_arrays import decode, encode, softmax
 from edl.proto.forms import Form
 from edl.supervise import Process, python_command, start
+from edl.tests.distill_reader.readers import numbers_of
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.system.conftest import (
     FOR_EVER,
@@ -40,22 +41,15 @@ WIDTH = 4
 FACTORS = {"a": 1.0, "b": -2.0}
 WEIGHTS = {"a": 0.7, "b": 0.3}
 START_S = 20.0
-#: For a reader that labels only some batches ahead of its training loop.
 BOUND = {"upper_bytes": 5 * ROWS * (WIDTH + 10) * 4, "lower_bytes": 0}
 
 
-class Small:
+class Small(Batches):
     """Batches whose softmax is spread over the classes."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[Any]:
-        number = 0
-        while number < self.count:
-            rng = np.random.default_rng(number)
-            yield rng.normal(0, 0.1, (ROWS, WIDTH)).astype(np.float32), number
-            number += 1
+    def at(self, number: int) -> Any:
+        values = np.random.default_rng(number).normal(0, 0.1, (ROWS, WIDTH))
+        return values.astype(np.float32)
 
 
 class Teachers:
@@ -64,6 +58,8 @@ class Teachers:
     def __init__(self, stack: ExitStack, each: int) -> None:
         self.processes: dict[str, list[Process]] = {name: [] for name in FACTORS}
         self.addresses: dict[str, list[str]] = {name: [] for name in FACTORS}
+        #: Options of a reader that labels only some batches ahead of its training loop.
+        self.ensemble: dict[str, Any] = {"service": WEIGHTS, "teachers": self.addresses, **BOUND}
         for name in [*FACTORS] * each:
             words = ("--seconds", 0.02, "--factor", FACTORS[name])
             process = start(python_command("teacher", "edl.tests.scripted_teacher", *words))
@@ -80,15 +76,11 @@ def mean(x: Array, shares: dict[str, float]) -> Array:
     return total
 
 
-def ensemble_over(teachers: Teachers, source: Small, **options: Any) -> DistilReader:
-    return DistilReader(source, service=WEIGHTS, teachers=teachers.addresses, **options)
-
-
 def test_labels_are_the_weighted_mean_whichever_teacher_is_killed(stack: ExitStack) -> None:
     teachers = Teachers(stack, each=2)
-    source = Small(FOR_EVER)
-    options = {**BOUND, "limits": Limits(request_rows=5), "canaries": None}
-    with ensemble_over(teachers, source, **options) as reader:
+    source = Small()
+    options = {**teachers.ensemble, "limits": Limits(request_rows=5), "canaries": None}
+    with DistilReader(source, **options) as reader:
         iterator = iter(reader)
         batches = []
         for name in WEIGHTS:
@@ -97,9 +89,9 @@ def test_labels_are_the_weighted_mean_whichever_teacher_is_killed(stack: ExitSta
             batches += taken_until(iterator, served)
             batches += keeps_what_it_gets(process, address, reader, iterator)
             process.kill()
-        source.count = len(batches) + 20
+        source.end(after=20)
         batches += iterator
-        assert [number for _, number, _ in batches] == list(range(len(batches)))
+        assert numbers_of(batches) == list(range(source.count))
         for x, _, soft in batches:
             assert soft.dtype == np.float32
             np.testing.assert_allclose(soft, mean(x, WEIGHTS), rtol=0, atol=1e-6)
@@ -111,14 +103,14 @@ def test_labels_are_the_weighted_mean_whichever_teacher_is_killed(stack: ExitSta
 def test_a_missing_service_is_left_out_where_that_is_tolerated(stack: ExitStack) -> None:
     teachers = Teachers(stack, each=1)
     policy = EnsemblePolicy("tolerate", missing_after_s=0.5, with_weights=True)
-    with ensemble_over(teachers, Small(40), ensemble=policy, **BOUND) as reader:
+    with DistilReader(Small(40), ensemble=policy, **teachers.ensemble) as reader:
         iterator = iter(reader)
         batches = [next(iterator) for _ in range(5)]
         teachers.processes["b"][0].kill()
         batches += iterator
         assert reader.stats.partly_labelled > 0
         assert reader.stats.weights == (("a", 1.0),)
-    assert [number for _, number, *_ in batches] == list(range(40))
+    assert numbers_of(batches) == list(range(40))
     alone = 0
     for x, _, soft, used in batches:
         assert used.shape == (ROWS, 2)
@@ -146,9 +138,6 @@ def test_labels_travel_in_compact_forms_and_come_dense() -> None:
                 np.testing.assert_allclose(soft, dense, rtol=1e-2, atol=1e-3)
 
 
-NEXT_SPEC = replace(SPEC, model=NEXT_MODEL)
-
-
 @dataclass
 class Upgrading:
     """A service with a teacher of the content `old` and one of `new`, and a reader on the old."""
@@ -167,7 +156,7 @@ class Upgrading:
 
     def offsets(self, batches: list[Any]) -> list[int]:
         """The content that labelled each batch: 1 the old one, 2 the next; all else is checked."""
-        assert [int(numbers[0]) for _, numbers, _ in batches] == list(range(self.source.count))
+        assert numbers_of(batches) == list(range(self.source.count))
         found = []
         for x, numbers, soft in batches:
             np.testing.assert_array_equal(x, self.source.at(int(numbers[0])))
@@ -175,9 +164,6 @@ class Upgrading:
             np.testing.assert_array_equal(soft, labels_of(x, offset))
             found.append(offset)
         return found
-
-    def announce(self, content: str, at: str) -> None:
-        upgrade(self.service.url, self.service.name, content, at)
 
     def epoch_is_new(self) -> bool:
         """Whether an epoch has labels of the next content; they are of one content."""
@@ -194,7 +180,7 @@ def upgrading(service: Service, set_pace: Callable[[float], None]) -> Iterator[U
         reader = undo.enter_context(service.reader(source, **bounds))
         found = Upgrading(service, source, reader)
         assert set(found.offsets(list(reader))) == {1}
-        service.add("new", spec=NEXT_SPEC)
+        service.add("new", spec=replace(SPEC, model=NEXT_MODEL))
         wait_until(lambda: len(service.status.teachers) == 2)
         contents = {one.teacher_id: one.content_id for one in service.status.teachers}
         found.old, found.new = (contents[f"{service.name}-{name}"] for name in ("old", "new"))
@@ -203,11 +189,10 @@ def upgrading(service: Service, set_pace: Callable[[float], None]) -> Iterator[U
 
 
 def test_an_upgrade_at_the_epoch_and_one_at_once_mix_nothing(upgrading: Upgrading) -> None:
-    reader = upgrading.reader
+    reader, service = upgrading.reader, upgrading.service
     iterator, batches = upgrading.begin()
-    upgrading.announce(upgrading.new, "epoch")
+    upgrade(service.url, service.name, upgrading.new, "epoch")
     os.kill(reader.engine_pid, signal.SIGKILL)  # the next engine keeps to the old content
-    service = upgrading.service
     batches += taken_until(iterator, lambda: service.status.next_content_id == upgrading.new)
     batches += [next(iterator) for _ in range(50)]
     batches += upgrading.source.rest(iterator)
@@ -220,7 +205,7 @@ def test_an_upgrade_at_the_epoch_and_one_at_once_mix_nothing(upgrading: Upgradin
 
     iterator, batches = upgrading.begin()
     wait_until(lambda: not service.status.next_content_id)
-    upgrading.announce(upgrading.old, "now")
+    upgrade(service.url, service.name, upgrading.old, "now")
     batches += taken_until(iterator, lambda: reader.stats.content_id == upgrading.old)
     batches += [next(iterator) for _ in range(20)]  # more than the buffer has
     batches += upgrading.source.rest(iterator)

@@ -18,7 +18,7 @@ from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
 from edl.supervise import Process
 from edl.tests.faults import FaultProxy
-from edl.tests.system.conftest import SPEC, TTL_S, Batches, start_teachers, taken_until
+from edl.tests.system.conftest import SPEC, TTL_S, Batches, taken_until
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.timeout(300)
@@ -94,7 +94,7 @@ def mesh(set_pace: Callable[[float], None], tmp_path: Path, stack: ExitStack) ->
 def test_managers_and_redis_are_killed_and_no_teacher_is_taken_away(
     mesh: Mesh, stack: ExitStack
 ) -> None:
-    start_teachers(mesh, "a")
+    mesh.add_teacher("a", SPEC)
     source = Batches()
     with mesh.reader(source) as reader:
         iterator = iter(reader)
@@ -127,7 +127,7 @@ def test_managers_and_redis_are_killed_and_no_teacher_is_taken_away(
 def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_heals(
     mesh: Mesh, stack: ExitStack
 ) -> None:
-    start_teachers(mesh, "near")
+    mesh.add_teacher("near", SPEC)
     port = free_port()
     data = stack.enter_context(FaultProxy(f"127.0.0.1:{port}"))
     leases = stack.enter_context(FaultProxy(mesh.url.removeprefix("redis://")))

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,29 +34,21 @@ from edl.tests.system.conftest import (
     keeps_what_it_gets,
     taken_until,
 )
-from edl.tests.system.coordinator_process import SERVICE, Members, edl_output, ready, serve
+from edl.tests.system.coordinator_process import (
+    SERVICE,
+    Coordinator,
+    Members,
+    edl_output,
+    ready,
+    serve,
+)
 from edl.tests.system.slow_network import FACTOR_VARIABLE
 from edl.tests.system.teacher_process import serving
-from edl.tests.system.trouble import metric
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: A batch takes a tenth of a second. Set it before teachers start: they measure their speed then.
 PACE_S = 0.1 / ROWS
 SetPace = Callable[[float], None]
-#: Of a coordinator that changes the desired number of teachers as soon as there is cause.
-BRISK = ("--freeze", 0.5, "--up-after", 0.5)
-
-
-def busy_teacher(reader: DistilReader) -> str:
-    """A teacher that has requests in flight, once there is one."""
-    busy: list[str] = []
-
-    def found() -> bool:
-        busy[:] = [name for name, count in reader.stats.in_flight if count]
-        return bool(busy)
-
-    wait_until(found)
-    return busy[0]
 
 
 def test_teachers_leave_stop_and_die_and_so_do_a_predictor_and_the_engine(
@@ -104,16 +96,14 @@ def test_resends_are_not_held_back_by_a_full_buffer(service: Service, set_pace: 
     service.add("a", "b")
     set_pace(3.0 / ROWS)  # none is labelled before the buffer is full
     source = Batches(20)
-    full = {
-        "upper_bytes": 3 * BATCH_BYTES,
-        "lower_bytes": 0,
-        "limits": Limits(window=4, window_max=4),
-    }
-    with service.reader(source, teachers_min=2, **full) as reader:
+    full = {"upper_bytes": 3 * BATCH_BYTES, "lower_bytes": 0}
+    limits = Limits(window=4, window_max=4)
+    with service.reader(source, teachers_min=2, limits=limits, **full) as reader:
         iterator = iter(reader)
         wait_until(lambda: reader.stats.state == "blocked" and len(reader.stats.teachers) == 2)
         yielded = reader.stats.yielded
-        service.kill(busy_teacher(reader))
+        wait_until(lambda: any(count for _, count in reader.stats.in_flight))
+        service.kill(next(name for name, count in reader.stats.in_flight if count))
         set_pace(0.0)
         wait_until(lambda: reader.stats.resends and not any(n for _, n in reader.stats.in_flight))
         assert reader.stats.state == "blocked", "nothing was taken: the buffer is still full"
@@ -121,25 +111,18 @@ def test_resends_are_not_held_back_by_a_full_buffer(service: Service, set_pace: 
         source.check(list(iterator))
 
 
-class Loop(threading.Thread):
-    """A training loop, in a thread of its own, until it is told to end."""
-
-    def __init__(self, reader: DistilReader, source: Batches) -> None:
-        super().__init__()
-        self._reader, self._source = reader, source
-        self.batches: list[Any] = []
-
-    def run(self) -> None:
-        for batch in self._reader:
-            self.batches.append(batch)
-
-    def __enter__(self) -> Loop:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._source.end()
-        self.join(60.0)
+@contextmanager
+def looping(reader: DistilReader, source: Batches) -> Iterator[list[Any]]:
+    """A training loop in a thread of its own, until the end of the `with`; gives its batches."""
+    batches: list[Any] = []
+    stream = iter(reader)  # which has no length: `extend` would make room for that of the reader
+    loop = threading.Thread(target=lambda: batches.extend(stream))
+    loop.start()
+    try:
+        yield batches
+    finally:
+        source.end()
+        loop.join(DEADLINE_S)
 
 
 def status_of(service: Service) -> tuple[str, dict[str, Any]]:
@@ -160,7 +143,7 @@ def test_a_stopped_teacher_is_asked_past_ejected_and_let_in_again(
     source = Batches()
     with (
         service.reader(source, teachers_min=3, teachers_max=3, upper_bytes=10_000) as reader,
-        Loop(reader, source) as loop,
+        looping(reader, source) as batches,
     ):
         try:
             wait_until(lambda: all(dict(reader.stats.served).get(name) for name in ids))
@@ -171,10 +154,8 @@ def test_a_stopped_teacher_is_asked_past_ejected_and_let_in_again(
             def is_the_only_one() -> bool:  # another one may have been out for a moment
                 text, student = status_of(service)
                 told.update(student)
-                return line in text and (told["ejected"], told["ejected_for"]) == (
-                    [stuck],
-                    ["silent"],
-                )
+                out = (told["ejected"], told["ejected_for"])
+                return line in text and out == ([stuck], ["silent"])
 
             wait_until(is_the_only_one)
             assert told["hedges"] > 0
@@ -183,7 +164,7 @@ def test_a_stopped_teacher_is_asked_past_ejected_and_let_in_again(
             service.resume(stuck)
         wait_until(lambda: "ejected" not in status_of(service)[0])
         assert status_of(service)[1]["ejections"] >= 1
-    source.check(loop.batches)
+    source.check(batches)
 
 
 def test_n_follows_the_device_time_that_teachers_report(
@@ -196,7 +177,7 @@ def test_n_follows_the_device_time_that_teachers_report(
     source = Batches()
     with (
         service.reader(source, teachers_min=3, upper_bytes=10_000) as reader,
-        Loop(reader, source) as loop,
+        looping(reader, source) as batches,
     ):
         wait_until(lambda: status_of(service)[1].get("needed", 0) >= 1)
         set_pace(PACE_S / 4)
@@ -204,7 +185,7 @@ def test_n_follows_the_device_time_that_teachers_report(
         wait_until(lambda: status_of(service)[1].get("needed", 0) >= 2)
         wait_until(lambda: f"teacher {slow} is a straggler to job/0" in status_of(service)[0])
         assert not set(others) & set(reader.stats.stragglers)
-    source.check(loop.batches)
+    source.check(batches)
 
 
 LOCAL_MODEL = "edl.tests.teacher.functions:slow"
@@ -231,7 +212,7 @@ def test_batches_are_not_sent_and_the_teacher_releases_their_memory() -> None:
         with DistilReader(source, service="m", teachers=[teacher.address]) as reader:
             source.check(copies(reader))
             assert maps_it()
-            received = metric(teacher, "edl_teacher_received_bytes_total")
+            received = teacher.metric("edl_teacher_received_bytes_total")
             assert received < LOCAL_BATCH_BYTES, "less than one batch"
         wait_until(lambda: not maps_it())
 
@@ -242,11 +223,8 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
 ) -> None:
     source = large()
     with serving(model=LOCAL_MODEL) as first, serving(model=LOCAL_MODEL) as second:
-        options: dict[str, Any] = {
-            "timeouts": Timeouts(request_s=5.0),
-            "upper_bytes": 10 * LOCAL_BATCH_BYTES,
-        }
-        options |= {"teachers": [first.address, second.address], "canaries": None}
+        options: dict[str, Any] = {"teachers": [first.address, second.address], "canaries": None}
+        options |= {"upper_bytes": 10 * LOCAL_BATCH_BYTES, "timeouts": Timeouts(request_s=5.0)}
         with DistilReader(source, service="m", **options) as reader:
             iterator = iter(reader)
             batches = taken_until(iterator, lambda: first.address in dict(reader.stats.served))
@@ -260,80 +238,90 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
         source.check(batches)
 
 
-def test_a_student_that_its_teachers_do_not_let_in_gets_no_more_of_them(
-    stack: ExitStack, tmp_path: Path
-) -> None:
-    coordinator = ready(serve("--redis-port", 0, *BRISK))
+@pytest.fixture
+def brisk(stack: ExitStack) -> Coordinator:
+    """It changes the desired number of teachers as soon as there is cause."""
+    coordinator = ready(serve("--redis-port", 0, "--freeze", 0.5, "--up-after", 0.5))
     stack.callback(coordinator.process.stop)
-    members = Members(coordinator.url, stack)
+    return coordinator
+
+
+def told_of(coordinator: Coordinator) -> tuple[pb.ServiceStatus, pb.StudentReport]:
+    """What the leader says of the one service, and the last report of its student."""
+    (service,) = fetch_status(coordinator.url, SERVICE).services
+    return service, service.students[0].report if service.students else pb.StudentReport()
+
+
+def background(stream: Iterable[Any]) -> threading.Thread:
+    """A training loop that takes all that comes."""
+    loop = threading.Thread(target=lambda: list(stream), daemon=True)
+    loop.start()
+    return loop
+
+
+def test_a_student_that_its_teachers_do_not_let_in_gets_no_more_of_them(
+    brisk: Coordinator, stack: ExitStack, tmp_path: Path
+) -> None:
+    members = Members(brisk.url, stack)
     tokens = write_secret(tmp_path / "tokens", "student another-token\n")
     for name in ("t1", "t2"):
         teacher = ScriptedTeacher(security=ServerSecurity(None, tokens))
         stack.callback(teacher.stop)
         members.teacher(name, teacher.address)
     own = write_secret(tmp_path / "token", "own-token\n")
-    options: dict[str, Any] = {"coordinator": coordinator.url, "token_file": own}
+    options: dict[str, Any] = {"coordinator": brisk.url, "token_file": own}
     reader = stack.enter_context(DistilReader(readers.Batches(50), service=SERVICE, **options))
-    loop = threading.Thread(target=lambda: list(reader), daemon=True)
-    loop.start()
-    told = pb.ServiceStatus()
+    loop = background(reader)
+    wait_until(lambda: told_of(brisk)[1].cut_off)
+    begun_s = told_of(brisk)[0].starved_seconds
 
-    def look() -> pb.StudentReport:
-        told.CopyFrom(fetch_status(coordinator.url, SERVICE).services[0])
-        return told.students[0].report if told.students else pb.StudentReport()
+    def has_starved_for_long() -> bool:
+        service, report = told_of(brisk)
+        assert service.desired_teachers <= 2, "as many as there are"
+        return report.cut_off > 0 and service.starved_seconds > begun_s + 3.0
 
-    wait_until(lambda: look().cut_off)
-    begun_s = told.starved_seconds
-    wait_until(lambda: look().cut_off and told.starved_seconds > begun_s + 3.0)
-    assert told.desired_teachers <= 2, "as many as there are"
+    wait_until(has_starved_for_long)
     assert "does not let this reader in" in reader.stats.waiting_for
     write_secret(tokens, "student another-token\nstudent own-token\n")
     loop.join(DEADLINE_S)
     assert not loop.is_alive()
-    wait_until(lambda: not look().cut_off)
+    wait_until(lambda: not told_of(brisk)[1].cut_off)
 
 
 def test_a_student_that_reaches_none_of_its_teachers_gets_no_more_of_them(
-    stack: ExitStack,
+    brisk: Coordinator, stack: ExitStack
 ) -> None:
     """The path to both is gone and both are registered: the service needs no other teachers."""
-    coordinator = ready(serve("--redis-port", 0, *BRISK))
-    stack.callback(coordinator.process.stop)
-    members, proxies = Members(coordinator.url, stack), list[FaultProxy]()
+    members, proxies = Members(brisk.url, stack), list[FaultProxy]()
     for name in ("t1", "t2"):
         teacher = ScriptedTeacher(seconds=1e-6)
         stack.callback(teacher.stop)
         proxies.append(stack.enter_context(FaultProxy(teacher.address)))
         members.teacher(name, proxies[-1].address)
     options: dict[str, Any] = {"teachers_min": 2, "upper_bytes": 1000, "lower_bytes": 500}
-    options |= {"shared_memory": False, "coordinator": coordinator.url}
+    options |= {"shared_memory": False, "coordinator": brisk.url}
     reader = stack.enter_context(DistilReader(readers.Batches(500), service=SERVICE, **options))
-    iterator, told = iter(reader), pb.ServiceStatus()
-
-    def look() -> pb.StudentReport:
-        told.CopyFrom(fetch_status(coordinator.url, SERVICE).services[0])
-        return told.students[0].report
-
+    iterator = iter(reader)
     while len(reader.stats.teachers) < 2 or reader.stats.delivered < 100:
         next(iterator)
         wait_until(lambda: reader.stats.ready)  # so that it never waits for labels
-    wait_until(lambda: look() and told.desired_teachers == 2)
+    wait_until(lambda: told_of(brisk)[0].desired_teachers == 2)
     for proxy in proxies:
         proxy.partition()
-    loop = threading.Thread(target=lambda: list(iterator), daemon=True)
-    loop.start()
+    loop = background(iterator)
     wait_until(lambda: "unreachable since" in reader.stats.waiting_for)
-    wait_until(lambda: look().cut_off and look().unreachable == 2)
-    begun_s = told.starved_seconds
+    wait_until(lambda: told_of(brisk)[1].cut_off and told_of(brisk)[1].unreachable == 2)
+    begun_s = told_of(brisk)[0].starved_seconds
 
     def has_starved_for_long() -> bool:
-        assert look().want <= 2 + 2, "a stand-in for each"
-        assert told.desired_teachers == 2
-        return told.starved_seconds > begun_s + 5.0
+        service, report = told_of(brisk)
+        assert report.want <= 2 + 2, "a stand-in for each"
+        assert service.desired_teachers == 2
+        return service.starved_seconds > begun_s + 5.0
 
     wait_until(has_starved_for_long)
     for proxy in proxies:
         proxy.heal()
-    wait_until(lambda: not look().cut_off)
+    wait_until(lambda: not told_of(brisk)[1].cut_off)
     loop.join(DEADLINE_S)
     assert not loop.is_alive()

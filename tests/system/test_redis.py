@@ -60,7 +60,10 @@ class Users:
     manager: RedisRegistry
 
     def client(self, user: str) -> Any:
-        return raw.Redis(port=self.port, username=user, password=PASSWORDS[user], protocol=2)
+        password = PASSWORDS.get(user, "any")
+        return raw.Redis(
+            port=self.port, username=user, password=password, protocol=2, decode_responses=True
+        )
 
     def url(self, user: str) -> str:
         return f"redis://{user}:{quote(PASSWORDS[user], safe='')}@127.0.0.1:{self.port}"
@@ -69,7 +72,8 @@ class Users:
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     file = tmp_path_factory.mktemp("acl") / "users.acl"
-    file.write_text("\n".join(["user default off", *acl.rules("s", PASSWORDS), ""]))
+    admin = "user admin on nopass ~* &* +@all"
+    file.write_text("\n".join([acl.NO_DEFAULT, admin, *acl.rules("s", PASSWORDS), ""]))
     with redis_server("--aclfile", str(file)) as (_, port):
         yield port
 
@@ -314,25 +318,16 @@ def test_a_password_that_is_wrong_or_missing_or_was_rotated(users: Users, tmp_pa
 
 
 def test_what_redis_denies_to_operators_with_the_users_of_readers(
-    tmp_path: Path, stack: ExitStack
+    users: Users, stack: ExitStack
 ) -> None:
-    file = tmp_path / "users.acl"
-    admin = "user admin on nopass ~* &* +@all"
-    file.write_text("\n".join([acl.NO_DEFAULT, admin, *acl.rules("s", PASSWORDS), ""]))
-    _, port = stack.enter_context(redis_server("--aclfile", str(file)))
-    client: Any = stack.enter_context(
-        raw.Redis(port=port, username="admin", password="any", protocol=2, decode_responses=True)
-    )
-
-    def url(user: str) -> str:
-        return f"redis://{user}:{quote(PASSWORDS[user], safe='')}@127.0.0.1:{port}"
-
-    process = serve("--redis", url("edl-manager"), "--port", 0)
+    client = stack.enter_context(users.client("admin"))
+    client.acl_log_reset()
+    process = serve("--redis", users.url("edl-manager"), "--port", 0)
     stack.callback(process.stop)
     ready(process)
     assert client.acl_log() == []
     for command in ("status", "doctor"):
-        code, lines = edl(command, url=url("edl-reader"))
+        code, lines = edl(command, url=users.url("edl-reader"))
         assert code == 0, lines
     denied = {(entry["username"], entry["object"]) for entry in client.acl_log()}
     assert denied == {("edl-reader", name) for name in ("evalsha", "zrangebyscore", "info")}
@@ -375,22 +370,19 @@ def _endless_script(client: Any) -> Iterator[None]:
         with raw.Redis(port=port, protocol=2) as other, suppress(raw.ResponseError):
             other.eval("while true do end", 0)
 
+    def takes_scripts_again() -> bool:
+        """Until then a script of the manager may be too long, for a moment."""
+        with suppress(raw.ResponseError):
+            return bool(client.config_set("busy-reply-threshold", 5000))
+        return False
+
     thread = threading.Thread(target=run, name="endless-script")
     thread.start()
     wait_until(lambda: _is_busy(client))
     yield
     client.script_kill()
     thread.join(DEADLINE_S)
-    wait_until(lambda: _takes_scripts_again(client))
-
-
-def _takes_scripts_again(client: Any) -> bool:
-    """Whether no script is too long any more; until then a manager's own may be, for a moment."""
-    try:
-        client.config_set("busy-reply-threshold", 5000)
-    except raw.ResponseError:
-        return False
-    return True
+    wait_until(takes_scripts_again)
 
 
 def _is_busy(client: Any) -> bool:
@@ -411,21 +403,6 @@ REFUSALS: dict[str, tuple[Callable[[Any], Iterator[None]], str]] = {
 }
 
 
-def _refusals_told(address: str) -> list[str]:
-    """The reasons that a manager's metrics give; they say that Redis answers."""
-    text = httpx.get(f"http://{address}/metrics", timeout=DEADLINE_S).text
-    found = re.findall(r'^edl_coordinator_registry_refusing\{reason="(\w+)"\} 1', text, re.M)
-    if found:
-        assert "\nedl_coordinator_registry_answering 1.0\n" in text
-    return [str(reason) for reason in found]
-
-
-def _is_ready(address: str) -> bool:
-    answer = httpx.get(f"http://{address}/health/ready", timeout=DEADLINE_S)
-    assert answer.status_code in (200, 503)
-    return answer.status_code == 200
-
-
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_every_command_names_why_redis_refuses_and_what_to_do(
     reason: str, stack: ExitStack
@@ -436,13 +413,24 @@ def test_every_command_names_why_redis_refuses_and_what_to_do(
     client: Any = stack.enter_context(raw.Redis(port=port, protocol=2, decode_responses=True))
     process = serve("--redis", url, "--port", 0, "--metrics-listen", 0)
     stack.callback(process.stop)
-    metrics = process.expect(r"metrics at http://([\d.:]+)/", START_S)[1]
+    manager = process.expect(r"metrics at (http://[\d.:]+)/", START_S)[1]
     ready(process)
-    assert _refusals_told(metrics) == []
+
+    def refusals() -> list[str]:
+        """The reasons in the manager's metrics, which say that Redis answers."""
+        text = httpx.get(f"{manager}/metrics", timeout=DEADLINE_S).text
+        found = re.findall(r'^edl_coordinator_registry_refusing\{reason="(\w+)"\} 1', text, re.M)
+        assert not found or "\nedl_coordinator_registry_answering 1.0\n" in text
+        return list(found)
+
+    def health() -> int:
+        return httpx.get(f"{manager}/health/ready", timeout=DEADLINE_S).status_code
+
+    assert refusals() == []
     with contextmanager(bring_about)(client):
         process.expect(said, START_S)  # the manager's log
-        wait_until(lambda: _refusals_told(metrics) == [reason])
-        assert not _is_ready(metrics)
+        wait_until(lambda: refusals() == [reason])
+        assert health() == 503
         if reason != "busy":
             wait_until(lambda: not live(client))
         for command, code in (("doctor", 1), ("status", 69)):
@@ -453,8 +441,8 @@ def test_every_command_names_why_redis_refuses_and_what_to_do(
             assert "start one" not in output
             assert "newer" not in output
     wait_until(lambda: live(client))
-    wait_until(lambda: not _refusals_told(metrics))
-    wait_until(lambda: _is_ready(metrics))
+    wait_until(lambda: not refusals())
+    wait_until(lambda: health() == 200)
 
 
 def live(client: Any) -> bool:
@@ -474,11 +462,9 @@ def test_every_user_may_find_out_whether_writes_are_refused(users: Users) -> Non
 
 
 def accepts_writes(registry: Registry) -> bool:
-    try:
-        registry.lead("s", "m#1", 30.0)
-    except EdlError:
-        return False
-    return True
+    with suppress(EdlError):
+        return bool(registry.lead("s", "m#1", 30.0))
+    return False
 
 
 def test_sentinels_name_the_master_and_the_new_one_after_a_fail_over(
@@ -533,18 +519,14 @@ class Tls:
         return self._stack.enter_context(closing(connect(url, timeout_s=2.0)))
 
 
-@pytest.fixture
-def tls(tmp_path: Path, stack: ExitStack) -> Tls:
-    return Tls(tmp_path, stack)
-
-
 def refused(registry: Registry, words: str) -> str:
     with pytest.raises(RegistryUnavailable, match=words) as error:
         registry.time_ms()
     return str(error.value)
 
 
-def test_leases_over_tls_with_a_certificate_of_the_client(tls: Tls, tmp_path: Path) -> None:
+def test_leases_over_tls_with_a_certificate_of_the_client(tmp_path: Path, stack: ExitStack) -> None:
+    tls = Tls(tmp_path, stack)
     own = tls.authority.issue_cert("teacher")
     own.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     own.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
@@ -560,7 +542,8 @@ def test_leases_over_tls_with_a_certificate_of_the_client(tls: Tls, tmp_path: Pa
     refused(tls.connect(proxy), "does not answer")
 
 
-def test_a_server_that_is_not_trusted_is_refused(tls: Tls) -> None:
+def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+    tls = Tls(tmp_path, stack)
     other_host = tls.proxy(name="redis.example")
     refused(tls.connect(other_host), "certificate verify failed")
     assert tls.connect(other_host, "ssl_check_hostname=false").time_ms() > 0

@@ -9,27 +9,106 @@ import random
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
 from edl.student.checkpoint import Repository
-from edl.supervise import Process
+from edl.supervise import Process, python_command, start
 from edl.tests.student.id_log import check_each_once, surviving
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.system.redis_servers import redis_server
-from edl.tests.system.student_nodes import END_S, JOB_FILE, NAME, START_S, Nodes
 from edl.tests.waiting import wait_until
 
+JOB_FILE = Path(__file__).with_name("student_job.py")
+#: A start takes seconds of each core, and other tests may run.
+START_S = 250.0
+END_S = 250.0
 RAISES = 'def model():\n    raise ValueError("not today")\n'
 ASKS = """
 def distill():
     from edl.student import Distill
     return Distill(service="nobody")
 """
+
+
+@dataclass
+class Nodes:
+    """The nodes of one job; its folder has checkpoints, id logs and calls of `on_scale`."""
+
+    folder: Path
+    options: tuple[object, ...] = ()
+    job_file: Path = JOB_FILE
+    environment: Mapping[str, str] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
+
+    def start(self, *options: object) -> Process:
+        words = ("student", "train", self.job_file, "--checkpoint", self.folder / "checkpoints")
+        environment = {"EDL_TEST_SCALED": str(self.folder / "scaled"), **self.environment}
+        if (pace := self.folder / "pace").exists():
+            environment["EDL_TEST_PACE"] = str(pace)
+        name = f"node-{len(self.processes)}"
+        more = (*words, "--id-log", self.ids, *self.options, *options)
+        log = self.folder / f"{name}.log"
+        self.processes.append(start(python_command(name, "edl", *more, env=environment, log=log)))
+        return self.processes[-1]
+
+    def pace(self, step_s: float) -> None:
+        """Set the seconds of each step; call it before the first start, too."""
+        new = self.folder / "pace.new"
+        new.write_text(str(step_s))
+        new.replace(self.folder / "pace")  # a rank reads either the old or the new one
+
+    @property
+    def ids(self) -> Path:
+        return self.folder / "ids"
+
+    def last(self) -> tuple[int, int]:
+        """Generation and step of the newest line of rank 0's id log; (0, 0): there is none."""
+        try:
+            text = (self.ids / "rank-0.jsonl").read_text()
+            line = json.loads(text[: text.rindex("\n") + 1].splitlines()[-1])
+        except (OSError, ValueError, IndexError):
+            return 0, 0
+        return int(line["generation"]), int(line["step"])
+
+    def reach(self, generation: int, more: int = 1) -> None:
+        """Wait until a generation, this one or a later, has made `more` steps."""
+        wait_until(lambda: self.last()[0] >= generation, START_S)
+        begun = self.last()[1]
+        wait_until(lambda: self.last()[1] >= begun + more - 1, START_S)
+
+    def rank(self, number: int, process: Process) -> int:
+        """The process id of a rank, as its node said it last."""
+        found = re.findall(rf"rank {number} is process (\d+)", "\n".join(process.tail(1000)))
+        return int(found[-1])
+
+    def restored(self) -> dict[int, int]:
+        """Generation -> step of its checkpoint, as the nodes said it."""
+        pattern = r"generation (\d+): \d+ ranks? on [^,].*?, from (?:the checkpoint of )?step (\d+)"
+        text = "\n".join(line for process in self.processes for line in process.tail(1000))
+        return {int(number): int(step) for number, step in re.findall(pattern, text)}
+
+    def scaled(self) -> list[str]:
+        """What `on_scale` was called with, by all ranks, in time."""
+        file = self.folder / "scaled"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def end(self, *, code: int = 0) -> None:
+        """Wait until all have ended, with this exit code."""
+        deadline = time.monotonic() + END_S
+        for process in self.processes:
+            found = process.wait(max(0.1, deadline - time.monotonic()))
+            assert found == code, f"{process!r}: " + "\n".join(process.tail(60))
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.stop(grace_s=0.0)
 
 
 @pytest.fixture
@@ -138,7 +217,7 @@ def test_nodes_come_and_go_and_redis_is_away(
     assert max(totals) == BATCH
     assert totals.count(BATCH) > 0.97 * len(totals)
     # Operators see the generations.
-    assert NAME in shown
+    assert JOB_FILE.stem in shown
     assert [one["ranks"] for one in told[0]["generations"]][:5] == [1, 2, 3, 2, 1]
     assert "ranks by generation: 1 -> 2 -> 3 -> 2 -> 1" in shown
     newest = Repository(str(elastic.folder / "checkpoints")).newest_valid()
@@ -159,7 +238,7 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
     batch = elastic.start("--total-batch", 16)
     elastic.environment = {**elastic.environment, "EDL_TEST_OPTIMIZER": "Adam"}
     optimizer = elastic.start()
-    elastic.job_file = elastic.folder / f"{NAME}.py"
+    elastic.job_file = elastic.folder / JOB_FILE.name
     elastic.job_file.write_text(f"{JOB_FILE.read_text()}\n\n{RAISES}")
     typo = elastic.start()
     for node, told in (

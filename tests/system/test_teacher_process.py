@@ -7,7 +7,6 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +16,6 @@ import numpy as np
 
 from edl.proto.security import ClientSecurity, TlsFiles
 from edl.supervise import start
-from edl.teacher.config import PredictorConfig
-from edl.teacher.fingerprint import take_canary
-from edl.teacher.loading import load
 from edl.tests.ground.programs import wait_gone
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.system.teacher_process import (
@@ -34,7 +30,6 @@ from edl.tests.system.teacher_process import (
     serving,
     unique,
 )
-from edl.tests.system.trouble import told
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE
 from edl.tests.waiting import wait_until
 
@@ -87,14 +82,6 @@ def test_it_can_be_stopped_while_it_loads() -> None:
         assert not any("Traceback" in line for line in process.tail())
     finally:
         process.stop()
-
-
-def test_killed_it_takes_its_predictor_along() -> None:
-    with serving() as teacher:
-        predictor = teacher.predictor()
-        os.kill(teacher.process.pid, signal.SIGKILL)
-        assert teacher.process.wait(ANSWER_S) == -signal.SIGKILL
-        wait_gone([predictor.pid])
 
 
 def test_it_ends_in_its_grace_though_the_predictor_hangs() -> None:
@@ -171,19 +158,6 @@ def test_a_model_that_fails_its_self_test_says_why_and_never_registers(valkey_ur
     assert members(valkey_url, name) == []
 
 
-def test_a_model_that_does_not_agree_with_its_canary_does_not_serve(tmp_path: Path) -> None:
-    file = tmp_path / "canary"
-    loaded = load(PredictorConfig(f"{LINEAR}:good"), lambda text: None)
-    canary = take_canary(loaded, None, 1e-3, lambda text: None)
-    canary.save(file)
-    with serving("--canary", str(file), model=f"{LINEAR}:good") as teacher:
-        assert any("agrees with its canary within" in line for line in teacher.process.tail())
-    replace(canary, outputs={"logits": canary.outputs["logits"] * 1.1}).save(file)
-    code, line = fails("--model", f"{LINEAR}:good", "--canary", str(file))
-    assert code == 2
-    assert "output 'logits' differs from the canary by 0.091 of its greatest value" in line
-
-
 def test_a_name_that_another_teacher_has_taken_meanwhile(valkey_url: str) -> None:
     arguments, name = ("--coordinator", valkey_url, "--teacher-id", "t1"), unique("taken")
     with serving(*arguments, service=name) as older, serving(*arguments, service=name) as newer:
@@ -206,7 +180,7 @@ def test_tls_and_tokens_guard_labels_and_metrics(tmp_path: Path) -> None:
     options = ("--tls-cert", files.certificate, "--tls-key", files.key, "--tokens", tokens)
     arguments = tuple(map(str, (*options, "--metrics-listen", "0")))
     with serving(*arguments, client=client("s3cret", authority.ca)) as teacher:
-        page = told(teacher, "metrics")
+        page = teacher.told("metrics")
 
         def refused(security: ClientSecurity | None) -> grpc.StatusCode:
             other = Teacher(teacher.process, teacher.address, security)

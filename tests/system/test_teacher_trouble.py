@@ -5,9 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
+import random
 import re
 import socket
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,25 +25,15 @@ import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
+from edl.proto.arena import Array
 from edl.proto.security import open_channel
 from edl.tests.faults import FaultProxy
 from edl.tests.proto import raw_http2
-from edl.tests.system.teacher_process import ANSWER_S, START_S, Teacher, refusal, serving
-from edl.tests.system.trouble import (
-    Code,
-    attempt,
-    full,
-    labelled_throughout,
-    metric,
-    nothing_leaks,
-    over_http,
-    rows,
-    serves,
-    told,
-)
+from edl.tests.system.teacher_process import ANSWER_S, START_S, Teacher, refusal, rows, serving
 from edl.tests.teacher.functions import KILL, NAN
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
+Code = grpc.StatusCode
 SERVICE = "inference.GRPCInferenceService"
 LISTEN = ("--http", "0", "--metrics-listen", "0")
 #: Threads that its pool, gRPC and HTTP may start for concurrent calls.
@@ -47,6 +43,15 @@ LARGE = np.ones((1 << 20, 4), np.float32)
 CUT_BYTES = LARGE.nbytes // 2
 #: The soft limit of descriptors on most systems.
 USUAL_DESCRIPTORS = ("bash", "-c", 'ulimit -Sn 1024; exec "$@"', "bash")
+#: With files, and so shared memory, of 16 MiB at most.
+SMALL_FILES = ("bash", "-c", 'ulimit -f 16384; exec "$@"', "bash")
+#: Of freed memory, allocators may keep so much.
+LEAK_BYTES = 64 << 20
+
+
+def full(count: int) -> Any:
+    """A parameter for `make nightly`: the number of rounds."""
+    return pytest.param(count, marks=[pytest.mark.nightly, pytest.mark.timeout(300 + 10 * count)])
 
 
 @pytest.mark.parametrize("times", [8, full(100)])
@@ -54,34 +59,31 @@ def test_cut_uploads_crashes_and_nan_leak_nothing_and_harm_no_good_client(times:
     with serving(*LISTEN, "--devices", "cpu,cpu", "--batch-max", "32") as teacher:
         serves(teacher)
 
-        def harm(over: str) -> None:
-            if over == "grpc":
-                upload_grpc(teacher)
-                assert attempt(teacher, rows(NAN)) == (Code.INTERNAL, None)
-            else:
-                upload_http(teacher)
-                assert over_http(teacher, rows(NAN)).status_code == 500
-            crash(teacher, over)
-
         def harm_often() -> None:
             for number in range(times // 2):
-                harm("http" if number % 2 else "grpc")
+                if number % 2:
+                    upload_http(teacher)
+                    assert over_http(teacher, rows(NAN)).status_code == 500
+                else:
+                    upload_grpc(teacher)
+                    assert attempt(teacher, rows(NAN)) == (Code.INTERNAL, None)
+                crash(teacher, over="http" if number % 2 else "grpc")
 
         # The other predictor serves on; requests that are merged with a deadly one go with it, and
         # are not blamed.
         with labelled_throughout(teacher, Code.ABORTED) as codes:
             harm_often()  # allocators, pools and caches grow now
-            with nothing_leaks(teacher, MORE_THREADS):
+            with nothing_leaks(teacher):
                 harm_often()
         assert codes[Code.ABORTED] < 4 * times, codes
-        wait_until(lambda: metric(teacher, "edl_teacher_in_flight_requests") == 0)
+        wait_until(lambda: teacher.metric("edl_teacher_in_flight_requests") == 0)
         for sample, count in (
             ('refused_total{reason="malformed"}', 0),
             ("predictor_restarts_total", times),
             ('output_errors_total{output="twice"}', times),
             ('requests_total{outcome="bad_answer"}', times),
         ):
-            assert metric(teacher, f"edl_teacher_{sample}") == count, sample
+            assert teacher.metric(f"edl_teacher_{sample}") == count, sample
         serves(teacher)
 
 
@@ -140,11 +142,14 @@ def test_a_thousand_idle_connections(stay: bool) -> None:
     with serving(*LISTEN, through=USUAL_DESCRIPTORS) as teacher:
         serves(teacher)
         assert over_http(teacher, rows()).is_success
-        with nothing_leaks(teacher, MORE_THREADS), ExitStack() as idle:
+        with nothing_leaks(teacher), ExitStack() as idle:
             with labelled_throughout(teacher):
                 for number in range(1000):
                     kind = ("silent", "HTTP/2", "HTTP/1.1")[number % 3]
-                    connection = idle.enter_context(connect(teacher, kind))
+                    address = web_address(teacher) if kind == "HTTP/1.1" else teacher.address
+                    host, _, port = address.rpartition(":")
+                    connection = socket.create_connection((host, int(port)), timeout=ANSWER_S)
+                    idle.enter_context(connection)
                     if kind == "HTTP/2":
                         connection.sendall(raw_http2.PREFACE + raw_http2.frame(4, 0, 0, b""))
                 wait_until(lambda: connections(teacher) >= 1000)
@@ -153,12 +158,6 @@ def test_a_thousand_idle_connections(stay: bool) -> None:
             if stay:  # silent ones go after 10 s, those that do not answer a ping after 30 s
                 wait_until(lambda: connections(teacher) < 10)
         serves(teacher)
-
-
-def connect(teacher: Teacher, kind: str) -> socket.socket:
-    address = web_address(teacher) if kind == "HTTP/1.1" else teacher.address
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=ANSWER_S)
 
 
 def ask_anew(teacher: Teacher) -> None:
@@ -181,13 +180,9 @@ def connections(teacher: Teacher) -> int:
 
 
 def web_address(teacher: Teacher) -> str:
-    found = re.match(r"http://([^/]+)/", told(teacher, "HTTP"))
+    found = re.match(r"http://([^/]+)/", teacher.told("HTTP"))
     assert found is not None
     return found[1]
-
-
-#: With files, and so shared memory, of 16 MiB at most.
-SMALL_FILES = ("bash", "-c", 'ulimit -f 16384; exec "$@"', "bash")
 
 
 @pytest.mark.parametrize("times", [40, full(300)])
@@ -213,5 +208,95 @@ def test_no_memory_for_a_batch_or_for_its_labels(times: int) -> None:
                 np.testing.assert_array_equal(wide, small.astype(np.float32))
 
         ask_often()
-        with nothing_leaks(teacher, MORE_THREADS):
+        with nothing_leaks(teacher):
             ask_often()
+
+
+def footprint(teacher: Teacher) -> Counter[str]:
+    """What a teacher and its predictors hold."""
+    top = psutil.Process(teacher.process.pid)
+    processes = [top, *top.children(recursive=True)]
+    links = [link for process in processes for link in links_of(process.pid)]
+    return Counter(
+        processes=len(processes),
+        threads=sum(process.num_threads() for process in processes),
+        descriptors=len(links),
+        shared_memory=sum(link.startswith(("/memfd:", "/dev/shm/")) for link in links),
+        bytes=sum(process.memory_info().rss for process in processes),
+    )
+
+
+@contextmanager
+def nothing_leaks(teacher: Teacher) -> Iterator[None]:
+    """Fail unless a teacher soon holds no more than before."""
+    allowed = footprint(teacher) + Counter(threads=MORE_THREADS, bytes=LEAK_BYTES)
+    yield
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        with contextlib.suppress(psutil.Error, OSError):  # a process ended while it was looked at
+            leaked = footprint(teacher) - allowed
+            if not leaked:
+                return
+            assert time.monotonic() < deadline, f"left behind: {leaked}"
+        time.sleep(0.02)
+
+
+@contextmanager
+def labelled_throughout(teacher: Teacher, *allowed: Code) -> Iterator[Counter[Code]]:
+    """Ask a `STEERED` teacher while the body runs: all labels are right, other statuses `allowed`.
+
+    Yields the counts of statuses.
+    """
+    codes: Counter[Code] = Counter()
+    over, rng = threading.Event(), random.Random(7)
+
+    def work() -> None:
+        while not over.is_set():
+            x = rows(rng.random(), rng.random(), rng.randrange(1, 9))
+            code, labels = attempt(teacher, x)
+            codes[code] += 1
+            if code is Code.OK:
+                np.testing.assert_array_equal(labels, x * 2)
+            else:
+                assert code in allowed
+            over.wait(0.005)
+
+    with ThreadPoolExecutor(1) as pool:
+        client = pool.submit(work)
+        try:
+            yield codes
+        finally:
+            over.set()
+            client.result()
+    assert codes[Code.OK] > 0, codes
+
+
+def attempt(teacher: Teacher, x: Array) -> tuple[Code, Array | None]:
+    """The status of a request, and its labels."""
+    try:
+        return Code.OK, teacher.infer({"x": x}).outputs["twice"]
+    except grpc.RpcError as error:
+        vendor: Any = error
+        return vendor.code(), None
+
+
+def serves(teacher: Teacher) -> None:
+    """Check that it labels a batch."""
+    x = rows(about=random.random())
+    np.testing.assert_array_equal(teacher.infer({"x": x}).outputs["twice"], x * 2)
+
+
+def over_http(teacher: Teacher, x: Array) -> httpx.Response:
+    """A batch over HTTP, in JSON."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    url = f"{teacher.told('HTTP')}/models/m/infer"
+    return httpx.post(url, json={"inputs": [tensor]}, timeout=ANSWER_S)
+
+
+def links_of(pid: int) -> list[str]:
+    folder = f"/proc/{pid}/fd"
+    links = []
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(f"{folder}/{name}"))
+    return links

@@ -14,10 +14,11 @@ from edl.scheduler.shard_plan import Uneven, share, steps, taken_together
 from edl.scheduler.students.ranges import Ranges
 from edl.scheduler.students.shards import SHARDS_PER_RANK, StaticDeal, cut, rows_of_rank, shard_rows
 
+Pairs = list[tuple[int, int]]
 PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda p: (p[0], sum(p))))
 
 
-def numbers(pairs: list[tuple[int, int]]) -> set[int]:
+def numbers(pairs: Pairs) -> set[int]:
     return {number for start, stop in pairs for number in range(start, stop)}
 
 
@@ -30,7 +31,7 @@ def check_form(ranges: Ranges) -> None:
 
 class TestRanges:
     @given(PAIRS)
-    def test_normal_form(self, pairs: list[tuple[int, int]]) -> None:
+    def test_normal_form(self, pairs: Pairs) -> None:
         ranges = Ranges.of(pairs)
         check_form(ranges)
         assert set(ranges.numbers()) == numbers(pairs)
@@ -42,25 +43,21 @@ class TestRanges:
         assert all((number in ranges) == (number in numbers(pairs)) for number in range(-2, 80))
 
     @given(PAIRS, PAIRS)
-    def test_union_and_difference(
-        self, one: list[tuple[int, int]], other: list[tuple[int, int]]
-    ) -> None:
-        a, b = Ranges.of(one), Ranges.of(other)
-        for made, expected in (
-            (a.union(b), numbers(one) | numbers(other)),
-            (a.minus(b), numbers(one) - numbers(other)),
-        ):
-            check_form(made)
-            assert set(made.numbers()) == expected
+    def test_union_and_difference(self, one: Pairs, other: Pairs) -> None:
+        union, rest = Ranges.of(one).union(Ranges.of(other)), Ranges.of(one).minus(Ranges.of(other))
+        check_form(union)
+        check_form(rest)
+        assert set(union.numbers()) == numbers(one) | numbers(other)
+        assert set(rest.numbers()) == numbers(one) - numbers(other)
 
     @given(PAIRS, st.integers(0, 80))
-    def test_complement(self, pairs: list[tuple[int, int]], total: int) -> None:
+    def test_complement(self, pairs: Pairs, total: int) -> None:
         rest = Ranges.of(pairs).complement(total)
         check_form(rest)
         assert set(rest.numbers()) == set(range(total)) - numbers(pairs)
 
     @given(PAIRS, st.integers(0, 80), st.integers(0, 80))
-    def test_slice(self, pairs: list[tuple[int, int]], start: int, stop: int) -> None:
+    def test_slice(self, pairs: Pairs, start: int, stop: int) -> None:
         ranges = Ranges.of(pairs)
         assert list(ranges.slice(start, stop).numbers()) == sorted(numbers(pairs))[start:stop]
 
@@ -111,20 +108,13 @@ class TestShards:
         self, remaining: Ranges, batch: int, world: int, next_world: int, after: int
     ) -> None:
         """What a step trains does not depend on how many ranks there were, and are."""
-        done = Ranges.of(
-            pair
-            for rank in range(world)
-            for step in range(after)
-            for pair in StaticDeal(remaining, batch, rank, world).shards(step)
-        )
-        rest = remaining.minus(done)
+        deals = [StaticDeal(remaining, batch, rank, world) for rank in range(world)]
+        done = [pair for step in range(after) for deal in deals for pair in deal.shards(step)]
+        rest = remaining.minus(Ranges.of(done))
+        deals = [StaticDeal(rest, batch, rank, next_world) for rank in range(next_world)]
         alone = StaticDeal(remaining, batch, 0, 1)
         for step in range(after, alone.steps):
-            together = [
-                tuple(pair)
-                for rank in range(next_world)
-                for pair in StaticDeal(rest, batch, rank, next_world).shards(step - after)
-            ]
+            together = [pair for deal in deals for pair in deal.shards(step - after)]
             assert Ranges.of(together) == Ranges.of(alone.shards(step))
 
     def test_invalid_deals_are_refused(self) -> None:
@@ -152,31 +142,20 @@ class TestShardPlan:
         turns = [one[n] for n in range(max(lengths)) for one in shares if n < len(one)]
         assert turns[: total - start] == list(range(start, total))[: len(turns)]
         lacking = total - start - len(turns)
-        match uneven:
-            case "keep":
-                assert lacking == 0
-            case "drop":
-                assert 0 <= lacking < world
-            case "pad":
-                assert 0 <= -lacking < world
-                assert turns[total - start :] == [n % total for n in range(-lacking)]
+        assert lacking in {"keep": [0], "drop": range(world), "pad": range(1 - world, 1)}[uneven]
+        assert turns[total - start :] == [n % total for n in range(-lacking)]
 
     @given(TOTALS, st.lists(st.tuples(WORLDS, st.integers(0, 20)), max_size=6), WORLDS)
-    def test_the_group_may_change(
-        self, total: int, groups: list[tuple[int, int]], last: int
-    ) -> None:
+    def test_the_group_may_change(self, total: int, groups: Pairs, last: int) -> None:
         """Each group goes on where the one before it stood, the last one to the end."""
         taken: list[int] = []
         start = 0
-        for world, step in groups:
+        for world, step in [*groups, (last, total)]:
             shares = [share(total, start, shard)[:step] for shard in rank_shards(world, "keep")]
             taken += [place for one in shares for place in one]
             gone = taken_together(total, start, "keep", [len(one) for one in shares])
             assert gone is not None
             start = gone
-        taken += [
-            place for shard in rank_shards(last, "keep") for place in share(total, start, shard)
-        ]
         assert sorted(taken) == list(range(total))
 
     @given(st.integers(1, 60), st.lists(st.integers(0, 20), min_size=2, max_size=5))
@@ -184,11 +163,9 @@ class TestShardPlan:
         shares = [share(total, 0, shard) for shard in rank_shards(len(taken), "keep")]
         taken = [min(count, len(one)) for count, one in zip(taken, shares, strict=True)]
         gone = taken_together(total, 0, "keep", taken)
-        places = sorted(
-            place for one, count in zip(shares, taken, strict=True) for place in one[:count]
-        )
-        step = max(taken)
-        same_step = all(len(one[:step]) == n for one, n in zip(shares, taken, strict=True))
+        pairs = list(zip(shares, taken, strict=True))
+        places = sorted(place for one, count in pairs for place in one[:count])
+        same_step = all(len(one[: max(taken)]) == count for one, count in pairs)
         assert gone == (len(places) if same_step else None)
         if same_step:
             assert places == list(range(len(places)))
