@@ -1,22 +1,13 @@
-"""Arrays in anonymous shared memory: one process allocates records, others map them.
-
-An arena is a memory file without a name (`memfd_create`): it is handed to a child as a file
-descriptor, can be reached by nobody else, and vanishes with its last user, so that no crash leaves
-a segment behind. It grows when a record does not fit and never shrinks, which the kernel is told to
-hold (a seal), so that whoever maps it need not fear for the pages; what bounds it is the caller's
-rule for when to allocate (the reader's `upper_bytes`, the teacher's slots).
-
-Exactly one process allocates and frees; any process that holds the descriptor may map and write
-records that it was told about. Records start at multiples of `ALIGNMENT`, so that frameworks which
-want aligned tensors can use them in place.
-"""
+"""Shared memory for arrays: one segment, whose pieces are allocated and freed."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import platform
 import tempfile
 import threading
 from bisect import insort
@@ -27,6 +18,30 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ..errors import WireError
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+_KEEP_BELOW_BYTES = 1 << 30
+#: The most that older versions of glibc take as mmap threshold.
+_KEEP_BELOW_BYTES_AT_LEAST = 32 << 20
+_TRIM_ABOVE_BYTES = (1 << 31) - 1
+
+
+def tune_allocator() -> bool:
+    """Keep freed buffers of up to 1 GiB in this process; it then holds as much as it ever needed.
+
+    Returns:
+        Whether it had an effect: it does with glibc only.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    kept = mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES) or mallopt(
+        _M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES_AT_LEAST
+    )
+    return bool(kept and mallopt(_M_TRIM_THRESHOLD, _TRIM_ABOVE_BYTES))
+
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: Of the arrays of a record: dtype and shape of each.

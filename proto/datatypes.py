@@ -1,19 +1,16 @@
-"""One tensor in bytes: the protocol's datatypes, numpy's dtypes, and the elements of each.
-
-Elements are little-endian, in row-major order. BYTES elements (arrays of dtype object that hold
-`bytes`) each follow their length, 4 bytes little-endian.
-"""
+"""Tensors of the protocol: their datatypes, what a model says of them, and arrays in pieces."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import ml_dtypes
 import numpy as np
 
-from ..errors import WireError
+from ..errors import UsageError, WireError
 from .wire import MAX_MESSAGE_BYTES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -183,3 +180,122 @@ def _unpack(raw: memoryview, count: int) -> list[bytes]:
     if at != len(raw):
         raise WireError(f"{len(raw) - at} bytes follow the last BYTES element")
     return elements
+
+
+#: A dimension that the model leaves free, as the Open Inference Protocol spells it.
+FREE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, datatype and shape of one input or output.
+
+    Attributes:
+        name: as the model calls it.
+        datatype: as the Open Inference Protocol calls it ("FP32", "UINT8", ...).
+        shape: dimensions, the batch first; -1 where one is free.
+        kind: of an output, an `OutputKind` of `forms`; empty where nobody has classified it.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    kind: str = ""
+
+    def admits(self, shape: Sequence[int]) -> bool:
+        """Whether an array of `shape` is one of those that this spec describes."""
+        return len(shape) == len(self.shape) and all(
+            want in (FREE, have) for want, have in zip(self.shape, shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.datatype}:{','.join(map(str, self.shape))}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "NAME:DATATYPE:DIMS" ("image:FP32:-1,3,224,224"); raises UsageError."""
+        try:
+            name, datatype, dims = text.rsplit(":", 2)
+            shape = tuple(int(size) for size in dims.split(","))
+            dtype_of(datatype.upper())
+        except WireError as error:
+            raise UsageError(f"{text!r}: {error}") from None
+        except ValueError:
+            raise UsageError(
+                f"{text!r} does not describe an input: write NAME:DATATYPE:DIMS, "
+                "for example image:FP32:-1,3,224,224"
+            ) from None
+        if not name or min(shape) < FREE or 0 in shape:
+            raise UsageError(
+                f"{text!r} has no name, or a dimension that is neither -1 nor positive"
+            )
+        return cls(name, datatype.upper(), shape)
+
+    def to_json(self) -> list[Any]:
+        kind = [self.kind] if self.kind else []
+        return [self.name, self.datatype, list(self.shape), *kind]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        return cls(str(value[0]), str(value[1]), tuple(int(size) for size in value[2]), *value[3:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stacked:
+    """Arrays that stand for one: stacked along axis 0, in their order.
+
+    Attributes:
+        pieces: one or more, equal in dtype and in their shapes but for axis 0.
+
+    Raises:
+        WireError: they are not.
+    """
+
+    pieces: tuple[Array, ...]
+
+    def __post_init__(self) -> None:
+        kinds = {(piece.dtype, piece.shape[1:]) for piece in self.pieces}
+        if len(kinds) != 1 or any(not piece.ndim for piece in self.pieces):
+            shown = ", ".join(f"{piece.dtype} {list(piece.shape)}" for piece in self.pieces)
+            raise WireError(f"arrays like these cannot be stacked: {shown or 'none'}")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of every piece."""
+        return self.pieces[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        rows = sum(piece.shape[0] for piece in self.pieces)
+        return (rows, *self.pieces[0].shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions of the whole."""
+        return self.pieces[0].ndim
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+
+#: What a model gets for one of its inputs.
+Input = Array | Stacked
+
+
+def pieces_of(value: Input) -> tuple[Array, ...]:
+    """The arrays that `value` lies in."""
+    return value.pieces if isinstance(value, Stacked) else (value,)
+
+
+def whole(value: Input) -> Array:
+    """One array; a copy where there are several pieces."""
+    pieces = pieces_of(value)
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def all_whole(inputs: Mapping[str, Input]) -> dict[str, Array]:
+    """Each input as one array, for a protocol whose messages cannot be joined from pieces."""
+    return {name: whole(value) for name, value in inputs.items()}

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import WireError
-from .datatypes import to_bytes
+from .datatypes import Input, pieces_of, to_bytes, whole
 from .json_objects import JsonObject, parse_object
 from .json_tensors import BINARY, BINARY_DEFAULT, in_bytes, in_json, read_arrays, to_json
-from .stacked import Input, pieces_of, whole
 from .tensors import InferResponse, Parameter
 
 _PLAIN: Final = (bool, int, float, str)

@@ -17,10 +17,9 @@ from typing import Any, Final, Literal
 
 from ..errors import RequestRefused, WireError
 from . import json_arrays
-from .datatypes import Array, datatype_of, from_bytes, shown, to_bytes
+from .datatypes import Array, Input, datatype_of, from_bytes, shown, to_bytes
 from .json_objects import JsonObject, objects_in, parameters_of, parse_object, shape_of, text_in
-from .places import Place
-from .stacked import Input
+from .lent_arena import Place
 from .tensors import Heavy, InferRequest, InferResponse, Parameter, Read, read_at
 
 #: The header that says how long the JSON object is where bytes follow it.

@@ -21,9 +21,18 @@ from google.protobuf.message import DecodeError, Message
 from ..errors import WireError
 from . import inference_pb2 as pb
 from .contents import from_contents
-from .datatypes import Array, datatype_of, dtype_of, from_bytes, nbytes_of, shown, to_bytes
-from .places import REGION, Place
-from .stacked import Input, pieces_of
+from .datatypes import (
+    Array,
+    Input,
+    datatype_of,
+    dtype_of,
+    from_bytes,
+    nbytes_of,
+    pieces_of,
+    shown,
+    to_bytes,
+)
+from .lent_arena import REGION, Place
 from .wire import MAX_MESSAGE_BYTES, Buffer, bytes_field, take_out
 
 __all__ = [

@@ -25,9 +25,8 @@ from ..scheduler.batching import BatchRule, Waiting, decide
 from ..scheduler.lanes import Lane
 from .pool import PredictorPool
 from .predictor_session import Answer, Ready, Results
-from .request import Request
+from .request import Request, Wanted
 from .slots import Slots
-from .wanted import Wanted
 
 #: Jobs at one predictor: the one that it runs, and the next, whose inputs lie ready.
 READ_AHEAD: Final = 2

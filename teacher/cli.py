@@ -87,7 +87,7 @@ def serve(
     supervise.end_with_parent()
     configure_logging(verbose, log_format)
     open_all_descriptors()
-    from ..proto.allocator import tune_allocator
+    from ..proto.arena import tune_allocator
     from .config import (
         SLOTS_PER_DEVICE,
         PredictorConfig,
@@ -96,8 +96,8 @@ def serve(
         parse_output_kind,
     )
     from .devices import parse_devices
+    from .microbatch import parse_batching, parse_micro_batch
     from .model import TensorSpec
-    from .sizes import parse_batching, parse_micro_batch
 
     tune_allocator()
     serve_teacher = _engine(engine, serving_python)

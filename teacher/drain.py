@@ -7,8 +7,8 @@ import time
 
 from ..coordinator.heartbeat import Heartbeat
 from .front.server import Server
-from .identity import Identity
-from .traffic import Traffic
+from .recording import Traffic
+from .registration import Identity
 
 log = logging.getLogger(__name__)
 

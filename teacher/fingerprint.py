@@ -12,8 +12,8 @@ from .canary import Canary
 from .loading import Loaded
 from .microbatch import run_in_micro_batches
 from .probes import probe_batch
+from .request import check_request
 from .self_test import self_test
-from .validation import check_request
 
 #: Samples of a canary of noise: enough to compare, and a small file.
 CANARY_ROWS: Final = 4

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..proto.arena import Arena, Array, ArrayRef
 from .predictor_session import Answer, Ready
-from .wanted import Wanted
+from .request import Wanted
 
 
 class Labeller(Protocol):

@@ -14,18 +14,16 @@ from ..logs import log_as
 from ..metrics import MetricsServer
 from ..proto.security import Gate
 from ..proto.security.certificates import export_expiry
-from .advertise import advertised
 from .batcher import Batcher
 from .config import TeacherConfig
 from .drain import drain
 from .front.server import Server
-from .identity import Identity
 from .metrics import TeacherMetrics, TeacherView
 from .pool import PredictorPool
-from .registration import new_incarnation, new_registration
+from .recording import Traffic
+from .registration import Identity, advertised, new_incarnation, new_registration
 from .servicer import Servicer
 from .shared_memory.regions import RegionLimits, SharedMemory
-from .traffic import Traffic
 
 #: How soon a wish to stop is seen while the model loads.
 _POLL_S = 0.1

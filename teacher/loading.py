@@ -12,10 +12,9 @@ from .backends.open import open_backend
 from .backends.paced import Paced
 from .canary import Canary
 from .config import PredictorConfig
+from .microbatch import fastest_micro_batch, warm_up
 from .model import ModelSpec
 from .self_test import self_test
-from .tuning import fastest_micro_batch
-from .warm_up import warm_up
 
 
 @dataclass(frozen=True, slots=True)

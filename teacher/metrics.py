@@ -4,17 +4,85 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from ..errors import BadAnswer, EdlError
-from .refusals import REASONS, reason_of
-from .tallies import Spread, Tally
+from .request import REASONS, reason_of
+
+
+class Tally:
+    """A count by the value of one label, or of none.
+
+    Args:
+        name: without "_total".
+        text: what is counted.
+        label: its name; empty: there is none.
+        values: of the label, shown from the beginning.
+    """
+
+    __slots__ = ("_label", "_name", "_text", "counts")
+
+    def __init__(self, name: str, text: str, label: str = "", values: Iterable[str] = ("",)):
+        self._name, self._text, self._label = name, text, label
+        self.counts = dict.fromkeys(values, 0)
+
+    def add(self, count: int, value: str = "") -> None:
+        self.counts[value] += count
+
+    def family(self) -> Metric:
+        labels = [self._label] if self._label else []
+        family = CounterMetricFamily(self._name, self._text, labels=labels)
+        for value, count in self.counts.items():
+            family.add_metric([value] if self._label else [], count)
+        return family
+
+
+class Spread:
+    """How values are spread: a histogram.
+
+    Args:
+        name: of the metric.
+        text: what the values are.
+        bounds: the greatest value of each bucket, in order.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_name", "_sum", "_text")
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+        self._name, self._text, self._bounds = name, text, bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def family(self) -> Metric:
+        labels = [*map(_shown, self._bounds), "+Inf"]
+        counts = accumulate(self._counts)
+        family = HistogramMetricFamily(self._name, self._text)
+        family.add_metric([], list(zip(labels, counts, strict=True)), self._sum)
+        return family
+
+
+def _shown(bound: float) -> str:
+    """As prometheus_client spells a bound."""
+    return str(float(bound))
+
 
 #: Seconds: from a small batch on a GPU to a big one on an old CPU.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

@@ -1,19 +1,67 @@
-"""Runs a batch through a model in micro-batches and joins what comes out.
-
-A batch on the wire and a batch in the model are two sizes: Paddle on a CPU is a quarter faster at 4
-to 8 samples than at 32. The served teacher and an in-process one both go through this module, which
-is why their answers agree bit for bit.
-"""
+"""How a model's batches are cut: sizes that are tried, warmed up and chosen."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 import numpy as np
 
-from ..errors import BadAnswer
+from ..errors import BadAnswer, ModelError, RetryableError, TeacherError, UsageError
 from ..proto.arena import Array
-from .backends import Finish, Submit, at_once
+from ..scheduler.batching import BatchRule
+from ..scheduler.micro_batching import RUNS, choose, next_size, per_sample_s
+from .backends import Backend, Finish, Submit, at_once, submit_to
+from .backends.example import example_batch
+
+#: The micro-batch is measured.
+AUTO = "auto"
+
+
+def parse_micro_batch(text: str) -> int | None:
+    """A number of samples, or None for "auto"; raises UsageError."""
+    if text.strip().lower() == AUTO:
+        return None
+    return _size(text, f"--micro-batch is a number of samples or {AUTO!r}")
+
+
+def parse_sizes(text: str, option: str) -> tuple[int, ...]:
+    """Numbers of samples with commas between them, each once, ascending; raises UsageError."""
+    sizes = {_size(part, f"{option} is a list of sizes, as 1,2,4") for part in text.split(",")}
+    return tuple(sorted(sizes))
+
+
+def parse_batching(max_samples: int, max_delay_s: float, preferred: str) -> BatchRule:
+    """The rule by which requests are merged.
+
+    Args:
+        max_samples: of one batch; 0: nothing is merged.
+        max_delay_s: longest wait for others.
+        preferred: sizes with commas between them, or nothing.
+
+    Raises:
+        UsageError: one of them is no size or time, or a preferred size is above the largest.
+    """
+    sizes = frozenset(
+        _size(part, "--batch-preferred is a list of sizes, as 8,16")
+        for part in preferred.split(",")
+        if part.strip()
+    )
+    if sizes and not max_samples:
+        raise UsageError("--batch-preferred is for merged requests: name --batch-max too")
+    try:
+        return BatchRule(max_samples, max_delay_s if max_samples else 0.0, sizes)
+    except ValueError as error:
+        raise UsageError(f"batching: {error}") from None
+
+
+def _size(text: str, expected: str) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits)):
+        raise UsageError(f"{expected}, not {digits!r}")
+    return int(digits)
+
 
 Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
@@ -88,3 +136,107 @@ def _check_rows(outputs: Mapping[str, Array], rows: int) -> None:
                 "its first dimension must be the batch",
                 name,
             )
+
+
+#: The first runs choose kernels and fill caches.
+WARM_UP_RUNS = 2
+MEASURED_RUNS = 7
+#: A model so slow that its runs take longer is measured by fewer of them.
+_WARM_UP_BUDGET_S = 20.0
+
+
+def warm_up(
+    backend: Backend, micro_batch: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Run `backend` on an example micro-batch until it is warm, then time it.
+
+    Args:
+        backend: the model.
+        micro_batch: samples of one run.
+        clock: seconds.
+
+    Returns:
+        t_t: device time in seconds per sample, the median of at least 5 runs (of fewer for a model
+        that takes seconds for each).
+
+    Raises:
+        ModelError: the model does not run on the example, or its answers are not what it declares.
+    """
+    rows = backend.spec.rows_per_run(micro_batch)
+    batch = example_batch(backend.spec.inputs, rows)
+    submit = submit_to(backend, clock)
+    start = clock()
+    try:
+        for _ in range(WARM_UP_RUNS):
+            submit_in_micro_batches(submit, batch, rows)()
+        seconds: list[float] = []
+        while len(seconds) < MEASURED_RUNS and (not seconds or clock() - start < _WARM_UP_BUDGET_S):
+            _, device_s = submit_in_micro_batches(submit, batch, rows)()
+            seconds.append(device_s)
+    except TeacherError as error:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
+        raise ModelError(f"the model fails on an example batch ({shapes}): {error}") from error
+    return median(seconds) / rows
+
+
+#: Powers of two: kernels and caches know no finer steps that would be worth their time.
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+#: The first runs of a size choose kernels, grow memory and fill caches.
+_TRIAL_WARM_UP_RUNS = 3
+#: A size whose run would take longer is not tried.
+_LONGEST_S = 1.0
+#: Measuring ends after so long, whatever is known by then.
+_SEARCH_BUDGET_S = 15.0
+#: Rivals are timed for so long, or so often, that a short disturbance does not decide.
+_AT_LEAST_S = 1.5
+_MOST_RUNS = 1000
+
+
+def fastest_micro_batch(
+    backend: Backend, clock: Callable[[], float] = time.perf_counter
+) -> tuple[int, dict[int, float]]:
+    """Time `backend` on example batches of several sizes.
+
+    A size that the device has no memory for ends the search for larger ones.
+
+    Args:
+        backend: the model, of any batch size or of a fixed one, which then is the answer.
+        clock: seconds.
+
+    Returns:
+        The chosen size, and the seconds per sample of each that was timed.
+
+    Raises:
+        EdlError: as `backend.run`, with not even the smallest size.
+    """
+    fixed = backend.spec.rows_per_run(0)
+    if fixed:
+        return fixed, {}
+    sizes: tuple[int, ...] = SIZES
+    batches: dict[int, Mapping[str, Array]] = {}
+    times: dict[int, list[float]] = {}
+    began, runs = clock(), RUNS
+    while clock() - began < _SEARCH_BUDGET_S:
+        size = next_size(times, sizes, _LONGEST_S, runs)
+        if size is None:
+            if clock() - began >= _AT_LEAST_S or runs > _MOST_RUNS:
+                break
+            runs *= 2
+            continue
+        try:
+            if size not in batches:
+                batches[size] = example_batch(backend.spec.inputs, size)
+                for _ in range(_TRIAL_WARM_UP_RUNS):
+                    backend.run(batches[size])
+            times.setdefault(size, []).append(_timed(backend, batches[size], clock))
+        except RetryableError:
+            times.pop(size, None)
+            if not times:
+                raise
+            sizes = tuple(smaller for smaller in sizes if smaller < size)
+    return choose(times), {size: per_sample_s(size, runs) for size, runs in times.items()}
+
+
+def _timed(backend: Backend, batch: Mapping[str, Array], clock: Callable[[], float]) -> float:
+    _, device_s = submit_to(backend, clock)(batch)()
+    return device_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from ..proto.specs import FREE, TensorSpec
+from ..proto.datatypes import FREE, TensorSpec
 
 __all__ = ["FREE", "ModelSpec", "TensorSpec"]
 

@@ -129,8 +129,8 @@ def bench(
 ) -> None:
     """Time a model at several batch sizes, and mark the one to choose."""
     from . import sweep
+    from .microbatch import parse_sizes
     from .offline import offline
-    from .sizes import parse_sizes
 
     sizes = parse_sizes(batch_sizes, "--batch-sizes")
     _check_folder(plot)
@@ -181,8 +181,8 @@ def _config(
     """How the model is run."""
     from .config import PredictorConfig, parse_output_kind
     from .devices import Device, check_cores
+    from .microbatch import parse_micro_batch
     from .model import TensorSpec
-    from .sizes import parse_micro_batch
 
     where = Device.parse(device)
     check_cores([where])

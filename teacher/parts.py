@@ -19,7 +19,7 @@ from ..errors import DeadlineExceeded, EdlError
 from ..proto.arena import Array
 from .backends import Submit
 from .finite import check_finite
-from .wanted import Wanted, in_their_forms
+from .request import Wanted, in_their_forms
 
 
 @dataclass(frozen=True, slots=True)

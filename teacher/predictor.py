@@ -27,8 +27,7 @@ from ..errors import (
     RetryableError,
 )
 from ..logs import configure_logging
-from ..proto.allocator import tune_allocator
-from ..proto.arena import Arena
+from ..proto.arena import Arena, tune_allocator
 from ..proto.channel import Channel, Message
 from . import jobs, loading
 from .backends import Submit, queue_of, submit_to

@@ -1,20 +1,110 @@
-"""What a teacher tells the registry about itself, for as long as it serves."""
+"""Who a teacher is, and what it tells the registry."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from .. import __version__
+from ..coordinator.config import is_wildcard, join_address, named_by_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, with_patience
-from ..errors import LeaseSuperseded
+from ..errors import LeaseSuperseded, RequestRefused, UsageError, WrongInstance
 from ..lifecycle import Stop
+from ..proto.security.instance import new_key, prove
 from .config import TeacherConfig
-from .identity import Identity
 from .labeller import Labeller
-from .traffic import Traffic
+from .recording import Traffic
+
+#: Metadata of `ServerMetadata`: what a service manager asks with, and what it is answered.
+CHALLENGE: Final = "edl-challenge"
+INSTANCE: Final = "edl-instance"
+PROOF: Final = "edl-proof"
+INCARNATION: Final = "edl-incarnation"
+
+
+@dataclass(slots=True)
+class Identity:
+    """Who answers.
+
+    Attributes:
+        service: what students ask for; the model's name on the wire.
+        teacher_id: unique within the service.
+        incarnation: grows with each start.
+        draining: about to leave; said in every answer.
+        key: of this start only; stands in the registry, and in no message.
+        vouched: address of the foreign server that it speaks for; empty: it is the teacher.
+    """
+
+    service: str
+    teacher_id: str
+    incarnation: int
+    draining: bool = False
+    key: str = field(default_factory=new_key, repr=False)
+    vouched: str = ""
+
+    def check(self, asked: Mapping[str, object]) -> None:
+        """Hold the instance that a request names against this one; what it leaves open fits.
+
+        Raises:
+            WrongInstance: it was meant for another one.
+        """
+        ours = {"teacher_id": self.teacher_id, "incarnation": str(self.incarnation)}
+        for name, value in ours.items():
+            if (meant := str(asked.get(name, value))) != value:
+                raise WrongInstance(f"{name} {meant!r} was asked for; this is {value!r}")
+
+    def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """What answers a challenge: metadata for the end of the call; none where none came.
+
+        Raises:
+            WrongInstance: the challenge was meant for another teacher.
+            RequestRefused: it is too long to be one.
+        """
+        if CHALLENGE not in metadata:
+            return ()
+        self.check({"teacher_id": metadata.get(INSTANCE, self.teacher_id)})
+        try:
+            proof = prove(
+                self.key, self.teacher_id, self.incarnation, metadata[CHALLENGE], self.vouched
+            )
+        except ValueError as error:
+            raise RequestRefused(f"{CHALLENGE}: {error}") from None
+        return (PROOF, proof), (INCARNATION, str(self.incarnation))
+
+
+def advertised(config: TeacherConfig, bound_port: int) -> str:
+    """`host:port` for students.
+
+    Raises:
+        UsageError: `config.advertise` is neither HOST nor HOST:PORT, or asks for an address of
+            ours, and there is none.
+    """
+    bound = config.server.host
+    host, port = split(config.advertise or (socket.gethostname() if is_wildcard(bound) else bound))
+    return join_address(named_by_address(host), port or bound_port)
+
+
+def split(text: str) -> tuple[str, int]:
+    """Host and port of "HOST" or "HOST:PORT", an IPv6 address with a port in brackets; 0: no port.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")):  # a bare IPv6 address has no port
+        return text, 0
+    if host.startswith("[") and port.endswith("]"):
+        return text, 0
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise UsageError(
+            f"{text!r} is no address to advertise: say HOST, or HOST:PORT with a port from 1 to "
+            "65535"
+        )
+    return host, int(port)
 
 
 def new_registration(

@@ -14,19 +14,23 @@ from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.arena import Arena
 from .access_log import UNLOGGED, Entry
-from .identity import Identity
 from .in_thread import in_thread
-from .inputs_record import InputsRecord
 from .labeller import Labeller
 from .predictor_session import Answer
+from .recording import Statistics, Traffic
+from .registration import Identity
+from .request import (
+    MODEL_VERSION,
+    InputsRecord,
+    check_model,
+    check_request,
+    deadline_of,
+    forms_told,
+)
 from .shared_memory.outputs import places_of, put
 from .shared_memory.reading import Reading
 from .shared_memory.regions import SharedMemory
 from .shared_memory.visitors import Visitor
-from .statistics import Statistics
-from .traffic import Traffic
-from .validation import MODEL_VERSION, check_model, check_request, deadline_of
-from .wanted import forms_told
 
 #: What is spoken beyond the protocol itself, by the names that Triton has for it.
 EXTENSIONS: Final = (

@@ -9,11 +9,11 @@ from ..coordinator.registry import Registry, connect
 from ..coordinator.registry.keys import check_member, check_service
 from ..errors import StartCancelled
 from ..lifecycle import Stop
-from .advertise import advertised
 from .backends.open import check_model
 from .config import TeacherConfig
 from .devices import check_cores
 from .life import Teacher
+from .registration import advertised
 
 
 def serve(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from ..scheduler.lanes import promise_s
-from .refusals import Overloaded
+from .request import Overloaded
 
 
 class Slots:

@@ -10,22 +10,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from ...proto.allocator import tune_allocator
-from ...proto.arena import Arena, Array, ArrayRef
+from ...proto.arena import Arena, Array, ArrayRef, tune_allocator
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.datatypes import datatype_of
 from ...proto.security import Gate
 from ...teacher.config import ServerConfig
 from ...teacher.front.server import Server
-from ...teacher.identity import Identity
 from ...teacher.metrics import TeacherMetrics
 from ...teacher.model import FREE, ModelSpec, TensorSpec
 from ...teacher.over_http import http_listen
 from ...teacher.predictor_session import Answer, Ready
+from ...teacher.recording import Traffic
+from ...teacher.registration import Identity
+from ...teacher.request import Wanted
 from ...teacher.servicer import Servicer
-from ...teacher.traffic import Traffic
-from ...teacher.wanted import Wanted
 from . import IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 

@@ -6,8 +6,7 @@ import itertools
 import select
 
 from ...errors import EdlError, ProcessFailed
-from ...proto.allocator import tune_allocator
-from ...proto.arena import Array
+from ...proto.arena import Array, tune_allocator
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.lent_arena import LentArena

@@ -23,8 +23,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     end_with_parent(ORPHAN_GRACE_S)
     # Behind that: these take a second to load, in which the trainer may die.
     from ...logs import configure_logging, log_as
-    from ...proto.allocator import tune_allocator
-    from ...proto.arena import Arena
+    from ...proto.arena import Arena, tune_allocator
     from ...proto.channel import Channel
     from ...proto.lent_arena import LentArena
     from ..config import ReaderConfig

@@ -12,11 +12,9 @@ import numpy as np
 from ...errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ...proto.arena import Array, dtype_named
 from ...proto.clients import Answer
-from ...proto.datatypes import datatype_of
+from ...proto.datatypes import FREE, Input, TensorSpec, datatype_of, pieces_of
 from ...proto.form_arrays import check_parts, decode, encode, kind_by_values
 from ...proto.forms import Form, Parameter
-from ...proto.specs import FREE, TensorSpec
-from ...proto.stacked import Input, pieces_of
 from ...scheduler.precision import widest
 from ..label_forms import AS_GIVEN, LabelForms
 

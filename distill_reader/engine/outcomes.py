@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from ... import errors
 from ...errors import EdlError
 from ...proto.arena import Array
+from ...proto.datatypes import Input
 from ...proto.lent_arena import Lent
-from ...proto.stacked import Input
 from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.events import Failure
 from ..label_forms import AS_GIVEN, LabelForms

@@ -12,9 +12,8 @@ import numpy as np
 from ...errors import UsageError
 from ...proto.arena import Array, ArrayRef
 from ...proto.channel import Message
-from ...proto.lent_arena import Lent, LentArena
-from ...proto.places import GENERATION_BYTES
-from ...proto.stacked import Input, Stacked, pieces_of
+from ...proto.datatypes import Input, Stacked, pieces_of
+from ...proto.lent_arena import GENERATION_BYTES, Lent, LentArena
 from ...scheduler.ledger.instructions import Span
 from ..config import FieldKey, ReaderConfig
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from ...errors import UsageError
-from ...proto.clients.fitting import misfit
+from ...proto.clients.client import misfit
+from ...proto.datatypes import Input
 from ...proto.lent_arena import LentArena
-from ...proto.stacked import Input
 from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.instructions import Ask
 from ...scheduler.reader_core.links import Links

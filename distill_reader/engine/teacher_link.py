@@ -22,7 +22,7 @@ from ...errors import (
     WireError,
 )
 from ...proto.clients import Answer, Client, Found, Request, open_client
-from ...proto.clients.fitting import misfit
+from ...proto.clients.client import misfit
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.lent_arena import LentArena
 from ...proto.security import ClientSecurity

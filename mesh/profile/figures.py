@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...proto.datatypes import dtype_of
-from ...proto.specs import FREE, TensorSpec
+from ...proto.datatypes import FREE, TensorSpec, dtype_of
 from ...scheduler.workload import Rate
 from .stepping import Steps
 

@@ -1,17 +1,47 @@
-"""What a teacher looks like to whoever asks it, whatever it speaks."""
+"""A client of a teacher, whatever protocol it speaks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from ...errors import InputsOverwritten
-from ..datatypes import Array
-from ..specs import TensorSpec
-from ..stacked import Input
+from ...errors import InputsOverwritten, WireError
+from ..datatypes import Array, Input, TensorSpec, dtype_of
 from ..tensors import Parameter
+
+
+def misfit(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
+    """In words, how a batch differs from what a server says its model takes.
+
+    KServe and MLServer hand any tensor to the model, and call what it raises a failure of their
+    own, as if another try could go well.
+
+    Args:
+        declared: inputs of the model; empty where the server does not say.
+        inputs: the batch.
+
+    Returns:
+        the first difference; empty where there is none. Of the shape of an input whose number of
+        dimensions is another than declared nothing is said: some servers leave out the batch's. Of
+        an input whose declared datatype does not exist nothing is said at all.
+    """
+    for spec in declared:
+        array = inputs.get(spec.name)
+        if array is None:
+            return f"the model takes an input {spec.name!r}, the batch has {list(inputs)}"
+        try:
+            wanted = dtype_of(spec.datatype)
+        except WireError:
+            continue
+        if array.dtype.newbyteorder("=") != wanted:
+            return f"input {spec.name!r} is declared as {wanted}, the batch has {array.dtype}"
+        if array.ndim == len(spec.shape) and not spec.admits(array.shape):
+            shape = list(array.shape)
+            return f"input {spec.name!r} is declared as {list(spec.shape)}, the batch has {shape}"
+    return ""
+
 
 #: The extension of servers that tell how a model is configured, as Triton does.
 CONFIGURED: Final = "model_configuration"
@@ -115,3 +145,35 @@ class Client(Protocol):
     def close(self) -> None:
         """End the connection; requests in flight end as TeacherLost. Idempotent."""
         ...
+
+
+#: After the first failure; twice as long after each further one, up to the most.
+FIRST_S: Final = 5.0
+MOST_S: Final = 300.0
+_DOUBLED: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """How long a way is to be left alone.
+
+    Attributes:
+        failures: of the way, since it last worked.
+        until_s: when it may be tried again, on the clock of whoever asks.
+    """
+
+    failures: int = 0
+    until_s: float = 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Whether the way may be tried."""
+        return now >= self.until_s
+
+    def failed(self, now: float) -> Self:
+        """The way was tried, and failed."""
+        pause_s = min(FIRST_S * 2 ** min(self.failures, _DOUBLED), MOST_S)
+        return type(self)(self.failures + 1, now + pause_s)
+
+    def worked(self) -> Self:
+        """The way was tried, and does what it is for."""
+        return type(self)()

@@ -18,7 +18,7 @@ from typing import Any, Final
 from ...errors import BadAnswer, DeadlineExceeded, EdlError, TeacherLost, WireError
 from ..json_objects import parse_object
 from ..security.certificates import handshake_hint
-from ..security.http_dial import HttpDial
+from ..security.dial import HttpDial
 from ..wire import MAX_MESSAGE_BYTES, Buffer
 
 _WORDS: Final = 300

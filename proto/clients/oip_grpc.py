@@ -26,15 +26,14 @@ from ...errors import (
 from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
 from .. import tensors
+from ..datatypes import TensorSpec
 from ..lent_arena import LentArena
 from ..security import ClientSecurity, open_channel
-from ..security.http_dial import client_context
-from ..specs import TensorSpec
+from ..security.dial import client_context
 from ..transport.connection import Connection, connect
 from ..transport.offer import WANTED, Offer
 from ..wire import Buffer
-from .client import CONFIGURED, Answer, Found, Request
-from .detour import Detour
+from .client import CONFIGURED, Answer, Detour, Found, Request
 from .grpc_errors import translated
 
 log = logging.getLogger(__name__)

@@ -1,25 +1,125 @@
-"""A client of the Open Inference Protocol over HTTP: tensors as bytes, or as JSON where need be.
-
-Not every server takes the binary extension, and none says reliably whether it does. So the first
-batch goes out as bytes, and once more as JSON where the server refuses that; what it took is what
-it gets from then on.
-"""
+"""A client of the Open Inference Protocol over HTTP."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
-from ...errors import BadAnswer, RequestRefused, RetryableError, WireError
+import grpc
+
+from ...errors import (
+    BadAnswer,
+    DeadlineExceeded,
+    EdlError,
+    Forbidden,
+    RateLimited,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+    Unauthenticated,
+    WireError,
+    WrongInstance,
+)
+from .. import json_asking
+from ..datatypes import TensorSpec
 from ..json_objects import objects_in, parse_object, shape_of, text_in
+from ..json_tensors import HEAD_LENGTH, split
 from ..security import ClientSecurity
-from ..security.http_dial import HttpDial
-from ..specs import TensorSpec
+from ..security.dial import HttpDial
+from ..status import STATUS_HEADER, from_status
+from ..wire import Buffer
 from .client import CONFIGURED, Answer, Found, Request
 from .http_calls import HttpCalls, Reply
-from .http_infer import answer_of, body_of, path_of
-from .http_statuses import from_http
+
+_READ: Final[dict[int, type[EdlError]]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    408: DeadlineExceeded,
+    412: WrongInstance,
+    429: RateLimited,
+    500: RetryableError,
+    501: RequestRefused,
+    502: TeacherLost,  # of a proxy that does not reach its server
+    503: RetryableError,
+    504: DeadlineExceeded,
+}
+#: What a family of other codes is read as, by its first one.
+_FAMILIES: Final[tuple[tuple[int, type[EdlError]], ...]] = (
+    (500, RetryableError),
+    (400, RequestRefused),
+    (300, RequestRefused),  # the address is another one
+    (0, BadAnswer),  # neither an answer nor an error
+)
+_MOST_SECONDS_DIGITS: Final = 9
+
+
+def from_http(reply: Reply) -> EdlError:
+    """The error that an answer with another status than 200 stands for.
+
+    Our teachers name gRPC's status beside it, which says more.
+    """
+    code = grpc.StatusCode.__members__.get(reply.headers.get(STATUS_HEADER, ""), grpc.StatusCode.OK)
+    if code is not grpc.StatusCode.OK:
+        return from_status(code, reply.words(), reply.headers.items())
+    kind = _READ.get(reply.status)
+    if kind is None:
+        kind = next(kind for first, kind in _FAMILIES if reply.status >= first)
+    error = kind(f"HTTP {reply.status}: {reply.words()}")
+    if isinstance(error, RateLimited):
+        said = reply.headers.get("retry-after", "")
+        if said.isascii() and said.isdigit() and len(said) <= _MOST_SECONDS_DIGITS:
+            error.retry_after_s = float(said)
+    return error
+
+
+def path_of(model: str) -> str:
+    """Where a server has `model`."""
+    return f"/v2/models/{quote(model, safe='')}"
+
+
+def body_of(request: Request, *, binary: bool) -> tuple[Mapping[str, str], Sequence[Buffer]]:
+    """Headers and body of a request; where it is `binary`, its arrays' own memory.
+
+    Raises:
+        RequestRefused: it can be sent nowhere.
+    """
+    try:
+        head, raws = json_asking.encode_request(
+            request.inputs,
+            request.outputs,
+            request_id=request.request_id,
+            parameters=request.parameters,
+            output_parameters=request.output_parameters,
+            binary=binary,
+        )
+    except (WireError, ValueError) as error:  # what cannot be sent here can be sent nowhere
+        raise RequestRefused(f"it cannot be sent: {error}") from None
+    # Servers choose by the type how to read the body, so it is always said.
+    if not raws:
+        return {"Content-Type": "application/json"}, [head]
+    headers = {"Content-Type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
+    return headers, [head, *raws]
+
+
+def answer_of(reply: Reply) -> Answer:
+    """The labels in a reply.
+
+    Raises:
+        EdlError: that its status stands for.
+        BadAnswer: it cannot be read.
+    """
+    if reply.status != 200:
+        raise from_http(reply)
+    try:
+        head, raw = split(reply.body, reply.headers.get(HEAD_LENGTH.lower()))
+        said = json_asking.decode_response(head, raw)
+    except WireError as error:
+        raise BadAnswer(str(error)) from None
+    return Answer(said.outputs, said.parameters, said.output_parameters)
+
 
 #: How servers refuse a body that is no JSON: of those that know the extension, and those that fail.
 _NO_BYTES: Final = (400, 406, 415, 422, 500, 501)

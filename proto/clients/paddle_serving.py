@@ -18,10 +18,9 @@ from typing import Any
 import grpc
 
 from ...errors import BadAnswer, EdlError, RequestRefused, TeacherLost, WireError
-from ..datatypes import Array
+from ..datatypes import Array, all_whole
 from ..paddle_serving import general_model, pipeline
 from ..security import ClientSecurity, open_channel
-from ..stacked import all_whole
 from .client import Answer, Found, Request
 from .grpc_errors import translated
 

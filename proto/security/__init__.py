@@ -12,13 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .accepting import Acceptor
     from .credentials import ClientSecurity, ServerSecurity, TlsFiles
-    from .dial import open_channel
-    from .exposure import check_exposure, is_loopback
+    from .dial import open_channel, reloading_context
     from .gate import ROLES, Caller, Gate
-    from .https import reloading_context
-    from .listening import listen
+    from .listening import Acceptor, check_exposure, is_loopback, listen
 
 __all__ = [
     "ROLES",
@@ -36,15 +33,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Acceptor": ".accepting",
+    "Acceptor": ".listening",
     "Caller": ".gate",
-    "check_exposure": ".exposure",
+    "check_exposure": ".listening",
     "ClientSecurity": ".credentials",
     "Gate": ".gate",
-    "is_loopback": ".exposure",
+    "is_loopback": ".listening",
     "listen": ".listening",
     "open_channel": ".dial",
-    "reloading_context": ".https",
+    "reloading_context": ".dial",
     "ROLES": ".gate",
     "ServerSecurity": ".credentials",
     "TlsFiles": ".credentials",

@@ -1,21 +1,115 @@
-"""Certificates and time: when one ends, whether it is valid now, and why a handshake failed."""
+"""Certificates and keys: read from files, looked at, and read again when they change."""
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import ssl
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ...errors import UsageError
-from .credentials import ClientSecurity, ServerSecurity
+from .credentials import ClientSecurity, ServerSecurity, TlsFiles
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """What `TlsFiles` hold, as gRPC takes it."""
+
+    certificate: bytes | None
+    key: bytes | None = field(repr=False)
+    ca: bytes | None
+
+
+def read_pem(files: TlsFiles) -> Pem:
+    """Read all files and check that they are what they are given for.
+
+    Raises:
+        UsageError: one cannot be read or is no PEM, or key and certificate do not belong together.
+    """
+    pem = Pem(
+        certificate=_read("certificate", files.certificate),
+        key=_read("key", files.key),
+        ca=_read("CA", files.ca),
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if files.ca is not None and pem.ca is not None:
+        _check_ca(context, files.ca, pem.ca)
+    if files.certificate is not None and files.key is not None:
+        use_pair(context, files.certificate, files.key)
+    return pem
+
+
+def _read(what: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+
+
+def _check_ca(context: ssl.SSLContext, path: Path, data: bytes) -> None:
+    try:
+        context.load_verify_locations(cadata=data.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise UsageError(f"CA {path} is no certificate in PEM form") from None
+
+
+def use_ca(context: ssl.SSLContext, ca: Path) -> None:
+    """Let those pass whose certificates `ca` has signed.
+
+    Raises:
+        UsageError: it cannot be read, or is no PEM.
+    """
+    data = _read("CA", ca)
+    assert data is not None
+    _check_ca(context, ca, data)
+
+
+def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Load a certificate and its key; after an error the context is not to be used.
+
+    Raises:
+        UsageError: one cannot be read or is no PEM, or they do not belong together.
+    """
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UsageError(f"key {key} does not belong to certificate {certificate}") from None
+        raise UsageError(
+            f"certificate {certificate} with key {key} cannot be used: one of both is not in PEM "
+            f"form ({error.reason or error})"
+        ) from None
+    except _PasswordAsked:
+        raise UsageError(
+            f"key {key} has a password, and nobody is there to type it: remove it with "
+            f"'openssl pkey -in {key} -out NEW', and keep the file to yourself"
+        ) from None
+    except OSError as error:  # replaced between reading and checking
+        raise UsageError(f"certificate {certificate} cannot be read: {error.strerror}") from None
+
+
+class _PasswordAsked(Exception):
+    """OpenSSL wants a password; without this it would ask the terminal."""
+
+
+def _no_password() -> str:
+    raise _PasswordAsked
+
 
 #: Days before its end at which a certificate is to be replaced.
 SOON_DAYS: Final = 14.0
@@ -157,3 +251,64 @@ def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int
             start += count
         yield tag, start, start + length
         start += length
+
+
+_T = TypeVar("_T")
+
+
+class Reloaded(Generic[_T]):
+    """What some files hold, as they are now. Safe to use from several threads.
+
+    A change that cannot be used (a file that is gone, half written, open to others) is logged once
+    and what was read before stays in force: a slip of an editor must lock nobody out. To take
+    something back, write a file without it.
+
+    Args:
+        paths: the files; a change of any makes all be read again.
+        load: reads them. Its value is kept.
+
+    Raises:
+        UsageError: of `load`, the first time.
+    """
+
+    def __init__(self, paths: tuple[Path, ...], load: Callable[[], _T]) -> None:
+        self._paths = paths
+        self._load = load
+        self._lock = threading.Lock()
+        self._seen = _signs(paths)  # before reading: a change in between is a change
+        self._value = load()
+
+    def __repr__(self) -> str:
+        return f"Reloaded({', '.join(map(str, self._paths))})"
+
+    def current(self) -> _T:
+        """What the files hold; read now if they have changed."""
+        signs = _signs(self._paths)
+        if signs == self._seen:
+            return self._value
+        with self._lock:
+            if signs != self._seen:
+                self._seen = signs
+                self._reload()
+            return self._value
+
+    def _reload(self) -> None:
+        try:
+            self._value = self._load()
+        except UsageError as error:
+            log.error("%s; what was read before stays in force", error)
+        else:
+            log.info("read again, as it has changed: %s", ", ".join(map(str, self._paths)))
+
+
+def _signs(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] | None, ...]:
+    """What changes when a file does, its permissions included; None where there is no file."""
+    return tuple(map(_sign, paths))
+
+
+def _sign(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

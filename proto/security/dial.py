@@ -1,19 +1,155 @@
-"""Channels of gRPC's to a server, with what proves who calls."""
+"""How a client reaches a server: channels of gRPC, connections of HTTP, and their credentials."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from ...errors import UsageError
-from .credentials import ClientSecurity
-from .exposure import stays_here
-from .pem import read_pem
-from .reloading import Reloaded
+from .certificates import Reloaded, check_validity, read_pem, use_ca, use_pair
+from .credentials import ClientSecurity, TlsFiles
+from .listening import stays_here
 from .tokens import read_token
 
 if TYPE_CHECKING:
     import grpc
+
+
+def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:
+    """What a server of `ssl` listens with.
+
+    Each new connection is offered the certificate that the files hold by then, unless it has
+    expired; connections that stand keep theirs.
+
+    Args:
+        files: certificate and key; and the CA of its clients.
+        ask_clients: every client must show a certificate that the CA has signed, where there is
+            one; False asks none.
+
+    Raises:
+        UsageError: one of these cannot be used, or the certificate has expired.
+    """
+    contexts = Reloaded(files.paths(), lambda: _context(files, ask_clients))
+
+    def changed(connection: ssl.SSLObject, _name: str | None, _offered: ssl.SSLContext) -> None:
+        """Asked by OpenSSL in each handshake, whether or not the client names a host."""
+        connection.context = contexts.current()
+
+    # Not the one that is reloaded: what is loaded into a context in part cannot be taken back.
+    first = _context(files, ask_clients)
+    first.sni_callback = changed
+    return first
+
+
+def _context(files: TlsFiles, ask_clients: bool) -> ssl.SSLContext:
+    assert files.certificate is not None
+    assert files.key is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    use_pair(context, files.certificate, files.key)
+    check_validity(files.certificate)
+    if ask_clients and files.ca is not None:
+        use_ca(context, files.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class HttpDial:
+    """Opens connections to one server; any thread may.
+
+    Args:
+        url: http://host:port or https://host:port, perhaps with a path that all requests begin
+            with.
+        security: None: no token, and of https the CAs that this machine trusts. Its certificates
+            are read now, its token with each request if it has changed.
+
+    Attributes:
+        host: as requests name it, with the port.
+        path: what the path of every request begins with, without a slash at its end.
+
+    Raises:
+        UsageError: the URL is none, a file of `security` cannot be used, or http:// is to carry
+            what `security` says is to be encrypted.
+    """
+
+    def __init__(self, url: str, security: ClientSecurity | None = None) -> None:
+        security = security or ClientSecurity()
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            parts.path.encode("ascii")
+            host = (parts.hostname or "").encode("idna")
+        except ValueError:  # of brackets, of the port, or of letters that a URL does not have
+            raise _no_address(url) from None
+        readable = url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not host or port == 0 or not readable:
+            raise _no_address(url)
+        if parts.username or parts.query or parts.fragment:
+            raise UsageError(f"{url!r:.120} has more than host, port and path")
+        self.path = parts.path.rstrip("/")
+        self._host = host.decode()
+        self._port = port or (443 if parts.scheme == "https" else 80)
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        self.host = shown if port is None else f"{shown}:{port}"
+        self._server_name = security.server_name or self._host
+        self._context = client_context(security) if parts.scheme == "https" else None
+        path = security.token_file
+        self._token = None if path is None else Reloaded((path,), lambda: read_token(path))
+        if self._context is None:
+            _check_plain_url(url, self._host, security)
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        """A connection that stands.
+
+        Raises:
+            OSError: nobody answers, not in time, or without the certificate that is asked for.
+        """
+        connection = socket.create_connection((self._host, self._port), timeout_s)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._context is None:
+                return connection
+            return self._context.wrap_socket(connection, server_hostname=self._server_name)
+        except BaseException:
+            connection.close()
+            raise
+
+    def headers(self) -> dict[str, str]:
+        """What proves who calls, beside a request."""
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token.current()}"}
+
+
+def _no_address(url: str) -> UsageError:
+    return UsageError(f"{url!r:.120} is no address: write http://host:port or https://")
+
+
+def _check_plain_url(url: str, host: str, security: ClientSecurity) -> None:
+    wanted = security.tls is not None or security.token_file is not None
+    if wanted and not security.insecure and not stays_here(host):
+        raise UsageError(
+            f"{url} is not encrypted, and certificates or a token are given: use https://, or "
+            "insecure=True if the network is trusted"
+        )
+
+
+def client_context(security: ClientSecurity) -> ssl.SSLContext:
+    """What a client of `ssl` connects with: its certificate, and the CAs that it trusts.
+
+    Raises:
+        UsageError: a file of `security` cannot be used.
+    """
+    tls = security.tls
+    if tls is None or tls.ca is None:
+        context = ssl.create_default_context()
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        use_ca(context, tls.ca)
+    if tls is not None and tls.certificate is not None and tls.key is not None:
+        use_pair(context, tls.certificate, tls.key)
+    return context
+
 
 Options = Sequence[tuple[str, Any]]
 
@@ -39,7 +175,7 @@ def open_channel(
     import grpc
 
     security = security or ClientSecurity()
-    _check_plaintext(address, security)
+    _check_plain_channel(address, security)
     token = _token(security)
     options = [_NO_PROXY, *options]
     if security.tls is None:
@@ -50,12 +186,12 @@ def open_channel(
         )
     if token is None:
         return channel
-    from .bearer import BearerInterceptor
+    from .tokens import BearerInterceptor
 
     return grpc.intercept_channel(channel, BearerInterceptor(token))
 
 
-def _check_plaintext(address: str, security: ClientSecurity) -> None:
+def _check_plain_channel(address: str, security: ClientSecurity) -> None:
     exposed = security.token_file is not None and security.tls is None
     if exposed and not security.insecure and not stays_here(address):
         raise UsageError(

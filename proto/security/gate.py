@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...errors import AccessError, Forbidden, Unauthenticated
+from .certificates import Reloaded
 from .credentials import ServerSecurity
-from .handshakes import PATIENCE_S, Handshakes
-from .reloading import Reloaded
-from .roles import ANYONE, ROLES, Caller, caller_of_certificate
-from .tokens import Tokens, read_tokens
+from .listening import PATIENCE_S, Handshakes
+from .tokens import ANYONE, ROLES, Caller, Tokens, caller_of_certificate, read_tokens
 
 __all__ = ["ROLES", "Caller", "Gate"]
 

@@ -1,21 +1,273 @@
-"""Has a server of gRPC's listen, with certificates that are read again when they change."""
+"""How a server listens: who is let in, for how long a stranger may take, and who is warned."""
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import logging
+import socket
+import ssl
+import threading
+import time
 import weakref
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from ...errors import AddressInUse
-from .certificates import check_validity
+from ...errors import AddressInUse, UsageError
+from .certificates import Pem, Reloaded, check_validity, read_pem
 from .credentials import ServerSecurity, TlsFiles
-from .pem import Pem, read_pem
-from .reloading import Reloaded
 
 if TYPE_CHECKING:
     import grpc
     import grpc.aio
 
     from .gate import Gate
+
+log = logging.getLogger(__name__)
+
+
+def check_exposure(
+    host: str, security: ServerSecurity | None, insecure: bool, what: str = "a server"
+) -> None:
+    """Refuse to listen beyond this machine without credentials, unless that is asked for.
+
+    Args:
+        host: to listen on.
+        security: of what listens.
+        insecure: the operator has said so.
+        what: listens, in words: "the manager", "the metrics".
+
+    Raises:
+        UsageError: `host` is not a loopback address, nothing asks who calls, and `insecure` is
+            False.
+    """
+    asks = security is not None and security.authenticates
+    if not insecure and not asks and not is_loopback(host):
+        raise UsageError(
+            f"{what} on {host} can be reached from other machines, and nothing asks who calls: "
+            "give it --tokens or --tls-ca, or listen on 127.0.0.1, or say --insecure if the "
+            "network is trusted"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def stays_here(address: str) -> bool:
+    """Whether a connection to `address` (`host:port`, a target of gRPC) never leaves here."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    for scheme in ("ipv4:", "ipv6:", "dns:"):
+        address = address.removeprefix(scheme)
+    host, _, port = address.removeprefix("///").rpartition(":")
+    return is_loopback(host if host and port.isdigit() else address.removeprefix("///"))
+
+
+#: Seconds until the first call over a new connection. Ours comes in the same breath; gRPC itself
+#: gives a handshake 20 s, but who takes so long does not call either.
+PATIENCE_S: Final = 10.0
+_MAX_WAITING = 4096
+_MAX_KNOWN = 16384
+
+
+class Handshakes:
+    """Those of one server. Safe to use from several threads.
+
+    It looks at the clock only when something happens, so a failure is counted with the next
+    connection or call. A peer that comes back with the very port it had before is taken for the
+    old connection, and counts once too often.
+
+    Args:
+        on_failed: called for each failure.
+        patience_s: seconds until the first call.
+        clock: seconds, from anywhere.
+    """
+
+    def __init__(
+        self,
+        on_failed: Callable[[], None],
+        *,
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_failed = on_failed
+        self._patience_s = patience_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[float] = deque()  # when each began
+        self._known: dict[str, None] = {}  # peers that have called, in the order of their first
+
+    def began(self) -> None:
+        """A connection asks for our certificate."""
+        now = self._clock()
+        with self._lock:
+            self._waiting.append(now)
+            failed = self._take_failed(now)
+        self._count(failed)
+
+    def called(self, peer: str) -> None:
+        """A call came from `peer`, as gRPC names one end of a connection."""
+        if peer in self._known and not self._waiting:
+            return
+        now = self._clock()
+        with self._lock:
+            if peer not in self._known:
+                self._known[peer] = None
+                if len(self._known) > _MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+                if self._waiting:
+                    self._waiting.pop()
+            failed = self._take_failed(now)
+        self._count(failed)
+
+    def _take_failed(self, now: float) -> int:
+        failed = 0
+        while self._waiting and (
+            self._waiting[0] < now - self._patience_s or len(self._waiting) > _MAX_WAITING
+        ):
+            self._waiting.popleft()
+            failed += 1
+        return failed
+
+    def _count(self, failed: int) -> None:
+        for _ in range(failed):
+            self._on_failed()
+
+
+#: Seconds that a TLS handshake may take.
+HANDSHAKE_S: Final = 10.0
+#: Unfinished handshakes at once; for one more, the oldest is ended. asyncio takes 256 KiB for each
+#: connection with TLS from its first byte on.
+HANDSHAKES: Final = 128
+#: Seconds that a handshake has at least, however long it waited before.
+_LEAST_S: Final = 0.01
+#: Seconds between two attempts to accept while the system refuses, as without descriptors.
+_PAUSE_S: Final = 0.1
+
+
+class Acceptor:
+    """Lives in one event loop.
+
+    Args:
+        listener: bound and listening; closed by `close`.
+        protocol: made for each connection, once its handshake is done.
+        tls: None: connections are plain.
+        most: connections at once, those included whose handshake is not done.
+        standing: how many of them have a protocol now.
+        make_room: ends one of these, as `most` is reached; False: none may be ended, and the new
+            connection is closed.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+        *,
+        most: int,
+        standing: Callable[[], int],
+        make_room: Callable[[], bool],
+    ) -> None:
+        self._listener = listener
+        self._protocol = protocol
+        self._tls = tls
+        self._most = most
+        self._standing = standing
+        self._make_room = make_room
+        self._begun: dict[asyncio.Task[None], None] = {}  # handshakes, the oldest first
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Accept from now on."""
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept no more, end handshakes, close the listener. Connections that stand stay."""
+        for task in (self._accepting, *self._begun):
+            if task is not None:
+                task.cancel()
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        refused = False
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # no descriptors left, or the peer is gone already
+                if not refused:
+                    log.warning("no connection can be accepted now: %s", error)
+                refused = True
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            refused = False
+            if not self._has_room():
+                connection.close()
+            elif self._tls is None:
+                await self._begin(connection)  # which waits for nobody
+            else:
+                task = loop.create_task(self._begin(connection))
+                self._begun[task] = None
+                task.add_done_callback(lambda done: self._begun.pop(done, None))
+            await asyncio.sleep(0)  # as there may be more in the queue, and others have to go on
+
+    def _has_room(self) -> bool:
+        """Whether one more may come, after one has been ended for it if need be."""
+        full = len(self._begun) + self._standing() >= self._most
+        if len(self._begun) < HANDSHAKES and (not full or self._make_room()):
+            return True
+        if not self._begun:
+            return False
+        oldest = next(iter(self._begun))
+        del self._begun[oldest]
+        oldest.cancel()
+        return True
+
+    async def _begin(self, connection: socket.socket) -> None:
+        loop, limit_s = asyncio.get_running_loop(), None
+        try:
+            if self._tls is not None:
+                began = loop.time()
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await _readable(connection)
+                limit_s = max(began + HANDSHAKE_S - loop.time(), _LEAST_S)
+            await loop.connect_accepted_socket(
+                self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit_s
+            )
+        except OSError as error:  # a TimeoutError is one
+            connection.close()
+            log.debug("a connection was not made: %s", error)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        except Exception:  # of this connection: others are accepted all the same
+            connection.close()
+            log.exception("a connection was not made")
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Wait until something has come; it costs nothing but the socket until then."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def came() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(connection, came)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(connection)
 
 
 def listen(

@@ -1,26 +1,125 @@
-"""Bearer tokens in files: one that a client sends, the list that a server knows.
-
-A list has one token in a line, `#` begins a comment:
-
-    # who      token
-    3f9c...                    a student, of any job
-    student:resnet 81aa...     a student of the job `resnet` only
-    viewer:grafana 77e0...
-    admin:ann 0b5d...
-
-Tokens are kept as their SHA-256 only, so that no dump of a server's memory or error shows one.
-"""
+"""Tokens: which there are, what role each has, and how a caller shows one."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import grpc
 
 from ...errors import UsageError
-from .roles import Caller, caller_of
+from .certificates import Reloaded
+
+#: What each may do. A student has batches labelled and subscribes; a viewer looks; an admin may
+#: do everything.
+ROLES: Final = ("student", "viewer", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        role: one of `ROLES`.
+        name: who in that role; empty where the credential names nobody. A student with a name may
+            only be students of that job.
+        principal: what is equal for calls with the same authority: role and name where there is a
+            name, else the credential. It holds no secret.
+    """
+
+    role: str
+    name: str
+    principal: str
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.name}" if self.name else self.role
+
+    def may(self, role: str) -> bool:
+        """Whether it may do what is for `role`."""
+        return self.role in (role, "admin")
+
+    def may_be(self, student_id: str) -> bool:
+        """Whether it may be the student `job/rank`."""
+        return self.role == "admin" or (
+            self.role == "student" and (not self.name or student_id.startswith(f"{self.name}/"))
+        )
+
+
+#: Who calls a server that asks nobody: it listens on loopback, or was told to be insecure.
+ANYONE: Final = Caller("admin", "", "anyone")
+
+
+def caller_of(text: str, anonymous: str) -> Caller:
+    """Who `ROLE` or `ROLE:NAME` is.
+
+    Args:
+        text: as it stands in a tokens file.
+        anonymous: the principal where there is no name.
+
+    Raises:
+        UsageError: no such role, or an empty name.
+    """
+    role, colon, name = text.partition(":")
+    if role not in ROLES:
+        raise UsageError(f"{role[:40]!r} is no role: it is one of {', '.join(ROLES)}")
+    if colon and not name:
+        raise UsageError(f"{role}: has no name behind the colon: write {role}, or {role}:NAME")
+    return Caller(role, name, f"{role}:{name}" if name else anonymous)
+
+
+def caller_of_certificate(common_name: str) -> Caller:
+    """Whom a certificate names by its CN: `ROLE[:NAME]`, else a student of that name."""
+    try:
+        return caller_of(common_name, f"certificate {common_name}")
+    except UsageError:
+        return Caller("student", common_name, f"student:{common_name}")
+
+
+_KEY = "authorization"
+
+
+class _Details(NamedTuple):
+    """A call's details as gRPC takes them back from an interceptor of a channel."""
+
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class BearerInterceptor(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    def __init__(self, token: Reloaded[str]) -> None:
+        self._token = token
+
+    def _signed(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), (_KEY, f"Bearer {self._token.current()}"))
+        signed = _Details(
+            details.method,
+            details.timeout,
+            metadata,
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
+        return continuation(signed, request)
+
+    intercept_unary_unary: Any = _signed
+    intercept_unary_stream: Any = _signed
+    intercept_stream_unary: Any = _signed
+    intercept_stream_stream: Any = _signed
+
 
 #: Larger than any header may be, which is how a token travels.
 _MAX_TOKEN_CHARS = 4096

@@ -20,9 +20,8 @@ import numpy as np
 
 from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
 from ..clients.client import Answer, Request
-from ..datatypes import Array, datatype_of, from_bytes, to_bytes
+from ..datatypes import Array, datatype_of, from_bytes, pieces_of, to_bytes
 from ..lent_arena import Lent, LentArena
-from ..stacked import pieces_of
 from . import frames, offer
 from .frames import Description, Header, Opened, Tensor
 from .offer import Offer

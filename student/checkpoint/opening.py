@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import UsageError
-from ...proto.places import descriptor_of
+from ...proto.lent_arena import descriptor_of
 from .contents import Contents
 from .names import step_of
 from .repository import Checkpoint, Repository

@@ -25,7 +25,7 @@ from .. import access_log
 from ..access_log import Entry
 from ..config import ServerConfig
 from ..metrics import TeacherMetrics
-from ..refusals import TOO_LARGE, TooLarge, reason_of
+from ..request import TOO_LARGE, TooLarge, reason_of
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
 from ..transport.listener import TransportListener

@@ -21,7 +21,7 @@ from ...proto import inference_pb2 as pb
 from ...proto.status import to_status
 from ...proto.wire import bytes_field, take_out
 from ..config import ServerConfig
-from ..refusals import TooLarge
+from ..request import TooLarge
 from ..shared_memory.visitors import Visitor
 from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 

@@ -18,7 +18,7 @@ from ...proto.json_objects import parse_object
 from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..metrics import TeacherMetrics
-from ..refusals import reason_of
+from ..request import reason_of
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
 from .bodies import read_body

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from ...errors import RateLimited, RetryableError
 from ..front.calls import EVICTED, Call, CallTable, expire
-from ..refusals import TooLarge
+from ..request import TooLarge
 from .statuses import WrongKind
 
 

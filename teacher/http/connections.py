@@ -11,7 +11,7 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..deadlines import SendingDeadline
+from ..request import SendingDeadline
 from .callers import CERTIFICATE
 
 #: Seconds that a connection may be without a request that is being answered.

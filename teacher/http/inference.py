@@ -18,7 +18,7 @@ from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..in_thread import in_thread
 from ..metrics import TeacherMetrics
-from ..refusals import TooLarge
+from ..request import TooLarge
 from ..servicer import Servicer
 from ..shared_memory.reading import Reading
 from .bodies import read_body

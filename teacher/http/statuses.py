@@ -20,7 +20,7 @@ from ...errors import (
     WrongInstance,
 )
 from ...proto.status import STATUS_HEADER, to_metadata, to_status
-from ..refusals import TooLarge
+from ..request import TooLarge
 
 #: Logged of a request whose caller has hung up, as nginx does.
 CLIENT_GONE: Final = 499

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import ModelError
+from ...proto.datatypes import TensorSpec
 from ...proto.paddle_serving.elements import NUMBERS
-from ...proto.specs import TensorSpec
 from ..backends.device import gpu_of
 
 #: The operator that runs the model, as `service.py` calls it.

@@ -19,7 +19,6 @@ from ...lifecycle import Stop
 from ...proto.clients import Client, Request, open_client
 from ...proto.dialects import PADDLE_SERVING
 from ...proto.security import is_loopback
-from ..advertise import advertised, split
 from ..backends import content
 from ..backends.declared import narrowed
 from ..canary import Canary
@@ -27,6 +26,7 @@ from ..config import TeacherConfig
 from ..register.config import RegisterConfig
 from ..register.sidecar import register
 from ..register.trial import Trial
+from ..registration import advertised, split
 from . import configuration
 from .configuration import Model
 from .model import open_model

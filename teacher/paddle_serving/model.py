@@ -10,8 +10,7 @@ import numpy as np
 
 from ... import supervise
 from ...errors import ModelError, ProcessFailed, UsageError, WireError
-from ...proto.datatypes import datatype_of
-from ...proto.specs import TensorSpec
+from ...proto.datatypes import TensorSpec, datatype_of
 from ..backends.files import find
 from ..backends.paddle import KIND
 from .configuration import Model

@@ -50,7 +50,7 @@ def register(
     """The command; `options.REGISTER` says what it does."""
     supervise.end_with_parent()
     configure_logging(verbose, log_format)
-    from ...proto.specs import TensorSpec
+    from ...proto.datatypes import TensorSpec
     from ...scheduler.vouching import Patience
     from .config import RegisterConfig
     from .sidecar import register as keep_registered

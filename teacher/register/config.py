@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ...coordinator.config import join_address
 from ...errors import UsageError
+from ...proto.datatypes import TensorSpec
 from ...proto.dialects import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
-from ...proto.specs import TensorSpec
 from ...scheduler.vouching import Patience
 
 

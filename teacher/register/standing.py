@@ -14,12 +14,9 @@ from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry
 from ...errors import LeaseSuperseded, UsageError
 from ...lifecycle import Stop
-from ...proto.datatypes import datatype_of
-from ...proto.specs import FREE, TensorSpec
-from ..advertise import split
+from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ..canary import Canary
-from ..identity import Identity
-from ..registration import kinds_fact, new_incarnation
+from ..registration import Identity, kinds_fact, new_incarnation, split
 from .config import RegisterConfig
 from .trial import Shown
 from .voucher import Voucher

@@ -22,9 +22,9 @@ from ...errors import (
 )
 from ...proto.arena import Array
 from ...proto.clients import Client, Request
+from ...proto.datatypes import TensorSpec
 from ...proto.form_arrays import kind_of
 from ...proto.forms import OutputKind
-from ...proto.specs import TensorSpec
 from ..canary import Canary
 from ..finite import check_finite
 from ..probes import probe_batch

@@ -17,7 +17,7 @@ from ...errors import EdlError, RetryableError
 from ...proto import inference_pb2 as pb
 from ...proto.security import Gate, ServerSecurity, listen
 from ...proto.status import to_status
-from ..identity import Identity
+from ..registration import Identity
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: A question and its answer are a few hundred bytes.

@@ -13,8 +13,7 @@ from typing import Final
 
 from ...errors import RequestRefused
 from ...proto.datatypes import shown
-from ...proto.lent_arena import LentArena
-from ...proto.places import descriptor_of
+from ...proto.lent_arena import LentArena, descriptor_of
 
 #: What the names of objects begin with that a teacher opens.
 PREFIX: Final = "edl-"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...errors import RequestRefused
 from ...proto.datatypes import to_bytes
 from ...proto.forms import Form
-from ...proto.places import Place
+from ...proto.lent_arena import Place
 from ...proto.tensors import Array, InferRequest, Parameter
 from .regions import SharedMemory
 from .visitors import Visitor

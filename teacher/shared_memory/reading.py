@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...proto.places import Place
+from ...proto.lent_arena import Place
 from ...proto.tensors import Heavy
 from .regions import SharedMemory
 from .segment import Segment

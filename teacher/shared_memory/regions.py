@@ -10,7 +10,7 @@ from typing import Final
 
 from ...errors import RateLimited, RequestRefused
 from ...proto.datatypes import shown
-from ...proto.places import Place
+from ...proto.lent_arena import Place
 from .objects import is_lent
 from .segment import Segment
 from .visitors import Visitor

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...errors import RequestRefused, RetryableError
 from ...proto.datatypes import shown
-from ...proto.places import GENERATION, GENERATION_BYTES, Place
+from ...proto.lent_arena import GENERATION, GENERATION_BYTES, Place
 from .objects import is_lent, open_object
 
 _GENERATION: Final = struct.Struct("<Q")

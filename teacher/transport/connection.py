@@ -20,10 +20,8 @@ import numpy as np
 from ...errors import EdlError, RateLimited, WireError
 from ...proto.transport import frames, offer
 from ...proto.transport.frames import Header
-from ..deadlines import Deadline, SendingDeadline
 from ..front.calls import Call
-from ..inputs_record import InputsRecord
-from ..refusals import TooLarge
+from ..request import Deadline, InputsRecord, SendingDeadline, TooLarge
 from ..shared_memory.visitors import user_behind
 from .session import Fixed, Session
 

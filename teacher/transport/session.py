@@ -14,13 +14,13 @@ import numpy as np
 from ...errors import EdlError, RequestRefused, RetryableError, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
-from ...proto.places import Place
+from ...proto.lent_arena import Place
 from ...proto.tensors import Heavy
 from ...proto.transport import frames
 from ...proto.transport.frames import Header, Opened
 from .. import access_log
 from ..front.callers import Shown
-from ..inputs_record import InputsRecord
+from ..request import InputsRecord
 from ..servicer import Request, Response
 from ..shared_memory.reading import Reading
 from ..shared_memory.visitors import Visitor

@@ -17,14 +17,12 @@ from edl.teacher.backends import Backend
 from edl.teacher.backends.open import KINDS, open_backend
 from edl.teacher.config import PredictorConfig
 from edl.teacher.content import content_of
-from edl.teacher.microbatch import run_in_micro_batches
+from edl.teacher.microbatch import run_in_micro_batches, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.numerics import instruction_set
 from edl.teacher.predictor_client import PredictorClient
 from edl.teacher.predictor_session import Answer
-from edl.teacher.request import Request
-from edl.teacher.wanted import Wanted
-from edl.teacher.warm_up import warm_up
+from edl.teacher.request import Request, Wanted
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
 from edl.tests.waiting import DEADLINE_S

@@ -18,9 +18,8 @@ from edl.distill_reader.engine.requests import Batches, Cutter, samples_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record
-from edl.proto.datatypes import to_bytes
+from edl.proto.datatypes import Stacked, to_bytes, whole
 from edl.proto.lent_arena import LentArena
-from edl.proto.stacked import Stacked, whole
 from edl.scheduler.ledger.instructions import Span
 
 WIDTH = 3

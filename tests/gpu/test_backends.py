@@ -14,9 +14,8 @@ import torch
 from edl.proto.arena import Array
 from edl.teacher.backends import queue_of, submit_to
 from edl.teacher.backends.open import open_backend
+from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
 from edl.teacher.model import TensorSpec
-from edl.teacher.tuning import SIZES, fastest_micro_batch
-from edl.teacher.warm_up import warm_up
 from edl.tests.gpu import networks
 from edl.tests.gpu.conftest import TestDevice, needs_gpu
 from edl.tests.teacher import same_network

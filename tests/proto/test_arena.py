@@ -23,8 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from edl.errors import WireError
 from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, ArrayRef, Record
 from edl.proto.datatypes import Array, to_bytes
-from edl.proto.lent_arena import Lent, LentArena
-from edl.proto.places import descriptor_of, key_of
+from edl.proto.lent_arena import Lent, LentArena, descriptor_of, key_of
 
 from .strategies import arrays, same
 

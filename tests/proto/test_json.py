@@ -15,7 +15,7 @@ from edl.errors import EdlError, RequestRefused, WireError
 from edl.proto import json_asking, json_tensors
 from edl.proto.datatypes import Array
 from edl.proto.json_tensors import decode_request, encode_response
-from edl.proto.places import Place
+from edl.proto.lent_arena import Place
 from edl.proto.tensors import Heavy, InferRequest, InferResponse
 from edl.tests.proto.strategies import JSON, arrays, same
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from edl.proto.allocator import tune_allocator
+from edl.proto.arena import tune_allocator
 from edl.supervise import start
 from edl.tests.ground.programs import WAIT_S, python
 
@@ -21,7 +21,7 @@ SETTINGS = """
 #: Page faults of filling and freeing 16 MB ten times, after the first time.
 FAULTS = """
     import resource, sys
-    from edl.proto.allocator import tune_allocator
+    from edl.proto.arena import tune_allocator
     if sys.argv[1] == "tuned":
         assert tune_allocator()
     def faults():

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from edl.errors import WireError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
-from edl.proto.datatypes import Array, datatype_of, from_bytes, to_bytes
-from edl.proto.stacked import Stacked, all_whole, pieces_of, whole
+from edl.proto.datatypes import (
+    Array,
+    Stacked,
+    all_whole,
+    datatype_of,
+    from_bytes,
+    pieces_of,
+    to_bytes,
+    whole,
+)
 from edl.proto.tensors import Parameter, decode_request, encode_request
 
 from .strategies import (

@@ -16,11 +16,11 @@ from edl.proto import tensors
 from edl.proto.security import ClientSecurity, Gate, open_channel
 from edl.teacher.config import ServerConfig
 from edl.teacher.front.server import Server
-from edl.teacher.identity import Identity
 from edl.teacher.metrics import TeacherMetrics
+from edl.teacher.recording import Traffic
+from edl.teacher.registration import Identity
 from edl.teacher.servicer import Servicer
 from edl.teacher.shared_memory.regions import SharedMemory
-from edl.teacher.traffic import Traffic
 from edl.tests.teacher.fakes import FakeLabeller, array
 from edl.tests.waiting import DEADLINE_S, wait_until
 

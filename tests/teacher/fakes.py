@@ -14,7 +14,7 @@ from edl.proto.arena import Arena, Array, ArrayRef
 from edl.teacher.backends import Finish
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.predictor_session import Answer, Ready
-from edl.teacher.wanted import Wanted, in_their_forms
+from edl.teacher.request import Wanted, in_their_forms
 from edl.tests.waiting import DEADLINE_S
 
 SPEC = ModelSpec(

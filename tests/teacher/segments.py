@@ -12,8 +12,7 @@ from pathlib import Path
 
 from edl.proto.arena import Record
 from edl.proto.datatypes import Array, to_bytes
-from edl.proto.lent_arena import LentArena
-from edl.proto.places import Place
+from edl.proto.lent_arena import LentArena, Place
 from edl.teacher.shared_memory.objects import FOLDER, PREFIX
 
 

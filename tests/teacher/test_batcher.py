@@ -20,9 +20,7 @@ from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
 from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.parts import Labelled, Part, submit_parts
 from edl.teacher.predictor_session import Answer, Ready, Results
-from edl.teacher.refusals import Overloaded
-from edl.teacher.request import Request
-from edl.teacher.wanted import Wanted
+from edl.teacher.request import Overloaded, Request, Wanted
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
 from edl.tests.waiting import DEADLINE_S as WAIT_S
 from edl.tests.waiting import wait_until

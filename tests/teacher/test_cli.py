@@ -19,12 +19,12 @@ from edl.lifecycle import Stop
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli, over_http, serving
-from edl.teacher.advertise import advertised
 from edl.teacher.cli import app, model_name
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.devices import Device, check_cores, parse_devices
 from edl.teacher.model import TensorSpec
 from edl.teacher.paddle_serving import engine
+from edl.teacher.registration import advertised
 
 runner = CliRunner()
 TLS = ("--tls-cert", "c", "--tls-key", "k")

@@ -17,7 +17,7 @@ from edl.teacher.backends import at_once
 from edl.teacher.finite import check_finite
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.parts import Labelled, Part, Result, submit_parts
-from edl.teacher.wanted import Wanted, in_their_forms
+from edl.teacher.request import Wanted, in_their_forms
 from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
 
 

@@ -12,10 +12,9 @@ from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends.checked import Checked
 from edl.teacher.backends.example import example_batch, example_shape
+from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.sweep import sweep
-from edl.teacher.tuning import SIZES, fastest_micro_batch
-from edl.teacher.warm_up import warm_up
 from edl.tests.teacher.fakes import SPEC, FakeBackend, double_and_sum
 
 

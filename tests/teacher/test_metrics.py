@@ -14,11 +14,9 @@ from prometheus_client import Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
-from edl.teacher.metrics import TeacherMetrics, TeacherView
-from edl.teacher.refusals import REASONS, Overloaded, reason_of
-from edl.teacher.statistics import Statistics
-from edl.teacher.tallies import Spread, Tally
-from edl.teacher.traffic import Traffic
+from edl.teacher.metrics import Spread, Tally, TeacherMetrics, TeacherView
+from edl.teacher.recording import Statistics, Traffic
+from edl.teacher.request import REASONS, Overloaded, reason_of
 
 VIEW = TeacherView(
     service="resnet", teacher_id="t1", incarnation=41, version="1.0", content_id="c0ffee",

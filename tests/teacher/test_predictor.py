@@ -23,7 +23,7 @@ from edl.teacher.loading import Loaded
 from edl.teacher.model import TensorSpec
 from edl.teacher.parts import Part
 from edl.teacher.predictor import Predictor
-from edl.teacher.wanted import Wanted
+from edl.teacher.request import Wanted
 from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum
 from edl.tests.waiting import wait_until
 

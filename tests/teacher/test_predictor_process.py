@@ -34,8 +34,7 @@ from edl.teacher.model import TensorSpec
 from edl.teacher.pool import PredictorPool
 from edl.teacher.predictor_client import PredictorClient
 from edl.teacher.predictor_session import Answer, PredictorSession, Results, surroundings
-from edl.teacher.request import Request
-from edl.teacher.wanted import Wanted
+from edl.teacher.request import Request, Wanted
 from edl.tests.ground.programs import wait_gone
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until

@@ -18,11 +18,10 @@ from edl.errors import RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.forms import Form
 from edl.proto.tensors import InferRequest, Parameter
-from edl.teacher.identity import CHALLENGE, Identity
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.numerics import instruction_set
-from edl.teacher.validation import check_request, deadline_of
-from edl.teacher.wanted import Wanted
+from edl.teacher.registration import CHALLENGE, Identity
+from edl.teacher.request import Wanted, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array
 
 TWO = ModelSpec(

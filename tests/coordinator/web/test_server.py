@@ -23,7 +23,7 @@ from edl.coordinator.web.app import make_app
 from edl.coordinator.web.server import WebServer
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import Gate, TlsFiles, accepting
+from edl.proto.security import Gate, TlsFiles, listening
 from edl.tests.proto.security.authority import Authority, write_secret
 
 from .conftest import ADMIN, VIEWER, bearer, get, make_gate, messages, post
@@ -266,7 +266,7 @@ def certify(folder: Path, host: str) -> tuple[TlsFiles, ssl.SSLContext]:
 def test_a_handshake_has_a_deadline(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.05)
     files, _ = certify(tmp_path, "127.0.0.1")
     port = urlsplit(serve(tls=files)).port or 0
     with socket.create_connection(("127.0.0.1", port), 5) as silent:

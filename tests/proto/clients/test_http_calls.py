@@ -14,7 +14,7 @@ import pytest
 
 from edl.errors import BadAnswer, DeadlineExceeded, InputsOverwritten, TeacherLost
 from edl.proto.clients.http_calls import HttpCalls, Reply
-from edl.proto.security.http_dial import HttpDial
+from edl.proto.security.dial import HttpDial
 from edl.proto.wire import Buffer
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp, reply
 from edl.tests.waiting import DEADLINE_S

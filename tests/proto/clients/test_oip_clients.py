@@ -16,11 +16,11 @@ import pytest
 from edl import errors
 from edl.proto.arena import Array
 from edl.proto.clients import Client, Request, open_client
-from edl.proto.clients.fitting import misfit
+from edl.proto.clients.client import misfit
 from edl.proto.clients.oip_http import OipHttpClient
+from edl.proto.datatypes import TensorSpec
 from edl.proto.dialects import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
-from edl.proto.specs import TensorSpec
 from edl.tests.foreign_server import MODEL, OUTPUT, ForeignHttp, ForeignServer, Kind, start
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp
 from edl.tests.proto.security.authority import Authority, write_secret

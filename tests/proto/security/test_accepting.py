@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edl.proto.security import Acceptor, TlsFiles, accepting, reloading_context
+from edl.proto.security import Acceptor, TlsFiles, listening, reloading_context
 from edl.tests.proto.security.authority import Authority
 from edl.tests.waiting import DEADLINE_S
 
@@ -101,7 +101,7 @@ def files(tmp_path: Path) -> TlsFiles:
 
 
 def test_a_handshake_has_a_deadline(files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.05)
 
     async def steps(bench: Bench) -> None:
         assert await (await bench.connect()).is_over()
@@ -113,7 +113,7 @@ def test_a_handshake_has_a_deadline(files: TlsFiles, monkeypatch: pytest.MonkeyP
 def test_the_oldest_handshake_makes_room(
     files: TlsFiles, monkeypatch: pytest.MonkeyPatch, handshakes: int, most: int
 ) -> None:
-    monkeypatch.setattr(accepting, "HANDSHAKES", handshakes)
+    monkeypatch.setattr(listening, "HANDSHAKES", handshakes)
 
     async def steps(bench: Bench) -> None:
         silent = [await bench.connect() for _ in range(2)]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.proto.security import listen
-from edl.proto.security.handshakes import Handshakes
 from edl.proto.security.instance import new_challenge, new_key, prove, verify
+from edl.proto.security.listening import Handshakes
 from edl.proto.security.sturdy import aio_server
 from edl.tests.proto.raw_http2 import answer, call
 

@@ -10,10 +10,9 @@ import time
 from edl.errors import AccessError, DeadlineExceeded, EdlError, RequestRefused, TeacherLost
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.datatypes import to_bytes
+from edl.proto.datatypes import Stacked, to_bytes
 from edl.proto.lent_arena import Lent, LentArena
 from edl.proto.security import ClientSecurity
-from edl.proto.stacked import Stacked
 from edl.proto.transport.connection import Connection, Ended, Heard
 from edl.tests.teacher.bench import WAIT_S
 

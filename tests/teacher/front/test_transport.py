@@ -20,8 +20,8 @@ from edl.errors import RateLimited, RequestRefused, WireError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.places import key_of
-from edl.proto.security import ClientSecurity, ServerSecurity, accepting
+from edl.proto.lent_arena import key_of
+from edl.proto.security import ClientSecurity, ServerSecurity, listening
 from edl.proto.transport import frames, offer
 from edl.proto.transport.connection import Connection, Ended, connect
 from edl.proto.transport.frames import Description, Header, Opened, Tensor
@@ -352,7 +352,7 @@ def test_a_deadline_without_end_is_a_day(bench: Bench) -> None:
 def test_handshakes_that_do_not_go_on_are_limited(
     make: Make, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "HANDSHAKES", 3)
+    monkeypatch.setattr(listening, "HANDSHAKES", 3)
     tls = ClientSecurity(tls=authority.issue("student", "student:resnet"))
     bench = make(tls, security=ServerSecurity(tls=authority.issue("server")))
     port = bench.server._methods.transport.port  # noqa: SLF001 - it is offered, and not shown

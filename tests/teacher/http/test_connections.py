@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.proto.security import ServerSecurity, TlsFiles, accepting
+from edl.proto.security import ServerSecurity, TlsFiles, listening
 from edl.teacher.http import server as http_server
 from edl.teacher.http.connections import Connection
 from edl.tests.proto.security.authority import Authority
@@ -212,7 +212,7 @@ def trusting(authority: Authority) -> ssl.SSLContext:
 def test_a_handshake_has_a_deadline(
     make: Make, certificates: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.05)
     with Talk(make(security=ServerSecurity(certificates))) as talk:
         assert talk.is_over()
 

@@ -26,7 +26,7 @@ from edl.errors import (
 )
 from edl.proto import json_tensors
 from edl.teacher.http import inference
-from edl.teacher.refusals import Overloaded
+from edl.teacher.request import Overloaded
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import (
     CHUNKED,

@@ -12,7 +12,7 @@ import pytest
 
 from edl.errors import ModelError, ProcessFailed, TeacherLost, UsageError
 from edl.lifecycle import Stop
-from edl.proto.specs import TensorSpec
+from edl.proto.datatypes import TensorSpec
 from edl.supervise import Command
 from edl.teacher.paddle_serving.configuration import Model
 from edl.teacher.paddle_serving.environment import make, recipe

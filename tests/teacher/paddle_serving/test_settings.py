@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from edl.errors import EdlError, ModelError, ProcessFailed, UsageError
 from edl.lifecycle import Stop
-from edl.proto.specs import TensorSpec
+from edl.proto.datatypes import TensorSpec
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig

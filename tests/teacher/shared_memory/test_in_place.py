@@ -17,9 +17,8 @@ import pytest
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import Request
-from edl.proto.lent_arena import LentArena
-from edl.proto.places import Place, key_of
-from edl.proto.stacked import Stacked
+from edl.proto.datatypes import Stacked
+from edl.proto.lent_arena import LentArena, Place, key_of
 from edl.teacher.shared_memory import visitors
 from edl.teacher.shared_memory.objects import open_object
 from edl.teacher.shared_memory.reading import Reading

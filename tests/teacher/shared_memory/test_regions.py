@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
-from edl.proto.places import Place
+from edl.proto.lent_arena import Place
 from edl.teacher.shared_memory import visitors
 from edl.teacher.shared_memory.objects import FOLDER
 from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
