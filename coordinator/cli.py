@@ -10,7 +10,7 @@ import typer
 from ..lifecycle import open_all_descriptors, run_cli, stop_on_signals
 from ..logs import configure_logging
 from ..proto.security import options as credentials
-from ..scheduler.autoscale_values import AutoscaleConfig
+from ..scheduler.autoscale import AutoscaleConfig
 from ..supervise import end_with_parent
 from . import options
 from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig, autoscale_config

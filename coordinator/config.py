@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, field
 
 from ..errors import AddressInUse, UsageError
-from ..scheduler.autoscale_values import AutoscaleConfig
+from ..scheduler.autoscale import AutoscaleConfig
 
 #: Where a mesh is looked for when nobody names one.
 DEFAULT_URL = "redis://127.0.0.1:6379"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..errors import AccessError, UnavailableError, UsageError
-from ..scheduler.autoscale_values import AutoscaleConfig
+from ..scheduler.autoscale import AutoscaleConfig
 from .machines import Deployment, MachineBoard
 from .registry import Registry
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import floor, inf, isfinite
 
 from .cluster import Cluster
-from .mesh_values import Costs, Mesh, Prediction, Stage, Team
+from .plan_values import Costs, Mesh, Prediction, Stage, Team
 from .stages import Seat
 from .workload import Job
 

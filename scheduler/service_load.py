@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .autoscale_values import ServiceLoad
+from .autoscale import ServiceLoad
 
 
 class StudentLoad(NamedTuple):

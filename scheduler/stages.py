@@ -8,7 +8,7 @@ from math import ceil, inf
 
 from .buffering import Thresholds, room_for, spread_of, thresholds, throughput
 from .cluster import Cluster, Link
-from .mesh_values import Costs, Mesh, Team
+from .plan_values import Costs, Mesh, Team
 from .workload import Job
 
 #: What of a link is left for batches; headers and acknowledgements take the rest.

@@ -8,8 +8,7 @@ from math import inf
 
 from .cluster import Cluster
 from .cost_model import predict
-from .mesh_values import Costs, Mesh, Team
-from .plan_values import Aim, Method, Verdict, Way, money
+from .plan_values import Aim, Costs, Mesh, Method, Team, Verdict, Way, money
 from .workload import Job
 
 #: Times and costs that differ by less are equal: no prediction is better.

@@ -13,7 +13,7 @@ from typing import Final
 from ...distill_reader import DistilReader
 from ...scheduler.cluster import Cluster, DeviceKind
 from ...scheduler.cost_model import predict
-from ...scheduler.mesh_values import Mesh, Team
+from ...scheduler.plan_values import Mesh, Team
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
 from ...scheduler.workload import Job, Rate
 from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch

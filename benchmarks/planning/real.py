@@ -14,7 +14,7 @@ from typing import Final
 from ...mesh.cores import children_on
 from ...scheduler.cluster import Cluster, DeviceKind
 from ...scheduler.cost_model import online_s, predict, step_s
-from ...scheduler.mesh_values import Mesh, Team
+from ...scheduler.plan_values import Mesh, Team
 from ...scheduler.workload import Job, Rate
 from ..children import Child
 from ..pacing.teachers import start_teachers

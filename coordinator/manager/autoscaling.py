@@ -17,10 +17,10 @@ from ...scheduler.autoscale import (
     AutoscaleConfig,
     AutoscaleMemory,
     Desired,
+    ServiceLoad,
     decide,
     resumed,
 )
-from ...scheduler.autoscale_values import ServiceLoad
 from ...scheduler.service_load import StudentLoad, Waits, load_of, may_begin, own_want
 from ..registry import LogEntry, Member, Registry
 from .term import Term

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...scheduler.cluster import Cluster
 from ...scheduler.cluster import Link as Wire
-from ...scheduler.mesh_values import Costs, Mesh, Prediction, Team
+from ...scheduler.plan_values import Costs, Mesh, Prediction, Team
 from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
 from ...scheduler.stages import FULL
 from ...scheduler.workload import Job

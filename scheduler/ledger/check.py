@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from .placement import judge
+from .dispatch import judge
 from .state import DELIVERED, LABELLED, UNLABELLED, Batch, Request
 from .tables import Tables
 

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .dispatch import Dispatcher
+from .dispatch import Dispatcher, is_useless
 from .instructions import Span
-from .placement import is_useless
 from .state import UNLABELLED, Request, Teacher
 from .tables import Tables
 

@@ -28,6 +28,7 @@ from typing import assert_never
 
 from . import renewal, roll
 from .check import check
+from .dispatch import judge, may_recur
 from .events import (
     Answered,
     Awaited,
@@ -58,7 +59,6 @@ from .events import (
 from .figures import Figures
 from .instructions import Accept, Deliver, Discard, Instruction, Poison, Span
 from .pieces import count, pieces_of
-from .placement import judge, may_recur
 from .state import DELIVERED, LABELLED, POISONED, UNLABELLED, Batch, Refusal, Request, Teacher
 from .tables import Tables
 

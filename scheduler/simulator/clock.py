@@ -1,10 +1,11 @@
-"""Virtual time: what is to happen, and when, with nobody waiting for it."""
+"""Virtual time, and chance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from heapq import heappop, heappush
-from math import inf
+from math import inf, log, log1p, sqrt
+from typing import Any, Protocol
 
 
 class Clock:
@@ -41,3 +42,51 @@ class Clock:
         self.now, _, action = heappop(self._agenda)
         self.events += 1
         action()
+
+
+class Generator(Protocol):
+    """What is asked of a generator: `random.Random` has it."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+    def lognormvariate(self, mu: float, sigma: float) -> float:
+        """A number whose logarithm is normal."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """Put a list into a random order, in place."""
+
+
+#: Makes a generator that its argument alone determines: the class `random.Random` is one.
+Seeding = Callable[[str], Generator]
+
+
+class Jitter:
+    """Factors that times are multiplied with: of mean 1 and this standard deviation.
+
+    Args:
+        generator: where they are drawn from.
+        deviation: 0: each is 1, and nothing is drawn.
+    """
+
+    __slots__ = ("_generator", "_mu", "_sigma")
+
+    def __init__(self, generator: Generator, deviation: float) -> None:
+        variance = log1p(deviation**2)
+        self._generator = generator
+        self._mu, self._sigma = -variance / 2, sqrt(variance)
+
+    def factor(self) -> float:
+        """The next one."""
+        if not self._sigma:
+            return 1.0
+        return self._generator.lognormvariate(self._mu, self._sigma)
+
+
+def lifetime_s(generator: Generator, leave_per_minute: float) -> float:
+    """Seconds until a machine leaves of which this share (0 < share <= 1) leaves in a minute.
+
+    At any moment it is equally likely to leave in the next one, however long it has been there.
+    """
+    rate = -log(max(1 - leave_per_minute, 1e-9)) / 60
+    return -log(1 - generator.random()) / rate

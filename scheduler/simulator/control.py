@@ -13,8 +13,7 @@ from math import inf
 from .. import assignment as rule
 from .. import headcount
 from .cast import Student, Teacher
-from .chance import Seeding
-from .clock import Clock
+from .clock import Clock, Seeding
 from .data_plane import DataPlane
 from .lives import Lives
 from .office import Office

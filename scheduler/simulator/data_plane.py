@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .cast import Student, Teacher
-from .chance import Jitter
-from .device import Device
-from .network import Port
-from .plane import Mesh, Report, Tally, Work
+from .cast import Mesh, Report, Student, Tally, Teacher, Work
+from .clock import Jitter
+from .device import Device, Port
 from .reader import Reader
 from .scenario import Link
 from .trainer import Ranks, Trainer

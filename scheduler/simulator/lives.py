@@ -13,8 +13,7 @@ from typing import Final
 
 from .. import assignment as rule
 from .cast import Teacher, TeacherState
-from .chance import Generator, Seeding, lifetime_s
-from .clock import Clock
+from .clock import Clock, Generator, Seeding, lifetime_s
 from .data_plane import DataPlane
 from .office import CONTENT
 from .scenario import Ending, FaultKind, Scenario, TeacherGroup

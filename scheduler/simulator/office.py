@@ -11,8 +11,7 @@ from math import inf
 from .. import assignment as rule
 from ..autoscale import AutoscaleConfig, AutoscaleMemory, Desired, decide
 from ..service_load import StudentLoad, Waits, load_of
-from .cast import Student
-from .plane import Report
+from .cast import Report, Student
 
 #: All teachers of a simulated service serve the same model.
 CONTENT = "model"

@@ -18,12 +18,9 @@ from ..reader_core import events as ev
 from ..reader_core import instructions as do
 from ..stream_figures import Figures
 from ..windows import WindowConfig
-from .cast import Student
-from .chance import Generator
-from .clock import Clock
-from .device import Device, Job
-from .network import Port
-from .plane import Report
+from .cast import Report, Student
+from .clock import Clock, Generator
+from .device import Device, Job, Port
 from .scenario import Scenario
 from .trace import Trace
 

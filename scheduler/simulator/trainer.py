@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from .cast import Student
-from .chance import Jitter
-from .clock import Clock
+from .clock import Clock, Jitter
 from .reader import Reader
 from .trace import Trace
 

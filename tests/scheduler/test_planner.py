@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from edl.scheduler import cost_model
 from edl.scheduler.buffering import room_for, throughput
 from edl.scheduler.cluster import Cluster, DeviceKind, Link
-from edl.scheduler.fleets import fleets
-from edl.scheduler.planner import plan
+from edl.scheduler.planner import fleets, plan
 from edl.scheduler.workload import Job, Rate
 
 FREE = cost_model.Costs(0.0, 0.0)
