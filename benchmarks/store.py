@@ -23,9 +23,7 @@ import numpy as np
 
 from ..distill_reader.store import LabelStore
 from ..distill_reader.store.database import PAGE_BYTES
-from ..distill_reader.store.keys import keys_of
-from ..distill_reader.store.richness import layout_of
-from ..distill_reader.store.rows import Content, Row, pack
+from ..distill_reader.store.rows import Content, Row, keys_of, layout_of, pack
 from ..distill_reader.store.store import Store
 from ..proto.form_arrays import encode
 from ..proto.forms import Form

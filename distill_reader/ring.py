@@ -1,9 +1,4 @@
-"""The reader's buffer: records of shared memory that live until their last reader lets go.
-
-Batches lie in one arena, which the trainer's side allocates, labels in another, which the engine
-allocates. What is handed out are views of that memory, without a copy; a record is given back when
-the last of them is gone, whichever thread drops it.
-"""
+"""The trainer's shared memory: the ring that batches lie in."""
 
 from __future__ import annotations
 
@@ -14,9 +9,18 @@ from contextlib import suppress
 
 import numpy as np
 
+from ..errors import MemoryRefused
 from ..proto.arena import Arena, Array, Record, dtype_named
 from ..proto.lent_arena import LentArena
-from .shared_memory import refused
+
+
+def refused(arena: Arena, error: OSError) -> MemoryRefused:
+    """What to raise in place of what `Arena.allocate` has raised."""
+    return MemoryRefused(
+        f"the system gives the reader no more than {arena.size_bytes >> 20} MiB of shared memory"
+        f" ({error}): lower upper_bytes or the size of batches, or raise its limits (`ulimit -f`,"
+        " `ulimit -v`, the memory of the container)"
+    )
 
 
 class _Lease(weakref.ref[Array]):

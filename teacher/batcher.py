@@ -1,11 +1,4 @@
-"""Between the requests and the devices: lets wait, merges, hands over, and answers each.
-
-What goes when, and where, is decided by `scheduler.batching`; this file carries it out. Nobody who
-has something labelled waits here: each gets a future. A few threads, as many as there can be jobs
-at the devices, copy the inputs of a batch into the device's memory; whoever hears from the device
-settles the futures. So a device has its next job before it has finished the one before. One thread
-more looks when time alone changes something: a delay or a deadline that is over.
-"""
+"""What labels the batches of all callers, and in which order."""
 
 from __future__ import annotations
 
@@ -27,6 +20,55 @@ from .pool import PredictorPool
 from .predictor_session import Answer, Ready, Results
 from .request import Request, Wanted
 from .slots import Slots
+
+
+class Labeller(Protocol):
+    """What labels batches; `Batcher` is the one."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes batches now."""
+        ...
+
+    @property
+    def memory(self) -> Arena:
+        """Where the inputs of a request may lie, so that they need not be copied."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """Batches that are labelled side by side."""
+        ...
+
+    @property
+    def t_t_s(self) -> float:
+        """Device time in seconds per sample of one lane; asked once the model is known."""
+        ...
+
+    def require_loaded(self) -> Ready:
+        """The model; raises RetryableError while it is not known."""
+        ...
+
+    def submit(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[Wanted],
+        deadline_s: float | None = None,
+        refs: tuple[ArrayRef, ...] | None = None,
+    ) -> Future[Answer]:
+        """Have one batch labelled before `deadline_s`; does not wait.
+
+        Where `refs` says that the inputs lie in `memory`, that must not be freed before the end.
+
+        Returns:
+            Its labels, which whoever takes them has to release, or an error of `TeacherError`'s
+            family. Cancelled before it is at a device, it is not computed.
+
+        Raises:
+            EdlError: it is not taken in.
+        """
+        ...
+
 
 #: Jobs at one predictor: the one that it runs, and the next, whose inputs lie ready.
 READ_AHEAD: Final = 2

@@ -8,12 +8,11 @@ from typing import Any, Final
 from ..errors import ModelError, TeacherError
 from ..proto.arena import Array
 from ..proto.tensors import InferRequest
-from .canary import Canary
 from .loading import Loaded
 from .microbatch import run_in_micro_batches
 from .probes import probe_batch
 from .request import check_request
-from .self_test import self_test
+from .self_test import Canary, self_test
 
 #: Samples of a canary of noise: enough to compare, and a small file.
 CANARY_ROWS: Final = 4

@@ -10,11 +10,10 @@ from ..errors import ModelError
 from .backends import Backend
 from .backends.open import open_backend
 from .backends.paced import Paced
-from .canary import Canary
 from .config import PredictorConfig
 from .microbatch import fastest_micro_batch, warm_up
 from .model import ModelSpec
-from .self_test import self_test
+from .self_test import Canary, self_test
 
 
 @dataclass(frozen=True, slots=True)

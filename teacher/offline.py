@@ -25,11 +25,11 @@ from .. import supervise
 from ..errors import EdlError, ProcessFailed
 from ..proto.channel import Channel
 from . import jobs
-from .canary import load_samples
 from .config import PredictorConfig
 from .fingerprint import fingerprint, take_canary
 from .loading import load, open_model
 from .predictor_session import surroundings
+from .self_test import load_samples
 from .sweep import sweep
 
 _LAST_WORDS_S = 5.0

@@ -18,8 +18,8 @@ import numpy as np
 from ..errors import DeadlineExceeded, EdlError
 from ..proto.arena import Array
 from .backends import Submit
-from .finite import check_finite
 from .request import Wanted, in_their_forms
+from .self_test import check_finite
 
 
 @dataclass(frozen=True, slots=True)

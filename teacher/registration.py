@@ -15,8 +15,8 @@ from ..coordinator.registry import Registry, with_patience
 from ..errors import LeaseSuperseded, RequestRefused, UsageError, WrongInstance
 from ..lifecycle import Stop
 from ..proto.security.instance import new_key, prove
+from .batcher import Labeller
 from .config import TeacherConfig
-from .labeller import Labeller
 from .recording import Traffic
 
 #: Metadata of `ServerMetadata`: what a service manager asks with, and what it is answered.

@@ -14,8 +14,8 @@ from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.arena import Arena
 from .access_log import UNLOGGED, Entry
+from .batcher import Labeller
 from .in_thread import in_thread
-from .labeller import Labeller
 from .predictor_session import Answer
 from .recording import Statistics, Traffic
 from .registration import Identity

@@ -1,14 +1,41 @@
-"""What a leaf of a batch was besides its numbers, so that it can come back as the same thing."""
+"""Which framework a batch is of, and how its arrays are named."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from ...errors import BatchError
+from ...errors import BatchError, UsageError
 from ...proto.arena import Array
 from . import paddle_tensors, torch_tensors  # neither imports its framework
+
+
+def by_name(batch: Any, names: Sequence[str]) -> Mapping[Any, Any]:
+    """The fields of a batch by name.
+
+    Args:
+        batch: a mapping, or a list of one, as static-graph loaders have it: then `names` are those
+            that are kept, in their order. Or fields in their order, which are given these names.
+        names: of fields; empty: all of a mapping.
+
+    Raises:
+        UsageError: names and fields do not fit each other.
+    """
+    if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
+        batch = batch[0]
+    if isinstance(batch, Mapping):
+        missing = [name for name in names if name not in batch]
+        if missing:
+            raise UsageError(f"feed_list names {missing[0]!r}, a batch has {list(batch)}")
+        return {name: batch[name] for name in names} if names else batch
+    if len(names) != len(batch):
+        raise UsageError(
+            f"feed_list names {len(names)} fields, a batch has {len(batch)}, soft labels included;"
+            " with return_list=False name each of them, in their order"
+        )
+    return dict(zip(names, batch, strict=True))
 
 
 class Kind(Protocol):

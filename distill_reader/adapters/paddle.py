@@ -8,8 +8,8 @@ from typing import Any
 from ...errors import UsageError
 from ..reader import DistilReader
 from ..structure import map_leaves
+from .kinds import by_name
 from .loader import Loader, numbers_of
-from .naming import by_name
 from .paddle_tensors import PaddleKind, moved
 
 

@@ -18,7 +18,7 @@ from ...scheduler.ensemble import Mixture, mixture
 from ..config import ReaderConfig
 from ..ensembles import WEIGHTS
 from ..label_forms import LabelForms
-from ..shared_memory import refused
+from ..ring import refused
 from .labels import Assembled
 from .member import Member
 from .requests import Batch

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import BadAnswer
 from ...proto.arena import Arena, Array, Record
 from ...scheduler.ledger.instructions import Span
-from ..shared_memory import refused
+from ..ring import refused
 from .answers import joined
 from .outcomes import Done, Job
 from .requests import Batch, Batches

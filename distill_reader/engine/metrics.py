@@ -13,7 +13,7 @@ from ...scheduler.flow_values import State
 from ...scheduler.outliers import IN_WORDS
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
-from ..store.figures import Figures as StoreFigures
+from ..store.store import Figures as StoreFigures
 from .outcomes import Done
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.contents import Numerics
 from ...scheduler.reader_core.events import Peer
 from ..config import ReaderConfig
-from ..store.figures import Figures
 from ..store.rows import Content, Model
+from ..store.store import Figures
 from .inbox import Inbox
 from .outcomes import Done
 from .requests import Batch, model_inputs

@@ -19,11 +19,21 @@ from ...proto.arena import Array
 from ...proto.clients import Answer
 from ...proto.forms import CLASSES, Form, Parameter
 from ..label_forms import LabelForms
-from ..store.figures import Figures
-from ..store.keys import keys_of
-from ..store.richness import covers, derived, layout_of
-from ..store.rows import Content, Layout, Model, Piece, Row, pack, unpack
+from ..store.rows import (
+    Content,
+    Layout,
+    Model,
+    Piece,
+    Row,
+    covers,
+    derived,
+    keys_of,
+    layout_of,
+    pack,
+    unpack,
+)
 from ..store.settings import LabelStore
+from ..store.store import Figures
 from .answers import Expected, concatenated, in_form, joined, named, soft_labels
 from .inbox import Inbox
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence, Sized
 from typing import Any, Protocol
 
 from .batched import Batched
-from .ending import close_iterator
+from .source import close_iterator
 
 #: What the samples of one batch are called in the data set.
 Ids = Sequence[Any]

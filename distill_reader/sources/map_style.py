@@ -10,10 +10,9 @@ import numpy as np
 from ...errors import UsageError
 from ...proto.arena import Array
 from ...scheduler.shard_plan import Shard, share, steps
-from .ending import close_iterator
 from .loaders import Ids, Loader
 from .seeding import seeded, with_inner
-from .source import Mark, tell_epoch
+from .source import Mark, close_iterator, tell_epoch
 
 
 class MapSource:

@@ -8,8 +8,7 @@ from typing import Any
 from ...errors import UsageError
 from ...proto.arena import Array
 from ..structure import take_apart
-from .ending import close_iterator
-from .source import Mark, tell_epoch
+from .source import Mark, close_iterator, tell_epoch
 from .trail import Trail
 
 

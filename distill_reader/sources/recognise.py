@@ -7,9 +7,8 @@ from typing import Any
 
 from ...errors import UsageError
 from ...scheduler.shard_plan import Shard
-from .ending import leave_garbage_to_the_parent
 from .loaders import loader_of
-from .source import Source
+from .source import Source, leave_garbage_to_the_parent
 
 
 def source_of(given: Any, shard: Shard, seed: int) -> Source:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...proto.arena import Array
-from .ending import close_iterator
 from .json_state import decoded, encoded
-from .source import Mark, tell_epoch
+from .source import Mark, close_iterator, tell_epoch
 
 
 class StatefulSource:

@@ -14,7 +14,7 @@ import typer
 from ...errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from .looking import Inventory
+    from .exporting import Inventory
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -34,7 +34,7 @@ def inspect(path: Where, as_json: AsJson = False) -> None:
     Readers may use it meanwhile. A row is the label of one sample, by one model.
     """
     from .database import Database
-    from .looking import take_stock
+    from .exporting import take_stock
 
     with Database(path) as database:
         stock = take_stock(database)
@@ -51,8 +51,8 @@ def verify(path: Where, as_json: AsJson = False) -> None:
     Nothing is changed. A reader takes a damaged row out when it comes across it.
     """
     from .database import Database
-    from .looking import take_stock
-    from .looking import verify as look_at_all
+    from .exporting import take_stock
+    from .exporting import verify as look_at_all
 
     with Database(path) as database, _progress("verifying", take_stock(database).rows) as on:
         rows = look_at_all(database, on)
@@ -105,9 +105,8 @@ def export(
     """
     from ...proto.forms import Form
     from .database import Database
-    from .exporting import Wanted, content_of
+    from .exporting import Wanted, content_of, take_stock
     from .exporting import export as write_all
-    from .looking import take_stock
 
     asked = Form.parse(form or None, temperature)
     with Database(path) as database:

@@ -1,18 +1,80 @@
-"""One sample's soft labels as bytes: what lies where in them, and arrays put in and read again."""
+"""Rows of a label store: their keys, their form on the disk, and which of two forms is richer."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ...proto.datatypes import Array, datatype_of, dtype_of
+from ...proto.form_arrays import encode, kind_by_values, narrow
 from ...proto.forms import Form
+
+#: A part of every key: another way to make them is another version.
+_VERSION = 1
+
+
+def keys_of(
+    content: Content,
+    arrays: Mapping[str, Array],
+    start: int,
+    stop: int,
+    ids: Sequence[Array] = (),
+) -> list[bytes]:
+    """The keys of the samples [start, stop) of a batch.
+
+    Args:
+        content: whose labels these are.
+        arrays: what the teacher gets, by the model's inputs, [n, ...]. Names, dtypes and shapes of
+            rows count whatever `ids` are: what a model says may depend on how far a row is padded.
+        start: first sample.
+        stop: behind the last one.
+        ids: arrays [n, ...] that say which sample it is, in place of the bytes of `arrays`.
+
+    Returns:
+        16 bytes for each.
+
+    Raises:
+        WireError: an array of a dtype that no teacher can be sent.
+    """
+    import xxhash
+
+    named = sorted(arrays.items())
+    head = [
+        _VERSION,
+        content,
+        [[name, *_kind(array)] for name, array in named],
+        [_kind(array) for array in ids],
+        bool(ids),
+    ]
+    begun = xxhash.xxh3_128(json.dumps(head).encode())
+    counted = [_rows(array, start, stop) for array in (ids or [array for _, array in named])]
+    keys = []
+    for row in range(stop - start):
+        hasher = begun.copy()
+        for rows in counted:
+            hasher.update(rows[row])
+        keys.append(hasher.digest())
+    return keys
+
+
+def _kind(array: Array) -> list[object]:
+    """What all its rows have in common: datatype and shape; of texts, the bytes of one, too."""
+    kind: list[object] = [datatype_of(array.dtype), array.shape[1:]]
+    return [*kind, array.dtype.itemsize] if array.dtype.kind == "S" else kind
+
+
+def _rows(array: Array, start: int, stop: int) -> Array:
+    """The bytes of these rows, uint8 [n, bytes of a row]; no copy where they lie together."""
+    width = array.dtype.itemsize * math.prod(array.shape[1:])
+    dtype = array.dtype if array.dtype.kind == "S" else dtype_of(datatype_of(array.dtype))
+    raw = np.ascontiguousarray(array[start:stop], dtype).reshape(-1).view(np.uint8)
+    return raw.reshape(stop - start, width)
 
 
 class Piece(NamedTuple):
@@ -181,3 +243,90 @@ def unpack(rows: Sequence[Row]) -> list[Array]:
 
 def _pieces(value: Sequence[Any]) -> tuple[Piece, ...]:
     return tuple(Piece(datatype, tuple(shape)) for datatype, shape in value)
+
+
+_FLOATS = ("FP16", "FP32", "FP64", "BF16")
+
+
+def covers(entry: Entry, form: Form | None) -> bool:
+    """Whether `form` of its output can be made of what `entry` holds."""
+    kept = entry.form
+    if kept == form:
+        return True
+    if form is None or entry.pieces[0].datatype not in _FLOATS:
+        return False
+    if kept is None:
+        return True
+    return kept.dtype == "float32" and kept.temperature in (None, form.temperature)
+
+
+def derived(entry: Entry, arrays: Sequence[Array], form: Form | None) -> dict[str, Array]:
+    """The arrays of `form` [n, ...] by the names under which they travel.
+
+    Args:
+        entry: one that covers `form`.
+        arrays: [n, ...], one for each of its pieces.
+        form: the one that is wanted.
+
+    Raises:
+        RequestRefused: this output cannot have this form, whoever makes it.
+    """
+    if entry.form == form or form is None:
+        return dict(zip(entry.names, arrays, strict=True))
+    if entry.form is not None and entry.form.temperature is not None:
+        return narrow(entry.output, arrays[0], form)
+    return encode(entry.output, arrays[0], form, kind_by_values(arrays[0], form))
+
+
+def merged(old: Row, new: Row) -> Row:
+    """A row that covers what each of the two covers, and holds nothing twice.
+
+    Both are of one sample. What is there stays as it is: a label does not change because another
+    teacher has said it again.
+    """
+    entries = _entries(old) + _entries(new)
+    kept = [
+        (entry, data)
+        for place, (entry, data) in enumerate(entries)
+        if not any(
+            other.output == entry.output
+            and covers(other, entry.form)
+            and (other_place < place or not covers(entry, other.form))
+            for other_place, (other, _) in enumerate(entries)
+            if other_place != place
+        )
+    ]
+    if [entry for entry, _ in kept] == list(old.layout.entries) and (
+        old.layout.whole or not new.layout.whole
+    ):
+        return old
+    whole = next((row.layout for row in (old, new) if row.layout.whole), None)
+    order = dict.fromkeys((*(whole.outputs if whole else ()), *(entry.output for entry, _ in kept)))
+    kept.sort(key=lambda pair: list(order).index(pair[0].output))
+    layout = replace(old.layout, entries=tuple(entry for entry, _ in kept), whole=whole is not None)
+    ids = old.data[: sum(piece.nbytes for piece in old.layout.ids)]
+    return Row(layout, ids + b"".join(data for _, data in kept), old.makers | new.makers)
+
+
+def layout_of(
+    content: Content,
+    outputs: Mapping[str, tuple[Form | None, int | None, Sequence[Array]]],
+    ids: Sequence[Array] = (),
+    *,
+    whole: bool = False,
+) -> Layout:
+    """The layout of rows with these outputs: each with its form, classes and arrays [n, ...]."""
+    entries = tuple(
+        Entry(name, form, classes, tuple(map(Piece.of, arrays)))
+        for name, (form, classes, arrays) in outputs.items()
+    )
+    return Layout(content, entries, tuple(map(Piece.of, ids)), whole)
+
+
+def _entries(row: Row) -> list[tuple[Entry, bytes]]:
+    at = sum(piece.nbytes for piece in row.layout.ids)
+    found = []
+    for entry in row.layout.entries:
+        found.append((entry, row.data[at : at + entry.nbytes]))
+        at += entry.nbytes
+    return found

@@ -1,9 +1,4 @@
-"""A label store at work: rows by key out of the file and into it, within the byte budget.
-
-It degrades rather than fails: what cannot be read is missing and is labelled anew, what cannot be
-written is not kept; `figures` counts both and says why. What it gives out is what was put in, or
-nothing: each row bears a checksum over its key, its layout, its makers and its bytes.
-"""
+"""What a label store has done for a reader, and the store itself."""
 
 from __future__ import annotations
 
@@ -11,20 +6,53 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 from ...errors import EdlError, StoreDamaged, StoreUnavailable
 from ...scheduler import eviction
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
-from .figures import Figures
-from .richness import merged
 from .room import ROWS_IN_A_TRANSACTION, Room
-from .rows import Model, Row
-from .services import model_of, put_model
-from .settings import LabelStore
+from .rows import Model, Row, merged
+from .settings import LabelStore, model_of, put_model
 from .table import Table, lots_of, nbytes_of, pages_for
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one reader has done with a store since it was opened.
+
+    Attributes:
+        hits: rows that were there.
+        misses: rows that were not.
+        written: rows that were added, or made richer.
+        evicted: rows that made room.
+        damaged: rows that failed their checksum; each was a miss, and was taken out.
+        disowned: rows that were taken out as their teacher is not believed any more.
+        dropped: rows that were to be written and could not be.
+        trouble: why the store cannot be used now; empty: all is well.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    written: int = 0
+    evicted: int = 0
+    damaged: int = 0
+    disowned: int = 0
+    dropped: int = 0
+    trouble: str = ""
+
+    def plus(self, **more: int) -> Self:
+        """With so many more of these."""
+        return replace(self, **{name: getattr(self, name) + n for name, n in more.items()})
+
+    def since(self, before: Figures) -> dict[str, int]:
+        """How many of each there are more than `before`."""
+        counted = [field.name for field in fields(self) if field.name != "trouble"]
+        return {name: getattr(self, name) - getattr(before, name) for name in counted}
+
 
 #: A disk that has refused is left alone for so long.
 PAUSE_S = 60.0

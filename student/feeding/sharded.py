@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ...distill_reader.sources.ending import close_iterator, leave_garbage_to_the_parent
-from ...distill_reader.sources.source import Mark
+from ...distill_reader.sources.source import Mark, close_iterator, leave_garbage_to_the_parent
 from ...errors import UsageError
 from ...proto.arena import Array
 from .leases import Leases

@@ -21,12 +21,12 @@ from ...proto.dialects import PADDLE_SERVING
 from ...proto.security import is_loopback
 from ..backends import content
 from ..backends.declared import narrowed
-from ..canary import Canary
 from ..config import TeacherConfig
 from ..register.config import RegisterConfig
 from ..register.sidecar import register
 from ..register.trial import Trial
 from ..registration import advertised, split
+from ..self_test import Canary
 from . import configuration
 from .configuration import Model
 from .model import open_model

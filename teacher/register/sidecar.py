@@ -16,7 +16,7 @@ from ...errors import AccessError, EdlError, ModelError, UnavailableError, Usage
 from ...lifecycle import Stop
 from ...proto.clients import open_client
 from ...scheduler.vouching import Found, Look, Step, Vouching, looked, next_look, not_taken
-from ..canary import Canary
+from ..self_test import Canary
 from .config import RegisterConfig
 from .dialect import with_scheme
 from .standing import Served, Standing

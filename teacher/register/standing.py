@@ -15,8 +15,8 @@ from ...coordinator.registry import Registry
 from ...errors import LeaseSuperseded, UsageError
 from ...lifecycle import Stop
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
-from ..canary import Canary
 from ..registration import Identity, kinds_fact, new_incarnation, split
+from ..self_test import Canary
 from .config import RegisterConfig
 from .trial import Shown
 from .voucher import Voucher

@@ -25,10 +25,8 @@ from ...proto.clients import Client, Request
 from ...proto.datatypes import TensorSpec
 from ...proto.form_arrays import kind_of
 from ...proto.forms import OutputKind
-from ..canary import Canary
-from ..finite import check_finite
 from ..probes import probe_batch
-from ..self_test import odd_outputs
+from ..self_test import Canary, check_finite, odd_outputs
 
 #: Batches of noise by which a server without a canary is judged.
 PROBES: Final = 3

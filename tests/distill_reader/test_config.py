@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader, EnsemblePolicy
-from edl.distill_reader.adapters.naming import by_name
+from edl.distill_reader.adapters.kinds import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.requests import model_inputs
 from edl.distill_reader.ensembles import Mixing

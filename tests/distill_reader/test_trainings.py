@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from edl.distill_reader.store.database import Database
-from edl.distill_reader.store.looking import verify
+from edl.distill_reader.store.exporting import verify
 from edl.supervise import Command, python_command, start
 from edl.tests.distill_reader.memory_program import COUNT
 from edl.tests.distill_reader.trainer_program import EXIT_CODES, SIGNALS, SOURCES

@@ -15,7 +15,7 @@ import pytest
 from edl.coordinator.registry import Member
 from edl.distill_reader import DistilReader
 from edl.supervise import Process, python_command, start
-from edl.teacher.canary import Canary
+from edl.teacher.self_test import Canary
 from edl.tests.foreign_server import MODEL, Kind
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.system.conftest import FOR_EVER, TTL_S, Batches, Service, taken_until

@@ -17,9 +17,8 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused, RetryableError, UsageError
 from edl.proto.arena import Array
-from edl.teacher.canary import Canary, load_samples
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.self_test import PROBES, odd_outputs, self_test
+from edl.teacher.self_test import PROBES, Canary, load_samples, odd_outputs, self_test
 from edl.tests.teacher.fakes import FakeBackend
 
 Function = Callable[[Mapping[str, Array]], dict[str, Array]]

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edl.distill_reader.store.keys import keys_of
-from edl.distill_reader.store.richness import layout_of
-from edl.distill_reader.store.rows import Content, Row, pack
+from edl.distill_reader.store.rows import Content, Row, keys_of, layout_of, pack
 from edl.proto.datatypes import Array
 from edl.proto.form_arrays import encode
 from edl.proto.forms import Form

@@ -16,7 +16,7 @@ import pytest
 from edl.distill_reader import DistilReader, LabelStore
 from edl.distill_reader.options import Timeouts
 from edl.distill_reader.store.database import Database
-from edl.distill_reader.store.looking import verify
+from edl.distill_reader.store.exporting import verify
 from edl.errors import NoTeacherAvailable, UsageError
 from edl.proto.datatypes import Array
 from edl.tests.distill_reader.conftest import StartTeacher

@@ -10,9 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.store.keys import keys_of
-from edl.distill_reader.store.richness import covers, derived, layout_of, merged
-from edl.distill_reader.store.rows import Content, Entry, Layout, Piece, Row, pack, unpack
+from edl.distill_reader.store.rows import (
+    Content,
+    Entry,
+    Layout,
+    Piece,
+    Row,
+    covers,
+    derived,
+    keys_of,
+    layout_of,
+    merged,
+    pack,
+    unpack,
+)
 from edl.errors import RequestRefused
 from edl.proto.datatypes import Array
 from edl.proto.form_arrays import encode

@@ -14,9 +14,7 @@ import pytest
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.cli import app
-from edl.distill_reader.store.keys import keys_of
-from edl.distill_reader.store.richness import layout_of
-from edl.distill_reader.store.rows import Content, Model, pack
+from edl.distill_reader.store.rows import Content, Model, keys_of, layout_of, pack
 from edl.distill_reader.store.store import Store
 from edl.errors import StoreDamaged, UsageError
 from edl.proto.form_arrays import decode, encode

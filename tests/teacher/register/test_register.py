@@ -25,7 +25,6 @@ from edl.proto.clients import Answer, Found, Request
 from edl.proto.datatypes import TensorSpec, whole
 from edl.proto.form_arrays import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
-from edl.teacher.canary import Canary
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
 from edl.teacher.register.dialect import with_scheme
@@ -33,6 +32,7 @@ from edl.teacher.register.sidecar import register
 from edl.teacher.register.trial import MEASURED, Trial
 from edl.teacher.register.voucher import Voucher
 from edl.teacher.registration import Identity
+from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe
 from edl.tests.foreign_server import MODEL, MOODS, ForeignGrpc, Kind, start
 from edl.tests.proto.security.authority import write_secret
