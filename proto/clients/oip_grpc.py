@@ -1,7 +1,4 @@
-"""A client of the Open Inference Protocol over gRPC, with the codec that copies no tensor twice.
-
-A teacher of ours offers a connection of the transport besides.
-"""
+"""A client of the Open Inference Protocol over gRPC."""
 
 from __future__ import annotations
 
@@ -30,13 +27,24 @@ from ..datatypes import TensorSpec
 from ..lent_arena import LentArena
 from ..security import ClientSecurity, open_channel
 from ..security.dial import client_context
+from ..status import from_status
 from ..transport.connection import Connection, connect
 from ..transport.offer import WANTED, Offer
 from ..wire import Buffer
 from .client import CONFIGURED, Answer, Detour, Found, Request
-from .grpc_errors import translated
 
 log = logging.getLogger(__name__)
+
+#: gRPC's words for a peer that answers in anything else.
+_NO_HTTP2: Final = "Failed parsing HTTP/2"
+
+
+def translated(error: Any) -> EdlError:
+    """The error of ours that a `grpc.RpcError` stands for."""
+    if (details := error.details() or "") and _NO_HTTP2 in details:
+        return TeacherLost(f"it speaks no gRPC; is it HTTP? Then write http:// ({details})")
+    return from_status(error.code(), details, error.trailing_metadata() or ())
+
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),

@@ -22,7 +22,7 @@ from ..datatypes import Array, all_whole
 from ..paddle_serving import general_model, pipeline
 from ..security import ClientSecurity, open_channel
 from .client import Answer, Found, Request
-from .grpc_errors import translated
+from .oip_grpc import translated
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),

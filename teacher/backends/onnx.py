@@ -1,4 +1,4 @@
-"""Backend `onnx`: models in ONNX, by onnxruntime, on CPUs and on NVIDIA GPUs."""
+"""Models of ONNX, run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -12,14 +12,56 @@ from ...errors import ModelError, WireError
 from ...extras import install_command
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
+from ...proto.wire import Buffer, take_out
 from ..model import FREE, ModelSpec, TensorSpec
 from ..numerics import instruction_set
 from . import content
 from .declared import narrowed, outputs_by_trial, refuse_outputs
 from .device import gpu_of
 from .kind import Files, Kind, Settings
-from .onnx_files import files_of
 from .translation import first_line, translated
+
+# Field numbers of onnx.proto.
+_MODEL_GRAPH = 7
+_GRAPH_INITIALIZER = 5
+_TENSOR_EXTERNAL_DATA = 13
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+
+
+def files_of(model: Path) -> list[Path]:
+    """The model's file, then those that its weights are in, each once, in the model's order.
+
+    Raises:
+        ModelError: the file is not an ONNX model, or names a file that is not there.
+    """
+    try:
+        names = dict.fromkeys(
+            name
+            for graph in _fields(model.read_bytes(), _MODEL_GRAPH)
+            for weight in _fields(graph, _GRAPH_INITIALIZER)
+            for name in _location(weight)
+        )
+    except (OSError, WireError, UnicodeDecodeError) as error:
+        raise ModelError(f"cannot read {model}: {error}") from None
+    beside = [model.parent / name for name in names]
+    for file in beside:
+        if not file.is_file():
+            raise ModelError(f"{model} has its weights in {file}, which does not exist")
+    return [model, *beside]
+
+
+def _location(weight: Buffer) -> list[str]:
+    """The file of one weight: no name where it lies in the model."""
+    entries = {
+        bytes(_fields(entry, _ENTRY_KEY)[0]): bytes(_fields(entry, _ENTRY_VALUE)[0]).decode()
+        for entry in _fields(weight, _TENSOR_EXTERNAL_DATA)
+    }
+    return [entries[b"location"]] if b"location" in entries else []
+
+
+def _fields(message: Buffer, number: int) -> list[memoryview]:
+    return take_out(message, number)[1]
+
 
 #: What onnxruntime calls a type and numpy calls otherwise.
 _NAMES = {"float": "float32", "double": "float64"}

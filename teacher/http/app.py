@@ -21,12 +21,9 @@ from ..metrics import TeacherMetrics
 from ..request import reason_of
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
-from .bodies import read_body
-from .callers import Callers
+from .bodies import CLIENT_GONE, NotThere, plain, read_body, to_http
 from .inference import Inference
-from .logged import ENTRY
-from .plain import plain
-from .statuses import CLIENT_GONE, NotThere, to_http
+from .middleware import ENTRY, Callers
 
 #: Of a request that holds names only.
 _NAMES_BYTES: Final = 64 << 10

@@ -12,7 +12,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..request import SendingDeadline
-from .callers import CERTIFICATE
+from .middleware import CERTIFICATE
 
 #: Seconds that a connection may be without a request that is being answered.
 _IDLE_S: Final = 10.0

@@ -22,8 +22,7 @@ from ..request import TooLarge
 from ..servicer import Servicer
 from ..shared_memory.reading import Reading
 from .bodies import read_body
-from .callers import Callers
-from .logged import ENTRY
+from .middleware import ENTRY, Callers
 
 #: JSON takes many times its size while it is read, and the interpreter's lock for as long.
 _MAX_JSON_BYTES: Final = 16 << 20

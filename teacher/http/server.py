@@ -17,11 +17,9 @@ from ..front.calls import CallTable
 from ..metrics import TeacherMetrics
 from ..servicer import Servicer
 from .app import Api
-from .callers import Callers
 from .connections import Connection, end_longest_idle
-from .guard import guarded
 from .inference import Inference
-from .logged import Logged
+from .middleware import Callers, Logged, guarded
 
 _BACKLOG: Final = 128
 _MAX_HEAD_BYTES: Final = 16 << 10

@@ -12,8 +12,7 @@ import pytest
 
 from edl.errors import ModelError, RetryableError, UsageError
 from edl.teacher.backends.kind import Settings
-from edl.teacher.backends.onnx import OnnxSession
-from edl.teacher.backends.onnx_files import files_of
+from edl.teacher.backends.onnx import OnnxSession, files_of
 from edl.teacher.backends.open import open_backend
 from edl.teacher.content import content_of
 from edl.teacher.model import TensorSpec

@@ -8,7 +8,7 @@ import pytest
 
 from edl.errors import ModelError, UsageError
 from edl.extras import EXTRA_BY_PACKAGE
-from edl.teacher.backends import content, onnx, paddle, precision, torch
+from edl.teacher.backends import content, device, onnx, paddle, torch
 from edl.teacher.backends.factory import is_factory
 from edl.teacher.backends.files import FOREIGN, find
 from edl.teacher.backends.kind import Kind
@@ -157,6 +157,6 @@ def test_the_cost_of_a_precision_is_told_of_each_output() -> None:
         exact["double"][:, 0] += 1e6
         return exact
 
-    said = precision.compared(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
+    said = device.compared(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
     assert "sum differs by at most 0 " in said
     assert "double differs by at most 1e+06" in said

@@ -1,0 +1,117 @@
+"""What stands around every request over HTTP: who calls, whether it is let in, and its log line."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...coordinator.config import join_address
+from ...coordinator.web.guard import is_here
+from ...proto.security import Gate
+from .. import access_log
+from ..shared_memory.visitors import Visitor
+
+#: In a request's `state`: the common name of the caller's certificate.
+CERTIFICATE = "certificate"
+
+
+class Callers:
+    """The gate of a teacher, for HTTP."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def visitor(self, request: Request, role: str = "") -> Visitor:
+        """Who asks.
+
+        Args:
+            request: with the header `authorization`, or by a connection with a certificate.
+            role: that the caller has to have; empty: any.
+
+        Raises:
+            AccessError: a credential is missing or unknown, or is not that of a `role`.
+        """
+        certificate: str | None = getattr(request.state, CERTIFICATE, None)
+        identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
+        shown = [("authorization", request.headers.get("authorization", ""))]
+        caller = self._gate.admit(shown, identities)
+        if role:
+            self._gate.require(caller, role)
+        return Visitor(caller.principal, *(request.client or ("", 0)))
+
+
+_is_here = lru_cache(maxsize=64)(is_here)  # a client says the same name with each batch
+
+
+def guarded(app: ASGIApp, *, local: bool) -> ASGIApp:
+    """An application that is kept from web pages.
+
+    Args:
+        app: is asked what may pass.
+        local: it listens on loopback, so that it is called by the names of this machine only.
+    """
+
+    def refusal(headers: Headers) -> tuple[int, str] | None:
+        if "origin" in headers:
+            return 403, "this is for programs, not for web pages"
+        if local and not _is_here(headers.get("host", "")):
+            return 421, "this is called by 127.0.0.1 or localhost"
+        return None
+
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if refused := refusal(Headers(scope=scope)):
+            status, words = refused
+            await JSONResponse({"error": words}, status)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return ask
+
+
+#: In a request's `state`: the entry of the access log.
+ENTRY: Final = "entry"
+
+
+class Logged:
+    """Wraps an application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # Without the query, in which somebody may send what is not for a log.
+        method = f"{scope['method']} {scope['path']}"
+        with access_log.call("http", method, lambda: join_address(*scope["client"])) as entry:
+            scope["state"][ENTRY] = entry
+            if entry is not access_log.UNLOGGED:
+                receive, send = _counted_in(receive, entry), _counted_out(send, entry)
+            await self._app(scope, receive, send)
+
+
+def _counted_in(receive: Receive, entry: access_log.Entry) -> Receive:
+    async def counted() -> Message:
+        message = await receive()
+        entry.received(len(message.get("body", b"")))
+        return message
+
+    return counted
+
+
+def _counted_out(send: Send, entry: access_log.Entry) -> Send:
+    async def counted(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            entry.ended(message["status"])
+        entry.sent(len(message.get("body", b"")))
+        await send(message)
+
+    return counted
