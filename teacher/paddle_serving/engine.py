@@ -28,9 +28,10 @@ from ..register.trial import Trial
 from ..registration import advertised, split
 from ..self_test import Canary
 from . import configuration
-from .configuration import Model, check
+from .configuration import Model
 from .model import open_model
 from .process import ServerProcess, command
+from .settings import check
 
 _LOOPBACK: Final = "127.0.0.1"
 #: Calls beyond those of students: of who looks after the server, ours and the managers.

@@ -1,0 +1,59 @@
+"""Says what a Paddle model takes and gives: `python describe.py PROGRAM`, one line of JSON.
+
+It runs under the interpreter of the serving environment, with nothing of ours: that environment's
+Paddle is the one that will read the model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+#: What numpy calls a dtype, by what older versions of Paddle call it; newer ones say as numpy.
+NAMES = {
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BF16": "bfloat16",
+    "UINT8": "uint8",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+}
+
+
+def describe(program: Path) -> dict[str, Any]:
+    """Version of Paddle; [name, dtype, shape] of each input and output of the program.
+
+    Raises:
+        ValueError: it is no program in the format of Paddle 2.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import paddle
+    whole = paddle.base.core.ProgramDesc(program.read_bytes())  # which owns what follows
+    block = whole.block(0)
+    operations = [block.op(index) for index in range(block.op_size())]
+    feeds = [op.output("Out")[0] for op in operations if op.type() == "feed"]
+    fetches = [op.input("X")[0] for op in operations if op.type() == "fetch"]
+    return {
+        "paddle": paddle.__version__,
+        "inputs": [tensor(block, name) for name in feeds],
+        "outputs": [tensor(block, name) for name in fetches],
+    }
+
+
+def tensor(block: Any, name: str) -> list[Any]:
+    """[name, dtype, shape] of a variable of a program."""
+    variable = block.find_var(name.encode())
+    dtype = str(variable.dtype()).rpartition(".")[2]
+    return [name, NAMES.get(dtype, dtype), [int(size) for size in variable.shape()]]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(describe(Path(sys.argv[1]))) + "\n")
