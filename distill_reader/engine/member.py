@@ -205,7 +205,7 @@ class Member:
 
     def waits(self, now: float, *, waits: bool = True) -> None:
         """The training loop waits for a batch, or does no more."""
-        self.core.handle(ev.Waiting(waits), now)
+        self._carry_out(self.core.handle(ev.Waiting(waits), now))
 
     def ended(self) -> None:
         """The source has nothing more for this epoch."""

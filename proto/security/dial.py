@@ -186,7 +186,7 @@ def open_channel(
         )
     if token is None:
         return channel
-    from .tokens import BearerInterceptor
+    from .bearer import BearerInterceptor
 
     return grpc.intercept_channel(channel, BearerInterceptor(token))
 

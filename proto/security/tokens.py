@@ -5,15 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import grpc
+from typing import Final
 
 from ...errors import UsageError
-from .certificates import Reloaded
 
 #: What each may do. A student has batches labelled and subscribes; a viewer looks; an admin may
 #: do everything.
@@ -78,47 +74,6 @@ def caller_of_certificate(common_name: str) -> Caller:
         return caller_of(common_name, f"certificate {common_name}")
     except UsageError:
         return Caller("student", common_name, f"student:{common_name}")
-
-
-_KEY = "authorization"
-
-
-class _Details(NamedTuple):
-    """A call's details as gRPC takes them back from an interceptor of a channel."""
-
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: grpc.CallCredentials | None
-    wait_for_ready: bool | None
-    compression: grpc.Compression | None
-
-
-class BearerInterceptor(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
-    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
-    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
-    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
-):
-    def __init__(self, token: Reloaded[str]) -> None:
-        self._token = token
-
-    def _signed(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
-        metadata = (*(details.metadata or ()), (_KEY, f"Bearer {self._token.current()}"))
-        signed = _Details(
-            details.method,
-            details.timeout,
-            metadata,
-            details.credentials,
-            details.wait_for_ready,
-            details.compression,
-        )
-        return continuation(signed, request)
-
-    intercept_unary_unary: Any = _signed
-    intercept_unary_stream: Any = _signed
-    intercept_stream_unary: Any = _signed
-    intercept_stream_stream: Any = _signed
 
 
 #: Larger than any header may be, which is how a token travels.

@@ -72,7 +72,7 @@ def test_codec(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "CASES", ledger.CASES[:1])
-    check_form(ledger.run(quick=True), "events_per_s", "low", "high", goals=1)
+    check_form(ledger.run(quick=True), "events_per_s", "low", "high", goals=2)
 
 
 def test_labels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from edl.errors import (
     BadAnswer,
     InputsOverwritten,
     PredictorCrashed,
+    RateLimited,
     RequestRefused,
     RetryableError,
     TeacherLost,
@@ -157,6 +158,21 @@ def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench
         bench.answer_all("b")
     assert member.ledger.deliverable == 2
     assert bench.batches_at("a") == [0, 1]
+
+
+def test_a_probe_is_sent_whatever_event_comes_when_it_is_due(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training loop begins to wait at the moment when a teacher that was full has room."""
+    probed = list[str]()
+    monkeypatch.setattr(TeacherLink, "probe", lambda link: probed.append(link.peer.teacher_id))
+    bench.fail("a", RateLimited("full", 0.001), 0)
+
+    def is_probed() -> bool:
+        bench.say("waiting")
+        return probed == ["a"]
+
+    wait_until(is_probed)
 
 
 def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -> None:
