@@ -1,4 +1,23 @@
-"""Arrays that one process lends to another by their place in shared memory."""
+"""Arrays that one process lends to another by their place in shared memory.
+
+Where a tensor lies when it does not travel in its message: a place in registered shared memory.
+
+These are the parameters of a tensor in the system-shared-memory extension of the Open Inference
+Protocol, and one of ours:
+
+```
+shared_memory_region      text     the region, by the name under which it was registered
+shared_memory_byte_size   integer  bytes there; those of the tensor, for an output at least as many
+shared_memory_offset      integer  where they begin in the region; 0 where it is not given
+shared_memory_generation  integer  ours: what 8 bytes of the region hold for as long as the place
+                                   belongs to this request
+shared_memory_generation_offset  integer  ours: where these 8 bytes begin; those right before the
+                                   tensor's own where it is not given
+```
+
+The object that a region is a piece of is found by a key: a name of `/dev/shm`, or, ours too, that
+of a memory file without a name, which is known by a process that has it open.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Whether a model answers as it should: before it serves, and against a copy of a request."""
+"""Whether a model answers as it should: before it serves, and against a copy of a request.
+
+What a model answered when it was known to be good: kept in a file, and compared before serving.
+
+The file is a numpy archive (`.npz`) without pickled objects: the arrays of a few samples, those of
+the answer, and a header in JSON. Only floats are compared, unless the model gives none: a class
+that is chosen among two nearly equal ones may be another on another machine.
+"""
 
 from __future__ import annotations
 
