@@ -157,6 +157,8 @@ def _troubles(service: pb.ServiceStatus) -> list[RenderableType]:
             disputed[tuple(report.disputed)].append(report.student_id)
         for teacher, cause in zip(report.ejected, report.ejected_for, strict=False):
             did = next((words for known, words in IN_WORDS.items() if known == cause), cause)
+            if teacher in report.half_open:
+                did += ", and is probed now"
             out[teacher, did].append(report.student_id)
     return [
         *(

@@ -40,7 +40,13 @@ def check_report(report: pb.StudentReport, former: pb.StudentReport | None, limi
     check_version(report.protocol_version)
     keys.check_service(report.service)
     keys.check_member("students", report.student_id)
-    lists = (report.teachers, report.stragglers, report.ejected, report.disputed)
+    lists = (
+        report.teachers,
+        report.stragglers,
+        report.ejected,
+        report.disputed,
+        report.half_open,
+    )
     named = max(map(len, lists))
     if named > limits.held:
         raise WireError(f"a student names {named} teachers; at most {limits.held}")

@@ -139,6 +139,7 @@ def report(member: Member, now: float) -> pb.StudentReport:
         ejected=teachers.breakers.ejected.keys(),
         disputed=teachers.comparisons.disputed,
         ejected_for=teachers.breakers.ejected.values(),
+        half_open=teachers.breakers.half_open(ledger.usable, now),
         cut_off=int(teachers.is_cut_off),
     )
 

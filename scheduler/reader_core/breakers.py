@@ -1,21 +1,20 @@
 """One circuit breaker per teacher: which are out of the pool for what they did, and until when.
 
-A breaker is *closed* while its teacher is asked, *open* while it is not, and *half-open* from the
-moment when a probe may be sent.
+A breaker is *closed* while its teacher is asked, *open* while it is not, and *half open* from the
+moment when a probe may be sent until that is answered.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, Literal
+from typing import Final
 
 from .. import outliers
 from ..backoff import RandomLike
 from ..outliers import Cause, Standing, Step
 from .instructions import Level
 
-State = Literal["closed", "open", "half_open"]
 #: Tells people something of a teacher: level, text, its name.
 Say = Callable[[Level, str, str], None]
 
@@ -54,11 +53,9 @@ class Breakers:
         """Whether a teacher is out of the pool."""
         return self._of(name).cause is not None
 
-    def state(self, name: str, usable: int, now: float) -> State:
-        """Where the breaker of a teacher stands, while `usable` teachers can be sent to."""
-        if not self.is_open(name):
-            return "closed"
-        return "open" if self.pause_s(name, usable, now) > 0 else "half_open"
+    def half_open(self, usable: int, now: float) -> list[str]:
+        """Those of the ejected that may be probed by now, while `usable` teachers are sent to."""
+        return [name for name in self.ejected if not self.pause_s(name, usable, now)]
 
     def answered(self, name: str, now: float) -> None:
         """It has sent labels that passed their checks."""

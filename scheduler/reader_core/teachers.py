@@ -91,9 +91,8 @@ class Teachers:
             for name in self.breakers.look(ledger.teachers, silent, names, now):
                 self._eject(name, "says nothing", now)
         if not usable:
-            for name in self.breakers.ejected:  # it may be sooner than was planned
-                if not self._pause_s(name, now):
-                    links.pause_no_more(name, now)
+            for name in self.breakers.half_open(usable, now):  # it may be sooner than was planned
+                links.pause_no_more(name, now)
         if ledger.on_trial:
             self._judge(self.comparisons.look(self._answering, now), now)
 

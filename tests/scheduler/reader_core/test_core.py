@@ -111,17 +111,17 @@ def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others(
             world.fail("refused")
     assert world.core.ledger.deliverable == 8
     assert set(world.core.teachers.breakers.ejected) == {"u", "v", "w"}
-    assert world.core.teachers.breakers.state("good", 1, world.now) == "closed"
 
 
-def test_a_breaker_opens_and_is_half_open_when_a_probe_is_due() -> None:
+def test_a_breaker_is_half_open_when_its_teacher_may_be_probed() -> None:
     world = World()
     world.assign("a", "b")
     breakers = world.core.teachers.breakers
     breakers.wrong("a", world.now)
-    assert breakers.state("a", 1, world.now) == "open"
+    assert list(breakers.ejected) == ["a"]
+    assert breakers.half_open(1, world.now) == []
     world.now += breakers.pause_s("a", 1, world.now)
-    assert breakers.state("a", 1, world.now) == "half_open"
+    assert breakers.half_open(1, world.now) == ["a"]
 
 
 def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
