@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -144,7 +144,7 @@ class Cast:
         self.students: dict[str, Process] = {}
 
     def start(self, check: Callable[[], None]) -> None:
-        """Start all but guests and students, and wait until they are ready.
+        """Start Redis, the manager and the teachers that label, and wait until they are ready.
 
         Args:
             check: called while waiting; what it raises ends the wait.
@@ -155,13 +155,20 @@ class Cast:
         for actor in (self.redis, self.manager):
             actor.start()
             actor.wait_ready(check)
-        settings = self._settings
-        # Those of another content come last: the first content is the service's.
-        for names in (settings.teacher_names, (*settings.refusing_names, PROBABILITIES)):
-            for name in names:
-                self.teachers[name].start()
-            for name in names:
-                self.teachers[name].wait_ready(check)
+        self._start_teachers(self._settings.teacher_names, check)
+
+    def start_misconfigured(self, check: Callable[[], None]) -> None:
+        """Start the teachers that refuse everything, and the one of probabilities, as `start`.
+
+        They come once students train, and so after the first content, which is the service's.
+        """
+        self._start_teachers((*self._settings.refusing_names, PROBABILITIES), check)
+
+    def _start_teachers(self, names: Sequence[str], check: Callable[[], None]) -> None:
+        for name in names:
+            self.teachers[name].start()
+        for name in names:
+            self.teachers[name].wait_ready(check)
 
     def start_students(self) -> None:
         """Start every student. Raises ProcessFailed."""

@@ -97,6 +97,7 @@ class _Run:
                         f"{process.name} got no sample: {' | '.join(process.tail(2))}"
                     )
             time.sleep(SLICE_S)
+        self.cast.start_misconfigured(check)
         self._opened_s = time.monotonic() - self._began
         self.watcher.start()
 
