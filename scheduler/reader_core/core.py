@@ -156,7 +156,6 @@ class ReaderCore:
         self._awaited = 0  # teachers, as the ledger was told
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()
-        self._remembers = config.remembered > 0
         self._steps: deque[Step] = deque(maxlen=config.remembered)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -213,7 +212,7 @@ class ReaderCore:
                 assert_never(event)
         self._links.start_probes(now)
         self._count_awaited()
-        if self._remembers and (out or not isinstance(event, Look)):
+        if self.config.remembered and (out or not isinstance(event, Look)):
             self._steps.append(Step(self.stimulus, now, event, tuple(out)))
         return out
 

@@ -85,7 +85,7 @@ class DropAllAnswers(NamedTuple):
 
 
 class Disputed(NamedTuple):
-    """Teachers contradict each other, and nobody can tell who is wrong; `first` and `second` do."""
+    """Teachers contradict each other about a request, and nobody can tell who is wrong."""
 
     request: int
     teachers: tuple[str, ...]

@@ -107,10 +107,6 @@ class Links:
             "leaving": sum(link.leaves for link in self._links.values()),
         }
 
-    def numbers(self) -> set[int]:
-        """Of all connections."""
-        return {link.number for link in self._links.values()}
-
     def holds(self, name: str, number: int) -> bool:
         """Whether what comes over connection `number` still counts."""
         link = self._links.get(name)
@@ -248,7 +244,7 @@ class Links:
         self.wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
         new, self._barred = assigned.barred - self._barred, assigned.barred
         for known in (self._silent, self._refusing, self._useless):
-            known &= self.wanted.keys()
+            known.intersection_update(self.wanted)
         self._failures = {name: n for name, n in self._failures.items() if name in self.wanted}
         lost, revoked = [], []
         for name, link in list(self._links.items()):

@@ -113,3 +113,11 @@ def test_a_teacher_that_comes_back_before_it_has_left_is_probed_first(world: Wor
     world.assign(A, B)
     assert world.links.is_assigned("a")
     assert world.passes() == [Probe(1, "a")]
+
+
+def test_a_teacher_that_comes_back_is_not_judged_by_what_it_was_before(world: World) -> None:
+    world.links.mark_useless("a")
+    world.links.is_silent("a", "shut out", "no token")
+    world.assign(lost=("a",))
+    world.assign(A)
+    assert (world.links.unreachable, world.links.is_shut_out) == (0, False)
