@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StudentReport(_message.Message):
-    __slots__ = ("protocol_version", "service", "student_id", "incarnation", "want", "min", "priority", "needed", "t_s_seconds", "t_t_seconds", "volume_bytes", "upper_bytes", "lower_bytes", "starved_seconds", "blocked_seconds", "source_wait_seconds", "batches_delivered", "samples_delivered", "samples_per_second", "resends", "teachers", "term", "counter", "state", "host", "unreachable", "data_epoch", "content_id", "stragglers", "hedges", "ejections", "ejected", "ejected_for", "disputed", "cut_off", "half_open")
+    __slots__ = ("protocol_version", "service", "student_id", "incarnation", "want", "min", "priority", "needed", "t_s_seconds", "t_t_seconds", "volume_bytes", "upper_bytes", "lower_bytes", "starved_seconds", "blocked_seconds", "source_wait_seconds", "batches_delivered", "samples_delivered", "samples_per_second", "resends", "teachers", "term", "counter", "state", "host", "unreachable", "data_epoch", "content_id", "stragglers", "hedges", "ejections", "ejected", "ejected_for", "disputed", "cut_off", "half_open", "unavailable")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     STUDENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class StudentReport(_message.Message):
     DISPUTED_FIELD_NUMBER: _ClassVar[int]
     CUT_OFF_FIELD_NUMBER: _ClassVar[int]
     HALF_OPEN_FIELD_NUMBER: _ClassVar[int]
+    UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     service: str
     student_id: str
@@ -80,7 +81,8 @@ class StudentReport(_message.Message):
     disputed: _containers.RepeatedScalarFieldContainer[str]
     cut_off: int
     half_open: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., service: _Optional[str] = ..., student_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., min: _Optional[int] = ..., priority: _Optional[int] = ..., needed: _Optional[int] = ..., t_s_seconds: _Optional[float] = ..., t_t_seconds: _Optional[float] = ..., volume_bytes: _Optional[int] = ..., upper_bytes: _Optional[int] = ..., lower_bytes: _Optional[int] = ..., starved_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., source_wait_seconds: _Optional[float] = ..., batches_delivered: _Optional[int] = ..., samples_delivered: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., resends: _Optional[int] = ..., teachers: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., counter: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ..., unreachable: _Optional[int] = ..., data_epoch: _Optional[int] = ..., content_id: _Optional[str] = ..., stragglers: _Optional[_Iterable[str]] = ..., hedges: _Optional[int] = ..., ejections: _Optional[int] = ..., ejected: _Optional[_Iterable[str]] = ..., ejected_for: _Optional[_Iterable[str]] = ..., disputed: _Optional[_Iterable[str]] = ..., cut_off: _Optional[int] = ..., half_open: _Optional[_Iterable[str]] = ...) -> None: ...
+    unavailable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., service: _Optional[str] = ..., student_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., min: _Optional[int] = ..., priority: _Optional[int] = ..., needed: _Optional[int] = ..., t_s_seconds: _Optional[float] = ..., t_t_seconds: _Optional[float] = ..., volume_bytes: _Optional[int] = ..., upper_bytes: _Optional[int] = ..., lower_bytes: _Optional[int] = ..., starved_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., source_wait_seconds: _Optional[float] = ..., batches_delivered: _Optional[int] = ..., samples_delivered: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., resends: _Optional[int] = ..., teachers: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., counter: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ..., unreachable: _Optional[int] = ..., data_epoch: _Optional[int] = ..., content_id: _Optional[str] = ..., stragglers: _Optional[_Iterable[str]] = ..., hedges: _Optional[int] = ..., ejections: _Optional[int] = ..., ejected: _Optional[_Iterable[str]] = ..., ejected_for: _Optional[_Iterable[str]] = ..., disputed: _Optional[_Iterable[str]] = ..., cut_off: _Optional[int] = ..., half_open: _Optional[_Iterable[str]] = ..., unavailable: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Teacher(_message.Message):
     __slots__ = ("teacher_id", "incarnation", "address", "protocol", "content_id", "numerics_id", "verified", "device", "state", "slots", "t_t_seconds", "in_flight", "model", "host", "samples_per_second", "lease_remaining_s", "lanes", "admission", "voucher", "inputs", "output_kinds")

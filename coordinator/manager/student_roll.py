@@ -94,6 +94,8 @@ class StudentRoll:
                 t_s_s=finite(report.t_s_seconds),
                 urgent=report.state == "starved",
                 unreachable=report.unreachable,
+                unavailable=tuple(report.unavailable),
+                cut_off=report.cut_off > 0,
                 host=report.host,
                 data_epoch=report.data_epoch,
                 content_id=report.content_id,

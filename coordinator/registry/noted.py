@@ -13,8 +13,9 @@ _VOLATILE: Final = frozenset({"in_flight", "samples_per_second"})
 #: Facts of a student on which assignments depend.
 _WANTED: Final = frozenset(
     {
-        "want", "min", "priority", "needed", "state", "unreachable", "cut_off", "data_epoch",
-        "content_id", "incarnation", "t_t_seconds", "t_s_seconds", "host", "owner", "secret",
+        "want", "min", "priority", "needed", "state", "unreachable", "unavailable", "cut_off",
+        "data_epoch", "content_id", "incarnation", "t_t_seconds", "t_s_seconds", "host", "owner",
+        "secret",
     }
 )  # fmt: skip
 #: Measured: only a move by more than a tenth is news.

@@ -46,6 +46,7 @@ def check_report(report: pb.StudentReport, former: pb.StudentReport | None, limi
         report.ejected,
         report.disputed,
         report.half_open,
+        report.unavailable,
     )
     named = max(map(len, lists))
     if named > limits.held:

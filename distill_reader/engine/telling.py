@@ -130,7 +130,7 @@ def report(member: Member, now: float) -> pb.StudentReport:
         counter=core.epoch[1],
         state="starved" if core.starves else _otherwise(decision.state),
         host=socket.gethostname(),
-        unreachable=core.unreachable,
+        unreachable=len(core.unavailable),
         data_epoch=switch.data_epoch,
         content_id=switch.told,
         stragglers=teachers.lateness.stragglers,
@@ -140,6 +140,7 @@ def report(member: Member, now: float) -> pb.StudentReport:
         disputed=teachers.comparisons.disputed,
         ejected_for=teachers.breakers.ejected.values(),
         half_open=teachers.breakers.half_open(ledger.usable, now),
+        unavailable=sorted(core.unavailable),
         cut_off=int(teachers.is_cut_off),
     )
 

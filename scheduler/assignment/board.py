@@ -5,7 +5,7 @@ Everything here is scratch: it is built from the frozen state, changed by the ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from .fleet import Fleet, Pool
@@ -26,6 +26,9 @@ class Seat:
     Attributes:
         arrival: its place in the order of arrival.
         held: its teachers, the longest held first.
+        aside: teachers that give it no labels, nor anybody else: it keeps them, and they count for
+            nothing.
+        released: those that were put aside, and that it does not keep.
         own: power of those that serve nobody else.
         notes: what was done to it, in words.
     """
@@ -38,6 +41,8 @@ class Seat:
     host: str
     job: str
     held: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    released: set[str] = field(default_factory=set)
     own: float = 0.0
     shared: int = 0
     notes: list[str] = field(default_factory=list)
@@ -79,8 +84,12 @@ class Board:
         self.seats.append(seat)
         return seat
 
-    def believe(self, seat: Seat, teachers: Iterable[str]) -> None:
+    def believe(self, seat: Seat, teachers: Iterable[str], silent: Set[str]) -> None:
         """What a student holds from before, as far as it is there; before the board is open."""
+        if silent:
+            given = list(teachers)
+            seat.aside = [name for name in given if name in silent and name in self._power]
+            teachers = [name for name in given if name not in silent]
         holders, known, alone = self.holders, self._power, (seat,)
         mine = dict.fromkeys(teachers, alone)
         if mine.keys() <= known.keys() and holders.keys().isdisjoint(mine):
@@ -99,6 +108,9 @@ class Board:
 
     def open(self) -> None:
         """All that hold something are seated: the other teachers are idle."""
+        for seat in self.seats:
+            for name in seat.aside:
+                self.holders.setdefault(name, ())
         self.idle = Idle(self._fleet, self._pool, self.holders)
 
     def __len__(self) -> int:
@@ -181,6 +193,15 @@ class Board:
         if len(seat.held) == 1:
             self.loads.offer(seat.held[0])
 
+    def release(self, seat: Seat) -> None:
+        """The student holds none of those any more that give it no labels."""
+        names, seat.aside = seat.aside, []
+        seat.released.update(names)
+        for name in names:
+            if not self.holders[name] and not any(name in other.aside for other in self.seats):
+                del self.holders[name]
+                self.idle.put(name)
+
     def _join(self, seat: Seat, teacher: str) -> None:
         seat.shared += 1
         holders = self.holders[teacher]
@@ -198,6 +219,7 @@ class Board:
 def boards(
     teachers: Fleet,
     students: Mapping[str, StudentEntry],
+    silent: Set[str],
     keeping: bool,
     newcomers: Iterable[str],
 ) -> list[Board]:
@@ -206,6 +228,7 @@ def boards(
     Args:
         teachers: all that are known.
         students: all that are known, with what they held.
+        silent: teachers that give labels to none of those that hold them.
         keeping: whether what somebody holds already may be held by a newcomer too.
         newcomers: students that say themselves what they hold.
     """
@@ -220,7 +243,16 @@ def boards(
         held = entry.teachers
         if name in new and not keeping:
             held = tuple(teacher for teacher in held if teacher not in board.holders)
-        board.believe(seat, held)
+        board.believe(seat, held, silent)
     for board in made.values():
         board.open()
     return list(made.values())
+
+
+def silent_teachers(students: Mapping[str, StudentEntry]) -> set[str]:
+    """Teachers that give labels to none of those that hold them."""
+    entries = students.values()
+    silent = {name for one in entries for name in one.unavailable.intersection(one.teachers)}
+    if silent:
+        silent -= {name for one in entries for name in one.teachers if name not in one.unavailable}
+    return silent

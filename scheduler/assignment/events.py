@@ -52,7 +52,9 @@ class StudentReported:
         needed: n = ceil(t_t / t_s); 0 is unknown.
         t_t_s, t_s_s: seconds per sample of its teachers and of its own step; 0 is unknown.
         urgent: it starves: more is given without waiting whether the wish lasts.
-        unreachable: how many of its teachers do not answer it.
+        unreachable: how many of its teachers give it no labels.
+        unavailable: which of its teachers these are; an older reader does not say.
+        cut_off: it reaches no teacher, or none lets it in: others may not help.
         data_epoch: the epoch of its data that it labels; a new content may begin with a new one.
         content_id: what it is labelled with; "" when it is bound to nothing: it has no label yet,
             or it stands between two epochs and waits to be moved.
@@ -68,6 +70,8 @@ class StudentReported:
     t_s_s: float = 0.0
     urgent: bool = False
     unreachable: int = 0
+    unavailable: tuple[str, ...] = ()
+    cut_off: bool = False
     host: str = ""
     data_epoch: int = 0
     content_id: str = ""

@@ -10,8 +10,13 @@ from .. import steadying
 from . import events as ev
 from . import pace as paces
 from .fleet import TeacherEntry
-from .power import is_known, need_of, power_class
+from .power import is_known, need_of, own_heads, power_class
 from .state import AssignmentState, Plan, StudentEntry
+
+#: So many teachers that give a student no labels are made up for, however little it asks for.
+#: Beyond that, and beyond what it asks for, they count in its share, so that a student which cannot
+#: use most of the service does not collect all of it.
+MADE_UP_FOR = 3
 
 
 class Intake:
@@ -139,14 +144,19 @@ class Intake:
             steady = steadying.begin(wish)
         else:
             steady = steadying.follow(known.steady, wish, report.urgent, self.now)
+        unavailable = frozenset(
+            () if report.cut_off else report.unavailable[: max(own_heads(report), MADE_UP_FOR)]
+        ).intersection(known.teachers if known else report.holding)
+        counted = max(min(report.unreachable, report.want) - len(unavailable), 0)
         entry = replace(
             known or _newcomer(report, wish, steady),
             want=report.want,
-            need=steady.value + min(report.unreachable, report.want) * unit,
+            need=steady.value + counted * unit,
             steady=steady,
             min=report.min,
             priority=report.priority,
             unit=unit,
+            unavailable=unavailable,
             host=report.host,
             data_epoch=report.data_epoch,
         )
@@ -206,6 +216,9 @@ def _asks(entry: StudentEntry, known: StudentEntry | None) -> str:
         return f"has priority {entry.priority}, not {known.priority}"
     if entry.min != known.min:
         return f"is to have at least {entry.min}"
+    if entry.unavailable != known.unavailable:
+        names = ", ".join(sorted(entry.unavailable)) or "none of its teachers"
+        return f"gets no labels from {names}"
     if entry.unit != known.unit:
         return f"finds its teachers {'faster' if entry.unit > known.unit else 'slower'} than before"
     return f"wants {entry.want}"
@@ -213,4 +226,4 @@ def _asks(entry: StudentEntry, known: StudentEntry | None) -> str:
 
 def _claim(entry: StudentEntry) -> tuple[object, ...]:
     """What the rule looks at."""
-    return entry.need, entry.min, entry.priority
+    return entry.need, entry.min, entry.priority, entry.unavailable

@@ -36,6 +36,11 @@ def power_class(speed: float, anchor: float, known: float | None = None) -> floa
     return float(round(ratio)) if ratio >= 1 else 1.0 / round(1 / ratio)
 
 
+def own_heads(report: StudentReported) -> int:
+    """Teachers that a student asks for, apart from those that stand in for others."""
+    return max(report.want - report.unreachable, 1)
+
+
 def need_of(report: StudentReported, unit: float) -> float:
     """Power that a student needs, apart from what stands in for unreachable teachers.
 
@@ -45,7 +50,7 @@ def need_of(report: StudentReported, unit: float) -> float:
     if report.want == 0:
         return 0.0
     n = report.needed
-    heads = max(report.want - report.unreachable, 1)
+    heads = own_heads(report)
     if n < 1 or not (is_known(report.t_t_s) and is_known(report.t_s_s)):
         return heads * unit
     part = min(max(report.t_t_s / report.t_s_s, n - 1 + LEAST), float(n))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 
 from . import contents
-from .board import Board, boards
+from .board import Board, boards, silent_teachers
 from .events import AssignmentEvent, Change
 from .intake import Intake
-from .repair import grow, repair
+from .repair import ROUNDS, grow, repair
 from .state import AssignmentState, StudentEntry
 from .words import Words
 
@@ -85,12 +85,18 @@ def _settle_contents(facts: Intake) -> None:
 def _assign(facts: Intake) -> dict[str, list[str]]:
     """Let the rule work on each content; returns what it did to whom."""
     notes: dict[str, list[str]] = {}
-    for board in boards(facts.teachers, facts.students, facts.recovering, facts.new):
-        if facts.recovering:
-            grow(board)
-        else:
-            repair(board)
-        _read_back(facts, board, notes)
+    new: Set[str] = facts.new
+    silent = silent_teachers(facts.students)
+    for _ in range(ROUNDS):
+        for board in boards(facts.teachers, facts.students, silent, facts.recovering, new):
+            if facts.recovering:
+                grow(board)
+            else:
+                repair(board)
+            _read_back(facts, board, notes)
+        before, silent, new = silent, silent_teachers(facts.students), frozenset()
+        if silent <= before:
+            break  # nobody has left a teacher to those to whom it gives no labels
     return notes
 
 
@@ -98,12 +104,19 @@ def _read_back(facts: Intake, board: Board, notes: dict[str, list[str]]) -> None
     for seat in board.seats:
         entry = facts.students[seat.name]
         teachers = tuple(seat.held)
+        if seat.aside:
+            place = {name: index for index, name in enumerate(entry.teachers)}
+            both = (*teachers, *seat.aside)
+            teachers = tuple(sorted(both, key=lambda name: place.get(name, len(place))))
+        if entry.unavailable:
+            unavailable = entry.unavailable.intersection(teachers) - seat.released
+            entry = facts.students[seat.name] = replace(entry, unavailable=unavailable)
         if teachers == entry.teachers and not entry.finishing and entry.labelled >= bool(teachers):
             if seat.notes:
-                notes[seat.name] = seat.notes
+                notes.setdefault(seat.name, []).extend(seat.notes)
             continue
         held = dict.fromkeys((*entry.finishing, *entry.teachers))
-        finishing = tuple(name for name in held if name in facts.teachers and name not in seat.held)
+        finishing = tuple(name for name in held if name in facts.teachers and name not in teachers)
         if (teachers, finishing) != (entry.teachers, entry.finishing):
             labelled = entry.labelled or bool(teachers)
             facts.students[seat.name] = replace(
@@ -112,7 +125,7 @@ def _read_back(facts: Intake, board: Board, notes: dict[str, list[str]]) -> None
         elif teachers and not entry.labelled:
             facts.students[seat.name] = replace(entry, labelled=True)
         if seat.notes:
-            notes[seat.name] = seat.notes
+            notes.setdefault(seat.name, []).extend(seat.notes)
 
 
 def _changes(before: AssignmentState, facts: Intake, words: Words) -> Iterator[Change]:

@@ -56,6 +56,12 @@ def repair(board: Board) -> None:
     """The rule itself."""
     for seat in board.seats:
         _part(board, seat)
+    _settle(board)
+    while _release_all(board):
+        _settle(board)
+
+
+def _settle(board: Board) -> None:
     for seat in board.seats:
         _give_back(board, seat)
     if len(board):
@@ -201,6 +207,7 @@ def _part(board: Board, seat: Seat) -> None:
 
 def _give_back(board: Board, seat: Seat) -> None:
     """What a student holds beyond its need is free for others, the longest held last."""
+    _release(board, seat)
     if seat.need == 0:
         while seat.held:
             _return(board, seat, seat.held[-1])
@@ -210,6 +217,20 @@ def _give_back(board: Board, seat: Seat) -> None:
     for teacher in list(reversed(seat.held)):
         if board.claim_class(seat, seat.own - board.power(teacher), gives=1) == SERVED:
             _return(board, seat, teacher)
+
+
+def _release_all(board: Board) -> bool:
+    released = [seat for seat in board.seats if _release(board, seat)]
+    return bool(released)
+
+
+def _release(board: Board, seat: Seat) -> bool:
+    """Who has enough keeps none that gives it no labels."""
+    if not seat.aside or not board.is_served(seat):
+        return False
+    seat.notes.append(f"without {', '.join(seat.aside)}, which gave no labels, it has enough")
+    board.release(seat)
+    return True
 
 
 def _return(board: Board, seat: Seat, teacher: str) -> None:

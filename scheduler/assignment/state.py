@@ -18,6 +18,7 @@ class StudentEntry:
         want: how many teachers it asks for.
         need: power that it is to have, steadied: what the rule goes by.
         unit: power of the teachers that it counts in `want`.
+        unavailable: teachers that give it no labels, and so do not count in its share.
         content_id: what it is labelled with.
         labelled: whether it may have labels of it already: else it is still free to choose.
         next_told: the content that it was told to expect.
@@ -33,6 +34,7 @@ class StudentEntry:
     min: int = 1
     priority: int = 0
     unit: float = 1.0
+    unavailable: frozenset[str] = frozenset()
     host: str = ""
     data_epoch: int = 0
     content_id: str = ""

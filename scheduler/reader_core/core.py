@@ -224,9 +224,9 @@ class ReaderCore:
         return self.contents.switch.told
 
     @property
-    def unreachable(self) -> int:
+    def unavailable(self) -> frozenset[str]:
         """Teachers that are assigned and give no labels."""
-        return self._links.unreachable
+        return self._links.unavailable
 
     def measured(self, content_id: str) -> Measured:
         """What is known by now of the student, and of the teachers, which serve this content."""
@@ -331,13 +331,13 @@ class ReaderCore:
             usable = self.ledger.usable
             self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
             self.teachers.look(self.waiting_since is not None, now)
-        unreachable = self.unreachable
-        self._decide(look, unreachable, now)
+        unavailable = self.unavailable
+        self._decide(look, len(unavailable), now)
         self._hunger = hunger.follow(self._hunger, self.memory.starved_s, now)
         self.starves = starves = self._hunger.starves
         switch = self.contents.switch
         cut_off = self.teachers.is_cut_off
-        news = (self.decision.want, unreachable, cut_off, switch.data_epoch, switch.told)
+        news = (self.decision.want, unavailable, cut_off, switch.data_epoch, switch.told)
         if news != self._reported[:-1] or (starves and not self._reported[-1]):
             self._do(Report())
         self._reported = (*news, starves)

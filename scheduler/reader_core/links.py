@@ -74,14 +74,14 @@ class Links:
         return sum(not link.leaves for link in self._links.values())
 
     @property
-    def unreachable(self) -> int:
+    def unavailable(self) -> frozenset[str]:
         """Teachers that are assigned and that give no labels.
 
         They have not answered the latest request or probe, cannot be connected to, answer with
         something else than labels, or must not be asked.
         """
         without = self._silent | self._useless | self.out_of_reach
-        return (len(without & self.wanted.keys()) if without else 0) + len(self._barred)
+        return self._barred | (without & self.wanted.keys()) if without else self._barred
 
     @property
     def all_useless(self) -> bool:
@@ -100,7 +100,7 @@ class Links:
 
     def states(self) -> dict[str, int]:
         """How many teachers there are of each kind, for those who watch."""
-        unreachable = self.unreachable
+        unreachable = len(self.unavailable)
         return {
             "serving": max(len(self.wanted) + len(self._barred) - unreachable, 0),
             "unreachable": unreachable,

@@ -105,7 +105,7 @@ class Report(NamedTuple):
         needed: n = ceil(t_t / t_s); 0 while unknown.
         t_t_s, t_s_s: measured seconds per sample; 0 while unknown.
         starves: as `scheduler.hunger` finds it.
-        unreachable: teachers that were given to it and do not answer.
+        unavailable: teachers that were given to it and give it no labels.
         starved_s, blocked_s, source_wait_s: sums that grow.
         samples: taken so far.
         volume: batches that are labelled and not taken.
@@ -116,7 +116,7 @@ class Report(NamedTuple):
     t_t_s: float = 0.0
     t_s_s: float = 0.0
     starves: bool = False
-    unreachable: int = 0
+    unavailable: frozenset[str] = frozenset()
     starved_s: float = 0.0
     blocked_s: float = 0.0
     source_wait_s: float = 0.0
@@ -170,8 +170,8 @@ class Mesh(Protocol):
     def news(self, student: Student) -> None:
         """The student's report is another one in what is acted on: it is read at the next look.
 
-        That is its want, what is unreachable, and that it starves. Everything else is read once in
-        `report_s` anyway.
+        That is its want, its unavailable teachers, and that it starves. Everything else is read
+        once in `report_s` anyway.
         """
 
     def rested(self, teacher: Teacher) -> None:

@@ -71,7 +71,8 @@ class Office:
             t_t_s=report.t_t_s,
             t_s_s=report.t_s_s,
             urgent=report.starves,
-            unreachable=report.unreachable,
+            unreachable=len(report.unavailable),
+            unavailable=tuple(sorted(report.unavailable)),
             content_id=CONTENT,
         )
         if told is None or _is_news(told, event):
@@ -111,11 +112,11 @@ class Office:
 
 
 def _is_news(told: rule.StudentReported, new: rule.StudentReported) -> bool:
-    if (told.want, told.needed, told.urgent, told.unreachable) != (
+    if (told.want, told.needed, told.urgent, told.unavailable) != (
         new.want,
         new.needed,
         new.urgent,
-        new.unreachable,
+        new.unavailable,
     ):
         return True
     pairs = ((told.t_t_s, new.t_t_s), (told.t_s_s, new.t_s_s))

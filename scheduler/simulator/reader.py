@@ -318,7 +318,7 @@ class Reader:
             figures.t_t_s or 0.0,
             figures.t_s_s or 0.0,
             core.starves,
-            core.unreachable,
+            core.unavailable,
             memory.starved_s,
             memory.blocked_s,
             memory.source_wait_s,

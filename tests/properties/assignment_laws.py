@@ -27,12 +27,30 @@ class Pool:
             if entry.content_id == content and not entry.draining
         }
         entries = state.students.items()
-        self.students = {name: entry for name, entry in entries if entry.content_id == content}
+        held = {name: entry for name, entry in entries if entry.content_id == content}
+        #: Teachers that give labels to nobody who holds them, so that they count for nothing.
+        self.silent = {
+            teacher
+            for entry in held.values()
+            for teacher in entry.teachers
+            if all(
+                teacher in other.unavailable for other in held.values() if teacher in other.teachers
+            )
+        }
+        self.holding_silent = {
+            name for name, entry in held.items() if not self.silent.isdisjoint(entry.teachers)
+        }
+        self.students = {
+            name: replace(
+                entry, teachers=tuple(one for one in entry.teachers if one not in self.silent)
+            )
+            for name, entry in held.items()
+        }
         self.holders: dict[str, list[str]] = defaultdict(list)
         for name, entry in self.students.items():
             for teacher in entry.teachers:
                 self.holders[teacher].append(name)
-        self.idle = [name for name in self.power if name not in self.holders]
+        self.idle = [name for name in self.power if name not in {*self.holders, *self.silent}]
         self.asking = {name: entry for name, entry in self.students.items() if entry.need > 0}
 
     def part(self, student: str, teacher: str) -> float:
@@ -79,6 +97,7 @@ def check(state: assignment.AssignmentState) -> None:
         _own_teachers_or_a_part_of_one(pool)
         _nothing_idles_that_is_wanted(pool)
         _nothing_is_held_in_vain(pool)
+        _who_has_enough_keeps_no_silent_one(pool)
         _nobody_else_has_more_right_to_a_teacher(pool)
         _shares_are_even(pool)
         _no_power_lies_waste(pool)
@@ -96,7 +115,7 @@ def _nobody_has_nothing(pool: Pool) -> None:
     for name, entry in pool.students.items():
         if entry.want == 0:
             assert entry.teachers == ()
-        elif pool.power:
+        elif pool.power.keys() - pool.silent:
             assert entry.teachers, f"{name} has nothing"
 
 
@@ -118,6 +137,11 @@ def _nothing_is_held_in_vain(pool: Pool) -> None:
         if len(entry.teachers) > 1:
             least = min(pool.power[teacher] for teacher in entry.teachers)
             assert pool.level(name) - least < entry.need - EPS, f"{name} holds more than it needs"
+
+
+def _who_has_enough_keeps_no_silent_one(pool: Pool) -> None:
+    for name in pool.holding_silent:
+        assert pool.level(name) < pool.students[name].need - EPS
 
 
 def _nobody_else_has_more_right_to_a_teacher(pool: Pool) -> None:
@@ -209,7 +233,10 @@ def slow_jobs(state: assignment.AssignmentState) -> dict[tuple[str, int], tuple[
 
 def from_nothing(state: assignment.AssignmentState, now: float) -> assignment.AssignmentState:
     entries = state.students.items()
-    bare = {name: replace(entry, teachers=(), finishing=()) for name, entry in entries}
+    bare = {
+        name: replace(entry, teachers=(), finishing=(), unavailable=frozenset())
+        for name, entry in entries
+    }
     return _again(replace(state, students=bare), now)
 
 

@@ -56,6 +56,10 @@ class Machine(RuleBasedStateMachine):
     def apart(self) -> bool:
         return not any(pool.shares(name) for pool in laws.pools(self.state) for name in pool.asking)
 
+    @property
+    def all_give_labels(self) -> bool:
+        return not any(pool.silent for pool in laws.pools(self.state))
+
     @rule(name=teachers, speed=st.integers(0, 9), host=st.sampled_from(HOSTS))
     def a_teacher_comes(self, name: str, speed: int, host: str) -> None:
         known, apart, recovering = name in self.state.teachers, self.apart, self.state.recovering
@@ -98,13 +102,17 @@ class Machine(RuleBasedStateMachine):
             priority=st.integers(0, 1),
             urgent=st.booleans(),
             unreachable=st.integers(0, 1),
+            unavailable=st.lists(teachers, max_size=3, unique=True).map(tuple),
+            cut_off=st.booleans(),
             host=st.sampled_from(HOSTS),
         ),
         ratio=st.integers(0, 9),
     )
     def a_student_reports(self, name: str, report: assignment.StudentReported, ratio: int) -> None:
         new = name not in self.state.students
-        report = replace(report, student_id=name, unreachable=min(report.unreachable, report.want))
+        silent = report.unavailable  # an older reader names none
+        unreachable = min(len(silent) or report.unreachable, report.want)
+        report = replace(report, student_id=name, unreachable=unreachable)
         if (measured := self.ratios[ratio % len(self.ratios)]) is not None:
             needed = max(1, -int(-measured // 1))
             report = replace(report, needed=needed, t_t_s=0.01, t_s_s=0.01 / measured)
@@ -163,7 +171,7 @@ class EqualTeachers(Machine):
 
     @invariant()
     def it_is_as_good_as_from_nothing(self) -> None:
-        if not self.state.recovering:
+        if not self.state.recovering and self.all_give_labels:
             fresh = laws.from_nothing(self.state, self.now)
             assert laws.outcome(self.state) == laws.outcome(fresh)
 
@@ -173,7 +181,7 @@ class WholeJobs(EqualTeachers):
 
     @invariant()
     def as_few_jobs_are_slow_as_from_nothing(self) -> None:
-        if not self.state.recovering and self.apart:
+        if not self.state.recovering and self.apart and self.all_give_labels:
             fresh = laws.from_nothing(self.state, self.now)
             assert laws.slow_jobs(self.state) == laws.slow_jobs(fresh)
 

@@ -77,8 +77,19 @@ def wants(
     min: int = 1,
     priority: int = 0,
     unreachable: int = 0,
+    unavailable: str = "",
+    cut_off: bool = False,
 ) -> StudentReported:
-    return StudentReported(student, want, tuple(holding), min, priority, unreachable=unreachable)
+    return StudentReported(
+        student,
+        want,
+        tuple(holding),
+        min,
+        priority,
+        unreachable=unreachable or len(unavailable),
+        unavailable=tuple(unavailable),
+        cut_off=cut_off,
+    )
 
 
 def measured(student: str, ratio: float, *, t_t_s: float = 0.01) -> StudentReported:

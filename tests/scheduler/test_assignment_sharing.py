@@ -65,6 +65,33 @@ class TestSharing:
         service.see(wants("a/0", 2))
         assert service.count("a/0") == 2
 
+    def test_teachers_without_labels_fill_no_share(self) -> None:
+        service = Service(*up("abcd"), wants("a/0", 4))
+        service.see(wants("b/0", 4))
+        bad = service.has("a/0")
+        assert (len(bad), service.count("b/0")) == (2, 2)
+        service.see(wants("a/0", 6, unavailable=bad))
+        assert set(service.has("a/0")) > set(bad), "it keeps them besides"
+        assert service.count("a/0") == 3
+        assert service.count("b/0") == 1, "of the teachers that label both have one"
+        service.see(wants("a/0", 4))
+        assert service.counts == [2, 2], "they label again"
+
+    def test_teacher_without_labels_is_given_back_once_there_are_enough(self) -> None:
+        service = Service(*up("ab"), wants("a/0", 1))
+        service.see(wants("a/0", 2, unavailable="a"))
+        assert (service.has("a/0"), service.idle) == ("b", {"a"})
+
+    def test_student_that_gets_labels_from_nobody_shares_a_teacher(self) -> None:
+        service = Service(*up("ab"), wants("a/0", 1), wants("b/0", 1))
+        service.see(wants("a/0", 2, unavailable="a"))
+        assert (service.has("a/0"), service.has("b/0")) == ("ab", "b")
+
+    def test_student_that_reaches_nobody_takes_no_more_than_its_share(self) -> None:
+        service = Service(*up("abcd"), wants("a/0", 2), wants("b/0", 2))
+        service.see(wants("a/0", 4, unavailable=service.has("a/0"), cut_off=True))
+        assert service.counts == [2, 2]
+
     def test_students_with_equal_use_exchange_places(self) -> None:
         """Otherwise the student with the worse teacher would move again immediately."""
         service = Service(*up("u", 100), *up("ab", 25), *up("c", 200))

@@ -185,7 +185,7 @@ def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -
     bench.answer("a", 1)
     bench.batch(2)
     bench.fail("a", WRONG, 2)
-    assert (len(ledger.teachers), core.unreachable) == (0, 1)
+    assert (len(ledger.teachers), len(core.unavailable)) == (0, 1)
     assert bench.metric("ejections", "wrong") == 1
 
 
@@ -201,7 +201,7 @@ def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -
             bench.batch(number)
         while bench.jobs("a"):
             bench.fail("a", RequestRefused("wrong settings"))
-        assert core.unreachable == 1
+        assert len(core.unavailable) == 1
 
         def is_back() -> bool:
             bench.outcome("a", Ready(("x",)))
@@ -209,9 +209,9 @@ def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -
 
         wait_until(is_back)
         bench.look(10.0)
-        assert (core.unreachable, core.decision.want) == (1, before + 1)
+        assert (len(core.unavailable), core.decision.want) == (1, before + 1)
         bench.answer("a")
-        assert core.unreachable == 0
+        assert len(core.unavailable) == 0
 
 
 def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
@@ -390,7 +390,7 @@ def test_teachers_of_other_numerics_get_nothing_and_count_as_missing(strict: Ben
     strict.assign(*peers, lost=["a"], advice=Advice("c", "", 0), ready=False)
     for name in ("b", "d"):
         strict.outcome(name, Ready(("x",)))
-    assert strict.member.core.unreachable == 2, "so that two more are asked for"
+    assert len(strict.member.core.unavailable) == 2, "so that two more are asked for"
     assert set(strict.member.ledger.teachers) == {"b", "d"}
     assert [name for name in numerics if knows(strict, name)] == ["b", "d"]
     assert "c, e: of other numerics" in strict.member.core.teachers.links.last_trouble

@@ -60,12 +60,12 @@ def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world:
         world.links.probe_failed("a", "lost", "refused", None, world.now)
         world.passes(60.0)
     world.links.probe_failed("a", "lost", "refused", None, world.now)
-    assert world.links.unreachable == 1
+    assert len(world.links.unavailable) == 1
     assert world.passes(0.01) == []
     world.links.connect("a", world.now)
     assert world.passes() == [Probe(1, "a")]
     world.links.answers("a")
-    assert world.links.unreachable == 0
+    assert len(world.links.unavailable) == 0
 
 
 def test_requests_that_fail_together_are_one_failure(world: World) -> None:
@@ -120,4 +120,4 @@ def test_a_teacher_that_comes_back_is_not_judged_by_what_it_was_before(world: Wo
     world.links.is_silent("a", "shut out", "no token")
     world.assign(lost=("a",))
     world.assign(A)
-    assert (world.links.unreachable, world.links.is_shut_out) == (0, False)
+    assert (len(world.links.unavailable), world.links.is_shut_out) == (0, False)
