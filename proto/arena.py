@@ -1,11 +1,10 @@
 """Shared memory for arrays: one segment, whose pieces are allocated and freed.
 
-Tells glibc to keep big buffers instead of giving each back to the kernel after use.
-
-By default every buffer of some megabytes is mapped afresh and its pages are zeroed one fault at a
+`tune_allocator` tells glibc to keep big buffers instead of giving each back to the kernel. By
+default every buffer of some megabytes is mapped afresh and its pages are zeroed one fault at a
 time: two thirds of the time that a 19 MB message takes. Processes of ours that move batches (the
-teacher's two, the reader's engine) call this once at their start; a user's process is not
-ours to tune.
+teacher's two, the reader's engine) call this once at their start; a user's process is not ours to
+tune.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Arrays that one process lends to another by their place in shared memory.
 
-Where a tensor lies when it does not travel in its message: a place in registered shared memory.
-
-These are the parameters of a tensor in the system-shared-memory extension of the Open Inference
-Protocol, and one of ours:
+A tensor that does not travel in its message lies in registered shared memory. These are the
+parameters of a tensor in the system-shared-memory extension of the Open Inference Protocol, and one
+of ours:
 
 ```
 shared_memory_region      text     the region, by the name under which it was registered

@@ -1,7 +1,5 @@
 """What a teacher shows to Prometheus: counted as it happens, or asked for at each scrape.
 
-Figures that each request adds to, shown to Prometheus at a scrape.
-
 A counter of prometheus_client's has a lock of its own and takes as long as a tenth of a small
 request. A request adds to several figures, so these are added to under one lock, by whoever holds
 them.

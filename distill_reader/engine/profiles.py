@@ -3,10 +3,9 @@
 What counts of it, and when it is written, is `scheduler.profiles`'. No failure is one of the
 training: without a memory it learns as it did the first time.
 
-The file in which a reader remembers the times of one service and job for its next start.
-
-A file for each, so that readers that write at the same time do not undo each other's work; those of
-one job write nearly the same, and the last one stays. It is replaced as a whole or not at all.
+Each service and job has a file of its own, so that readers that write at the same time do not undo
+each other's work; those of one job write nearly the same, and the last one stays. It is replaced as
+a whole or not at all.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Rows of a label store: their keys, their form on the disk, and which of two forms is richer.
 
-Which sample is it? 16 bytes that say so: of what a teacher gets to see of it, and of its model.
+A key is 16 bytes: a hash of what a teacher gets to see of a sample, and of its model.
 
 xxh3 of 128 bits is no cryptographic hash: it tells apart samples that happen to differ (among a
 billion, two agree with a probability of 2e-21), not such as somebody has made to be taken for each
 other. Whoever can do that writes the training data anyway. `edl bench store` says what it costs.
 
-Which form of a label can be made of which other one, so that the richest is kept and no more.
-
-One form covers another when what is made of it is what the teacher would have sent, bit for bit:
+Of several forms of a label the richest is kept, and none that can be made of it. One form covers
+another when what is made of it is what the teacher would have sent, bit for bit:
 
 - what the model gave covers every form of it;
 - float32 covers bfloat16, float16 and top-k at its own temperature, and without a softmax at every

@@ -1,9 +1,8 @@
 """Settings of a label store, and of the services in it.
 
-The model that was last at work for each service, as a store remembers it.
-
-A run without teachers reads labels of that model. So each row bears a checksum, as labels do: a
-model that is not the one that was put in would give labels of another.
+A store remembers the model that was last at work for each service: a run without teachers reads
+labels of that model. So each row bears a checksum, as labels do: a model that is not the one that
+was put in would give labels of another.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """How a server listens: who is let in, for how long a stranger may take, and who is warned.
 
-Accepts connections in an event loop: limits how many there are, and how long a handshake takes.
+asyncio's own servers take in connections without a limit, and wait a minute for each handshake. So
+connections are accepted here, which limits both.
 
-asyncio's own servers take in connections without a limit, and wait a minute for each handshake.
-
-Counts the TLS handshakes that came to nothing.
-
-TLS turns away whoever has no certificate, or one of a stranger's CA, before there is a call that
-could be answered, and gRPC tells the server nothing of it. But it asks for our certificate before
-each handshake: one after which no call comes in time has failed. So has a connection that was only
-opened and closed, as port scans and some health checks do.
+TLS handshakes that came to nothing are counted. TLS turns away whoever has no certificate, or one
+of a stranger's CA, before there is a call that could be answered, and gRPC tells the server nothing
+of it. But it asks for our certificate before each handshake: one after which no call comes in time
+has failed. So has a connection that was only opened and closed, as port scans and some health
+checks do.
 """
 
 from __future__ import annotations

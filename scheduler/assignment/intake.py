@@ -144,10 +144,9 @@ class Intake:
             steady = steadying.begin(wish)
         else:
             steady = steadying.follow(known.steady, wish, report.urgent, self.now)
-        unavailable = frozenset(
-            () if report.cut_off else report.unavailable[: max(own_heads(report), MADE_UP_FOR)]
-        ).intersection(known.teachers if known else report.holding)
-        counted = max(min(report.unreachable, report.want) - len(unavailable), 0)
+        made_up_for = 0 if report.cut_off else max(own_heads(report), MADE_UP_FOR)
+        named = report.unavailable[:made_up_for]
+        counted = max(min(report.unreachable, report.want) - len(named), 0)
         entry = replace(
             known or _newcomer(report, wish, steady),
             want=report.want,
@@ -156,7 +155,7 @@ class Intake:
             min=report.min,
             priority=report.priority,
             unit=unit,
-            unavailable=unavailable,
+            unavailable=frozenset(named).intersection(known.teachers if known else report.holding),
             host=report.host,
             data_epoch=report.data_epoch,
         )

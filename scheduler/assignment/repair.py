@@ -12,6 +12,9 @@ none idle: a light student joins another; light students make room; who would mi
 it to a strictly stronger claim; who can do with a weaker one trades; and who has nothing shares.
 4. What is idle then relieves those who share, where one teacher is all that they need. Each step
 serves a stronger claim than it makes, so this ends.
+
+Teachers that give labels to none of their students take no part. Such a student keeps them besides
+its share, so that it notices when they label again, and gives them back once it has enough.
 """
 
 from __future__ import annotations

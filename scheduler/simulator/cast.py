@@ -1,7 +1,5 @@
 """Who takes part in a run, and what control plane and data plane tell each other.
 
-What control plane and data plane tell each other.
-
 The data plane (`data_plane.py`) moves batches: students pull, teachers label, students train. The
 control plane (`control.py`) knows who is there, who is assigned to whom, what fails. The data plane
 is told what changes, at the moment when those concerned notice it.

@@ -1,9 +1,8 @@
 """Virtual time, and chance.
 
-What is drawn: each kind of chance of each machine from a stream of its own.
-
-So what one machine draws does not depend on what others have drawn, and the same scenario with one
-teacher more draws the same for all the others.
+Each kind of chance of each machine is drawn from a stream of its own. So what one machine draws
+does not depend on what others have drawn, and the same scenario with one teacher more draws the
+same for all the others.
 """
 
 from __future__ import annotations

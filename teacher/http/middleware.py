@@ -1,8 +1,7 @@
 """What stands around every request over HTTP: who calls, whether it is let in, and its log line.
 
-Keeps web pages out: a browser's requests are made for whoever wrote the page that it shows.
-
-On loopback anybody on this machine may have batches labelled, and its browser is on this machine. A
+Web pages are kept out: a browser's requests are made for whoever wrote the page that it shows. On
+loopback anybody on this machine may have batches labelled, and its browser is on this machine. A
 page can send requests to 127.0.0.1, or let a name of its own point there; the header `Origin`, or
 the name in `Host`, gives it away. No client of the protocol sends the one or uses another name.
 """

@@ -81,6 +81,8 @@ class TestSharing:
         service = Service(*up("ab"), wants("a/0", 1))
         service.see(wants("a/0", 2, unavailable="a"))
         assert (service.has("a/0"), service.idle) == ("b", {"a"})
+        service.see(wants("a/0", 2, unavailable="a", priority=1))
+        assert service.has("a/0") == "b", "it reports again, before it knows that it has lost a"
 
     def test_student_that_gets_labels_from_nobody_shares_a_teacher(self) -> None:
         service = Service(*up("ab"), wants("a/0", 1), wants("b/0", 1))
