@@ -16,6 +16,7 @@ from ..scheduler.ledger.events import (
     Answered,
     Event,
     Queued,
+    Released,
     Send,
     Taken,
     TeacherJoined,
@@ -139,7 +140,8 @@ class CoreStream:
                 agrees=EVERYBODY,
             )
             self._handle(answer)
-            while ledger.deliverable:
+            while ledger.has_next(ordered=True):
+                self._handle(ev.Released(taken))
                 self._handle(ev.Taken(taken, ROWS, 0.01))
                 taken += 1
             self._handle(ev.Look())
@@ -176,7 +178,8 @@ class Stream:
                     self._lose(TEACHERS[queued // case.loss_every % len(TEACHERS)])
             send = self._in_flight.popleft()
             self._handle(Answered(send.teacher, send.request, ROW_LABEL_BYTES, 0.1))
-            while ledger.deliverable:
+            while ledger.has_next(ordered=True):
+                self._handle(Released(taken))
                 self._handle(Taken(taken))
                 taken += 1
         return self._events

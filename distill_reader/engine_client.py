@@ -25,7 +25,7 @@ from ..supervise import Process, own_fd, python_command, start
 from .config import ReaderConfig
 from .labelled import Labels, Pulled
 from .ring import Leases, Ring
-from .stream import Stream
+from .stream import Held, Stream
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +129,8 @@ class EngineClient:
 
         It does not wait for the engine to be told: another thread does that, or whoever tells it
         the next thing; while batches are announced one upon the other, that is left to the next
-        announcement. The stream knows that the batch is taken: nobody can recall it, and an engine
-        that is started meanwhile never hears of it.
+        announcement. The stream knows that the batch is taken, so an engine that is started
+        meanwhile never hears of it.
         """
         at = time.monotonic()
         self._untold.append(
@@ -218,12 +218,7 @@ class EngineClient:
             self.restarts += 1
             self._announced = -1
             with self._stream.held() as held:  # so what the training loop does next comes behind
-                new.channel.send_all(
-                    [
-                        *(self._held(one, held.outcomes[one.number]) for one in held.labelled),
-                        *(self._news_of(one) for one in held.unlabelled),
-                    ]
-                )
+                new.channel.send_all([self._found(one, held) for one in held.batches])
                 new.channel.send(
                     "resumed",
                     epoch=held.epoch,
@@ -242,11 +237,15 @@ class EngineClient:
         at, source_s = time.monotonic(), pulled.source_s
         return {"kind": "batch", "source_s": source_s, "at": at, **self._described(pulled)}
 
-    def _held(self, pulled: Pulled, outcome: Labels | errors.EdlError) -> Message:
-        """For a new engine: a batch whose outcome is here, and who has labelled it."""
+    def _found(self, pulled: Pulled, held: Held) -> Message:
+        """For a new engine: a batch to be labelled, or its outcome, and who has labelled it."""
+        if (outcome := held.outcomes.get(pulled.number)) is None:
+            return self._news_of(pulled)
+        self._announced = pulled.number
         labels = outcome if isinstance(outcome, Labels) else Labels({})
         return {
             "kind": "held",
+            "released": pulled.number in held.released,
             "labels_nbytes": 0 if labels.record is None else labels.record.nbytes,
             "makers": labels.makers,
             **self._described(pulled),
@@ -306,10 +305,10 @@ class EngineClient:
             case "labelled":
                 labels = read_labels(message, self._life.leases)
                 self._stream.settle(message["number"], labels)
-            case "recall":
-                with self._lock:  # a reset that drops the others' labels comes behind
-                    if self._stream.recall(message["number"]):
-                        self._tell({"kind": "recalled", "number": message["number"]})
+            case "withdraw":
+                self._stream.withdraw(message["number"])
+            case "release":
+                self._stream.release(message["numbers"])
             case "poison":
                 self._stream.settle(message["number"], errors.PoisonBatch(message["text"]))
             case "stats":
@@ -363,4 +362,4 @@ def read_labels(message: Message, leases: Leases) -> Labels:
     refs = tuple(ArrayRef.from_json(ref) for _, ref in message["labels"])
     record = Record(int(message["offset"]), int(message["nbytes"]), refs)
     arrays = dict(zip(names, leases.views(record), strict=True))
-    return Labels(arrays, record, leases, message["makers"])
+    return Labels(arrays, record, message["makers"])

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 
 from ..proto.arena import Array, Record
 from .progress import Place
-from .ring import Leases
 from .structure import Parts, put_together
 
 
@@ -33,20 +32,13 @@ class Labels:
     """The labels of a batch by name, in the memory of the engine that wrote them.
 
     None in the place of each where the batch goes without. Their memory is given back with the last
-    view, unless it is revoked: then it is the engine's own again. `makers` are the teachers that
-    have made them, by service: for the next engine, should this one die and one of them be found to
-    lie.
+    view. `makers` are the teachers that have made them, by service: for the next engine, should
+    this one die and one of them be found to lie.
     """
 
     arrays: Mapping[str, Array | None]
     record: Record | None = None
-    leases: Leases | None = None
     makers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def revoke(self) -> None:
-        """The engine has a use of its own for what is written there."""
-        if self.leases is not None and self.record is not None:
-            self.leases.revoke(self.record)
 
 
 class Labelled(NamedTuple):

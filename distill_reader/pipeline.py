@@ -54,7 +54,7 @@ class Pipeline:
     def __init__(
         self, config: ReaderConfig, source: Source, callbacks: Sequence[Callback] = ()
     ) -> None:
-        self.stream = Stream(ordered=config.ordered)
+        self.stream = Stream()
         self._config = config
         self._callbacks = Callbacks(callbacks, self._latest_stats)
         if config.trace:

@@ -57,19 +57,14 @@ class Leases:
             for ref in record.arrays
         ]
 
-    def revoke(self, record: Record) -> None:
-        """Whoever allocates the record has it back before its views are gone: it is never over."""
-        self._open.pop(record.offset, None)
-
     def over(self) -> Iterator[int]:
         """Offsets of records to give back, each once; any thread may ask, several at a time too."""
         with suppress(IndexError):
             while True:
                 lease = self._over.popleft()
                 assert isinstance(lease, _Lease)
-                if self._open.get(lease.offset) is lease:  # else it was revoked
-                    del self._open[lease.offset]
-                    yield lease.offset
+                del self._open[lease.offset]
+                yield lease.offset
 
 
 class Ring:

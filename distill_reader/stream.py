@@ -1,14 +1,15 @@
 """What the puller, the receiver and the training loop share: the batches on their way, in order.
 
 A batch enters when the source yields it, gets its outcome (labels, or an error that names it) when
-the engine has one, and leaves when the training loop takes it. Batch numbers grow over the whole
-life of a reader, so that whatever still arrives from an epoch that was left is recognised.
+the engine has one, may be taken once the engine releases it, and leaves when the training loop
+takes it. Batch numbers grow over the whole life of a reader, so that whatever still arrives from an
+epoch that was left is recognised.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,9 +28,9 @@ class Held:
     Attributes:
         epoch: the current one.
         data_epoch: epochs begun over the source, this one included.
-        labelled: batches that have their outcome and are not taken yet: the first in line.
-        outcomes: of these, by number: their labels, or the error that they are.
-        unlabelled: the batches behind them.
+        batches: all that are not taken, in order.
+        outcomes: of those that have one, by number: their labels, or the error that they are.
+        released: numbers of those that may be taken.
         pulled: number of the next batch.
         ended: whether the source has no more.
         waiting: whether the training loop waits.
@@ -37,9 +38,9 @@ class Held:
 
     epoch: int
     data_epoch: int
-    labelled: list[Pulled]
+    batches: list[Pulled]
     outcomes: Mapping[int, Labels | EdlError]
-    unlabelled: list[Pulled]
+    released: frozenset[int]
     pulled: int
     ended: bool
     waiting: bool
@@ -47,10 +48,6 @@ class Held:
 
 class Stream:
     """The batches between source and training loop; every method may be called by any thread.
-
-    Args:
-        ordered: batches are taken in the order they entered in; False: the first that has its
-            outcome.
 
     Attributes:
         progress: what of the source was taken; replaced as a whole.
@@ -62,14 +59,13 @@ class Stream:
         unlabelled: those of the batches that had no soft labels.
     """
 
-    def __init__(self, *, ordered: bool = True) -> None:
-        self._ordered = ordered
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # for the training loop
         self._room = threading.Condition(self._lock)  # for the puller: it is woken less often
         self._waiting: dict[int, Pulled] = {}  # by number, in order: not taken
-        self._outcomes: dict[int, Labelled | EdlError] = {}  # in the order that they came in
-        self._first = 0  # number of the first that is not taken, in order
+        self._outcomes: dict[int, Labelled | EdlError] = {}
+        self._released: dict[int, None] = {}  # numbers of those that may be taken, the next first
         self._next_number = 0
         self._limit = 0
         self.progress = Progress()
@@ -99,7 +95,7 @@ class Stream:
             self.data_epoch += not empty
             self._waiting.clear()
             self._outcomes.clear()
-            self._first = self._next_number
+            self._released.clear()
             self._ended = self._complete = False
             self._source_error = None
             if not self._dead:
@@ -207,21 +203,20 @@ class Stream:
             if number in self._outcomes or self._waiting.get(number) is not pulled:
                 return
             self._outcomes[number] = made
-            if number == self._first or not self._ordered:
-                self._changed.notify_all()
 
-    def recall(self, number: int) -> bool:
-        """Take the labels off a batch, which gets others; False when it has none, or is taken.
+    def withdraw(self, number: int) -> None:
+        """Forget the outcome of a batch that is not released: it gets another."""
+        with self._lock:
+            self._outcomes.pop(number, None)
 
-        In order, nothing behind it is taken meanwhile.
+    def release(self, numbers: Iterable[int]) -> None:
+        """These batches may be taken, one after the other; without effect on those that were left.
+
+        Each has its outcome, or the stream fails.
         """
         with self._lock:
-            labelled = self._outcomes.get(number)
-            if not isinstance(labelled, Labelled):
-                return False
-            labelled.labels.revoke()
-            del self._outcomes[number]
-            return True
+            self._released.update((n, None) for n in numbers if n in self._outcomes)
+            self._changed.notify_all()
 
     def fail(self, error: EdlError, epoch: int | None = None) -> None:
         """Nothing more will come, in `epoch` or for good: raise `error` in the training loop."""
@@ -235,7 +230,6 @@ class Stream:
     def held(self) -> Iterator[Held]:
         """What it holds, while nothing can change that."""
         with self._lock:
-            waiting = self._waiting.items()
             outcomes = {
                 number: outcome.labels if isinstance(outcome, Labelled) else outcome
                 for number, outcome in self._outcomes.items()
@@ -243,9 +237,9 @@ class Stream:
             yield Held(
                 self.epoch,
                 self.data_epoch,
-                [pulled for number, pulled in waiting if number in outcomes],
+                [*self._waiting.values()],
                 outcomes,
-                [pulled for number, pulled in waiting if number not in outcomes],
+                frozenset(self._released),
                 self._next_number,
                 self._ended,
                 self._loop_waits,
@@ -277,13 +271,13 @@ class Stream:
             raise self._end_of(epoch)
 
     def take(self, epoch: int, labelled: Labelled) -> bool:
-        """Deliver a batch that `next` has returned; False if that was recalled, left or taken."""
+        """Deliver a batch that `next` has returned; False if that was left or taken."""
         with self._lock:
             pulled = labelled.pulled
             if self.epoch != epoch or self._outcomes.get(pulled.number) is not labelled:
                 return False
-            del self._outcomes[pulled.number], self._waiting[pulled.number]
-            self._first += 1
+            number = pulled.number
+            del self._released[number], self._outcomes[number], self._waiting[number]
             samples = pulled.parts.samples
             self.delivered += 1
             self.samples_delivered += samples
@@ -294,16 +288,10 @@ class Stream:
     def _is_due(self, epoch: int) -> bool:
         if self.epoch != epoch or self._fatal is not None:
             return True
-        return self._ready() is not None if self._waiting else self._ended
-
-    def _ready(self) -> int | None:
-        """Number of the batch that can be taken now."""
-        if self._ordered:
-            return self._first if self._first in self._outcomes else None
-        return next(iter(self._outcomes), None)
+        return bool(self._released) if self._waiting else self._ended
 
     def _next(self) -> Labelled | None:
-        if (number := self._ready()) is None:
+        if (number := next(iter(self._released), None)) is None:
             return None
         self._loop_waits = False
         outcome = self._outcomes[number]

@@ -11,7 +11,7 @@ where they are carried out, here and in `wanting`. What is made precise:
   more than one batch per window.
 * What is in flight has no part in the volume, and grows with the teachers. So besides, all batches
   of the buffer, labelled or not, have no more than `buffer_bytes`.
-* "volume == 0" is measured where it hurts: the student waits, and nothing can be delivered.
+* "volume == 0" is measured where it hurts: the student waits, and its next batch has no labels.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def state_of(view: FlowView, pulling: bool) -> State:
         view: what is the case.
         pulling: whether batches may be pulled.
     """
-    if view.waiting and view.deliverable == 0:
+    if view.waiting:
         has_room = pulling and view.queued == 0 and view.free_windows > 0
         if not view.source_ended and (has_room or not view.unlabelled):
             return "source_wait"

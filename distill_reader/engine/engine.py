@@ -39,14 +39,16 @@ class Engine:
         self._trace = open_trace(config)
         says = Says(
             self._on_labelled,
-            self._on_recall,
+            self._on_unlabelled,
             self._on_poisoned,
             self._trace.came,
             self._on_answered,
             self._on_failed,
         )
+        mixed = config.mixing is not None
         self.members = tuple(
-            Member(one, self._inbox, self._batches, ring, labels, says) for one in config.members
+            Member(one, self._inbox, self._batches, ring, labels, says, mixed=mixed)
+            for one in config.members
         )
         self._handing = handing = Handing(
             config, channel, labels, self.members, partial(self._on_failed, for_good=False)
@@ -57,6 +59,7 @@ class Engine:
         self._pulled = 0  # number of the next batch
         self._allowed = 0
         self._stream_epoch = 0
+        self._samples = 1  # of the latest batch that was taken
 
     def run(self) -> None:
         """Work until the trainer's side says stop or is gone."""
@@ -101,8 +104,6 @@ class Engine:
                     member.waits(now)
             case "taken":
                 self._on_taken(message, now)
-            case "recalled":
-                self._handing.recalled(message["number"])
             case "ended":
                 for member in self.members:
                     member.ended()
@@ -118,24 +119,28 @@ class Engine:
     def _on_batch(self, message: Message) -> None:
         batch = self._batches.add(message)
         self._pulled = batch.number + 1
-        self._handing.queue(batch)
+        self._handing.delivery.queue(batch.number)
         for member in self.members:
             member.queue(batch, message["source_s"])
 
     def _on_held(self, message: Message) -> None:
-        """The trainer has the labels of a batch, from an engine before this one."""
+        """The trainer was offered a batch with its labels by an engine before this one."""
         batch = self._batches.add(message)
         self._pulled = batch.number + 1
-        self._handing.hold(batch.number)
+        released = message["released"]
+        self._handing.delivery.hold(batch.number, released=released)
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
+            if released:
+                member.released(batch.number)
 
     def _on_taken(self, message: Message, now: float) -> None:
         number, samples = message["number"], message["samples"]
+        self._samples = samples
+        self._handing.delivery.taken(number)
         for member in self.members:
             member.taken(number, samples, message["step_s"], now)
-        self._handing.taken(number)
         self._batches.pop(number, None)
 
     def _on_resumed(self, message: Message, now: float) -> None:
@@ -165,14 +170,14 @@ class Engine:
     def _on_labelled(self, member: Member, number: int) -> None:
         self._trace.labelled(number)
         self._teller.tell_resends()
-        self._handing.done(member, number)
+        self._handing.labelled(member, number)
 
-    def _on_recall(self, member: Member, number: int) -> None:
-        self._handing.recall(member, number)
+    def _on_unlabelled(self, member: Member, number: int) -> None:
+        self._trace.unlabelled(number)
+        self._handing.unlabelled_again(member, number)
 
     def _on_poisoned(self, number: int, reasons: tuple[str, ...]) -> None:
-        self._handing.drop(number)  # it stays in the ring, and with the other members
-        self._channel.send("poison", number=number, text=poison(number, reasons))
+        self._handing.poisoned(number, poison(number, reasons))
 
     def _on_answered(self, member: Member, teacher: str, done: Done) -> None:
         self._teller.answered(member, teacher, done)
@@ -183,6 +188,8 @@ class Engine:
     # --- what follows
 
     def _decide(self, now: float) -> None:
+        step_s = self.members[0].core.figures.t_s_s
+        self._handing.release(step_s and step_s * self._samples)
         for member in self.members:
             member.look(now)
         limit = self._pulled + min(member.core.decision.pull for member in self.members)

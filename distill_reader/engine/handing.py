@@ -1,10 +1,9 @@
-"""Batches of one or several services on their way back: waited for, mixed, handed over, let go."""
+"""Labels of one or several services on their way to the trainer: mixed, offered, released."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -15,13 +14,13 @@ from ...proto.channel import Channel
 from ...proto.form_arrays import kind_of, softmax
 from ...scheduler import no_teacher
 from ...scheduler.ensemble import Mixture, mixture
+from ...scheduler.reader_core.delivery import Delivery, look_ahead
 from ..config import ReaderConfig
 from ..ensembles import WEIGHTS
 from ..label_forms import LabelForms
 from ..ring import refused
 from .labels import Assembled
 from .member import Member
-from .requests import Batch
 
 log = logging.getLogger(__name__)
 
@@ -94,16 +93,8 @@ def layout_of(
     return [(name, np.dtype(np.float32), label.shape) for name, label in labels[first].items()]
 
 
-@dataclass(slots=True)
-class _Awaited:
-    """A batch that some members are not done with yet, and what the others have labelled."""
-
-    undone: set[str]
-    labelled: dict[str, Assembled] = field(default_factory=dict)
-
-
 class Handing:
-    """Hands each batch over that all members are done with. Used by the engine's thread alone.
+    """Offers each batch that all members are done with, as `Delivery` says. For one thread.
 
     A member is done with a batch when it has labelled it, or goes without. What several members
     have labelled is mixed into a record of its own.
@@ -116,6 +107,7 @@ class Handing:
         failed: told when labels cannot be mixed.
 
     Attributes:
+        delivery: in which order, and how far ahead.
         partial: batches whose labels lack those of a member.
         unlabelled: batches that went without any.
         mixture: of the latest batch that was mixed.
@@ -129,6 +121,9 @@ class Handing:
         members: Sequence[Member],
         failed: Callable[[EdlError], None],
     ) -> None:
+        self.delivery = Delivery(
+            [member.config.service for member in members], ordered=config.ordered
+        )
         self.partial = self.unlabelled = 0
         self.mixture: Mixture | None = None
         self._config = config
@@ -138,113 +133,77 @@ class Handing:
         self._arena = arena
         self._members = {member.config.service: member for member in members}
         self._failed = failed
-        self._awaited: dict[int, _Awaited] = {}  # by batch, in the order of the stream
-        self._mixed: dict[int, int] = {}  # where the mixed labels of a batch lie that was sent
-        self._recalls: dict[int, list[Member]] = {}  # who wants what the trainer has
-        self._held: set[int] = set()  # what it has of an engine before this one
+        self._poison: dict[int, str] = {}  # why a batch will never be labelled
+        self._makers: dict[int, int] = {}  # how many members' labels a batch was offered with
         self._names = _unseen_names(config)
 
-    def queue(self, batch: Batch) -> None:
-        """A batch is to be labelled by every member."""
-        self._awaited[batch.number] = _Awaited(set(self._members))
+    def labelled(self, member: Member, number: int) -> None:
+        """A member has labelled a batch, or goes without."""
+        if number in self._poison:
+            member.labels.drop(number)
+        self._offer(self.delivery.done(member.config.service, number))
 
-    def hold(self, number: int) -> None:
-        """The trainer has a batch with labels that an engine before this one has handed over."""
-        self._held.add(number)
-
-    @property
-    def head(self) -> int | None:
-        """The first batch that is not handed over; None: all are."""
-        return next(iter(self._awaited), None)
-
-    def done(self, member: Member, number: int) -> None:
-        """It is the batch's turn at a member, which has labelled it or goes without."""
-        if (awaited := self._awaited.get(number)) is None:
-            member.labels.drop(number)  # another member will never label it
-            return
-        service = member.config.service
-        awaited.undone.discard(service)
-        if member.labels.has(number):  # from now on, whatever becomes of the member
-            awaited.labelled[service] = member.labels.hand_over(number)
-        if not awaited.undone:
-            del self._awaited[number]
-            self._hand_over(number, awaited.labelled)
-
-    def recall(self, member: Member, number: int) -> None:
-        """Not all labels that a member has given a batch are to be believed: it is to come back."""
-        if (awaited := self._awaited.get(number)) is not None:  # it waits for other members
-            service = member.config.service
-            awaited.labelled.pop(service, None)  # none where the member went without it
-            awaited.undone.add(service)
-            member.take_back(number)
-            return
-        if number not in self._recalls:
-            self._channel.send("recall", number=number)
-        self._recalls.setdefault(number, []).append(member)
-        if number in self._held:  # nobody can tell any more which of its labels are whose
-            for other in self._members.values():
-                if other not in self._recalls[number]:
-                    other.doubt(number)
-
-    def recalled(self, number: int) -> None:
-        """The trainer has handed a batch back; what other members have labelled of it stays."""
-        if not (members := self._recalls.pop(number, None)):
-            return  # of an epoch that was left
-        self._held.discard(number)
-        undone = {member.config.service for member in members}
-        labelled = {
-            service: labels
-            for service, member in self._members.items()
-            if service not in undone and (labels := member.labels.handed(number)) is not None
-        }
-        if (offset := self._mixed.pop(number, None)) is not None:
-            self._arena.free(offset)
-            self.partial -= len(undone) + len(labelled) < len(self._members)
-        self._awaited[number] = _Awaited(undone, labelled)
-        self._awaited = dict(sorted(self._awaited.items()))
-        for member in members:
-            member.take_back(number)
-
-    def drop(self, number: int) -> None:
+    def poisoned(self, number: int, text: str) -> None:
         """A batch will never be labelled."""
-        self._awaited.pop(number, None)
-        self._free_what_was_mixed(number)
+        self._poison[number] = text
+        for member in self._members.values():
+            member.labels.drop(number)
+        self._offer(self.delivery.poisoned(number))
+
+    def unlabelled_again(self, member: Member, number: int) -> None:
+        """Labels that a member has given a batch are void."""
+        self._poison.pop(number, None)
+        self._makers.pop(number, None)
+        if anew := self.delivery.undone(member.config.service, number):
+            self._channel.send("withdraw", number=number)
+            for service in anew:
+                self._members[service].doubt(number)
+
+    def release(self, batch_s: float | None) -> None:
+        """Let the training loop, which needs so long for a batch, take what it may."""
+        if not (numbers := self.delivery.release(look_ahead(batch_s))):
+            return
+        self._channel.send("release", numbers=numbers)
+        for number in numbers:
+            if (makers := self._makers.pop(number, None)) is not None:
+                self.unlabelled += not makers
+                self.partial += 0 < makers < len(self._members)
+            for member in self._members.values():
+                member.released(number)
 
     def go_on_without(self, alone_since: dict[str, float], now: float) -> None:
         """Let batches go that only lack members which are missing, as far as that is tolerated."""
         if self._rule is None or not alone_since:
             return
-        for number, awaited in list(self._awaited.items()):
-            if any(self._members[service].is_on_shelf(number) for service in awaited.undone):
+        members = self._members
+        for number, undone in self.delivery.incomplete.items():
+            if any(members[service].is_on_shelf(number) for service in undone):
                 continue  # a label store may have what teachers do not give
-            if mixture(self._rule, awaited.labelled.keys(), alone_since, now) is not None:
-                for service in list(awaited.undone):
-                    self._members[service].forgo(number)
-
-    def taken(self, number: int) -> None:
-        """The training loop has consumed a batch."""
-        self._free_what_was_mixed(number)
+            labelled = {s for s in members.keys() - undone if members[s].labels.has(number)}
+            if mixture(self._rule, labelled, alone_since, now) is not None:
+                for service in undone:
+                    members[service].forgo(number)
 
     def reset(self) -> None:
-        """An epoch was left: what was handed over and is not consumed is the trainer's to free."""
-        self._awaited.clear()
-        self._recalls.clear()
-        self._held.clear()
-        self._mixed.clear()
-        for member in self._members.values():
-            for labels in member.labels.let_go_of_all():
-                if self._mixing is not None:
-                    self._arena.free(labels.record.offset)
+        """An epoch was left."""
+        self.delivery.reset()
+        self._poison.clear()
+        self._makers.clear()
 
-    def _free_what_was_mixed(self, number: int) -> None:
-        self._recalls.pop(number, None)
-        self._held.discard(number)
-        self._mixed.pop(number, None)
-        for member in self._members.values():
-            if (labels := member.labels.let_go(number)) is not None and self._mixing is not None:
-                self._arena.free(labels.record.offset)
+    def _offer(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if (text := self._poison.get(number)) is not None:
+                self._channel.send("poison", number=number, text=text)
+                continue
+            labelled = {
+                service: labels
+                for service, member in self._members.items()
+                if (labels := member.labels.offer(number)) is not None
+            }
+            self._makers[number] = len(labelled)
+            self._send_labels(number, labelled)
 
-    def _hand_over(self, number: int, labelled: Mapping[str, Assembled]) -> None:
+    def _send_labels(self, number: int, labelled: Mapping[str, Assembled]) -> None:
         if self._rule is not None:
             mix = mixture(self._rule, labelled.keys(), self._gone, 0.0)
             if mix is not None:
@@ -255,7 +214,7 @@ class Handing:
             self._names = labels.names
             self._send(number, labels.record, labels.names)
             return
-        self.unlabelled += 1
+        self._makers[number] = 0
         self._send(number, None, self._names)
 
     @property
@@ -293,9 +252,7 @@ class Handing:
             self._failed(error)
             return
         self.mixture = mix
-        self.partial += len(labelled) < len(self._members)
         self._names = tuple(name for name, *_ in layouts)
-        self._mixed[number] = record.offset
         self._send(number, record, self._names)
 
     def _send(self, number: int, record: Record | None, names: Sequence[str]) -> None:
@@ -368,14 +325,19 @@ class Vigil:
         return action == "give_up"
 
     def _head_lacks_teachers(self) -> bool:
-        head = self._handing.head
+        head = self._head
         return head is not None and not any(one.is_on_shelf(head) for one in self._members)
+
+    @property
+    def _head(self) -> int | None:
+        """The first batch that not all members are done with; None: there is none."""
+        return next(iter(self._handing.delivery.incomplete), None)
 
     def _loop_waits(self) -> bool:
         return any(member.core.waiting_since is not None for member in self._members)
 
     def _go_unlabelled(self, now: float) -> None:
-        head = self._handing.head
+        head = self._head
         assert head is not None  # as the training loop waits for it
         log.warning("batch %d goes without soft labels: there is no teacher", head)
         for member in self._members:

@@ -28,8 +28,10 @@ class Assembled(NamedTuple):
 class Labels:
     """The engine's side of the label arena, for one service. Used by the engine's thread alone.
 
-    A record is made when the first rows of its batch come, and each row is copied into it once. It
-    is known here until its batch is consumed, as the trainer's labels may be mixed of it.
+    A record is made when the first rows of its batch come, and each row is copied into it once. The
+    trainer, once it has been offered a record, is its owner: it says when the memory is free, and
+    nothing is written there any more. Where it is offered mixtures, records stay the engine's until
+    their batches are consumed.
 
     Teachers of one content may answer floats of unlike precision: the richest form wins. An output
     is handed over in the widest dtype that it has come in by then: records in a narrower one are
@@ -38,28 +40,27 @@ class Labels:
     Args:
         arena: where the records lie.
         batches: that they are labels of.
+        mixed: the trainer is offered mixtures of these records and others.
 
     Attributes:
         discards: answers whose labels nobody wanted: late, not the first, or of an old model.
         accepted: answers whose labels were.
+        is_mixed: as given.
     """
 
-    def __init__(self, arena: Arena, batches: Batches) -> None:
+    def __init__(self, arena: Arena, batches: Batches, *, mixed: bool = False) -> None:
         self.discards = self.accepted = 0
+        self.is_mixed = mixed
         self._arena = arena
         self._batches = batches
         self._widest: dict[str, np.dtype[Any]] = {}  # that each label came in
         self._kept: dict[int, Assembled] = {}
-        self._handed: dict[int, Assembled] = {}
+        self._offered: dict[int, Assembled] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of labels that are not handed over."""
+        """Bytes of labels that were not offered to the trainer."""
         return sum(one.record.nbytes for one in self._kept.values())
-
-    def __len__(self) -> int:
-        """Batches with labels that are not handed over."""
-        return len(self._kept)
 
     def check(self, done: Done) -> None:
         """Raise BadAnswer where the labels cannot stand in one array with those that are here."""
@@ -117,36 +118,34 @@ class Labels:
         return {name: self._arena.get(ref) for name, ref in zip(labels.names, refs, strict=True)}
 
     def has(self, number: int) -> bool:
-        """Whether there are labels of a batch that is not handed over."""
-        return number in self._kept
+        """Whether there are labels of a batch, whole or not."""
+        return number in self._kept or number in self._offered
 
-    def hand_over(self, number: int) -> Assembled:
-        """The labels of a batch that is whole."""
-        labels = self._handed[number] = self._kept.pop(number)
-        return labels
+    def offer(self, number: int) -> Assembled | None:
+        """The labels of a batch that is whole, for the trainer; None: it goes without."""
+        if (labels := self._kept.pop(number, None)) is not None:
+            self._offered[number] = labels
+        return self._offered.get(number)
 
-    def handed(self, number: int) -> Assembled | None:
-        """The labels of a batch that was handed over, and is not consumed; None: it has none."""
-        return self._handed.get(number)
+    def take_back(self, number: int, *, whole: bool) -> None:
+        """All labels of a batch are void, or (`whole` is False) those of some rows.
 
-    def take_back(self, number: int) -> None:
-        """A batch that was handed over comes back, as some of its rows are to be labelled anew.
-
-        Of one whose labels an engine before this one has handed over there is nothing here.
+        Of one that an engine before this one has offered there is nothing here.
         """
-        if (labels := self._handed.pop(number, None)) is not None:
-            self._kept[number] = labels
-            self._widen(number)
+        if (labels := self._offered.pop(number, None)) is not None:
+            if self.is_mixed:
+                self._kept[number] = labels
+                self._widen(number)
+            elif not whole:
+                self._kept[number] = self._copy(number, labels)
+        if whole:
+            self.drop(number)
 
-    def let_go(self, number: int) -> Assembled | None:
-        """A batch that was handed over is consumed; who owns the record may free it."""
-        return self._handed.pop(number, None)
-
-    def let_go_of_all(self) -> list[Assembled]:
-        """The same of every batch that was handed over."""
-        every = list(self._handed.values())
-        self._handed.clear()
-        return every
+    def let_go(self, number: int) -> None:
+        """A batch is consumed."""
+        labels = self._offered.pop(number, None)
+        if labels is not None and self.is_mixed:
+            self._arena.free(labels.record.offset)
 
     def drop(self, number: int) -> None:
         """What there is of a batch's labels is void."""
@@ -154,9 +153,15 @@ class Labels:
             self._arena.free(labels.record.offset)
 
     def clear(self) -> None:
-        """No batch that is not handed over will be: not with these labels."""
+        """All labels that were not offered are void."""
         for number in list(self._kept):
             self.drop(number)
+
+    def reset(self) -> None:
+        """Every batch is forgotten."""
+        self.clear()
+        for number in list(self._offered):
+            self.let_go(number)
 
     def _record_for(self, batch: Batch, labels: Mapping[str, Array]) -> Assembled:
         """The record of a batch, in which these labels of some of its rows have room."""
@@ -178,17 +183,26 @@ class Labels:
 
     def _widen(self, number: int) -> None:
         """Make the record of a batch anew where it is narrower than what labels are kept in."""
-        narrow = self.arrays(self._kept[number])
-        dtypes = [
-            joined(array.dtype, self._widest[name]) or array.dtype for name, array in narrow.items()
-        ]
-        if all(array.dtype == dtype for array, dtype in zip(narrow.values(), dtypes, strict=True)):
-            return
-        wider = self._allocate(self._batches[number], narrow, dtypes)
-        for array, rows in zip(self.arrays(wider).values(), narrow.values(), strict=True):
+        narrow = self._kept[number]
+        arrays, dtypes = self.arrays(narrow).values(), self._dtypes_for(narrow)
+        if any(array.dtype != dtype for array, dtype in zip(arrays, dtypes, strict=True)):
+            wider = self._copy(number, narrow)
+            self.drop(number)
+            self._kept[number] = wider
+
+    def _copy(self, number: int, labels: Assembled) -> Assembled:
+        """The same labels in a new record, in the dtypes that labels are kept in."""
+        arrays = self.arrays(labels)
+        copy = self._allocate(self._batches[number], arrays, self._dtypes_for(labels))
+        for array, rows in zip(self.arrays(copy).values(), arrays.values(), strict=True):
             np.copyto(array, rows)
-        self.drop(number)
-        self._kept[number] = wider
+        return copy
+
+    def _dtypes_for(self, labels: Assembled) -> list[np.dtype[Any]]:
+        return [
+            joined(array.dtype, self._widest[name]) or array.dtype
+            for name, array in self.arrays(labels).items()
+        ]
 
     def _allocate(
         self, batch: Batch, labels: Mapping[str, Array], dtypes: Sequence[np.dtype[Any]]

@@ -51,8 +51,8 @@ class Says:
     """What a member tells its engine: calls in the engine's own thread.
 
     Attributes:
-        labelled: the labels of a batch are whole; it is its turn.
-        recall: a batch that was said to be labelled is to be handed back, by `take_back`.
+        labelled: a batch has all its labels, or goes without.
+        unlabelled: a batch that was said to be labelled, or poisoned, is to be labelled anew.
         poisoned: a batch will never be labelled, for these reasons.
         came: the link to a teacher has posted something.
         answered: a teacher has sent labels.
@@ -60,7 +60,7 @@ class Says:
     """
 
     labelled: Callable[[Member, int], None]
-    recall: Callable[[Member, int], None]
+    unlabelled: Callable[[Member, int], None]
     poisoned: Callable[[int, tuple[str, ...]], None]
     came: Callable[[str, Outcome, float], None]
     answered: Callable[[Member, str, Done], None]
@@ -76,6 +76,7 @@ class Member:
         batches: that lie in the ring.
         ring: where they lie.
         arena: where labels are put.
+        mixed: labels are averaged with those of other members.
         says: who hears of it.
 
     Attributes:
@@ -98,6 +99,8 @@ class Member:
         ring: LentArena,
         arena: Arena,
         says: Says,
+        *,
+        mixed: bool,
     ) -> None:
         self.config = config
         self.core = core = ReaderCore(core_config(config), random)
@@ -107,7 +110,7 @@ class Member:
             on_assigned=partial(inbox.post, self._tell),
             on_failed=partial(inbox.post, self._on_failed_for_good),
         )
-        self.labels = Labels(arena, batches)
+        self.labels = Labels(arena, batches, mixed=mixed)
         self.shelf = None
         if config.store is not None:
             self.shelf = Shelf(config, inbox, ring, core.numerics, self._enqueue, says.failed)
@@ -197,7 +200,7 @@ class Member:
         )
 
     def hold(self, batch: Batch, labels_nbytes: int, makers: Sequence[str]) -> None:
-        """The trainer has the labels of this batch, made by these teachers for another engine."""
+        """An engine before this one has offered the trainer a batch, labelled by these teachers."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
         self._tell(
             ev.Held(batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes)
@@ -212,20 +215,19 @@ class Member:
         self._tell(ev.Ended())
 
     def doubt(self, number: int) -> None:
-        """A batch that the trainer has is to come back, whoever has made its labels."""
+        """All labels of a batch are to be made anew, whoever has made them."""
         self._tell(ev.Doubt(number))
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
         """The training loop has a batch, after `step_s` of work on the one before."""
         if self.shelf is not None:
             self.shelf.forget(number)
+        self.labels.let_go(number)
         self._carry_out(self.core.handle(ev.Taken(number, samples, step_s), now))
 
-    def take_back(self, number: int) -> None:
-        """A batch that was handed over comes back, as `says.recall` asked."""
-        self.relabelled += 1
-        self.labels.take_back(number)
-        self._tell(ev.Recalled(number))
+    def released(self, number: int) -> None:
+        """The training loop may take a batch: its labels stay what they are."""
+        self._tell(ev.Released(number))
 
     def forgo(self, number: int) -> None:
         """Go without the labels of a batch, unless it has them all; it is not on the shelf."""
@@ -238,7 +240,7 @@ class Member:
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; the teachers stay, if they may label `data_epoch`."""
-        self.labels.clear()
+        self.labels.reset()
         if self.shelf is not None:
             self.shelf.reset()
         self._carry_out(self.core.handle(ev.EpochBegan(data_epoch), now))
@@ -370,7 +372,7 @@ class Member:
                     self.labels.write(done, spans)
                     if self.shelf is not None:
                         self.shelf.keep(done, spans, link.inputs, self._batches)
-                case do.Deliver(number):
+                case do.Labelled(number):
                     if log.isEnabledFor(logging.DEBUG):
                         log.debug("batch %d has its labels", number, extra={"batches": [number]})
                     self._says.labelled(self, number)
@@ -409,14 +411,13 @@ class Member:
                 if self.shelf is not None:
                     self.shelf.disown(name)
             case do.DropLabels(content_id):
-                self.relabelled += len(self.labels)
                 self.labels.clear()
                 if self.shelf is not None:
                     self.shelf.follow(content_id)
-            case do.Recall(number):
-                self._says.recall(self, number)
-            case do.Void(number):
-                self.labels.drop(number)
+            case do.Unlabelled(number, whole):
+                self.relabelled += 1
+                self.labels.take_back(number, whole=whole)
+                self._says.unlabelled(self, number)
             case do.LookUp(number):
                 assert self.shelf is not None
                 self.shelf.look_again(self._batches[number], time.monotonic())

@@ -172,12 +172,12 @@ class Lives:
         self._lives[number] = _Life(at, samples)
 
     def labelled(self, number: int) -> None:
-        """It could be delivered from now on."""
+        """It has its labels from now on."""
         if (life := self._lives.get(number)) is not None:
             life.labelled_at = time.monotonic()
 
-    def recalled(self, number: int) -> None:
-        """It could not, after all."""
+    def unlabelled(self, number: int) -> None:
+        """It has not, after all."""
         if (life := self._lives.get(number)) is not None:
             life.labelled_at = None
 
@@ -323,6 +323,10 @@ class Trace(Protocol):
         """The labels of a batch are whole."""
         ...
 
+    def unlabelled(self, number: int) -> None:
+        """They are not, after all."""
+        ...
+
     def look(self, members: Sequence[Member], now: float) -> None:
         """This is how things are, after whatever happened."""
         ...
@@ -347,6 +351,8 @@ class NoTrace:
     def came(self, teacher: str, outcome: Outcome, now: float) -> None: ...
 
     def labelled(self, number: int) -> None: ...
+
+    def unlabelled(self, number: int) -> None: ...
 
     def look(self, members: Sequence[Member], now: float) -> None: ...
 
@@ -381,8 +387,6 @@ class Timeline:
                 self._waits_since = message["at"]
             case "taken":
                 self._on_taken(message)
-            case "recalled":
-                self._lives.recalled(message["number"])
 
     def _on_pulled(self, message: Message) -> None:
         number, at, samples = message["number"], message["at"], message["samples"]
@@ -420,6 +424,9 @@ class Timeline:
 
     def labelled(self, number: int) -> None:
         self._lives.labelled(number)
+
+    def unlabelled(self, number: int) -> None:
+        self._lives.unlabelled(number)
 
     # --- how things are
 

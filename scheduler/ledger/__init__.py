@@ -1,4 +1,4 @@
-"""Which rows are sent to whom, and which batches may be delivered: the ledger of one service.
+"""Which rows are sent to whom, and which batches have their labels: the ledger of one service.
 
 Public: `Ledger`, the state machine; `events`, what it is told and what it answers; `InFlight`, what
 it tells of a request; `LedgerInvariant`, raised by `Ledger.validate`.

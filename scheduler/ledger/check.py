@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from .dispatch import judge
-from .state import DELIVERED, LABELLED, UNLABELLED, Batch, Request
+from .state import LABELLED, RELEASED, UNLABELLED, Batch, Request
 from .tables import Tables
 
 
@@ -17,9 +17,7 @@ class LedgerInvariant(AssertionError):
 def check(tables: Tables) -> None:
     """Raise LedgerInvariant if the tables contradict each other. Cost: all that they hold."""
     for find in (
-        _in_line,
         _in_rows,
-        _in_recalls,
         _in_counts,
         _in_requests,
         _in_teachers,
@@ -27,29 +25,6 @@ def check(tables: Tables) -> None:
     ):
         for broken in find(tables):
             raise LedgerInvariant(broken)
-
-
-def _in_line(tables: Tables) -> Iterator[str]:
-    line = list(tables.line)
-    ids = [batch.id for batch in line]
-    undelivered = [b for b in tables.batches.values() if b.stage is not DELIVERED]
-    if line and line[0].stage is not UNLABELLED:
-        yield f"batch {ids[0]} is first in line, {line[0].stage.value}, and not delivered"
-    if not tables.ordered:
-        settled = [batch.id for batch in undelivered if batch.stage is not UNLABELLED]
-        if line or settled:
-            yield f"batches {settled} are settled and not delivered"
-        return
-    if ids != sorted(set(ids)):
-        yield f"the line is out of order: {ids}"
-    if sorted(undelivered, key=lambda batch: batch.id) != line:
-        yield "the line is not the batches that wait to be delivered, in order"
-    first = next((batch for batch in line if not batch.returned), None)
-    if first is None:
-        return
-    for batch in tables.batches.values():
-        if batch.stage is DELIVERED and not batch.held and batch.id > first.id:
-            yield f"batch {batch.id} was delivered before batch {first.id}"
 
 
 def _in_rows(tables: Tables) -> Iterator[str]:
@@ -60,7 +35,7 @@ def _in_rows(tables: Tables) -> Iterator[str]:
                 sent[batch].append(span[1:])
     for batch in tables.batches.values():
         waiting, in_flight = _rows(batch.waiting), _rows(sent[batch])
-        labelled = _rows(span[1:] for span in (*(s for s, _ in batch.labels), *batch.doubted))
+        labelled = _rows(span[1:] for span, _ in batch.labels)
         rows = sorted([*waiting, *in_flight, *labelled])
         lacking = len(waiting) + len(in_flight)
         if batch.id in tables.withheld:
@@ -84,17 +59,12 @@ def _rows(pieces: Iterable[tuple[int, ...]]) -> list[int]:
     return [row for start, stop, *_ in pieces for row in range(start, stop)]
 
 
-def _in_recalls(tables: Tables) -> Iterator[str]:
-    doubted = {batch.id for batch in tables.batches.values() if batch.doubted}
-    if doubted != set(tables.recalled):
-        yield f"doubted are {doubted}, recalled are {set(tables.recalled)}"
-    for batch in tables.recalled.values():
-        if batch.stage is not DELIVERED:
-            yield f"batch {batch.id} is recalled, but it is {batch.stage.value}"
-
-
 def _in_counts(tables: Tables) -> Iterator[str]:
     batches = tables.batches.values()
+    if [*tables.batches] != sorted(tables.batches):
+        yield f"batches are listed out of order: {[*tables.batches]}"
+    if tables.news:
+        yield f"nobody was told of {tables.news}"
     queued = sorted(b.id for b in batches if b.waiting)
     if sorted(tables.queue) != queued:
         yield f"the queue is {sorted(tables.queue)}, batches with rows that wait are {queued}"
@@ -104,11 +74,7 @@ def _in_counts(tables: Tables) -> Iterator[str]:
     unlabelled = sum(b.stage is UNLABELLED for b in batches)
     if tables.unlabelled != unlabelled:
         yield f"{unlabelled} batches are unlabelled, counted are {tables.unlabelled}"
-    deliverable = sum(b.stage is DELIVERED for b in batches)
-    if tables.deliverable != deliverable:
-        yield f"{deliverable} batches are deliverable, counted are {tables.deliverable}"
-    held = (LABELLED, DELIVERED)
-    volume_bytes = sum(b.nbytes for b in batches if b.stage in held)
+    volume_bytes = sum(b.nbytes for b in batches if b.stage in (LABELLED, RELEASED))
     if tables.volume_bytes != volume_bytes:
         yield f"the volume is {volume_bytes} bytes, counted are {tables.volume_bytes}"
 

@@ -20,15 +20,14 @@ from typing import NamedTuple
 
 # What is answered can be named from here too.
 from .instructions import Accept as Accept
-from .instructions import Deliver as Deliver
 from .instructions import Discard as Discard
 from .instructions import Instruction as Instruction
+from .instructions import Labelled as Labelled
 from .instructions import LookUp as LookUp
 from .instructions import Poison as Poison
-from .instructions import Recall as Recall
 from .instructions import Send as Send
 from .instructions import Span as Span
-from .instructions import Void as Void
+from .instructions import Unlabelled as Unlabelled
 
 # So can what it is told of teachers.
 from .staffing import Awaited as Awaited
@@ -68,14 +67,10 @@ class Queued(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The student's side already holds this labelled batch, from before the engine restarted.
-
-    It counts as volume until it is taken, and is delivered again only if it was recalled. Without
-    order, or behind one that was handed back, its id may be above that of a batch that is still to
-    be queued.
+    """The student's side has this batch with its labels, from before the engine restarted.
 
     Attributes:
-        batch: its id.
+        batch: its id; ids grow.
         nbytes: bytes of its inputs.
         rows: how many it has (>= 1).
         kind: as of `Queued`.
@@ -183,28 +178,23 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The student has consumed a delivered batch: its bytes are free."""
+    """The student has consumed a released batch: its bytes are free."""
 
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The student's side has handed a batch back, as `Recall` asked: its doubted rows are queued.
-
-    In an ordered stream the student's side takes no later batch before it is delivered again. Where
-    it was consumed already, `Taken` is the answer.
-    """
+class Released(NamedTuple):
+    """The student may consume a batch that is labelled, or poison: it stays what it is."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forgo:
-    """The student goes without the labels of this batch: it is delivered in its turn as it is.
+    """The student goes without the labels of this batch: it counts as labelled.
 
     Labels that it has already are void, and so is what is still answered; the shell drops both. One
-    that is labelled, poisoned or over stays what it is. A `Relabel` before its turn comes takes it
+    that is labelled, poisoned or over stays what it is. A `Relabel` before it is released takes it
     back.
     """
 
@@ -213,7 +203,7 @@ class Forgo:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """No label of this batch is to be believed: it is recalled, if it is delivered.
+    """No label of this batch is to be believed: it is labelled anew, unless it is released.
 
     So where labels of several services were mixed, and cannot be taken apart any more.
     """
@@ -231,18 +221,16 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """The teachers' model was exchanged: what is not delivered is labelled anew, from the first on.
+    """The teachers' model was exchanged: what is not released is labelled anew, from the first on.
 
     Labels that lie ready are void, those too that were not missing when the batch was queued, and
-    so are refusals: the shell drops the labels of every batch that it was not told to deliver.
-    Requests already sent keep their places in the windows until they end; what they answer is
-    discarded. So the stream changes over at one batch: in order, batches that were delivered ahead
-    of one that gets new labels, as it was handed back, are recalled too, also where that one is
-    doubted later. And no batch is of two models: one that was delivered comes back as a whole.
+    so are refusals: the shell drops the labels of every batch that is not released. Requests
+    already sent keep their places in the windows until they end; what they answer is discarded. So
+    no batch is of two models, and in order the stream changes over at one batch.
 
     Attributes:
         stored: a store may have labels of the new model: batches are looked up before any row is
-            sent (`LookUp`), those too that are handed back later.
+            sent (`LookUp`).
     """
 
     stored: bool = False
@@ -267,7 +255,7 @@ Event = (
     | Ejected
     | Readmitted
     | Disbelieve
-    | Recalled
+    | Released
     | Found
     | Doubt
     | Forgo

@@ -54,8 +54,8 @@ class Load(NamedTuple):
 class Figures:
     """The reading side of a ledger: nothing here changes anything."""
 
-    def __init__(self, *, ordered: bool) -> None:
-        self._tables = Tables(ordered)
+    def __init__(self) -> None:
+        self._tables = Tables()
         self._dispatcher = Dispatcher()
 
     # ---------------------------------------------------------------------------- the batches
@@ -71,9 +71,19 @@ class Figures:
         return self._tables.batch_bytes
 
     @property
-    def deliverable(self) -> int:
-        """Batches that the student could take now."""
-        return self._tables.deliverable
+    def labelled(self) -> int:
+        """Batches that are labelled, or poison, and not taken."""
+        return len(self._tables.batches) - self._tables.unlabelled
+
+    def has_next(self, *, ordered: bool) -> bool:
+        """Whether the next batch that the student may take is labelled, or released.
+
+        In order that is the first of those that are not taken, else any.
+        """
+        if ordered:
+            batches = self._tables.batches.values()
+            return next((b.stage is not UNLABELLED for b in batches), False)
+        return self.labelled > 0
 
     @property
     def queued(self) -> int:
@@ -107,7 +117,7 @@ class Figures:
     def head(self) -> int | None:
         """The batch that the stream waits for: the first unlabelled one; None without any."""
         batches = self._tables.batches.values()
-        return min((b.id for b in batches if b.stage is UNLABELLED), default=None)
+        return next((b.id for b in batches if b.stage is UNLABELLED), None)
 
     def labelled_by(self, batch: int) -> tuple[tuple[Span, str], ...]:
         """The rows of `batch` that teachers have labelled, in order, each with its teacher.

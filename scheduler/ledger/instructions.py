@@ -59,22 +59,18 @@ class Discard:
     teacher: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Hand the labelled batch to the student; each once, unless it was recalled.
-
-    In order of ids, or as soon as it is labelled where the ledger was made so.
-    """
+class Labelled(NamedTuple):
+    """All rows of the batch have their labels, or it goes without: it may be released."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """The batch will never be labelled: raise in its place in the line, and forget it.
+    """The batch will never be labelled: raise in its place.
 
-    It comes instead of the batch's `Deliver`; in an ordered stream when every earlier batch has
-    been delivered. `reasons` are "teacher: what it said", in the order in which they refused.
+    It comes instead of the batch's `Labelled`. `reasons` are "teacher: what it said", in the order
+    in which they refused.
     """
 
     batch: int
@@ -82,23 +78,17 @@ class Poison:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
-    """Ask the student's side to hand back a delivered batch, as some of its labels are doubted.
+class Unlabelled:
+    """A batch that was `Labelled`, or `Poison`, is to be labelled anew.
 
-    It answers `Recalled`, or `Taken` if it was too late.
+    Attributes:
+        batch: its id.
+        whole: drop all labels that it has: those to come may be of another shape. False: only some
+            rows get others.
     """
 
     batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Void:
-    """Drop what there is of the labels of a batch that was handed back: it gets others, whole.
-
-    They may be of another shape, if the model was exchanged meanwhile.
-    """
-
-    batch: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +102,4 @@ class LookUp:
     batch: int
 
 
-Instruction = Send | Accept | Discard | Deliver | Poison | Recall | Void | LookUp
+Instruction = Send | Accept | Discard | Labelled | Unlabelled | Poison | LookUp

@@ -1,16 +1,16 @@
 """Where every row is: events in, instructions out.
 
-A batch is unlabelled, labelled, delivered, and gone when the student has taken it. While it is
+A batch is unlabelled, labelled, released, and gone when the student has taken it. While it is
 unlabelled, each of its rows waits, or is in flight in one request, or has its label. Whatever
-teachers do, each batch is delivered once, in order where that is asked for, with labels of its own:
+teachers do, no row is lost, is labelled twice, or gets the label of another:
 
 * Rows that are lost go back to the *front* of the queue. As ids grow, the front is simply the
-  lowest id: the queue is a heap, and the head of the line is always the next to be sent.
+  lowest id: the queue is a heap, and what the student waits for is always the next to be sent.
 * A request is what one batch lacks, or rows cut and joined to the size that its teacher takes.
 * The first answer counts, whoever was asked the same besides; any other is discarded.
 * Rows go to the teacher that would be through first among those with room in their window.
 * A teacher that is not believed any more is taken back: its rows are labelled anew by others.
-* When the model is exchanged, all that is not delivered is labelled anew, by the new one alone;
+* When the model is exchanged, all that is not released is labelled anew, by the new one alone;
   where there is a store, it is asked first.
 * A batch is poison once three teachers that label other batches refuse it, or all of them if there
   are fewer. A refusal by a teacher that has labelled nothing does not count. A teacher that rests,
@@ -44,9 +44,9 @@ from .events import (
     Held,
     Queued,
     Readmitted,
-    Recalled,
     Refused,
     Relabel,
+    Released,
     RequestSizeChanged,
     Reset,
     Resumed,
@@ -57,28 +57,30 @@ from .events import (
     WindowChanged,
 )
 from .figures import Figures
-from .instructions import Accept, Deliver, Discard, Instruction, Poison, Span
+from .instructions import Accept, Discard, Instruction, Span
 from .pieces import count, pieces_of
-from .state import DELIVERED, LABELLED, POISONED, UNLABELLED, Batch, Refusal, Request, Teacher
+from .state import (
+    LABELLED,
+    POISONED,
+    RELEASED,
+    UNLABELLED,
+    Batch,
+    Refusal,
+    Request,
+    Teacher,
+)
 from .tables import Tables
 
 
 class Ledger(Figures):
-    """The state machine of one reader's rows. Owned by one thread; no clock, no I/O.
-
-    Args:
-        ordered: deliver batches in the order of their ids; else each as soon as it is labelled.
-    """
-
-    def __init__(self, *, ordered: bool = True) -> None:
-        super().__init__(ordered=ordered)
+    """The state machine of one reader's rows. Owned by one thread; no clock, no I/O."""
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event in; what has to be done about it comes out, in order.
 
         Raises:
             ValueError: the event cannot be: ids that do not grow, rows that are not the batch's, a
-                batch taken before it was delivered or handed back unasked.
+                batch released before it was labelled, or taken before it was released.
         """
         out: list[Instruction] = []
         match event:  # the three that every batch brings come first
@@ -89,6 +91,9 @@ class Ledger(Figures):
             case Taken():
                 self._on_taken(event)
                 return out  # nothing follows from it
+            case Released():
+                self._on_released(event)
+                return out
             case Failed() | Refused() | Cancelled():
                 self._on_given_up(event)
             case Hedge():
@@ -97,14 +102,12 @@ class Ledger(Figures):
                 self._on_held(event)
             case Forgo():
                 self._on_forgone(event)
-            case Recalled():
-                renewal.take_back(self._tables, event, out)
             case Found():
                 renewal.found(self._tables, event)
             case Doubt():
-                renewal.doubt(self._tables, event, out)
+                renewal.doubt(self._tables, event)
             case Disbelieve():
-                roll.disbelieve(self._tables, event, out)
+                roll.disbelieve(self._tables, event)
             case TeacherJoined():
                 roll.join(self._tables, event)
             case Awaited(teachers):
@@ -129,8 +132,9 @@ class Ledger(Figures):
         tables = self._tables
         if tables.refused:
             self._condemn()
-        if tables.line and tables.line[0].stage is not UNLABELLED:
-            self._deliver(out)
+        if tables.news:
+            out += tables.news
+            tables.news.clear()
         if tables.hedges:
             self._dispatcher.send_copies(tables, out)
         if tables.queue and tables.open:
@@ -145,21 +149,14 @@ class Ledger(Figures):
 
     def _on_queued(self, event: Queued) -> None:
         tables = self._tables
-        if event.batch <= tables.last_id:
-            raise ValueError(
-                f"batch {event.batch} comes after batch {tables.last_id}: ids must grow"
-            )
         rows, waiting = event.rows, pieces_of(event.rows, event.missing)
         lacking = rows if event.missing is None else count(waiting)
         batch = Batch(
             event.batch, rows, event.nbytes, event.row_nbytes, waiting, lacking, event.kind
         )
         tables.admit(batch)
-        tables.last_id = batch.id
         tables.last_rows = rows
         tables.unlabelled += 1
-        if tables.ordered:
-            tables.line.append(batch)
         if waiting:
             heappush(tables.queue, batch.id)
         else:
@@ -168,10 +165,10 @@ class Ledger(Figures):
     def _on_held(self, event: Held) -> None:
         tables = self._tables
         batch = Batch(event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.kind)
-        batch.makers, batch.held = event.makers, True
+        batch.makers = event.makers
+        batch.stage = LABELLED
         tables.admit(batch)
         tables.volume_bytes += batch.nbytes
-        tables.deliver(batch)
 
     # -------------------------------------------------------------------------- the answers
 
@@ -258,13 +255,21 @@ class Ledger(Figures):
         batch = tables.batches.get(event.batch)
         if batch is None:
             return  # of an epoch that was left
-        if batch.stage is not DELIVERED:
+        if batch.stage is not RELEASED:
             raise ValueError(f"batch {batch.id} was taken, but it is {batch.stage.value}")
         del tables.batches[batch.id]
-        if tables.recalled:
-            tables.recalled.pop(batch.id, None)
-        tables.deliverable -= 1
         tables.volume_bytes -= batch.nbytes
+
+    def _on_released(self, event: Released) -> None:
+        batch = self._tables.batches.get(event.batch)
+        if batch is None:
+            return  # of an epoch that was left
+        if batch.stage is POISONED:
+            del self._tables.batches[batch.id]
+        elif batch.stage is LABELLED:
+            batch.stage = RELEASED
+        else:
+            raise ValueError(f"batch {batch.id} was released, but it is {batch.stage.value}")
 
     def _on_forgone(self, event: Forgo) -> None:
         batch = self._tables.batches.get(event.batch)
@@ -275,7 +280,6 @@ class Ledger(Figures):
         old = self._tables
         old.void_requests()
         self._tables = Tables(
-            old.ordered,
             old.teachers,
             old.open,
             last_id=old.last_id,
@@ -301,17 +305,3 @@ class Ledger(Figures):
                         refusal.again = may_recur(refusal)
                 case "wait":
                     pass
-
-    def _deliver(self, out: list[Instruction]) -> None:
-        """Deliver from the head of the line for as long as it is decided."""
-        tables = self._tables
-        line = tables.line
-        while line and (batch := line[0]).stage is not UNLABELLED:
-            line.popleft()
-            if batch.stage is LABELLED:
-                tables.deliver(batch)
-                out.append(Deliver(batch.id))
-            else:
-                said = (batch.refusals or {}).items()
-                out.append(Poison(batch.id, tuple(f"{name}: {why.reason}" for name, why in said)))
-                del tables.batches[batch.id]

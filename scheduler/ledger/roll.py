@@ -13,9 +13,7 @@ from .events import (
     TeacherRevoked,
     WindowChanged,
 )
-from .instructions import Instruction
-from .renewal import recall, recall_what_is_outdated
-from .state import DELIVERED, POISONED, Teacher
+from .state import POISONED, RELEASED, Teacher
 from .tables import Tables
 
 Change = TeacherRevoked | WindowChanged | RequestSizeChanged | Resumed | Ejected | Readmitted
@@ -67,19 +65,15 @@ def lose(tables: Tables, event: TeacherLost) -> None:
             tables.give_up(request, teacher)
 
 
-def disbelieve(tables: Tables, event: Disbelieve, out: list[Instruction]) -> None:
-    """Nothing that a teacher said counts, as far as it can still be taken back."""
+def disbelieve(tables: Tables, event: Disbelieve) -> None:
+    """Nothing that a teacher said counts, unless it is released."""
     if (teacher := tables.teachers.get(event.teacher)) is not None:
         teacher.on_trial = True
         tables.refresh(teacher)
         for request in teacher.in_flight.values():
             tables.give_up(request, teacher)
     for batch in tables.batches.values():
-        if batch.stage is POISONED or not (doubted := batch.disown(event.teacher)):
+        if batch.stage in (POISONED, RELEASED):
             continue
-        if batch.stage is not DELIVERED:
+        if doubted := batch.disown(event.teacher):
             tables.unsettle(batch, doubted)
-            continue
-        batch.doubted += doubted
-        recall(tables, batch, out)
-    recall_what_is_outdated(tables, out)

@@ -109,8 +109,8 @@ class Readmitted:
 class Disbelieve:
     """What the teacher labelled is not to be believed; it is ejected, if it is there.
 
-    The rows of it that nobody has consumed are labelled anew by others. Batches in line lose them
-    at once; delivered ones are recalled (`Recall`). What it has in flight will be discarded.
+    The rows of it that are not released are labelled anew by others. What it has in flight will be
+    discarded.
     Unknown names are welcome: it may have been lost before.
     """
 

@@ -13,17 +13,17 @@ SPEED_GAIN = 0.25
 
 
 class Stage(Enum):
-    """Where a batch is in its life; one that is disbelieved or recalled goes up again."""
+    """Where a batch is in its life; one that is disbelieved is unlabelled again."""
 
     UNLABELLED = "unlabelled"  # some of its rows wait or are in flight
-    LABELLED = "labelled"  # waits for an earlier batch
-    POISONED = "poisoned"  # waits for an earlier batch, or is over
-    DELIVERED = "delivered"  # until the student has taken it
+    LABELLED = "labelled"  # until it is released
+    POISONED = "poisoned"  # until it is released
+    RELEASED = "released"  # until the student has taken it
 
 
 #: By name, as the look-up of an enum's member takes longer than most of what is done with it.
 UNLABELLED, LABELLED = Stage.UNLABELLED, Stage.LABELLED
-POISONED, DELIVERED = Stage.POISONED, Stage.DELIVERED
+POISONED, RELEASED = Stage.POISONED, Stage.RELEASED
 
 
 @dataclass(slots=True)
@@ -65,11 +65,6 @@ class Batch:
     refusals: dict[str, Refusal] | None = None
     alone: bool = False  # it was in a refused request of several batches: it is joined no more
     makers: tuple[str, ...] = ()  # of labels that are believed together, or not
-    held: bool = False  # it came with its labels, from another engine
-    outdated: bool = False  # it was delivered with labels of a model that was exchanged since
-    stored: bool = False  # so, and if it is handed back it is looked up before it is sent
-    doubted: tuple[Span, ...] = ()  # while it is delivered, and to be recalled
-    returned: bool = False  # it was delivered and handed back: later ones may be out already
 
     @property
     def nbytes(self) -> int:
@@ -96,15 +91,10 @@ class Batch:
             self.labels = tuple(label for label in self.labels if label[1] != teacher)
         return own
 
-    def outdate(self, stored: bool) -> None:
-        """Its model is exchanged, while it is delivered: no row of it comes back alone."""
-        self.makers = tuple(sorted({name for _, name in self.labels}.union(self.makers)))
-        self.labels, self.refusals, self.alone = (), None, False
-        self.outdated, self.stored = True, stored
-
-    def disown_all(self) -> None:
-        """No label of it counts any more, though it is delivered."""
-        self.labels, self.makers, self.doubted = (), (), (Span(self.id, 0, self.rows),)
+    def disown_all(self) -> tuple[Span, ...]:
+        """Take out all of its labels; the rows that have none any more."""
+        self.labels, self.makers = (), ()
+        return (Span(self.id, 0, self.rows),)
 
 
 @dataclass(slots=True, eq=False)

@@ -6,15 +6,13 @@ Redundant for speed: `open`, `queue`, `refused` and the counters could be derive
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappush
 
-from .instructions import Span
+from .instructions import Instruction, Labelled, Poison, Span, Unlabelled
 from .pieces import Piece, count, put_back
-from .state import DELIVERED, LABELLED, POISONED, UNLABELLED, Batch, Request, Stage, Teacher
+from .state import LABELLED, POISONED, UNLABELLED, Batch, Request, Stage, Teacher
 
 
 @dataclass(slots=True)
@@ -22,38 +20,32 @@ class Tables:
     """All that a ledger knows.
 
     Attributes:
-        ordered: batches are delivered in the order of their ids.
         teachers: all that are not lost, nor revoked and done.
         open: those that are free.
-        batches: all from `Queued` or `Held` to `Taken` or `Poison`, by id.
-        line: to be delivered, the first first: all that are not, or, without order, the settled.
+        batches: all from `Queued` or `Held` to `Taken`, by id, in order; poison until `Released`.
+        news: what the present event has made of batches, to be told.
         queue: a heap of the ids of those with rows that wait: a lower one is nearer to the front.
         refused: unlabelled ones that somebody refused.
-        recalled: delivered ones that the student's side is asked to hand back.
         withheld: unlabelled ones that a store is asked for first.
         hedges: requests to be copied, those of the lowest rows first; to whom, or to anyone.
         unlabelled: how many are unlabelled.
-        deliverable: how many are delivered.
-        volume_bytes: of those that are labelled or delivered.
-        last_id: of the batches that were queued so far.
+        volume_bytes: of those that are labelled or released.
+        last_id: of the batches that came so far.
         last_rows: of the last one queued; 0 before any.
         batch_bytes: most bytes that one of them had.
         joined: teachers that ever came.
         awaited: teachers that may join any moment.
     """
 
-    ordered: bool
     teachers: dict[str, Teacher] = field(default_factory=dict)
     open: dict[str, Teacher] = field(default_factory=dict)
     batches: dict[int, Batch] = field(default_factory=dict)
-    line: deque[Batch] = field(default_factory=deque)
+    news: list[Instruction] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)
     refused: dict[int, Batch] = field(default_factory=dict)
-    recalled: dict[int, Batch] = field(default_factory=dict)
     withheld: dict[int, Batch] = field(default_factory=dict)
     hedges: list[tuple[Request, str | None]] = field(default_factory=list)
     unlabelled: int = 0
-    deliverable: int = 0
     volume_bytes: int = 0
     last_id: int = -1
     last_rows: int = 0
@@ -65,9 +57,10 @@ class Tables:
 
     def admit(self, batch: Batch) -> None:
         """List a new batch, not placed yet."""
-        if batch.id in self.batches:
-            raise ValueError(f"batch {batch.id} comes a second time")
+        if batch.id <= self.last_id:
+            raise ValueError(f"batch {batch.id} comes after batch {self.last_id}: ids must grow")
         self.batches[batch.id] = batch
+        self.last_id = batch.id
         if batch.input_bytes > self.batch_bytes:
             self.batch_bytes = batch.input_bytes
 
@@ -80,11 +73,8 @@ class Tables:
 
     def unsettle(self, batch: Batch, spans: Iterable[Span], sent: int = 1) -> None:
         """These rows of the batch, which had labels, are to be labelled anew."""
-        if batch.stage is not UNLABELLED:
-            self.volume_bytes -= batch.nbytes * (batch.stage is not POISONED)
-            batch.stage = UNLABELLED
-            self.unlabelled += 1
         pieces = [(start, stop, sent) for _, start, stop in spans]
+        self._reopen(batch, whole=count(pieces) == batch.rows)
         batch.unlabelled_rows += count(pieces)
         if pieces:
             self.enqueue(batch, pieces)
@@ -102,7 +92,7 @@ class Tables:
             self.settle(batch, LABELLED)
 
     def forgo(self, batch: Batch) -> None:
-        """An unlabelled batch is to be delivered with no labels at all."""
+        """An unlabelled batch is to have no labels at all."""
         self.unqueue(batch)
         self.withheld.pop(batch.id, None)
         batch.labels, batch.row_nbytes, batch.unlabelled_rows = (), 0, 0
@@ -123,33 +113,32 @@ class Tables:
         """An unlabelled batch is decided: LABELLED, or POISONED and never to be."""
         batch.stage = stage
         self.unlabelled -= 1
-        if stage is LABELLED:
-            nbytes = batch.nbytes
-            self.volume_bytes += nbytes
-            if nbytes > self.batch_bytes:
-                self.batch_bytes = nbytes
         if batch.refusals is not None:
             self.refused.pop(batch.id, None)
-        if not self.ordered:
-            self.line.append(batch)
-
-    def deliver(self, batch: Batch) -> None:
-        """The batch is the student's to take."""
-        batch.stage = DELIVERED
-        self.deliverable += 1
+        if stage is POISONED:
+            said = (batch.refusals or {}).items()
+            reasons = tuple(f"{name}: {why.reason}" for name, why in said)
+            self.news.append(Poison(batch.id, reasons))
+            return
+        nbytes = batch.nbytes
+        self.volume_bytes += nbytes
+        if nbytes > self.batch_bytes:
+            self.batch_bytes = nbytes
+        self.news.append(Labelled(batch.id))
 
     def withhold(self, batch: Batch) -> None:
         """Nothing of the batch has a label, and none of its rows is sent before `Found`."""
-        batch.unlabelled_rows = 0
-        self.unsettle(batch, ())
+        self._reopen(batch, whole=True)
         batch.unlabelled_rows = batch.rows
         self.withheld[batch.id] = batch
 
-    def line_up(self, batch: Batch) -> None:
-        """A batch that was delivered is to be delivered again, in its turn."""
-        batch.returned = True
-        if self.ordered:
-            insort(self.line, batch, key=lambda other: other.id)
+    def _reopen(self, batch: Batch, *, whole: bool) -> None:
+        """A batch is unlabelled from now on, if it was not."""
+        if batch.stage is not UNLABELLED:
+            self.volume_bytes -= batch.nbytes * (batch.stage is not POISONED)
+            batch.stage = UNLABELLED
+            self.unlabelled += 1
+            self.news.append(Unlabelled(batch.id, whole))
 
     # --------------------------------------------------------------------------- the requests
 

@@ -36,7 +36,7 @@ from .events import (
     ProbeFailed,
     Pulled,
     Queued,
-    Recalled,
+    Released,
     Remembered,
     RequestFailed,
     Taken,
@@ -60,7 +60,7 @@ class CoreConfig:
         flow: thresholds and bounds of Algorithm 1.
         window: bounds of the requests in flight per teacher.
         request_rows: as of `Pace`.
-        ordered: deliver batches in the order of the source.
+        ordered: the student takes batches in the order of the source.
         deterministic: ask only teachers of one numerics_id.
         canaries: how much is compared; None: nothing.
         stored: there is a label store, which is asked first where labels are made anew.
@@ -122,7 +122,7 @@ class ReaderCore:
 
     def __init__(self, config: CoreConfig, rng: RandomLike) -> None:
         self.config = config
-        self.ledger = Ledger(ordered=config.ordered)
+        self.ledger = Ledger()
         self.figures = Figures()
         self.pace = Pace(config.window, config.request_rows)
         self.teachers = Teachers(
@@ -197,7 +197,7 @@ class ReaderCore:
             case Assigned():
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.contents.assigned(event, now), now)
-            case Found() | Held() | Doubt() | Recalled() | Forgo() | Cancelled():
+            case Found() | Held() | Released() | Doubt() | Forgo() | Cancelled():
                 self._tell(event)
             case Ended():
                 self.source_ended = True
@@ -222,6 +222,12 @@ class ReaderCore:
     def content_id(self) -> str:
         """Of the model that labels come from, as the coordinator says; empty: not known."""
         return self.contents.switch.told
+
+    @property
+    def lacks_labels(self) -> bool:
+        """Whether the training loop waits for labels of this service."""
+        is_waiting = self.waiting_since is not None
+        return is_waiting and not self.ledger.has_next(ordered=self.config.ordered)
 
     @property
     def unavailable(self) -> frozenset[str]:
@@ -298,7 +304,7 @@ class ReaderCore:
     # --- the teachers
 
     def _follow(self, change: tuple[Assigned, bool] | None, now: float) -> None:
-        """Send to these teachers from now on; and label anew, by them, what is not delivered."""
+        """Send to these teachers from now on; and label anew, by them, what is not released."""
         if change is None:
             return
         assigned, anew = change
@@ -330,7 +336,7 @@ class ReaderCore:
             self._looked_at = now
             usable = self.ledger.usable
             self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
-            self.teachers.look(self.waiting_since is not None, now)
+            self.teachers.look(self.lacks_labels, now)
         unavailable = self.unavailable
         self._decide(look, len(unavailable), now)
         self._hunger = hunger.follow(self._hunger, self.memory.starved_s, now)
@@ -355,12 +361,11 @@ class ReaderCore:
             ledger.volume_bytes,
             ledger.queued + in_store,
             ledger.unlabelled + in_store,
-            ledger.deliverable,
             windows,
             free_windows,
             idle,
             teachers,
-            self.waiting_since is not None,
+            self.lacks_labels,
             self.source_ended,
             self._times.t_t_s,
             self._pace_s,

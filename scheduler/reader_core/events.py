@@ -5,7 +5,7 @@ instructions that come back. It counts nothing that decides something. It report
 request or of a probe with the number of the connection that it went over; what comes late, over a
 connection that was closed, the core ignores.
 
-Of the ledger's events a driver uses `Queued`, `Found`, `Held`, `Doubt`, `Recalled`, `Forgo` and
+Of the ledger's events a driver uses `Queued`, `Found`, `Held`, `Released`, `Doubt`, `Forgo` and
 `Cancelled` as they are.
 """
 
@@ -21,7 +21,7 @@ from ..ledger.events import Forgo as Forgo
 from ..ledger.events import Found as Found
 from ..ledger.events import Held as Held
 from ..ledger.events import Queued as Queued
-from ..ledger.events import Recalled as Recalled
+from ..ledger.events import Released as Released
 from ..profiles import Profile
 from ..switching import Advice
 
@@ -311,7 +311,7 @@ Event = (
     | Found
     | Held
     | Doubt
-    | Recalled
+    | Released
     | Forgo
     | Cancelled
 )

@@ -1,6 +1,6 @@
 """What the reader core has its driver do, in this order.
 
-The ledger's `Accept`, `Discard`, `Deliver`, `Poison`, `Recall`, `Void` and `LookUp` are among them.
+The ledger's `Accept`, `Discard`, `Labelled`, `Unlabelled`, `Poison` and `LookUp` are among them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ..ledger.instructions import Accept as Accept
-from ..ledger.instructions import Deliver as Deliver
 from ..ledger.instructions import Discard as Discard
+from ..ledger.instructions import Labelled as Labelled
 from ..ledger.instructions import LookUp as LookUp
 from ..ledger.instructions import Poison as Poison
-from ..ledger.instructions import Recall as Recall
 from ..ledger.instructions import Send, Span
-from ..ledger.instructions import Void as Void
+from ..ledger.instructions import Unlabelled as Unlabelled
 from .events import Peer
 
 Level = Literal["info", "warning"]
@@ -103,7 +102,7 @@ class Disown(NamedTuple):
 
 
 class DropLabels(NamedTuple):
-    """Labels of batches that are not delivered are void; those to come are of this content."""
+    """Labels of batches that are not released are void; those to come are of this content."""
 
     content_id: str
 
@@ -130,8 +129,9 @@ class News:
 Instruction = (
     Ask
     | Accept
-    | Deliver
     | Discard
+    | Labelled
+    | Unlabelled
     | Open
     | Close
     | Probe
@@ -146,7 +146,5 @@ Instruction = (
     | Refuse
     | News
     | Poison
-    | Recall
-    | Void
     | LookUp
 )

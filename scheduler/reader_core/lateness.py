@@ -78,7 +78,7 @@ class Lateness:
         """What is to be asked of others too.
 
         Args:
-            waits: the training loop waits.
+            waits: the training loop waits for labels.
             unusable: teachers that are not sent to now.
             now: seconds of a clock that does not go back.
         """
@@ -111,7 +111,7 @@ class Lateness:
             )
             for name in dict.fromkeys((*ledger.teachers, *ledger.at_work))
         )
-        awaited = ledger.head if waits and not ledger.deliverable else None
+        awaited = ledger.head if waits else None
         view = hedging.HedgeView(asked, ledger.sent, awaited)
         charged = self._memory.charged
         # Of the looks that were left out only the time of the last one would count.

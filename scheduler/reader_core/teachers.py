@@ -76,7 +76,7 @@ class Teachers:
     # --- time
 
     def look(self, waits: bool, now: float) -> None:
-        """Time goes by, in which the training loop waits or not."""
+        """Time goes by, in which the training loop waits for labels or not."""
         ledger, links, usable = self._ledger, self.links, self._ledger.usable
         owed = not usable or bool(ledger.at_work)
         if now >= self._paths_at or not owed:

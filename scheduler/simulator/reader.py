@@ -16,6 +16,7 @@ from ..ledger import Ledger
 from ..reader_core import CoreConfig, ReaderCore
 from ..reader_core import events as ev
 from ..reader_core import instructions as do
+from ..reader_core.delivery import Delivery, look_ahead
 from ..stream_figures import Figures
 from ..windows import WindowConfig
 from .cast import Report, Student
@@ -49,7 +50,7 @@ class Reader:
         devices: of all teachers, by name.
         rng: scatters probes.
         trace: hears of answers.
-        deliver: takes a labelled batch, by its number.
+        deliver: takes a batch that is released, by its number.
         news: called when the coordinator should hear of something at once.
 
     Attributes:
@@ -89,6 +90,8 @@ class Reader:
         )
         self.student = student
         self.port = port
+        self._delivery = Delivery([student.name])
+        self._ahead = look_ahead(group.t_s_s * group.batch)
         self.most_volume = 0
         self._clock = clock
         self._connect_s = scenario.connect_s
@@ -136,7 +139,9 @@ class Reader:
 
     def taken(self, batch: int, step_s: float | None) -> None:
         """The training loop has a batch, after so long a step on the one before."""
+        self._delivery.taken(batch)
         self._tell(ev.Taken(batch, self.student.group.batch, step_s))
+        self._release()
         self.decide()
 
     def decide(self) -> None:
@@ -194,6 +199,7 @@ class Reader:
         nbytes = max(round(group.batch * group.input_bytes), 1)
         missing = None if group.needs_labels else ()
         self._tell(ev.Pulled(group.source_s, group.batch, group.batch))
+        self._delivery.queue(number)
         self._tell(ev.Queued(number, nbytes, group.batch, missing))
         if self._ended:
             self._tell(ev.Ended())
@@ -243,8 +249,9 @@ class Reader:
             match instruction:
                 case do.Ask():
                     self._ask(instruction)
-                case do.Deliver(batch):
-                    self._deliver(batch)
+                case do.Labelled(batch):
+                    if self._delivery.done(self.student.name, batch):
+                        self._release()
                 case do.Report():
                     self._news()
                 case do.Open(number, peer):
@@ -257,6 +264,12 @@ class Reader:
                     self._clock.after(self._connect_s, partial(self._paths_tried, instruction))
         self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
         return out
+
+    def _release(self) -> None:
+        """Let the training loop have what it may take."""
+        for batch in self._delivery.release(self._ahead):
+            self.core.handle(ev.Released(batch), self._clock.now)
+            self._deliver(batch)
 
     def _ask(self, ask: do.Ask) -> None:
         now, send = self._clock.now, ask.send

@@ -80,3 +80,4 @@ class InstantEngine:
             pulled = self._announced.pop(self._rng.randrange(len(self._announced)))
             labels = Labels({"soft": np.zeros(1, np.float32)}, Record(0, 0, ()))
             self._stream.settle(pulled.number, labels)
+            self._stream.release([pulled.number])

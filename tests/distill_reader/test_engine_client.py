@@ -65,13 +65,15 @@ class Engines:
         wait_until(lambda: said.extend(self.hear()) or any(one[0] == kind for one in said))  # type: ignore[func-returns-value]
         return said
 
-    def label(self, number: int) -> int:
-        """Say that a batch is labelled; the offset of the labels."""
+    def label(self, number: int, *, released: bool = True) -> int:
+        """Say that a batch is labelled, and may be taken; the offset of the labels."""
         channel, arena = self._ends[-1]
         record = arena.put([SOFT])
         where = {"offset": record.offset, "nbytes": record.nbytes}
         refs = [["soft", record.arrays[0].to_json()]]
         channel.send("labelled", number=number, labels=refs, makers={}, **where)
+        if released:
+            channel.send("release", numbers=[number])
         return record.offset
 
     def say(self, kind: str, **fields: Any) -> None:
@@ -194,33 +196,39 @@ def test_batches_taken_during_a_report_are_not_forgotten(engines: Engines, side:
     assert told == list(range(count))
 
 
-def test_taken_batches_cannot_be_recalled(engines: Engines, side: Side) -> None:
-    first, second = side.pull(), side.pull()
+def test_labels_that_are_withdrawn_are_the_engines_again(engines: Engines, side: Side) -> None:
+    first, second, third = (side.pull() for _ in range(3))
+    side.engine.rests()
+    void = engines.label(second, released=False)
+    engines.say("withdraw", number=second)
     engines.label(first)
-    engines.label(second)
     side.take()
+    side.do_what_is_left()
+    engines.hear_until("taken")
+    assert void in engines.heard[-1]["free"]
+    engines.label(third, released=False)
     wait_until(lambda: side.stream.ready == 1)
-    engines.hear()
-    for number in (first, second):
-        engines.say("recall", number=number)
-    wait_until(lambda: side.stream.ready == 0)
-    assert engines.hear_until("recalled") == [("taken", first), ("recalled", second)]
+    assert side.stream.next(side.epoch, 0) is None, "it is not released"
 
 
 def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: Side) -> None:
-    first, second, third = (side.pull() for _ in range(3))
+    first, second, third, fourth = (side.pull() for _ in range(4))
     side.engine.rests()
     engines.label(first)
     engines.label(second)
+    engines.label(fourth, released=False)
     side.take()
-    wait_until(lambda: side.stream.ready == 1)
+    wait_until(lambda: side.stream.ready == 2)
     engines.die()
     wait_until(lambda: side.engine.restarts == 1)
     said = engines.hear_until("resumed")
-    assert said[:4] == [("start",), ("held", second), ("batch", third), ("resumed",)]
+    known = [("held", second), ("batch", third), ("held", fourth)]
+    assert said[:5] == [("start",), *known, ("resumed",)]
+    held = [message["released"] for message in engines.heard if message["kind"] == "held"]
+    assert held == [True, False]
     side.take()
     side.do_what_is_left()
-    told = [one for one in [*said[4:], *engines.hear()] if one[0] == "taken"]
+    told = [one for one in [*said[5:], *engines.hear()] if one[0] == "taken"]
     assert told == [("taken", first), ("taken", second)], "the first one it does not know"
 
 

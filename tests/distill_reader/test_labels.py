@@ -28,10 +28,10 @@ WIDTH = 3
 class World:
     """Batches in a ring, and the labels of their rows: a row's own number in every class."""
 
-    def __init__(self, sizes: list[int]) -> None:
+    def __init__(self, sizes: list[int], *, mixed: bool = False) -> None:
         self.ring, self.arena = LentArena.create(), Arena.create()
         self.batches = Batches(ReaderConfig("s", teachers=("a:1",)))
-        self.labels = Labels(self.arena, self.batches)
+        self.labels = Labels(self.arena, self.batches, mixed=mixed)
         self.inputs: dict[int, Array] = {}
         self.records: dict[int, Record] = {}
         for number, rows in enumerate(sizes):
@@ -49,6 +49,18 @@ class World:
         rows = [self.inputs[s.batch][s.start : s.stop] for s in spans]
         x = np.concatenate(rows)
         return Done(Job(1, spans, {"x": x}, (), len(x)), {"soft": x, "sum": x.sum(1)}, 0, False, 0)
+
+    def offer(self, number: int) -> dict[str, Array]:
+        offered = self.labels.offer(number)
+        assert offered is not None
+        return self.labels.arrays(offered)
+
+    def offer_too_early(self, number: int) -> None:
+        """A batch is offered, and withdrawn: the trainer frees what it was offered for itself."""
+        offered = self.labels.offer(number)
+        self.labels.take_back(number, whole=False)
+        if offered is not None and not self.labels.is_mixed:
+            self.arena.free(offered.record.offset)
 
     def close(self) -> None:
         self.ring.close()
@@ -74,7 +86,7 @@ def test_rows_come_together_in_any_order_and_any_cut(data: st.DataObject) -> Non
             world.labels.check(done)
             world.labels.write(done, set(asked))
         for number, x in world.inputs.items():
-            found = world.labels.arrays(world.labels.hand_over(number))
+            found = world.offer(number)
             np.testing.assert_array_equal(found["soft"], x)
             np.testing.assert_array_equal(found["sum"], x.sum(1))
 
@@ -82,27 +94,29 @@ def test_rows_come_together_in_any_order_and_any_cut(data: st.DataObject) -> Non
 @given(
     st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=1),
     st.booleans(),
+    st.booleans(),
 )
-def test_rows_of_mixed_precision_keep_their_values(names: list[str], returned: bool) -> None:
-    """As teachers of unlike precision answer; also those of a batch that was handed back."""
-    with closing(World([len(names)])) as world:
+def test_rows_of_mixed_precision_keep_their_values(
+    names: list[str], withdrawn: bool, mixed: bool
+) -> None:
+    """As teachers of unlike precision answer; also those of a batch that was withdrawn."""
+    with closing(World([len(names)], mixed=mixed)) as world:
         for row, name in enumerate(names):
             span = Span(0, row, row + 1)
             done = told(world, span, name)
             world.labels.check(done)
             world.labels.write(done, {span})
-            if returned:
-                world.labels.hand_over(0)
-                world.labels.take_back(0)
-        found = world.labels.arrays(world.labels.hand_over(0))
+            if withdrawn:
+                world.offer_too_early(0)
+        found = world.offer(0)
         for row, name in enumerate(names):
             given = told(world, Span(0, row, row + 1), name).labels["soft"]
             np.testing.assert_array_equal(found["soft"][row : row + 1], given.astype(np.float64))
         widest = max(np.dtype(name).itemsize for name in names)
         both = {"float16", "bfloat16"} <= set(names)
         assert found["soft"].dtype.itemsize == (max(widest, 4) if both else widest)
-        world.labels.let_go_of_all()
-        assert len(world.labels) == 0
+        world.labels.reset()
+        assert (world.arena.used_bytes == 0) == mixed, "else the trainer frees it"
 
 
 def told(world: World, span: Span, dtype: str) -> Done:
@@ -113,29 +127,32 @@ def told(world: World, span: Span, dtype: str) -> Done:
 
 
 @given(
-    st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=2), st.data()
+    st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=2),
+    st.booleans(),
+    st.data(),
 )
-def test_no_batch_is_narrower_than_one_before_it(names: list[str], data: st.DataObject) -> None:
-    """Whichever answer comes first, and though some are handed over too early and come back."""
-    with closing(World([1] * len(names))) as world:
+def test_no_batch_is_narrower_than_one_before_it(
+    names: list[str], mixed: bool, data: st.DataObject
+) -> None:
+    """Whichever answer comes first, and though some are offered too early and withdrawn."""
+    with closing(World([1] * len(names), mixed=mixed)) as world:
         for number in data.draw(st.permutations(range(len(names)))):
             span = Span(number, 0, 1)
             world.labels.write(told(world, span, names[number]), {span})
             if data.draw(st.booleans()):
-                world.labels.hand_over(number)
-                world.labels.take_back(number)
-        handed = [world.labels.hand_over(number) for number in range(len(names))]
-        assert len({world.labels.arrays(one)["soft"].dtype for one in handed}) == 1
-        for number, one in enumerate(handed):
+                world.offer_too_early(number)
+        offered = [world.offer(number)["soft"] for number in range(len(names))]
+        assert len({soft.dtype for soft in offered}) == 1
+        for number, soft in enumerate(offered):
             given = told(world, Span(number, 0, 1), names[number]).labels["soft"]
-            np.testing.assert_array_equal(world.labels.arrays(one)["soft"], given.astype(float))
+            np.testing.assert_array_equal(soft, given.astype(float))
 
 
 def test_what_is_here_is_no_class_id_because_another_batch_is(world: World) -> None:
     for batch, dtype in ((0, "float32"), (1, "int64")):
         span = Span(batch, 0, 4)
         world.labels.write(told(world, span, dtype), {span})
-    assert world.labels.arrays(world.labels.hand_over(0))["soft"].dtype == np.float32
+    assert world.offer(0)["soft"].dtype == np.float32
 
 
 def test_class_ids_do_not_stand_beside_probabilities(world: World) -> None:

@@ -32,18 +32,3 @@ def test_no_python_code_runs_where_a_batch_is_let_go() -> None:
             sys.setprofile(None)
         assert called == []
         assert list(leases.over()) == [record.offset]
-
-
-def test_a_revoked_record_is_not_over() -> None:
-    with closing(Arena.create()) as arena:
-        leases = Leases(arena)
-        record = arena.allocate([(np.dtype(np.float32), (2, 3))])
-        for views_end_first in (True, False):
-            views = leases.views(record)
-            if views_end_first:
-                del views
-                leases.revoke(record)
-            else:
-                leases.revoke(record)
-                del views
-            assert list(leases.over()) == []

@@ -30,8 +30,8 @@ def at(ordinal: int) -> Place:
 class Played(Stream):
     """A stream in an epoch; batches are pulled, labelled and taken as a test says."""
 
-    def __init__(self, *, ordered: bool = True) -> None:
-        super().__init__(ordered=ordered)
+    def __init__(self) -> None:
+        super().__init__()
         self.begin()
 
     def pull(self, count: int = 1) -> list[int]:
@@ -42,6 +42,7 @@ class Played(Stream):
     def label(self, *numbers: int, labels: Labels | EdlError = LABELS) -> None:
         for number in numbers:
             self.settle(number, labels)
+        self.release(numbers)
 
     def taken(self) -> int | None:
         """Take the next batch; its number, or None where there is none yet."""
@@ -56,18 +57,18 @@ def stream() -> Played:
     return Played()
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_recalled_batches_wait_for_other_labels(ordered: bool) -> None:
-    stream = Played(ordered=ordered)
-    first, second = stream.pull(2)
-    assert not stream.recall(first), "it has no labels"
-    stream.label(first, second)
-    assert stream.recall(first)
-    assert not stream.recall(first), "it has no labels any more"
-    assert stream.taken() == (None if ordered else second)
+def test_batches_are_taken_as_they_are_released(stream: Played) -> None:
+    first, second, third = stream.pull(3)
+    for number in (first, second, third):
+        stream.settle(number, LABELS)
+    assert stream.taken() is None
+    stream.withdraw(first)
+    stream.release([third, second])
+    assert [stream.taken(), stream.taken(), stream.taken()] == [third, second, None]
     stream.label(first)
     assert stream.taken() == first
-    assert not stream.recall(first), "it is taken"
+    stream.release([first, third + 1])
+    assert stream.taken() is None, "it is taken already; the other was never pulled"
 
 
 def test_a_batch_is_the_next_one_until_it_is_taken(stream: Played) -> None:
@@ -75,10 +76,8 @@ def test_a_batch_is_the_next_one_until_it_is_taken(stream: Played) -> None:
     labelled = stream.next(stream.epoch, 0)
     assert labelled is not None
     assert stream.next(stream.epoch, 0) is labelled
-    stream.recall(labelled.pulled.number)
-    assert not stream.take(stream.epoch, labelled), "its labels are void"
-    stream.label(labelled.pulled.number)
     assert stream.taken() == labelled.pulled.number
+    assert not stream.take(stream.epoch, labelled), "it is taken"
 
 
 def test_a_lost_engine_is_raised_behind_what_is_ready_and_in_every_epoch(stream: Played) -> None:
@@ -128,18 +127,19 @@ def test_errors_are_kept_without_their_tracebacks(stream: Played) -> None:
 
 
 def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
-    def held() -> tuple[list[int], list[int]]:
+    def held() -> tuple[list[int], list[int], list[int]]:
         with stream.held() as held:
-            return [one.number for one in held.labelled], [one.number for one in held.unlabelled]
+            return [one.number for one in held.batches], [*held.outcomes], [*held.released]
 
-    old, (first, second) = stream.epoch, stream.pull(2)
+    old, (first, second, third) = stream.epoch, stream.pull(3)
     stream.label(first)
-    assert held() == ([first], [second])
+    stream.settle(second, LABELS)
+    assert held() == ([first, second, third], [first, second], [first])
     stream.begin()
-    assert held() == ([], [])
+    assert held() == ([], [], [])
     assert stream.add(old, RECORD, [X], PARTS, at(0)) is None
     assert not stream.end(old, None)
-    assert stream.pull() > [second], "numbers never come twice"
+    assert stream.pull() > [third], "numbers never come twice"
     with pytest.raises(StopIteration):
         stream.next(old, 0)
 
@@ -153,7 +153,7 @@ def test_labels_of_a_batch_that_is_not_waiting_are_freed(stream: Played) -> None
 
     def settled(number: int) -> int:
         record = arena.allocate([(SOFT.dtype, SOFT.shape)])
-        stream.settle(number, Labels({"y": leases.views(record).pop()}, record, leases))
+        stream.label(number, labels=Labels({"y": leases.views(record).pop()}, record))
         return record.offset
 
     (number,) = stream.pull()
@@ -167,23 +167,12 @@ def test_labels_of_a_batch_that_is_not_waiting_are_freed(stream: Played) -> None
     del taken
     assert [first] == [*leases.over()], "the training loop is done with it"
     (number,) = stream.pull()
+    void = settled(number)
+    stream.withdraw(number)
+    assert [void] == [*leases.over()], "they are void"
     left = settled(number)
     stream.begin()
     assert [left] == [*leases.over()], "its epoch was left"
-    arena.close()
-
-
-def test_recalled_labels_belong_to_the_engine_again(stream: Played) -> None:
-    arena = Arena.create(4096)
-    leases = Leases(arena)
-    (number,) = stream.pull()
-    record = arena.allocate([(SOFT.dtype, SOFT.shape)])
-    stream.settle(number, Labels({"y": leases.views(record).pop()}, record, leases))
-    assert stream.recall(number)
-    assert [*leases.over()] == []
-    stream.settle(number, Labels({"y": leases.views(record).pop()}, record, leases))
-    assert stream.taken() == number
-    assert [*leases.over()] == [record.offset]
     arena.close()
 
 
@@ -229,17 +218,14 @@ def test_a_batch_that_cannot_be_copied_leaves_no_record(ring: Ring) -> None:
     assert used_after_reclaim(ring) == 0
 
 
-def test_a_lease_ends_once_and_one_that_is_revoked_never() -> None:
+def test_a_lease_ends_once() -> None:
     arena = Arena.create(4096)
     leases = Leases(arena)
     layout = (np.dtype(np.int64), (2,))
     first, second = (arena.allocate([layout, layout]) for _ in range(2))
     kept, gone = leases.views(first), leases.views(second)
-    leases.revoke(second)
-    del gone
     assert [*leases.over()] == []
-    again = leases.views(second)
-    del kept, again
+    del kept, gone
     assert [*leases.over()] == [first.offset, second.offset]
     assert [*leases.over()] == []
     arena.close()

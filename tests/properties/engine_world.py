@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import engine
@@ -103,12 +103,13 @@ class EngineWorld(RuleBasedStateMachine):
         self.records: dict[int, tuple[int, Record]] = {}  # rows of batches, and where they lie
         self.untaken: list[int] = []
         self.outcomes: dict[int, Any] = {}
+        self.released: dict[int, int] = {}  # when each was, that may be taken
         self.to_free: list[int] = []
         self.model = 0  # that teachers have, of all there were
         self.latest_taken: int | None = 0  # the model of the latest batch; None: any may come
         self.happened = 0  # events
         self.prompt = prompt
-        self.recalls: list[int] = []  # not heard yet
+        self.unheard: list[dict[str, Any]] = []  # that the engine has said
         self.disbelieved: dict[str, int] = {}  # when each teacher was, the last time
         self.start()
 
@@ -155,35 +156,35 @@ class EngineWorld(RuleBasedStateMachine):
             for event in events:
                 event()
         for message in self.trainer.received() or ():
+            self.happened += 1
+            self.unheard.append({**message, "arena": self.arena, "at": self.happened})
+        if self.prompt:
+            self.the_trainer_hears()
+
+    @rule()
+    def the_trainer_hears(self) -> None:
+        unheard, self.unheard = self.unheard, []
+        for message in unheard:
+            number = message.get("number")
             match message["kind"]:
-                case "labelled":
-                    number = message["number"]
-                    if number in self.untaken and number not in self.outcomes:
-                        self.happened += 1
-                        own = {"arena": self.arena, "at": self.happened}
-                        self.outcomes[number] = {**message, **own}
+                case "labelled" | "poison":
+                    if number in self.untaken:
+                        assert number not in self.outcomes, "it was not withdrawn"
+                        self.outcomes[number] = message
                     else:
-                        self.give_back({**message, "arena": self.arena})
-                case "poison":
-                    if message["number"] in self.untaken:
-                        self.outcomes.setdefault(message["number"], message)
-                case "recall":
-                    self.recalls.append(message["number"])
-                    if self.prompt:
-                        self.hear_recalls()
+                        self.give_back(message)
+                case "withdraw":
+                    if number in self.untaken:
+                        assert number not in self.released
+                        self.give_back(self.outcomes.pop(number))
+                case "release":
+                    news = [n for n in message["numbers"] if n in self.untaken]
+                    assert all(n in self.outcomes and n not in self.released for n in news)
+                    self.released |= dict.fromkeys(news, message["at"])
                 case "fatal":
                     raise AssertionError(message["text"])
                 case _:
                     pass
-
-    def hear_recalls(self, dead: bool = False) -> None:
-        while self.recalls:
-            number = self.recalls.pop(0)
-            outcome = self.outcomes.get(number)
-            if outcome is not None and outcome["kind"] == "labelled":
-                del self.outcomes[number]
-                if not dead:
-                    self.say("recalled", number=number)
 
     def give_back(self, outcome: dict[str, Any]) -> None:
         """Labels are of no use any more; those of an engine that died have gone with it."""
@@ -205,10 +206,8 @@ class EngineWorld(RuleBasedStateMachine):
 
     @property
     def takeable(self) -> list[int]:
-        if not self.ordered:
-            found = [n for n in self.untaken if n in self.outcomes]
-        else:
-            found = [n for n in self.untaken[:1] if n in self.outcomes]
+        found = [*self.released][:1]
+        assert not self.ordered or found in ([], self.untaken[:1]), "out of order"
         return [n for n in found if self.outcomes[n]["kind"] == "labelled"]
 
     def are_of_one_model(self, soft: Array, x: Array) -> None:

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from edl.scheduler.ledger import events as ev
 
-from .ledger_world import ROW_NBYTES, WAITS, Worker, World
+from .ledger_world import ROW_NBYTES, Worker, World
 
 NAMES = ("a", "b", "c", "d")
 
@@ -98,28 +98,21 @@ class LedgerTeachers(RuleBasedStateMachine):
         world = self.world
         if not now:
             return
-        if world.student:  # one of whose labels some lie there, if there is any
-            book = world.books[world.student[-1]]
+        labelled = [world.books[batch] for batch in world.line if world.books[batch].told]
+        for book in labelled[:1]:  # one of whose labels some lie there, if there is any
             labellers = (*book.rows, *sorted(book.makers))
             name = next((row for row in labellers if row in NAMES), name)
         if name in world.workers:
             world.workers[name].on_trial = True
             for request in world.workers[name].requests:
                 world.gives_up(name, request)
-        for batch, book in world.books.items():
-            own = [row for row, labeller in enumerate(book.rows) if labeller == name]
+        for book in (world.books[batch] for batch in world.line):
             if book.condemned or book.forgone:
                 continue
             if name in book.makers:
-                own = list(range(len(book.rows)))
                 book.makers.clear()
-            for row in own:
-                if batch in world.student:
-                    book.doubted.add(row)
-                else:
-                    book.rows[row] = WAITS
-                    book.ages[row] = 1
-        world.doubts_what_is_outdated()
+                book.void(range(len(book.rows)))
+            book.void([row for row, labeller in enumerate(book.rows) if labeller == name])
         world.tell(ev.Disbelieve(name))
 
     @property

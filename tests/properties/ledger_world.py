@@ -7,13 +7,14 @@ books first, and holds every instruction against them.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.reader_core.delivery import Delivery
 
 ROW_NBYTES: Final = 7
 WAITS: Final = None  # a row that nobody has; an int: in flight in this request; a str: labelled by
@@ -61,15 +62,10 @@ class Book:
     alone: bool = False
     condemned: bool = False  # will be poison
     forgone: bool = False
-    doubted: set[int] = field(default_factory=set)  # rows, while it is delivered
-    recalled: bool = False  # the student's side is asked for it
-    returned: bool = False
-    held: bool = False  # from an engine before this one
+    told: bool = False  # the ledger has said that it is labelled, or poison
     withheld: bool = False  # until a store has said what it has
     looked_up: bool = False  # it is asked
-    to_look_up: bool = False  # once it is handed back
-    makers: set[str] = field(default_factory=set)  # of labels that are doubted together
-    outdated: bool = False  # the student has it with labels of a model that was exchanged since
+    makers: set[str] = field(default_factory=set)  # of labels that are void together
     ages: dict[int, int] = field(default_factory=dict)  # row -> how often it was sent
 
     @property
@@ -82,16 +78,6 @@ class Book:
 
     def withhold(self) -> None:
         self.withheld, self.looked_up = True, False
-
-    def outdate(self, stored: bool) -> None:
-        """Its model is exchanged while the student has it; what was refused is void."""
-        self.makers |= {row for row in self.rows if isinstance(row, str) and row != STORE}
-        self.rows = [STORE if isinstance(row, str) else row for row in self.rows]
-        self.said, self.alone = {}, False
-        self.counted, self.crashes, self.again = set(), {}, set()
-        self.outdated, self.to_look_up = True, stored
-        if self.forgone:
-            self.makers.clear()
 
     def barred(self) -> set[str]:
         """Who is not to get it."""
@@ -114,9 +100,11 @@ class Book:
             del self.said[name], self.crashes[name]
             self.again.discard(name)
 
-    def doubt(self) -> None:
-        self.doubted = set(range(len(self.rows)))
-        self.makers.clear()
+    def void(self, rows: Iterable[int]) -> None:
+        """These rows have no labels any more."""
+        for row in rows:
+            self.rows[row] = WAITS
+            self.ages[row] = 1
 
     @property
     def volume(self) -> int:
@@ -135,14 +123,15 @@ class World:
 
     def __init__(self, *, ordered: bool) -> None:
         self.ordered = ordered
-        self.ledger = Ledger(ordered=ordered)
+        self.ledger = Ledger()
+        self.delivery = Delivery(["s"], ordered=ordered)
         self.workers: dict[str, Worker] = {}
         self.ghosts: list[tuple[str, int]] = []  # requests of teachers that were declared lost
         self.asked: dict[int, SentRequest] = {}
         self.named: set[tuple[int, str]] = set()  # copies asked for, and from whom
         self.books: dict[int, Book] = {}
-        self.line: list[int] = []  # neither delivered nor poisoned, in order
-        self.student: list[int] = []  # delivered, not taken
+        self.line: list[int] = []  # not released, in order
+        self.student: list[int] = []  # released, not taken
         self.taken: list[int] = []
         self.awaited = 0  # teachers that may join any moment
         self.sent = self.resends = self.copies = 0
@@ -150,41 +139,64 @@ class World:
     def tell(self, event: ev.Event) -> list[ev.Instruction]:
         """Let the ledger take the event, which the books know already; check what it commands."""
         self.judge()
-        recalls = {b for b, book in self.books.items() if book.doubted and not book.recalled}
         lookups = {b for b, k in self.books.items() if k.withheld and not k.looked_up}
         out = self.ledger.handle(event)
         for instruction in out:
             match instruction:
                 case ev.Send():
                     self.is_sent(instruction)
-                case ev.Deliver(batch):
-                    self.leaves_the_line(batch)
-                    book = self.books[batch]
-                    assert book.settled, "delivered without labels"
-                    assert not book.condemned, "delivered poison"
-                    self.student.append(batch)
-                    self.student.sort()
+                case ev.Labelled(batch):
+                    book = self.settles(batch)
+                    assert not book.condemned, "labelled poison"
+                    self.delivery.done("s", batch)
                 case ev.Poison(batch, reasons):
-                    self.leaves_the_line(batch)
-                    book = self.books.pop(batch)
+                    book = self.settles(batch)
                     assert book.condemned, "poisoned too early"
                     assert reasons == tuple(f"{name}: {why}" for name, why in book.said.items())
-                case ev.Recall(batch):
-                    recalls.remove(batch)
-                    self.books[batch].recalled = True
+                    self.delivery.poisoned(batch)
+                case ev.Unlabelled(batch, whole):
+                    assert batch in self.line, "of a batch that is released"
+                    book = self.books[batch]
+                    assert book.told
+                    assert whole is not any(isinstance(row, str) for row in book.rows)
+                    book.told = False
+                    self.delivery.undone("s", batch)
                 case ev.LookUp(batch):
                     lookups.remove(batch)
                     self.books[batch].looked_up = True
-                case ev.Void(batch):
-                    assert isinstance(event, ev.Recalled)
-                    assert event.batch == batch
-                    assert not any(isinstance(row, str) for row in self.books[batch].rows)
                 case ev.Accept(request) | ev.Discard(request):
                     assert isinstance(event, ev.Answered)
                     assert request == event.request
-        assert not recalls, "doubted, and not recalled"
         assert not lookups, "withheld, and not looked up"
+        for batch in self.line:
+            assert self.books[batch].told is self.books[batch].settled, "and nobody was told"
         return out
+
+    def settles(self, batch: int) -> Book:
+        assert batch in self.line
+        book = self.books[batch]
+        assert book.settled, "labelled without labels"
+        assert not book.told, "labelled twice"
+        book.told = True
+        return book
+
+    def release(self, ahead: int) -> None:
+        """Let the student have what it may take."""
+        released = self.delivery.release(ahead)
+        if not self.student and ahead:
+            first = self.line[:1] if self.ordered else self.line
+            assert released or not any(self.books[batch].settled for batch in first)
+        for batch in released:
+            assert not self.ordered or batch == self.line[0], "out of order"
+            assert self.books[batch].told, "released without labels"
+            self.line.remove(batch)
+            assert self.ledger.handle(ev.Released(batch)) == []
+            if self.books[batch].condemned:
+                del self.books[batch]
+                self.delivery.taken(batch)
+            else:
+                self.student.append(batch)
+        assert len(self.student) <= ahead or not released
 
     def judge(self) -> None:
         there = {n for n, w in self.workers.items() if not (w.revoked or w.on_trial)}
@@ -209,11 +221,6 @@ class World:
         return (worker.usable and not worker.requests) and not any(
             name not in other.barred() or other.crashes[name] in fewer for other in waiting
         )
-
-    def leaves_the_line(self, batch: int) -> None:
-        if self.ordered:
-            assert batch == self.line[0], "out of order, or twice"
-        self.line.remove(batch)
 
     def is_sent(self, send: ev.Send) -> None:
         worker = self.workers[send.teacher]
@@ -339,14 +346,6 @@ class World:
         for asked in self.asked.values():
             asked.counts.clear()
 
-    def doubts_what_is_outdated(self) -> None:
-        """In order, nothing of the old model comes behind a batch that gets labels of the new."""
-        old = [batch for batch in self.student if self.books[batch].outdated]
-        first = min((batch for batch in old if self.books[batch].doubted), default=None)
-        for batch in old:
-            if self.ordered and first is not None and batch > first:
-                self.books[batch].doubt()
-
     def agrees(self) -> None:
         ledger, workers, books = self.ledger, self.workers, self.books
         ledger.validate()
@@ -358,7 +357,10 @@ class World:
         withheld = {b for b in self.line if books[b].withheld}
         assert set(ledger.withheld) == withheld
         assert ledger.queued == sum(books[b].waits for b in self.line) + len(withheld)
-        assert ledger.deliverable == len(self.student)
+        assert ledger.labelled == len(self.line) - len(unlabelled) + len(self.student)
+        in_order = sorted((*self.student, *self.line))
+        assert ledger.has_next(ordered=True) == (in_order[:1] != unlabelled[:1])
+        assert ledger.has_next(ordered=False) == (ledger.labelled > 0)
         assert ledger.volume_bytes == sum(books[b].volume for b in (*self.student, *held))
         assert ledger.in_flight == sum(len(w.requests) for w in workers.values())
         assert ledger.windows == sum(w.window for w in usable)
@@ -395,34 +397,36 @@ class World:
 
 
 def check_liveness(world: World, names: Sequence[str]) -> None:
-    """Liveness: the head is out after k answers of one healthy teacher, all others lost.
+    """Liveness: the head is labelled after k answers of one healthy teacher, all others lost.
 
     Stores that are asked answer, too. k = its window, which others' lost rows may fill before the
     head itself is lost, and as many requests as the head is cut into. Poison is a way out as well,
     where the teacher itself has refused the head; one that has labelled nothing is ejected then.
     """
     usable = {name: worker for name, worker in world.workers.items() if worker.usable}
-    if world.line and usable:
+    head = world.ledger.head
+    if head is not None and usable:
         packed = pickle.dumps(world.ledger)  # copy.deepcopy takes ten times as long
         for name, worker in usable.items():
-            head = len(world.books[world.line[0]].rows)
-            pieces = ceil(head / (worker.most_rows or head))
+            rows = len(world.books[head].rows)
+            pieces = ceil(rows / (worker.most_rows or rows))
             answers = _answers_until_the_head_is_out(pickle.loads(packed), name, names)
             assert answers <= max(worker.window, len(worker.requests)) + pieces
 
 
 def _answers_until_the_head_is_out(ledger: Ledger, healthy: str, names: Sequence[str]) -> int:
-    """Lose all of `names` but one, let that answer in order: how many answers bring the line on."""
+    """Lose all of `names` but one, let that answer in order: how many answers label the head."""
+    head = ledger.head
     others = [name for name in names if name != healthy]
     out = [i for name in others for i in ledger.handle(ev.TeacherLost(name))]
     out += [i for batch in tuple(ledger.withheld) for i in ledger.handle(ev.Found(batch))]
     out += ledger.handle(ev.Awaited(0))
     answers = 0
-    while not any(isinstance(instruction, ev.Deliver | ev.Poison) for instruction in out):
+    while not any(isinstance(i, ev.Labelled | ev.Poison) and i.batch == head for i in out):
         oldest = ledger.in_flight_at(healthy)
         if not oldest and ledger.is_useless(healthy):
             break
-        assert oldest, "the healthy teacher idles while the head of the line waits"
+        assert oldest, "the healthy teacher idles while the head waits"
         out = ledger.handle(ev.Answered(healthy, oldest[0], ROW_NBYTES, 0.1))
         ledger.validate()
         answers += 1

@@ -1,4 +1,4 @@
-"""A student, its source and its teachers in virtual time, driven by the real ledger and flow.
+"""A student, its source and its teachers in virtual time: real ledger, flow and delivery.
 
 The model stands for everything around the decisions: it carries instructions out and posts what
 comes of them, as the reader's engine does, but in a queue of future events instead of sockets and
@@ -21,6 +21,7 @@ from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.rates import LowQuantile, RecentMedian
 from edl.scheduler.ratio import pooled_t_t
+from edl.scheduler.reader_core.delivery import FEWEST_AHEAD, Delivery
 
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
 TICK_S, GRANT_S, TTL_S, RECONNECT_S = 0.05, 0.2, 3.0, 0.1
@@ -95,12 +96,14 @@ class Mesh(VirtualTime):
         self.assigned: list[str] = []
         self.pulled = self.allowed = self.epoch_start = 0
         self.pulling_one = False
-        self.in_line: list[int] = []  # yielded, not delivered
-        self.ready: list[int] = []  # delivered, not taken
+        self.in_line: list[int] = []  # yielded, not released
+        self.offered: set[int] = set()  # of these, those that the student has labels of
+        self.ready: list[int] = []  # released, not taken
         self.content = 0  # of the model that is to label
         self.labels: dict[int, dict[int, int]] = {}  # batch -> row -> content of its label
         self.contents_taken: list[int] = []
         self.taken: list[int] = []
+        self.poison: set[int] = set()  # the outcome of a batch that is offered
         self.poisoned: list[int] = []
         self.left_behind: list[int] = []  # of epochs that were left
         self.venomous: set[int] = set()  # batches that every teacher refuses
@@ -129,11 +132,20 @@ class Mesh(VirtualTime):
         self.ledger = Ledger()
         self.memory = FlowMemory.start()
         self.decision = FlowDecision.start(self.config)
-        self.labels = {batch: self.labels[batch] for batch in self.ready}
+        self.delivery = Delivery(["s"])
+        kept = {*self.ready, *self.offered}
+        self.labels = {batch: labels for batch, labels in self.labels.items() if batch in kept}
         for batch in self.ready:
+            self.delivery.hold(batch, released=True)
             self.tell(ev.Held(batch, BATCH_BYTES + LABEL_BYTES))
+            self.tell(ev.Released(batch))
         for batch in self.in_line:
-            self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
+            if batch in self.offered:
+                self.delivery.hold(batch, released=False)
+                self.tell(ev.Held(batch, BATCH_BYTES + LABEL_BYTES))
+            else:
+                self.delivery.queue(batch)
+                self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
         for teacher in self.teachers.values():
             self.connect(teacher)
 
@@ -145,20 +157,33 @@ class Mesh(VirtualTime):
             match instruction:
                 case ev.Send():
                     self.send(instruction)
-                case ev.Deliver(batch):
-                    assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
-                        "rows without labels, or with those of a model that was exchanged"
-                    )
-                    assert self.in_line.pop(0) == batch, "out of order, or twice"
-                    self.ready.append(batch)
-                    self.serve()
+                case ev.Labelled(batch):
+                    self.offered.update(self.delivery.done("s", batch))
+                case ev.Unlabelled(batch):
+                    self.poison.discard(batch)
+                    self.offered -= {batch} if self.delivery.undone("s", batch) else set()
                 case ev.Poison(batch):
-                    assert self.in_line.pop(0) == batch, "out of order, or twice"
-                    self.poisoned.append(batch)
+                    self.poison.add(batch)
+                    self.offered.update(self.delivery.poisoned(batch))
                 case ev.Accept() | ev.Discard():
                     pass  # done where the answer came in
-                case ev.Recall():
-                    raise AssertionError("nobody was disbelieved")
+        self.release()
+
+    def release(self) -> None:
+        while batches := self.delivery.release(FEWEST_AHEAD):
+            for batch in batches:
+                assert self.in_line.pop(0) == batch, "out of order, or twice"
+                self.offered.remove(batch)
+                assert self.ledger.handle(ev.Released(batch)) == []
+                if batch in self.poison:
+                    self.poisoned.append(batch)
+                    self.delivery.taken(batch)
+                    continue
+                assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
+                    "rows without labels, or with those of a model that was exchanged"
+                )
+                self.ready.append(batch)
+        self.serve()
 
     def decide(self) -> None:
         ledger = self.ledger
@@ -167,12 +192,11 @@ class Mesh(VirtualTime):
             volume_bytes=ledger.volume_bytes,
             queued=ledger.queued,
             unlabelled=ledger.unlabelled,
-            deliverable=ledger.deliverable,
             windows=ledger.window_batches,
             free_windows=ledger.free_windows,
             idle=ledger.idle,
             teachers=len(ledger.teachers),
-            waiting=self.waiting,
+            waiting=self.waiting and not ledger.has_next(ordered=True),
             source_ended=self.source_is_empty,
             t_t_s=pooled_t_t(times) if times else None,
             t_s_s=self.steps.value,
@@ -211,6 +235,7 @@ class Mesh(VirtualTime):
             self.pulling_one = False
             batch, self.pulled = self.pulled, self.pulled + 1
             self.in_line.append(batch)
+            self.delivery.queue(batch)
             self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
 
     def call_next(self) -> None:
@@ -223,15 +248,22 @@ class Mesh(VirtualTime):
             batch = self.ready.pop(0)
             self.contents_taken.append(max(self.labels.pop(batch).values()))
             self.taken.append(batch)
-            self.after(0.0, partial(self.tell, ev.Taken(batch)))
+            self.after(0.0, partial(self.is_taken, batch))
             self.steps.add(self.step_s)
             self.after(self.step_s, self.call_next)
+
+    def is_taken(self, batch: int) -> None:
+        self.delivery.taken(batch)
+        self.tell(ev.Taken(batch))
 
     def leave_epoch(self) -> None:
         """The training loop breaks, and begins another epoch at once."""
         self.left_behind += [*self.in_line, *self.ready]
         self.in_line.clear()
+        self.offered.clear()
+        self.poison.clear()
         self.ready.clear()
+        self.delivery.reset()
         self.labels.clear()
         self.tell(ev.Reset())
         self.epoch += 1

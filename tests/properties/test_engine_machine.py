@@ -29,11 +29,6 @@ class EngineMachine(EngineWorld):
             self.ring.close()
             self.patch.stop()
 
-    @precondition(lambda self: self.recalls)
-    @rule()
-    def recalls_are_heard(self) -> None:
-        self.hear_recalls()
-
     @rule(count=st.integers(1, 4), rows=st.integers(1, 6))
     def the_source_yields(self, count: int, rows: int) -> None:
         for _ in range(count):
@@ -49,25 +44,26 @@ class EngineMachine(EngineWorld):
             return
         self.requests_are_answered(answers, 3)
         self.hear()
-        self.hear_recalls(dead=True)
+        self.the_trainer_hears()
         self.stop()
         self.to_free.clear()
         self.start()
         self.latest_taken = None  # the new one has not seen the models change
-        for number in self.untaken:
-            if (outcome := self.outcomes.get(number)) is not None:
-                makers = outcome.get("makers", {})
-                self.say("held", labels_nbytes=8, makers=makers, **self.described(number))
+        released = {*self.released}
         for number in list(self.untaken):
-            if number not in self.outcomes:
+            if (outcome := self.outcomes.get(number)) is not None:
+                told = {"makers": outcome.get("makers", {}), "released": number in released}
+                self.say("held", labels_nbytes=8, **told, **self.described(number))
+            else:
                 self.announce(number)
         told = {"epoch": self.epoch, "data_epoch": self.epoch, "legacies": {}}
         self.say("resumed", pulled=self.next_number, ended=False, waiting=False, **told)
 
     @precondition(lambda self: self.takeable)
-    @rule(which=nth)
-    def a_batch_is_taken(self, which: int) -> None:
-        number = self.takeable[which % len(self.takeable)]
+    @rule()
+    def a_batch_is_taken(self) -> None:
+        (number,) = self.takeable
+        released_at = self.released.pop(number)
         self.untaken.remove(number)
         message = self.outcomes.pop(number)
         rows, record = self.records.pop(number)
@@ -77,8 +73,9 @@ class EngineMachine(EngineWorld):
             self.are_of_one_model(soft, x_of(number, rows))
             makers = [name for names in message["makers"].values() for name in names]
             assert makers
-            late = number in self.recalls  # it was taken before that was heard
-            assert late or all(self.disbelieved.get(n, 0) < message["at"] for n in makers)
+            for name in makers:
+                disbelieved_at = self.disbelieved.get(name, 0)
+                assert not message["at"] < disbelieved_at < released_at
             self.give_back(message)
         else:
             assert self.policy == "hard_only"
@@ -95,7 +92,7 @@ class EngineMachine(EngineWorld):
         if now:
             for number in self.untaken:
                 self.ring.free(self.records.pop(number)[1].offset)
-            self.recalls.clear()
+            self.released.clear()
             for number in list(self.outcomes):
                 self.give_back(self.outcomes.pop(number))
             self.untaken.clear()
@@ -163,9 +160,9 @@ class EngineMachine(EngineWorld):
                 break
             self.now += 0.5
             self.decide()
-            self.recalls_are_heard()
+            self.the_trainer_hears()
             while self.takeable:
-                self.a_batch_is_taken(0)
+                self.a_batch_is_taken()
             for member, name in self.busy:
                 for flight in list(member.ledger.requests_at(name)):
                     self.end(member, name, flight.request, flight.spans, None)

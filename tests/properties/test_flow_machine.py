@@ -17,7 +17,7 @@ from edl.scheduler.ratio import teachers_needed, time_ratio
 from edl.scheduler.stream_figures import PULLS, STEP_WINDOW, WARM_UP, Figures
 from edl.scheduler.wanting import wanted
 
-NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, 0, False, False, None, None)
+NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, False, False, None, None)
 small = st.integers(0, 4)
 seconds_per_sample = st.none() | st.sampled_from([0.01, 0.0199, 0.02, 0.0201, 0.021, 0.05, 0.3])
 
@@ -75,7 +75,7 @@ class FlowMachine(RuleBasedStateMachine):
     def hungry(self, want: int) -> bool:
         """By the definition: it waits for labels, and a further teacher would have a batch."""
         view = self.view
-        starved = view.waiting and view.deliverable == 0 and view.unlabelled > 0
+        starved = view.waiting and view.unlabelled > 0
         full = view.free_windows == 0 and view.queued > 0
         return starved and full and view.teachers >= want
 
@@ -96,9 +96,9 @@ class FlowMachine(RuleBasedStateMachine):
     def time_goes_by(self, after_s: float) -> None:
         self.look(after_s)
 
-    @rule(volume=st.integers(0, 120), deliverable=small)
-    def the_buffer_is(self, volume: int, deliverable: int) -> None:
-        self.view = self.view._replace(volume_bytes=volume, deliverable=deliverable)
+    @rule(volume=st.integers(0, 120))
+    def the_buffer_is(self, volume: int) -> None:
+        self.view = self.view._replace(volume_bytes=volume)
         self.look(0.0)
 
     @rule(queued=small, in_flight=small)
@@ -203,7 +203,7 @@ RATIOS = st.floats(0.01, 60.0)
 
 def view(ratio: float, teachers: int, *, presumed: bool) -> FlowView:
     t_t_s = ratio * T_S_S
-    return FlowView(500, 1, 3, 2, 2, 0, 0, teachers, False, False, t_t_s, T_S_S, presumed=presumed)
+    return FlowView(500, 1, 3, 2, 0, 0, teachers, False, False, t_t_s, T_S_S, presumed=presumed)
 
 
 def n_of(ratio: float) -> int:

@@ -12,12 +12,10 @@ from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, d
 TICK_S = 0.05
 CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
 
-NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, 0, False, False, None, None)
+NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, False, False, None, None)
 #: One teacher of window 2, the buffer half full, the student busy with a batch.
-CALM = NOTHING._replace(
-    volume_bytes=500, queued=1, unlabelled=3, deliverable=2, windows=2, teachers=1
-)
-STARVED = CALM._replace(volume_bytes=0, deliverable=0, waiting=True)
+CALM = NOTHING._replace(volume_bytes=500, queued=1, unlabelled=3, windows=2, teachers=1)
+STARVED = CALM._replace(volume_bytes=0, waiting=True)
 SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, free_windows=2, idle=1)
 PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
 
@@ -90,7 +88,6 @@ class TestState:
         ("view", "state"),
         [
             (CALM, "steady"),
-            (CALM._replace(waiting=True), "steady"),  # it is being served this moment
             (STARVED, "starved"),
             (STARVED._replace(queued=0, unlabelled=1), "starved"),
             (SOURCE_WAIT, "source_wait"),
@@ -163,7 +160,6 @@ class TestAskingForOneMore:
             STARVED._replace(free_windows=1),  # a teacher has room, so what lacks is a batch
             STARVED._replace(queued=0, unlabelled=2),  # one more would have nothing to do
             STARVED._replace(teachers=0, windows=0),  # even the first is still to come
-            CALM._replace(waiting=True),
             STARVED._replace(waiting=False),
             STARVED._replace(cut_off=True),  # the path is gone: others would be silent as well
         ],

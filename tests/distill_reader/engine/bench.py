@@ -73,7 +73,13 @@ class Bench:
     # --- the trainer
 
     def say(self, kind: str, **fields: Any) -> None:
+        if kind == "taken":
+            self.release()
         self.engine._on_message({"kind": kind, "source_s": 0.0, **fields})  # noqa: SLF001  # run() blocks
+
+    def release(self) -> None:
+        """The training loop may take what follows."""
+        self.engine._handing.release(None)  # noqa: SLF001  # it needs no time, as `look` does
 
     def look(self, now: float) -> None:
         """Time goes by."""
@@ -90,6 +96,10 @@ class Bench:
     def take(self, number: int) -> None:
         """The training loop takes a batch, and frees the labels that it was sent last."""
         self.say("taken", number=number, samples=ROWS, step_s=0.0, free=self._offsets)
+
+    def free(self) -> None:
+        """The trainer gives the labels back that it was sent last."""
+        self.say("waiting", free=self._offsets)
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         """Messages of this kind to the trainer since the last call; others are dropped."""

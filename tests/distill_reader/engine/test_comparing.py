@@ -86,7 +86,8 @@ class ComparisonHarness:
                     copies += self.comparing.sent(instruction)
                 case ev.Accept():
                     accepted = True
-                case ev.Deliver(batch):
+                case ev.Labelled(batch):
+                    self.ledger.handle(ev.Released(batch))
                     self.ledger.handle(ev.Taken(batch))
         for copy in copies:
             self.tell(copy)

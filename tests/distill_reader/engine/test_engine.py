@@ -156,7 +156,7 @@ def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench
     for tick in range(200):
         member.look(now + 0.05 * tick)
         bench.answer_all("b")
-    assert member.ledger.deliverable == 2
+    assert member.ledger.labelled == 2
     assert bench.batches_at("a") == [0, 1]
 
 
@@ -272,10 +272,10 @@ def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> 
     assert member.labels.nbytes == 0
     assert upgrade.batches_at("b") == [2, 3]
     upgrade.outcome(old, Done(late, {"soft": labels(2)}, 0.001, False, 0.01))
-    assert (member.labels.discards, member.ledger.deliverable) == (1, 0)
+    assert (member.labels.discards, member.ledger.labelled) == (1, 0)
     for number, deliverable in ((2, 1), (3, 2)):
         upgrade.answer("b", number)
-        assert member.ledger.deliverable == deliverable
+        assert member.ledger.labelled == deliverable
     assert content_of(upgrade) == "new"
 
 
@@ -399,16 +399,16 @@ def test_teachers_of_other_numerics_get_nothing_and_count_as_missing(strict: Ben
 def test_a_teacher_that_was_only_named_is_judged_by_its_first_answer(strict: Bench) -> None:
     ledger = strict.member.ledger
     strict.answer("a", 0, numerics_id=SAME)
-    assert ledger.deliverable == 1
+    assert ledger.labelled == 1
     strict.answer("a", 1, numerics_id=OTHER)
-    assert (ledger.deliverable, ledger.queued) == (1, 1), "the batch waits for another teacher"
+    assert (ledger.labelled, ledger.queued) == (1, 1), "the batch waits for another teacher"
     assert ledger.teachers == ()
 
 
 @pytest.mark.parametrize("numerics_id", ["", "merged-paddle-fp32-3", "mixed-paddle-fp32-3"])
 def test_a_teacher_that_promises_no_bits_labels_nothing(strict: Bench, numerics_id: str) -> None:
     strict.answer("a", 0, numerics_id=numerics_id)
-    assert (strict.member.ledger.deliverable, strict.member.ledger.teachers) == (0, ())
+    assert (strict.member.ledger.labelled, strict.member.ledger.teachers) == (0, ())
 
 
 def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Bench) -> None:
@@ -442,17 +442,18 @@ def test_deterministic_fixes_windows(deterministic: bool) -> None:
     assert (len(sizes) == 1) is deterministic
 
 
-def test_a_batch_that_comes_back_from_the_old_model_gets_labels_of_another_shape() -> None:
-    """It is recalled, the model is exchanged, and then it comes back: in pieces, of new rows."""
+def test_a_batch_that_is_withdrawn_may_get_labels_of_another_shape() -> None:
+    """A liar's labels are void, and before others come the model is exchanged."""
     with closing(Bench(request_rows=1)) as bench:
         bench.assign("liar")
         bench.batch(0)
         bench.answer_all("liar")
         np.testing.assert_array_equal(bench.labelled()[0], labels(0))
         bench.tell_ledger(ev.Disbelieve("liar"))
+        assert [message["number"] for message in bench.told("withdraw")] == [0]
+        bench.free()
         bench.assign(peer("new", "next"), advice=Advice("next", "", 1))
         bench.tell_ledger(ev.Relabel())
-        bench.say("recalled", number=0)
         bench.tell_ledger(ev.Readmitted("new"))
         bench.answer_all("new", width=3)
         np.testing.assert_array_equal(bench.labelled()[0], labels(0, 3))
@@ -465,7 +466,7 @@ def test_a_batch_that_comes_back_from_the_old_model_gets_labels_of_another_shape
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[Bench]:
-    """Batch 0 was delivered, batches 1 and 2 are at teacher `a` of the content "old"."""
+    """Batch 0 was released, batches 1 and 2 are at teacher `a` of the content "old"."""
     with closing(Bench(store=LabelStore(tmp_path / "s", 1 << 24))) as bench:
         assert bench.member.shelf is not None
         bench.assign(peer("a", "old"), advice=Advice("old", "", 1))
@@ -477,6 +478,7 @@ def stored(tmp_path: Path) -> Iterator[Bench]:
             bench.store_has(number, "old", rows=0)
         bench.answer("a", 0)
         assert list(bench.labelled()) == [0]
+        bench.release()
         yield bench
 
 

@@ -97,9 +97,8 @@ def test_only_the_liars_part_of_a_mixed_batch_is_made_anew(two: Bench) -> None:
     before, used = np.array(mixed), two.arena.used_bytes
     assert used > 64
     disbelieve(two, "b")
-    assert [message["number"] for message in two.told("recall")] == [0]
-    assert two.jobs("b", "b") == [], "it may be too late"
-    two.say("recalled", number=0)
+    assert [message["number"] for message in two.told("withdraw")] == [0]
+    two.free()
     assert two.arena.used_bytes < used, "the mixture is free"
     assert two.jobs("a", "a") == []
     answer(two, "b")
@@ -108,23 +107,27 @@ def test_only_the_liars_part_of_a_mixed_batch_is_made_anew(two: Bench) -> None:
     check_all_is_freed(two)
 
 
-def test_a_recall_that_comes_too_late_changes_nothing(two: Bench) -> None:
+def test_a_batch_that_is_released_keeps_the_labels_of_a_liar(two: Bench) -> None:
     answer(two, "a", "b")
+    two.release()
     assert [*two.labelled()] == [0]
     disbelieve(two, "b")
-    check_all_is_freed(two)
-    two.reset(2, pulled=1)
-    two.say("recalled", number=0)
+    assert two.told("withdraw") == []
     assert two.jobs("b", "b") == []
+    check_all_is_freed(two)
 
 
-def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both() -> None:
+@pytest.mark.parametrize("released", [False, True])
+def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both(released: bool) -> None:
     """The labels of one service cannot be told from those of the other."""
     with closing(bench_of()) as two:
-        two.batch(0, "held", labels_nbytes=32, makers={"a": ["liar"], "b": ["b"]})
+        makers = {"a": ["liar"], "b": ["b"]}
+        two.batch(0, "held", labels_nbytes=32, makers=makers, released=released)
         two.tell_ledger(ev.Disbelieve("liar"))
-        assert [message["number"] for message in two.told("recall")] == [0]
-        two.say("recalled", number=0)
+        assert len(two.told("withdraw")) == (not released)
+        if released:
+            assert (two.jobs("a", "a"), two.jobs("b", "b")) == ([], [])
+            return
         answer(two, "a")
         assert two.labelled() == {}
         answer(two, "b")

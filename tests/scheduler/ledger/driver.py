@@ -24,6 +24,11 @@ def queued(*batches: int, rows: int = 10) -> tuple[ev.Queued, ...]:
     return tuple(ev.Queued(batch, 100, rows) for batch in batches)
 
 
+def take(*batches: int) -> tuple[ev.Event, ...]:
+    """The student may take these batches, and does so."""
+    return tuple(event for batch in batches for event in (ev.Released(batch), ev.Taken(batch)))
+
+
 def whole(batch: int, rows: int = 10) -> tuple[ev.Span, ...]:
     """The spans of a request that is all of one batch."""
     return (ev.Span(batch, 0, rows),)

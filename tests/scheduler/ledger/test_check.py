@@ -19,9 +19,9 @@ from edl.scheduler.ledger.state import Batch, Refusal, Request, Stage, Teacher
 from edl.scheduler.ledger.tables import Tables
 
 
-def valid_tables(*, ordered: bool = True) -> Tables:
+def valid_tables() -> Tables:
     """Batch 0 is the student's, 1 in flight, 2 labelled, 3 refused by `refuser` and queued."""
-    tables = Tables(ordered)
+    tables = Tables()
     busy, refuser = Teacher("busy", 1, 1), Teacher("refuser", 2, 1)
     for teacher in (busy, refuser):
         tables.teachers[teacher.name] = teacher
@@ -32,12 +32,8 @@ def valid_tables(*, ordered: bool = True) -> Tables:
     for batch_id in (0, 2):
         batches[batch_id].waiting.clear()
         tables.label(Span(batch_id, 0, 4), "busy", 0)
-    tables.line.clear()
-    tables.deliver(batches[0])
-    if ordered:
-        tables.line.extend(batches[batch_id] for batch_id in (1, 2, 3))
-    else:
-        tables.deliver(batches[2])
+    tables.news.clear()
+    batches[0].stage = Stage.RELEASED
     batches[1].waiting.clear()
     busy.in_flight[7] = Request(7, (Span(1, 0, 4),), (batches[1],), 4, 1, {"busy"})
     busy.rows_in_flight = 4
@@ -59,32 +55,9 @@ def broken(message: str) -> Iterator[Tables]:
 
 
 class TestInvariants:
-    @pytest.mark.parametrize("ordered", [True, False])
-    def test_valid_tables_pass(self, ordered: bool) -> None:
-        check(valid_tables(ordered=ordered))
-        check(Tables(ordered))
-
-    def test_line(self) -> None:
-        with broken("the line is not the batches that wait") as tables:
-            tables.line.remove(tables.batches[2])
-        with broken("out of order") as tables:
-            tables.line.reverse()
-        with broken("batch 2 is first in line, labelled, and not delivered") as tables:
-            tables.line.popleft()
-        with broken("batch 2 was delivered before batch 1") as tables:
-            tables.line.remove(tables.batches[2])
-            tables.deliver(tables.batches[2])
-        with broken("batches [2] are settled and not delivered") as tables:
-            tables.ordered = False
-            tables.line.clear()
-
-    def test_a_returned_batch_may_be_behind_later_ones(self) -> None:
-        tables = valid_tables()
-        tables.line.remove(tables.batches[2])
-        tables.deliver(tables.batches[2])
-        tables.batches[1].returned = True
-        assert tables.batches[2].stage is Stage.DELIVERED
-        check(tables)
+    def test_valid_tables_pass(self) -> None:
+        check(valid_tables())
+        check(Tables())
 
     def test_rows(self) -> None:
         with broken("batch 1 lacks 0 rows, counted are 4") as tables:
@@ -117,15 +90,10 @@ class TestInvariants:
             tables.volume_bytes -= 1
         with broken("2 batches are unlabelled, counted are 3") as tables:
             tables.unlabelled += 1
-        with broken("1 batches are deliverable, counted are 2") as tables:
-            tables.deliverable += 1
-
-    def test_recalls(self) -> None:
-        with broken("doubted are {0}, recalled are set()") as tables:
-            tables.batches[0].doubted = (Span(0, 0, 1),)
-        with broken("batch 2 is recalled, but it is labelled") as tables:
-            tables.batches[2].doubted = (Span(2, 0, 1),)
-            tables.recalled[2] = tables.batches[2]
+        with broken("batches are listed out of order: [1, 2, 3, 0]") as tables:
+            tables.batches[0] = tables.batches.pop(0)
+        with broken("nobody was told of [Labelled(batch=2)]") as tables:
+            tables.news.append(ev.Labelled(2))
 
     def test_teachers_and_requests(self) -> None:
         with broken("request 7 is in flight at {'busy'}, but names") as tables:
@@ -168,10 +136,9 @@ def lines_executed(act: Callable[[], object]) -> int:
 class TestWork:
     """The work per batch must not grow with the number of batches that the ledger holds."""
 
-    @pytest.mark.parametrize("ordered", [True, False])
-    def test_a_long_line_behind_a_late_head(self, ordered: bool) -> None:
+    def test_a_late_head(self) -> None:
         def work(batches: int) -> int:
-            ledger = Ledger(ordered=ordered)
+            ledger = Ledger()
             ledger.handle(ev.TeacherJoined("late", 1))
             ledger.handle(ev.Queued(0, 1000, 32))
             ledger.handle(ev.TeacherJoined("quick", 1))
@@ -180,15 +147,17 @@ class TestWork:
                 for batch in range(1, batches + 1):
                     ledger.handle(ev.Queued(batch, 1000, 32))
                     ledger.handle(ev.Answered("quick", batch + 1, 10, 0.1))
-                out = ledger.handle(ev.Answered("late", 1, 10, 9.9))
-                delivered = sum(isinstance(instruction, ev.Deliver) for instruction in out)
-                assert delivered == (batches + 1 if ordered else 1)
+                ledger.handle(ev.Answered("late", 1, 10, 9.9))
+                assert ledger.labelled == batches + 1
+                for batch in range(batches + 1):
+                    ledger.handle(ev.Released(batch))
+                    ledger.handle(ev.Taken(batch))
 
             return lines_executed(run)
 
         assert work(300) < 15 * work(30)  # a scan for each batch would make it 100
 
-    def test_returned_batches(self) -> None:
+    def test_labels_that_are_void(self) -> None:
         """All batches are searched once for labels of an ejected teacher, not for each batch."""
 
         def work(batches: int) -> int:
@@ -199,12 +168,12 @@ class TestWork:
                 ledger.handle(ev.Answered("liar", batch + 1, 10, 0.1))
 
             def run() -> None:
-                out = ledger.handle(ev.Disbelieve("liar"))
+                ledger.handle(ev.Disbelieve("liar"))
+                assert ledger.labelled == 0
                 ledger.handle(ev.TeacherJoined("honest", 1))
-                for recall in [i.batch for i in out if isinstance(i, ev.Recall)]:
-                    ledger.handle(ev.Recalled(recall))
-                    ledger.handle(ev.Answered("honest", batches + recall + 1, 10, 0.1))
-                assert ledger.deliverable == batches
+                for request in range(batches + 1, 2 * batches + 1):
+                    ledger.handle(ev.Answered("honest", request, 10, 0.1))
+                assert ledger.labelled == batches
 
             return lines_executed(run)
 

@@ -18,7 +18,7 @@ class TestNamedCopies:
         assert after(ledger, ev.Hedge(1, "quick")) == [ev.Send(1, "quick", whole(0), 2)]
         assert (ledger.hedges, ledger.probes) == (0, 1)
         assert after(ledger, answer("quick", 1)) == [ev.Discard(1, "quick")]
-        assert after(ledger, answer("slow", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
+        assert after(ledger, answer("slow", 1)) == [ev.Accept(1, whole(0)), ev.Labelled(0)]
 
     def test_resting_teacher_may_be_named(self, ledger: Ledger) -> None:
         after(ledger, *queued(1), ev.Failed("quick", 2))
@@ -36,7 +36,7 @@ class TestNamedCopies:
 
     def test_named_copy_lapses_when_the_teacher_is_revoked(self, ledger: Ledger) -> None:
         after(ledger, *queued(1), ev.Hedge(1, "quick"), ev.TeacherRevoked("quick"))
-        assert after(ledger, answer("quick", 2)) == [ev.Accept(2, whole(1))]
+        assert after(ledger, answer("quick", 2)) == [ev.Accept(2, whole(1)), ev.Labelled(1)]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ class TestHedges:
     def test_first_answer_counts(self, ledger: Ledger) -> None:
         assert after(ledger, ev.Hedge(1)) == [ev.Send(1, "quick", whole(0), 2)]
         assert (ledger.hedges, ledger.resends, ledger.sent) == (1, 0, 1)
-        assert after(ledger, answer("quick", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
+        assert after(ledger, answer("quick", 1)) == [ev.Accept(1, whole(0)), ev.Labelled(0)]
         assert ledger.labelled_by(0) == ((whole(0)[0], "quick"),)
         assert after(ledger, answer("slow", 1)) == [ev.Discard(1, "slow")]
         assert ledger.volume_bytes == 110
@@ -62,6 +62,7 @@ class TestHedges:
         assert after(ledger, ev.Hedge(1)) == []
         assert after(ledger, answer("quick", 2)) == [
             ev.Accept(2, whole(1)),
+            ev.Labelled(1),
             ev.Send(1, "quick", whole(0), 2),
         ]
 
@@ -85,9 +86,8 @@ class TestHedges:
         assert after(ledger, ev.Hedge(1), answer("slow", 1)) == [ev.Discard(1, "slow")]
         assert after(ledger, answer("quick", 2)) == [
             ev.Accept(2, left),
-            ev.Deliver(0),
-            ev.Deliver(1),
-            ev.Deliver(2),
+            ev.Labelled(0),
+            ev.Labelled(2),
         ]
 
 
@@ -102,7 +102,7 @@ class TestRefusals:
     def test_poison_after_enough_refusals(self, ledger: Ledger) -> None:
         after(ledger, ev.Refused("a", 1, "shape"), answer("a", 3), answer("b", 2))
         out = after(ledger, ev.Refused("b", 5, "dtype"))
-        assert out[:2] == [ev.Poison(0, ("a: shape", "b: dtype")), ev.Deliver(1)]
+        assert out[0] == ev.Poison(0, ("a: shape", "b: dtype"))
         ledger = Ledger()
         names = ("a", "b", "c", "d")
         after(ledger, *(ev.TeacherJoined(name, 1) for name in names), *queued(0, 1, 2, 3))
@@ -114,7 +114,7 @@ class TestRefusals:
             ev.Poison(4, ("a: bad", "b: bad", "c: bad")),
         ]
         assert ledger.queued == ledger.unlabelled == 0
-        ledger = Ledger(ordered=False)
+        ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1))
         assert after(ledger, ev.Refused("a", 2, "bad")) == []
         assert ev.Poison(1, ("a: bad",)) in after(ledger, answer("a", 1))
@@ -139,7 +139,7 @@ class TestRefusals:
         for _ in range(12):
             (request,) = ledger.in_flight_at("good")
             out = after(ledger, answer("good", request))
-            delivered += [one.batch for one in out if isinstance(one, ev.Deliver)]
+            delivered += [one.batch for one in out if isinstance(one, ev.Labelled)]
         assert delivered == list(range(1, 13))
 
     def test_a_lone_teacher_that_refuses_all_there_is(self) -> None:
@@ -181,11 +181,12 @@ class TestRefusals:
         assert after(ledger, ev.Resumed("a")) == [ev.Send(2, "a", whole(1), 1)]
         assert after(ledger, answer("a", 2)) == [
             ev.Accept(2, whole(1)),
+            ev.Labelled(1),
             ev.Send(3, "a", whole(0), 2),
         ]
         after(ledger, ev.Failed("a", 3, "it died"), ev.Resumed("a"))
         out = after(ledger, ev.Failed("a", 4, "it died"))
-        assert out == [ev.Poison(0, ("a: it died",)), ev.Deliver(1)]
+        assert out == [ev.Poison(0, ("a: it died",))]
 
     def test_a_lone_teacher_that_all_batches_crash_gets_them_by_turns(self) -> None:
         ledger = Ledger()
@@ -232,6 +233,7 @@ class TestRefusals:
         assert after(ledger, *queued(2), answer("a", 4)) == [
             ev.Send(4, "a", whole(2), 1),
             ev.Accept(4, whole(2)),
+            ev.Labelled(2),
         ]
         out = after(ledger, ev.Refused("b", 3, "bad"))
         assert out[0] == ev.Poison(0, ("a: bad", "b: bad")), "of those that label, all"

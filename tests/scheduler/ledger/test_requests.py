@@ -12,7 +12,7 @@ from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.ledger.pieces import Piece, count, cut, put_back, runs
 
-from .driver import after, answer, queued, rows_sent, sends, whole
+from .driver import after, answer, queued, rows_sent, sends, take, whole
 
 
 class TestMissingRows:
@@ -21,18 +21,14 @@ class TestMissingRows:
         out = after(ledger, ev.TeacherJoined("a", 1), ev.Queued(0, 100, 10, ((0, 2), (5, 10))))
         assert out == [ev.Send(1, "a", (ev.Span(0, 0, 2), ev.Span(0, 5, 10)), 1)]
         out = after(ledger, answer("a", 1))
-        assert out == [ev.Accept(1, (ev.Span(0, 0, 2), ev.Span(0, 5, 10))), ev.Deliver(0)]
+        assert out == [ev.Accept(1, (ev.Span(0, 0, 2), ev.Span(0, 5, 10))), ev.Labelled(0)]
         assert ledger.volume_bytes == 110, "the labels of all rows are held"
         assert ledger.labelled_by(0) == ((ev.Span(0, 0, 2), "a"), (ev.Span(0, 5, 10), "a"))
         ledger = Ledger()
-        assert after(ledger, ev.Queued(0, 100, 10, (), row_nbytes=3)) == [ev.Deliver(0)]
+        assert after(ledger, ev.Queued(0, 100, 10, (), row_nbytes=3)) == [ev.Labelled(0)]
         assert (ledger.volume_bytes, ledger.unlabelled, ledger.sent) == (130, 0, 0)
         ledger = Ledger()
-        assert after(ledger, *queued(0), ev.Queued(1, 100, 10, ())) == []
-        assert after(ledger, ev.TeacherJoined("a", 1), answer("a", 1))[-2:] == [
-            ev.Deliver(0),
-            ev.Deliver(1),
-        ]
+        assert after(ledger, *queued(0), ev.Queued(1, 100, 10, ())) == [ev.Labelled(1)]
 
     @pytest.mark.parametrize("missing", [((0, 11),), ((3, 3),), ((5, 7), (6, 8)), ((-1, 2),)])
     def test_invalid_rows_are_refused(self, missing: tuple[tuple[int, int], ...]) -> None:
@@ -55,13 +51,13 @@ class TestCutting:
             ev.Accept(1, (ev.Span(0, 0, 4),)),
         ]
         assert (ledger.volume_bytes, ledger.unlabelled, ledger.queued) == (0, 1, 0)
-        assert after(ledger, answer("a", 2))[-1] == ev.Deliver(0)
+        assert after(ledger, answer("a", 2))[-1] == ev.Labelled(0)
         ledger = Ledger()
         joined = (ev.TeacherJoined(name, 1, most_rows=4) for name in "abc")
         out = after(ledger, *joined, *queued(0))
         assert [send.teacher for send in sends(out)] == ["a", "b", "c"]
-        out = after(ledger, answer("b", 2), answer("c", 3), answer("a", 1), ev.Taken(0))
-        assert out[-1] == ev.Deliver(0)
+        out = after(ledger, answer("b", 2), answer("c", 3), answer("a", 1), *take(0))
+        assert out[-1] == ev.Labelled(0)
 
 
 class TestJoining:
@@ -71,9 +67,10 @@ class TestJoining:
         out = after(ledger, ev.TeacherJoined("a", 2, most_rows=16))
         assert rows_sent(out) == [[(0, 0, 10), (1, 0, 6)], [(1, 6, 10), (2, 0, 10)]]
         assert after(ledger, answer("a", 2)) == [
-            ev.Accept(2, (ev.Span(1, 6, 10), ev.Span(2, 0, 10)))
+            ev.Accept(2, (ev.Span(1, 6, 10), ev.Span(2, 0, 10))),
+            ev.Labelled(2),
         ]
-        assert after(ledger, answer("a", 1))[1:] == [ev.Deliver(0), ev.Deliver(1), ev.Deliver(2)]
+        assert after(ledger, answer("a", 1))[1:] == [ev.Labelled(0), ev.Labelled(1)]
         ledger = Ledger()
         out = after(ledger, ev.TeacherJoined("a", 2, most_rows=64), *queued(0, 1, 2))
         assert rows_sent(out) == [[(0, 0, 10)], [(1, 0, 10)]]
@@ -212,5 +209,5 @@ class TestPlacement:
         ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1, 2, 3))
         out = after(ledger, ev.WindowChanged("a", 1), answer("a", 1))
-        assert out == [ev.Accept(1, whole(0)), ev.Deliver(0)]
+        assert out == [ev.Accept(1, whole(0)), ev.Labelled(0)]
         assert after(ledger, answer("a", 2))[-1] == ev.Send(3, "a", whole(2), 1)

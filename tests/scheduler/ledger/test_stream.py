@@ -1,4 +1,4 @@
-"""The order of a stream through losses, failures and restarts, and the statistics of the ledger."""
+"""A stream through losses, failures and restarts, and the statistics of the ledger."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from edl.scheduler.ledger import InFlight, Ledger
 from edl.scheduler.ledger import events as ev
 
-from .driver import after, answer, queued, whole
+from .driver import after, answer, queued, take, whole
 
 
 @pytest.fixture
@@ -19,29 +19,29 @@ def ledger() -> Ledger:
     return ledger
 
 
-class TestOrder:
-    def test_batches_are_delivered_in_order_unless_told_otherwise(self, ledger: Ledger) -> None:
-        out = after(ledger, answer("b", 2))
-        assert out == [ev.Accept(2, whole(1)), ev.Send(3, "b", whole(2), 1)]
-        assert ledger.volume_bytes == 110
-        assert (ledger.deliverable, ledger.head) == (0, 0)
-        assert after(ledger, answer("a", 1)) == [
-            ev.Accept(1, whole(0)),
-            ev.Deliver(0),
-            ev.Deliver(1),
-            ev.Send(4, "a", whole(3), 1),
+class TestStages:
+    def test_each_batch_is_told_as_soon_as_it_is_labelled(self, ledger: Ledger) -> None:
+        assert after(ledger, answer("b", 2)) == [
+            ev.Accept(2, whole(1)),
+            ev.Labelled(1),
+            ev.Send(3, "b", whole(2), 1),
         ]
-        assert (ledger.deliverable, ledger.volume_bytes, ledger.head) == (2, 220, 2)
-        ledger = Ledger(ordered=False)
-        after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1))
-        assert after(ledger, answer("a", 2), ev.Taken(1)) == [ev.Accept(2, whole(1)), ev.Deliver(1)]
-        assert after(ledger, answer("a", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
+        assert (ledger.labelled, ledger.volume_bytes, ledger.head) == (1, 110, 0)
+        assert [ledger.has_next(ordered=ordered) for ordered in (True, False)] == [False, True]
+        assert after(ledger, answer("a", 1))[:2] == [ev.Accept(1, whole(0)), ev.Labelled(0)]
+        assert (ledger.labelled, ledger.volume_bytes, ledger.head) == (2, 220, 2)
+        assert ledger.has_next(ordered=True)
 
-    def test_taken_batches(self, ledger: Ledger) -> None:
-        with pytest.raises(ValueError, match="batch 1 was taken, but it is unlabelled"):
-            ledger.handle(ev.Taken(1))
-        after(ledger, answer("a", 1), ev.Taken(0))
-        assert (ledger.deliverable, ledger.volume_bytes) == (0, 0)
+    def test_released_and_taken_batches(self, ledger: Ledger) -> None:
+        with pytest.raises(ValueError, match="batch 1 was released, but it is unlabelled"):
+            ledger.handle(ev.Released(1))
+        after(ledger, answer("a", 1))
+        with pytest.raises(ValueError, match="batch 0 was taken, but it is labelled"):
+            ledger.handle(ev.Taken(0))
+        assert after(ledger, ev.Released(0)) == []
+        assert ledger.volume_bytes == 110
+        after(ledger, ev.Taken(0))
+        assert (ledger.labelled, ledger.volume_bytes) == (0, 0)
 
     def test_ids_must_grow(self, ledger: Ledger) -> None:
         with pytest.raises(ValueError, match="batch 3 comes after batch 3"):
@@ -51,7 +51,7 @@ class TestOrder:
             ledger.handle(ev.Queued(3, 100, 10))
         ledger = Ledger()
         after(ledger, ev.Held(5, 110))
-        with pytest.raises(ValueError, match="batch 5 comes a second time"):
+        with pytest.raises(ValueError, match="batch 5 comes after batch 5"):
             ledger.handle(ev.Held(5, 110))
 
 
@@ -92,11 +92,11 @@ class TestEpochsAndRestarts:
     def test_reset_forgets_batches_and_keeps_windows_filled(self, ledger: Ledger) -> None:
         after(ledger, answer("a", 1))
         assert after(ledger, ev.Reset()) == []
-        assert (ledger.volume_bytes, ledger.deliverable, ledger.unlabelled) == (0, 0, 0)
+        assert (ledger.volume_bytes, ledger.labelled, ledger.unlabelled) == (0, 0, 0)
         assert ledger.in_flight == 2
         assert after(ledger, *queued(9)) == []
         assert after(ledger, answer("b", 2)) == [ev.Discard(2, "b"), ev.Send(4, "b", whole(9), 1)]
-        assert after(ledger, ev.Taken(0)) == []  # posted before the reset was known
+        assert after(ledger, *take(0)) == []  # posted before the reset was known
 
 
 class TestStatistics:
@@ -131,7 +131,7 @@ class TestStatistics:
 
     def test_batch_bytes_is_the_heaviest(self, ledger: Ledger) -> None:
         assert ledger.batch_bytes == 100
-        after(ledger, answer("a", 1), answer("a", 2), ev.Taken(0))
+        after(ledger, answer("a", 1), answer("a", 2), *take(0))
         assert ledger.batch_bytes == 110, "with its labels"
         after(ledger, ev.Queued(2, 500, 1), ev.Reset())
         assert ledger.batch_bytes == 500

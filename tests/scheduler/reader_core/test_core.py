@@ -94,7 +94,7 @@ def test_what_comes_over_a_closed_connection_counts_for_nothing() -> None:
     assert world.links["a"] != late.link
     answer = ev.AnswerCame("a", late.link, late.send.request, ROWS, 8, 0.1, ROWS)
     assert world.tell(answer) == [do.Discard(late.send.request, "a")]
-    assert world.core.ledger.deliverable == 0
+    assert world.core.ledger.labelled == 0
 
 
 def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others() -> None:
@@ -110,7 +110,7 @@ def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others(
             world.answer()
         else:
             world.fail("refused")
-    assert world.core.ledger.deliverable == 8
+    assert world.core.ledger.labelled == 8
     assert set(world.core.teachers.breakers.ejected) == {"u", "v", "w"}
 
 
@@ -133,6 +133,7 @@ def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
         world.queue()
         world.now += 0.1
         world.answer(device_s=0.15)
+        world.tell(ev.Released(number))
         world.tell(ev.Taken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
         world.tell(ev.Look())
     assert world.core.decision.needed == 2
@@ -165,6 +166,6 @@ def test_a_story_has_what_concerns_a_batch_and_nothing_else() -> None:
     told = world.core.story(0)
     assert [type(step.event).__name__ for step in told] == ["Queued", "AnswerCame"]
     kinds = [[type(one).__name__ for one in step.instructions] for step in told]
-    assert kinds == [["Ask"], ["Accept", "Deliver"]]
+    assert kinds == [["Ask"], ["Accept", "Labelled"]]
     assert [step.stimulus for step in told] == sorted(step.stimulus for step in told)
     assert world.core.story(7) == []
