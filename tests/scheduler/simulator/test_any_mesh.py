@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ MESHES = st.builds(
 )
 
 
+@pytest.mark.timeout(600)  # 200 examples are 400 simulated minutes: over 120 s beside other work
 @given(MESHES)
 @example(  # the student dies while its former teacher finishes
     Scenario(
