@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...scheduler import assignment as rule
 from ...scheduler import leadership
-from ...scheduler.moods import Moods
+from ...scheduler.debounce import StarvationLog
 from ..registry import Epoch, Member, Row
 from .batch import Batch
 from .facts import report_from
@@ -36,7 +36,7 @@ class StudentRoll:
         self._batch = batch
         self._teachers = teachers
         self._time_ms = time_ms
-        self._moods = Moods()
+        self._starvation = StarvationLog()
         self._lives: dict[str, int] = {}
         self._told: dict[str, rule.StudentReported] = {}
 
@@ -72,7 +72,7 @@ class StudentRoll:
         if self.recovering:  # what it does not tell, the table does
             content_id = report.content_id or (row.content_id if row else "")
             self._teachers.believe((*before, *held), content_id, now)
-        self._moods.hear(name, report.state == "starved", now)
+        self._starvation.hear(name, report.state == "starved", now)
         life = self._lives.get(name, row.incarnation if row else 0)
         if life != member.incarnation:
             self._batch.lives[name] = member.incarnation
@@ -110,7 +110,7 @@ class StudentRoll:
 
     def _gone(self, name: str, why: str) -> None:
         self._lives.pop(name, None)
-        self._moods.forget(name)
+        self._starvation.forget(name)
         self._batch.lives[name] = None
         self._batch.log("gone", name, f"gone: {why}")
         if self._told.pop(name, None) is not None:
@@ -118,10 +118,10 @@ class StudentRoll:
 
     def pass_time(self, now: float) -> None:
         """Tell what has lasted."""
-        for mood in self._moods.lasting(now):
-            kind = "starved" if mood.starved else "steady"
-            text = "starves: it waits for labels" if mood.starved else "is steady again"
-            self._batch.log(kind, mood.student_id, text)
+        for name, starved in self._starvation.lasting(now):
+            kind = "starved" if starved else "steady"
+            text = "starves: it waits for labels" if starved else "is steady again"
+            self._batch.log(kind, name, text)
 
     def give_up(self, now: float) -> None:
         """Let go of those that were missing for too long."""

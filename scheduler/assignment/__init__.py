@@ -26,9 +26,9 @@ from .events import (
     Ticked,
     When,
 )
-from .fleet import Fleet, TeacherEntry
-from .reducer import content_of, next_due, plan_is_complete, prevailing_content, reduce
-from .state import AssignmentState, Plan, StudentEntry
+from .fleet import AssignmentState, Fleet, Plan, StudentEntry, TeacherEntry
+from .intake import plan_is_complete, prevailing_content
+from .reducer import content_of, next_due, reduce
 
 __all__ = [
     "AssignmentEvent",

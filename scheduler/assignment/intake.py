@@ -1,17 +1,110 @@
-"""Events into facts: what is known after a batch of them, before anyone is assigned."""
+"""Events into facts: what is known after a batch of them, and which content each student is on.
+
+Each student is on one content at a time, changed between epochs or at an operator's word. One that
+begins goes to the content that is to come, if a teacher serves it, and else to the one that is. One
+that is on its way through an epoch stays, even while no teacher serves its content: labels of two
+models are never mixed. It is told what comes, waits for its move between two epochs, and is moved
+then, or at once where the plan says "now"; and only to what a teacher serves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from .. import steadying
+from .. import debounce
 from . import events as ev
-from . import pace as paces
-from .fleet import TeacherEntry
-from .power import is_known, need_of, own_heads, power_class
-from .state import AssignmentState, Plan, StudentEntry
+from .fleet import (
+    AssignmentState,
+    Pace,
+    Plan,
+    StudentEntry,
+    TeacherEntry,
+    elapse_speed,
+    follow_speed,
+    is_known,
+    need_of,
+    own_heads,
+    power_class,
+)
+
+
+def settle_contents(facts: Intake) -> None:
+    """Bring the plan and each student to the content that they are to have now."""
+    if not (facts.moved or facts.between):
+        return
+    facts.plan = _settled_plan(facts)
+    served = facts.teachers.pools.keys()
+    for name, entry in facts.students.items():
+        settled = _settled(entry, facts.plan, served, name in facts.between, facts.recovering)
+        if settled is not entry:
+            facts.students[name] = settled
+            facts.moved = True
+
+
+def _settled_plan(facts: Intake) -> Plan:
+    """Without an operator's word, the service has what its students or else its teachers have."""
+    plan = facts.plan
+    if plan.declared:
+        return plan
+    found = {entry.content_id for entry in facts.students.values() if entry.labelled}
+    found = found or {entry.content_id for entry in facts.teachers.values()}
+    if plan.current in found:
+        return plan
+    return replace(plan, current=prevailing_content(facts)[0] or plan.current)
+
+
+def prevailing_content(known: AssignmentState | Intake) -> tuple[str, int, int]:
+    """What most students are on, else what most teachers serve: students have labels of it already.
+
+    Returns:
+        The content ("": there is none), how many students are on it, how many teachers serve it.
+    """
+    on = Counter(entry.content_id for entry in known.students.values() if entry.labelled)
+    serving = Counter({content: len(pool.power) for content, pool in known.teachers.pools.items()})
+    named = [content for content in on or serving if content]
+    content = max(named, key=lambda name: (on[name], serving[name]), default="")
+    return content, on[content], serving[content]
+
+
+def _settled(
+    entry: StudentEntry, plan: Plan, served: Container[str], between: bool, recovering: bool
+) -> StudentEntry:
+    """The student on the content that it is to have now, and told which comes next.
+
+    Args:
+        entry: what is known of it.
+        plan: the content of the service.
+        served: contents that a teacher serves.
+        between: whether it stands between two epochs, and sends nothing until it is answered.
+        recovering: nobody else is moved, as that would take its teachers; and nobody at all where
+            the plan is a guess, as those that would tell it better have yet to come back.
+    """
+    goal, now = plan.next or plan.current, bool(plan.next) and plan.at == "now"
+    known = plan.declared or bool(plan.next) or not recovering
+    content = entry.content_id
+    if not entry.labelled:
+        content = goal if goal in served else plan.current
+    elif known and content != goal and goal in served:
+        forgotten = content not in served and content != plan.current
+        if between or ((now or forgotten) and not recovering):
+            content = goal
+    coming = goal if known and content != goal and goal in served and not now else ""
+    upgrading = entry.upgrading or bool(plan.next or coming)
+    if (content, coming, upgrading) == (entry.content_id, entry.next_told, entry.upgrading):
+        return entry
+    return replace(entry, content_id=content, next_told=coming, upgrading=upgrading)
+
+
+def plan_is_complete(state: AssignmentState) -> bool:
+    """Whether an upgrade is on, can be had, and no student is on another content any more."""
+    goal = state.plan.next
+    if not goal or goal not in state.teachers.pools:
+        return False
+    return all(entry.content_id == goal for entry in state.students.values())
+
 
 #: So many teachers that give a student no labels are made up for, however little it asks for.
 #: Beyond that, and beyond what it asks for, they count in its share, so that a student which cannot
@@ -85,10 +178,10 @@ class Intake:
         name, known = event.teacher_id, self.teachers.get(event.teacher_id)
         if not self.anchor and is_known(event.speed):
             self.anchor = event.speed
-        pace = known.pace if known else paces.Pace()
+        pace = known.pace if known else Pace()
         if known is not None and known.incarnation != event.incarnation:
-            pace = paces.Pace(pace.power)  # it may be on another machine by now
-        pace = paces.follow(pace, event.speed, self.anchor, self.now)
+            pace = Pace(pace.power)  # it may be on another machine by now
+        pace = follow_speed(pace, event.speed, self.anchor, self.now)
         entry = TeacherEntry(event.incarnation, pace, event.content_id, event.host)
         if entry == known:
             return
@@ -139,19 +232,19 @@ class Intake:
         if is_known(report.t_t_s):
             unit = power_class(1 / report.t_t_s, self.anchor, unit)
         unit = unit or 1.0
-        wish = need_of(report, unit)
+        asked = need_of(report, unit)
         if known is None:
-            steady = steadying.begin(wish)
+            wish = debounce.begin(asked)
         else:
-            steady = steadying.follow(known.steady, wish, report.urgent, self.now)
+            wish = debounce.follow(known.wish, asked, report.urgent, self.now)
         made_up_for = 0 if report.cut_off else max(own_heads(report), MADE_UP_FOR)
         named = report.unavailable[:made_up_for]
         counted = max(min(report.unreachable, report.want) - len(named), 0)
         entry = replace(
-            known or _newcomer(report, wish, steady),
+            known or _newcomer(report, wish),
             want=report.want,
-            need=steady.value + counted * unit,
-            steady=steady,
+            need=wish.value + counted * unit,
+            wish=wish,
             min=report.min,
             priority=report.priority,
             unit=unit,
@@ -174,15 +267,15 @@ class Intake:
     def _ticked(self) -> None:
         for teacher in list(self.teachers.doubted):
             known = self.teachers[teacher]
-            pace = paces.elapse(known.pace, self.now)
+            pace = elapse_speed(known.pace, self.now)
             if pace is not known.pace:
                 self.teachers.put(teacher, replace(known, pace=pace))
                 self._paced(teacher, known.power, pace.power)
         for name, entry in self.students.items():
-            steady = steadying.elapse(entry.steady, self.now)
-            if steady is not entry.steady:
-                need = entry.need + steady.value - entry.steady.value
-                self.students[name] = replace(entry, need=need, steady=steady)
+            wish = debounce.elapse(entry.wish, self.now)
+            if wish is not entry.wish:
+                need = entry.need + wish.value - entry.wish.value
+                self.students[name] = replace(entry, need=need, wish=wish)
                 self.why[name] = f"student {name} wants {entry.want}"
                 self._happened()
 
@@ -196,11 +289,11 @@ class Intake:
             self._happened()
 
 
-def _newcomer(report: ev.StudentReported, need: float, steady: steadying.Steady) -> StudentEntry:
+def _newcomer(report: ev.StudentReported, wish: debounce.Debounced) -> StudentEntry:
     return StudentEntry(
         report.want,
-        need,
-        steady,
+        wish.value,
+        wish,
         content_id=report.content_id,
         labelled=bool(report.content_id),
         teachers=tuple(dict.fromkeys(report.holding)),

@@ -21,11 +21,9 @@ from __future__ import annotations
 
 from . import sharing
 from .board import A_PART, BELOW_MIN, NOTHING, SERVED, Board, Seat
-from .claims import Claims, Givers, Rank, beats, rank
-from .jobs import whole_jobs
-from .places import by_priority
-from .power import EPS
-from .trading import Trades
+from .claims import Claims, Givers, Rank, beats, rank, whole_jobs
+from .fleet import EPS
+from .sharing import Trades, by_priority
 
 #: Two looks do, nearly always; a bound, so that no accident of rounding can hold up a service.
 ROUNDS = 20

@@ -1,16 +1,18 @@
-"""When one teacher serves several students: who joins whom, and who gets one of its own again.
+"""When students share teachers, or exchange them: who joins whom, who trades, who goes first.
 
 A student either has teachers of its own or a part of exactly one. Students that need half of a
 teacher or less may sit together and still have all that they need; others share only when there is
-nothing else for them.
+nothing else for them. Among teachers of several powers, who has more than it needs trades with who
+has less. Among students that have one teacher or a part of one, the better places go by priority.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from .board import Board, Seat
-from .power import EPS
+from .fleet import EPS
 
 #: A student that needs no more of a teacher than this may sit with others in a shortage.
 LIGHT = 0.5
@@ -102,3 +104,121 @@ def _has_room(board: Board, seat: Seat, name: str) -> bool:
 
 def _load_with(board: Board, seat: Seat, name: str) -> float:
     return board.loads.of(name) + board.part(seat, name)
+
+
+class Trades:
+    """Trades that leave nobody short: a powerful teacher for a weaker one."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._spare: dict[float, tuple[float, Seat]] = {}
+        if len(board.powers) > 1:
+            for seat in board.seats:
+                self._offer(seat)
+
+    @property
+    def anybody(self) -> bool:
+        """Whether there is anybody who would trade."""
+        return bool(self._spare)
+
+    def trade(self, seat: Seat) -> Seat | None:
+        """Trade one of the student's own teachers for a more powerful one; returns with whom."""
+        if seat.shared or not seat.held or not self._spare:
+            return None
+        board = self._board
+        gains = [
+            (power - less, power, less)
+            for less in {board.power(name) for name in seat.held}
+            for power, (spare, _) in self._spare.items()
+            if EPS < power - less <= spare + EPS
+        ]
+        if not gains:
+            return None
+        _, power, less = min(gains)
+        other = self._spare[power][1]
+        _trade(board, seat, _latest(board, seat, less), other, _latest(board, other, power))
+        return other
+
+    def _offer(self, seat: Seat) -> None:
+        """For each power, the student that can do best with a weaker one."""
+        spare = seat.own - seat.need
+        if seat.shared or seat.need <= 0 or spare <= EPS:
+            return
+        for name in seat.held:
+            power = self._board.power(name)
+            if power not in self._spare or spare > self._spare[power][0] + EPS:
+                self._spare[power] = spare, seat
+
+
+def _latest(board: Board, seat: Seat, power: float) -> str:
+    return next(name for name in reversed(seat.held) if board.power(name) == power)
+
+
+def _trade(board: Board, seat: Seat, weak: str, other: Seat, strong: str) -> None:
+    board.take(seat, weak)
+    board.take(other, strong)
+    board.give(seat, strong)
+    board.give(other, weak)
+    seat.notes.append(f"teacher {strong} taken over from {other.name} for teacher {weak}")
+    other.notes.append(f"teacher {strong} traded for {weak} with {seat.name}, which needs more")
+
+
+#: A place must be better by this factor to be worth moving two students.
+WORTH = 1.5
+
+_Buckets = dict[tuple[int, float], list[Seat]]
+
+
+def by_priority(board: Board) -> None:
+    """Exchange places, until nobody has a much worse one than a student of lower priority.
+
+    Only students that can use as much of every teacher change places: so nobody else notices, and
+    whoever gets the worse place has nowhere better to go than the one who had it.
+    """
+    if len({seat.priority for seat in board.seats}) < 2 or not board.shared:
+        return
+    most = board.powers[-1]
+    alike: dict[tuple[float, float], list[Seat]] = defaultdict(list)
+    for seat in board.seats:
+        if len(seat.held) == 1 and seat.need > 0:
+            alike[board.power(seat.held[0]), round(min(seat.need, most), 6)].append(seat)
+    for seats in alike.values():
+        _sort_by_priority(board, _buckets(board, seats))
+
+
+def _buckets(board: Board, seats: Iterable[Seat]) -> _Buckets:
+    found: _Buckets = defaultdict(list)
+    for seat in seats:
+        found[seat.priority, round(board.level(seat), 6)].append(seat)
+    return found
+
+
+def _sort_by_priority(board: Board, buckets: _Buckets) -> None:
+    """The highest priority takes from the lowest, while there is anything to be gained."""
+    while True:
+        pairs = [
+            (-mine[0], mine[1], theirs[0], -theirs[1])
+            for mine in buckets
+            for theirs in buckets
+            if mine[0] > theirs[0] and theirs[1] >= WORTH * mine[1] - EPS
+        ]
+        if not pairs:
+            return
+        first, worse, last, better = min(pairs)
+        mine, theirs = (-first, worse), (last, -better)
+        seat, other = buckets[mine].pop(), buckets[theirs].pop()
+        _change_places(board, seat, other)
+        buckets[seat.priority, theirs[1]].append(seat)
+        buckets[other.priority, mine[1]].append(other)
+        for key in (mine, theirs):
+            if not buckets[key]:
+                del buckets[key]
+
+
+def _change_places(board: Board, seat: Seat, other: Seat) -> None:
+    mine, theirs = seat.held[0], other.held[0]
+    for one, leaves, takes in ((seat, mine, theirs), (other, theirs, mine)):
+        board.give(one, takes)
+        board.take(one, leaves)
+    seat.notes.append(f"teacher {theirs} taken over from {other.name}")
+    other.notes.append(f"teacher {theirs} given to {seat.name}, which goes first")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, assert_never
 
-from .. import flow, hunger, profiles
+from .. import flow, profiles
 from ..backoff import RandomLike
 from ..canaries import CanaryConfig
+from ..debounce import Starvation
 from ..flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView
 from ..ledger import Ledger
 from ..ledger import events as ev
@@ -145,7 +146,7 @@ class ReaderCore:
         self.source_ended = False
         self.epoch = (0, 0)
         self.stimulus = 0
-        self._hunger = hunger.Hunger()
+        self._starvation = Starvation()
         self._profile: Profile | None = None
         self._wall_ahead_s = 0.0  # of the driver's clock
         self._out: list[Instruction] = []
@@ -339,8 +340,8 @@ class ReaderCore:
             self.teachers.look(self.lacks_labels, now)
         unavailable = self.unavailable
         self._decide(look, len(unavailable), now)
-        self._hunger = hunger.follow(self._hunger, self.memory.starved_s, now)
-        self.starves = starves = self._hunger.starves
+        self._starvation = self._starvation.after(self.memory.starved_s, now)
+        self.starves = starves = self._starvation.starves
         switch = self.contents.switch
         cut_off = self.teachers.is_cut_off
         news = (self.decision.want, unavailable, cut_off, switch.data_epoch, switch.told)

@@ -17,8 +17,8 @@ from edl.scheduler.assignment import (
     TeacherUp,
     next_due,
 )
-from edl.scheduler.assignment.power import CLASS_NOISE, need_of, power_class
-from edl.scheduler.steadying import DRIFT_S, FALL_S, RISE_S, Steady, begin, elapse, follow
+from edl.scheduler.assignment.fleet import CLASS_NOISE, need_of, power_class
+from edl.scheduler.debounce import DRIFT_S, FALL_S, RISE_S, Debounced, begin, elapse, follow
 from edl.tests.properties import assignment_laws as laws
 
 from .assignment_service import Service, measured, up, wants
@@ -214,7 +214,7 @@ class TestStability:
         assert service.state.teachers["t1"].power == 1 / 2
 
 
-def after(wishes: Iterable[float], steady: Steady, start: float = 0.0) -> Steady:
+def after(wishes: Iterable[float], steady: Debounced, start: float = 0.0) -> Debounced:
     """One report a second."""
     for second, wish in enumerate(wishes):
         steady = follow(steady, wish, False, start + second)

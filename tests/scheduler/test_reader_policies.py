@@ -11,10 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl.scheduler import flow
+from edl.scheduler.debounce import LASTING_S, STARVING_S, WINDOW_S, Starvation, StarvationLog
 from edl.scheduler.ensemble import Ensemble, mixture
 from edl.scheduler.flow import FlowConfig, FlowMemory, FlowView
-from edl.scheduler.hunger import STARVING_S, WINDOW_S, Hunger, follow
-from edl.scheduler.moods import LASTING_S, Moods
 from edl.scheduler.no_teacher import Action, Need, Patience, Policy, decide
 from edl.scheduler.pinning import admits, pinned, promises
 from edl.scheduler.profiles import (
@@ -88,11 +87,11 @@ STEP_S = 0.05
 
 def starves(waits_s: list[float]) -> list[bool]:
     """Whether the student starves after each step, in which it waits for so long."""
-    hunger, starved_s, found = Hunger(), 0.0, []
+    starvation, starved_s, found = Starvation(), 0.0, []
     for number, waits in enumerate(waits_s, 1):
         starved_s += waits
-        hunger = follow(hunger, starved_s, number * STEP_S)
-        found.append(hunger.starves)
+        starvation = starvation.after(starved_s, number * STEP_S)
+        found.append(starvation.starves)
     return found
 
 
@@ -117,25 +116,25 @@ class TestStarvation:
         assert not any(starves(waits_s))
 
     def test_lasting_states_are_reported_once(self) -> None:
-        moods = Moods()
+        log = StarvationLog()
 
         def reported(now: float) -> list[tuple[str, bool]]:
-            return [(mood.student_id, mood.starved) for mood in moods.lasting(now)]
+            return list(log.lasting(now))
 
-        moods.hear("b", False, 0.0)  # nothing new
-        moods.hear("a", True, 0.0)
+        log.hear("b", False, 0.0)  # nothing new
+        log.hear("a", True, 0.0)
         assert reported(LASTING_S - 0.01) == []
         assert reported(LASTING_S) == [("a", True)]
-        moods.hear("a", True, 2.0)
+        log.hear("a", True, 2.0)
         assert reported(9.0) == []
-        moods.hear("a", False, 10.0)
+        log.hear("a", False, 10.0)
         assert reported(10.0 + LASTING_S) == [("a", False)]
         for tick in range(100):  # no state lasts
-            moods.hear("a", tick % 2 == 0, 20 + tick * 0.5)
+            log.hear("a", tick % 2 == 0, 20 + tick * 0.5)
             assert reported(20 + tick * 0.5) == []
-        moods.hear("a", True, 100.0)
-        moods.forget("a")
-        moods.hear("a", False, 101.0)
+        log.hear("a", True, 100.0)
+        log.forget("a")
+        log.hear("a", False, 101.0)
         assert reported(199.0) == []
 
 
