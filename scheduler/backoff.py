@@ -1,7 +1,8 @@
 """How long to wait before trying again: exponential, with full jitter.
 
 The wait is drawn evenly between 0 and a ceiling that doubles with each failure, so that clients who
-lost the same server at the same moment do not come back at the same moment.
+lost the same server at the same moment do not come back at the same moment. What is not shared, so
+that nobody else comes back to it, waits for the ceiling itself.
 """
 
 from __future__ import annotations
@@ -22,15 +23,34 @@ class RandomLike(Protocol):
         """A number in [0, 1)."""
 
 
-def delay_s(attempt: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0) -> float:
-    """Seconds to wait after `attempt` failures: 0 <= delay < min(cap_s, base_s * 2 ** attempt).
+def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
+    """Most seconds to wait after `attempt` failures: min(cap_s, base_s * 2 ** attempt).
 
     Raises:
         ValueError: `attempt`, `base_s` or `cap_s` is negative.
     """
     if attempt < 0 or base_s < 0 or cap_s < 0:
         raise ValueError(f"nothing negative: attempt {attempt}, base {base_s} s, cap {cap_s} s")
-    return rng.random() * min(cap_s, base_s * 2.0 ** min(attempt, _MAX_DOUBLINGS))
+    return min(cap_s, base_s * 2.0 ** min(attempt, _MAX_DOUBLINGS))
+
+
+def delay_s(
+    attempt: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0, sure: float = 0.0
+) -> float:
+    """Seconds to wait after `attempt` failures: below `ceiling_s`, and at least `sure` of it."""
+    return ceiling_s(attempt, base_s, cap_s) * (sure + (1 - sure) * rng.random())
+
+
+def retry_s(failures: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0) -> float:
+    """The same, where the first retry is made at once.
+
+    Args:
+        failures: in a row, before the latest.
+        rng: scatters the retries.
+        base_s: as of `ceiling_s`.
+        cap_s: as of `ceiling_s`.
+    """
+    return delay_s(failures, rng, base_s, cap_s) if failures else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +65,12 @@ class Rest:
     failures: int = 0
     until_s: float = -inf
 
-    def after(
-        self, well: bool, now: float, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0
+    def failed(
+        self, now: float, rng: RandomLike, base_s: float, cap_s: float, sure: float = 0.0
     ) -> Rest:
-        """It was tried: one that does well is tried whenever there is cause; see `delay_s`."""
-        if well:
-            return Rest()
-        failures = self.failures + 1
-        return Rest(failures, now + delay_s(failures, rng, base_s, cap_s))
+        """It was tried in vain once more; see `delay_s`. One that does well begins anew."""
+        until_s = now + delay_s(self.failures, rng, base_s, cap_s, sure)
+        return Rest(self.failures + 1, until_s)
 
 
 def next_s(rests: Iterable[Rest], now: float, within_s: float) -> float:

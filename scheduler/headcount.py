@@ -7,9 +7,9 @@ they keep dying young: a model that cannot be loaded must not load a machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from .backoff import RandomLike, delay_s
+from .backoff import RandomLike, Rest, retry_s
 
 #: A process that ran so long counts as a success.
 HEALTHY_S = 30.0
@@ -33,19 +33,6 @@ class Hand:
 
 
 @dataclass(frozen=True, slots=True)
-class Deaths:
-    """What is remembered of processes that ended unasked.
-
-    Attributes:
-        young: how many in a row did not stay for `HEALTHY_S`.
-        retry_at: nobody is started before.
-    """
-
-    young: int = 0
-    retry_at: float = float("-inf")
-
-
-@dataclass(frozen=True, slots=True)
 class Moves:
     """What is to be done now.
 
@@ -63,7 +50,7 @@ def wanted(desired: int, least: int, most: int) -> int:
     return min(max(desired, least), most) if desired > 0 else 0
 
 
-def moves(hands: Sequence[Hand], count: int, deaths: Deaths, now: float) -> Moves:
+def moves(hands: Sequence[Hand], count: int, rest: Rest, now: float) -> Moves:
     """What makes the fleet as large as it should be.
 
     Those that are not ready yet are let go first, the newest first of all: nobody misses them.
@@ -71,21 +58,20 @@ def moves(hands: Sequence[Hand], count: int, deaths: Deaths, now: float) -> Move
     Args:
         hands: those that run, the oldest first.
         count: how many there should be.
-        deaths: of those before.
+        rest: after processes that ended unasked, as `died` says.
         now: seconds of a clock that does not go back.
     """
     staying = [hand for hand in reversed(hands) if not hand.leaves]
     missing = count - len(staying)
     if missing > 0:
-        return Moves(start=missing if now >= deaths.retry_at else 0)
+        return Moves(start=missing if now >= rest.until_s else 0)
     least_missed = sorted(staying, key=lambda hand: hand.serves)
     return Moves(drain=tuple(hand.name for hand in least_missed[: len(staying) - count]))
 
 
-def died(deaths: Deaths, ran_s: float, now: float, rng: RandomLike) -> Deaths:
-    """One has ended unasked, after `ran_s` seconds."""
+def died(rest: Rest, ran_s: float, now: float, rng: RandomLike) -> Rest:
+    """One has ended unasked, after `ran_s` seconds; nobody is started before the rest is over."""
     if ran_s >= HEALTHY_S:
-        return Deaths()
-    pause_s = delay_s(deaths.young, rng, BASE_S, CAP_S) if deaths.young else 0.0
-    retry_at = max(deaths.retry_at, now + pause_s)
-    return replace(deaths, young=deaths.young + 1, retry_at=retry_at)
+        return Rest()
+    pause_s = retry_s(rest.failures, rng, BASE_S, CAP_S)
+    return Rest(rest.failures + 1, max(rest.until_s, now + pause_s))

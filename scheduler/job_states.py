@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from .backoff import ceiling_s
+
 #: creating: no node has run yet, or none runs for now; running: as many nodes as it is to have;
 #: scaling: on the way there; the others are ends.
 State = Literal["creating", "running", "scaling", "succeeded", "failed", "stopped"]
@@ -87,7 +89,7 @@ class Life:
     @property
     def delay_s(self) -> float:
         """Seconds from a node's bad end to the start of another one."""
-        return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(self.failures - 1, 10))
+        return ceiling_s(max(self.failures - 1, 0), _FIRST_DELAY_S, _LONGEST_DELAY_S)
 
 
 def limits_of(

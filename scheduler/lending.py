@@ -7,12 +7,8 @@ a while: who comes first must not feel that others are there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import exp, inf
-from types import MappingProxyType
-
-from .backoff import RandomLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,43 +108,3 @@ def _loaded(memory: LendingMemory, now: float, config: LendingConfig) -> Lending
         return replace(memory, quiet_since_s=inf)
     since_s = min(memory.quiet_since_s, now)
     return replace(memory, loaded=now - since_s < config.quiet_s, quiet_since_s=since_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempts:
-    """What failed on a machine, how often in a row, and when each may be tried again.
-
-    Attributes:
-        failures: name -> how often in a row, and when it is tried again.
-    """
-
-    failures: Mapping[str, tuple[int, float]] = field(default_factory=lambda: MappingProxyType({}))
-
-    def failed(
-        self, name: str, now: float, rng: RandomLike, *, base_s: float, cap_s: float
-    ) -> Attempts:
-        """One more failure: the next attempt waits for half of a doubling time, or more.
-
-        Args:
-            name: what failed.
-            now: seconds.
-            rng: so that machines which failed together do not try together.
-            base_s: the longest first wait.
-            cap_s: the longest wait of all.
-        """
-        count = self.failures.get(name, (0, 0.0))[0]
-        wait_s = min(cap_s, base_s * 2.0 ** min(count, 60)) * (0.5 + rng.random() / 2)
-        return Attempts(MappingProxyType({**self.failures, name: (count + 1, now + wait_s)}))
-
-    def succeeded(self, name: str) -> Attempts:
-        """Its failures are forgotten."""
-        left = {other: value for other, value in self.failures.items() if other != name}
-        return Attempts(MappingProxyType(left))
-
-    def blocked(self, now: float) -> tuple[str, ...]:
-        """What is not to be tried yet."""
-        return tuple(name for name, (_, until_s) in self.failures.items() if now < until_s)
-
-    def wait_s(self, name: str, now: float) -> float:
-        """Seconds until it may be tried."""
-        return max(0.0, self.failures.get(name, (0, now))[1] - now)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .backoff import RandomLike, delay_s
+from .backoff import RandomLike, retry_s
 from .job_states import USAGE_CODE, Ending, ending_of
 
 Role = Literal["coordinator", "teacher", "student"]
@@ -208,7 +208,7 @@ def ended(mesh: Mesh, name: str, code: int, ran_s: float, now: float, rng: Rando
         known = replace(known, failures=one.failures + 1)
         if ending == "hopeless" or _given_up(known):
             return replace(known, phase="failed")
-        pause_s = delay_s(young - 1, rng, BASE_S, CAP_S) if young > 1 else 0.0
+        pause_s = retry_s(max(young - 1, 0), rng, BASE_S, CAP_S)
         return replace(known, phase="due", due_s=now + pause_s)
 
     return _changed(mesh, name, change)

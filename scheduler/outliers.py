@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .backoff import RandomLike
+from .backoff import RandomLike, delay_s
 
 Cause = Literal["failed", "silent", "wrong", "lied", "refused"]
 Step = Literal["stay", "eject", "readmit"]
@@ -208,6 +208,5 @@ def _convicted(
 def _ejected(standing: Standing, cause: Cause, now: float, rng: RandomLike) -> Standing:
     """Out of the pool from now on; half of the pause is chance, so that probes are scattered."""
     longest_s = LONGEST_PAUSE_OF_LIARS_S if cause == "lied" else LONGEST_PAUSE_S
-    ceiling_s = min(PAUSE_S[cause] * 2.0 ** min(standing.ejections, 60), longest_s)
-    pause_s = ceiling_s * (0.5 + 0.5 * rng.random())
+    pause_s = delay_s(standing.ejections, rng, PAUSE_S[cause], longest_s, sure=0.5)
     return Standing(cause, now, pause_s, standing.failures, standing.ejections + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from .backoff import RandomLike, delay_s
+from .backoff import RandomLike, retry_s
 
 #: A teacher that does not let the reader in is asked as rarely: an operator has to mend that.
 REFUSED_PAUSE_S: Final = 5.0
@@ -33,7 +33,7 @@ def pause_s(
     """
     if room_in_s is not None:
         return min(max(room_in_s, 0.0), FULL_PAUSE_S)
-    pause = delay_s(failures, rng) if failures else 0.0
+    pause = retry_s(failures, rng)
     return max(pause, REFUSED_PAUSE_S) if refused else pause
 
 

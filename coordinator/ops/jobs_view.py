@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ...scheduler.students.hangs import straggler
+from ...scheduler.students.failures import straggler
 from ..jobs import JobBoard, JobEvent, Node, RankReport
 from ..jobs.board import EVENTS_KEPT
 

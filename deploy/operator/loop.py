@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 #: Seconds between two turns, at least: many changes at once are one turn.
 _PAUSE_S: Final = 0.1
 #: Bounds of a part's pauses after turns that failed, seconds.
-_BASE_S, _CAP_S = 1.0, 30.0
+_BASE_S, _CAP_S = 2.0, 30.0
 
 
 class Part(Protocol):
@@ -105,7 +105,9 @@ class Loop:
             began_s = time.perf_counter()
             well = self._part(name, part, now)
             self._metrics.turned(name, well, time.perf_counter() - began_s)
-            self._rests[name] = rest.after(well, self._clock(), self._rng, _BASE_S, _CAP_S)
+            self._rests[name] = (
+                Rest() if well else rest.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
+            )
         return next_s(self._rests.values(), self._clock(), self._interval_s)
 
     def _part(self, name: str, part: Part, now: float) -> bool:

@@ -20,7 +20,7 @@ from ...coordinator.machines import Deployment
 from ...coordinator.machines.options import arguments
 from ...coordinator.machines.records import State, attempt_of
 from ...errors import EdlError, ProcessFailed, UsageError
-from ...scheduler.lending import Attempts
+from ...scheduler.backoff import Rest
 from ...supervise import Process, describe_exit, python_command, start
 from ..local import TEACHER_READY
 from .fetching import Cache
@@ -85,7 +85,7 @@ class Host:
         self._wanted: Deployment | None = None
         self._stopping = False
         self._view = HostView()
-        self._attempts = Attempts()
+        self._rests: dict[str, Rest] = {}  # by attempt; made anew with each change
         self._troubles: dict[str, str] = {}
         self._has = _Has()
         self._thread = threading.Thread(target=self._run, name="edl-host", daemon=True)
@@ -93,7 +93,8 @@ class Host:
     @property
     def view(self) -> HostView:
         """How it is, as of now."""
-        blocked = self._attempts.blocked(time.monotonic())
+        now, rests = time.monotonic(), self._rests
+        blocked = tuple(name for name, rest in rests.items() if now < rest.until_s)
         troubles = tuple(self._troubles.get(name, "") for name in blocked)
         return replace(self._view, blocked=blocked, troubles=troubles)
 
@@ -163,21 +164,24 @@ class Host:
             if self._is_over(wanted):
                 return True
             if has.deployment is not None and time.monotonic() - has.since_s > _HEALTHY_S:
-                self._attempts = self._attempts.succeeded(attempt_of(has.deployment))
+                name = attempt_of(has.deployment)
+                self._rests = {n: rest for n, rest in self._rests.items() if n != name}
             return False
         if wanted is None:
             if self._view.state == "failing" and not self.view.blocked:
                 self._show("idle", None)
             return self._stopping
-        return not self._attempts.wait_s(attempt_of(wanted), time.monotonic())
+        return self._rests.get(attempt_of(wanted), Rest()).until_s <= time.monotonic()
 
     def _sleep_s(self) -> float | None:
         """How long nothing can become due by itself; a teacher's end is looked for."""
         if self._has.process is not None:
             return _SLICE_S
         now = time.monotonic()
-        waits = [self._attempts.wait_s(name, now) for name in self._attempts.failures]
-        return min([wait_s for wait_s in waits if wait_s > 0], default=None)
+        return min(
+            (rest.until_s - now for rest in self._rests.values() if now < rest.until_s),
+            default=None,
+        )
 
     def _check(self, deployment: Deployment) -> None:
         """Raise InterruptedError when something else is wanted meanwhile."""
@@ -266,10 +270,10 @@ class Host:
             return
         base_s, cap_s = _WRONG_S if isinstance(error, UsageError) else _FAILED_S
         name, now = attempt_of(deployment), time.monotonic()
-        self._attempts = self._attempts.failed(name, now, self._rng, base_s=base_s, cap_s=cap_s)
+        rest = self._rests.get(name, Rest()).failed(now, self._rng, base_s, cap_s, sure=0.5)
+        self._rests = {**self._rests, name: rest}
         self._troubles[name] = str(error)
-        wait_s = self._attempts.wait_s(name, now)
-        log.error("%s; it is tried again in %.0f s at the earliest", error, wait_s)
+        log.error("%s; it is tried again in %.0f s at the earliest", error, rest.until_s - now)
         self._show("failing", deployment, str(error))
 
     def _show(self, state: State, deployment: Deployment | None, why: str = "") -> None:

@@ -14,7 +14,8 @@ from typing import Final
 
 from ...errors import ProcessFailed, UsageError
 from ...lifecycle import Stop
-from ...scheduler.headcount import Deaths, Hand, Moves, died, moves, wanted
+from ...scheduler.backoff import Rest
+from ...scheduler.headcount import Hand, Moves, died, moves, wanted
 from ...supervise import Command, Process, describe_exit, start, stop_all
 from ..local import TEACHER_READY, TeacherSpec
 
@@ -107,7 +108,7 @@ class FleetRunner:
         self._rng = rng or random.Random()
         self.teachers: list[Teacher] = []
         self.ready: set[str] = set()
-        self._deaths = Deaths()
+        self._rest = Rest()
         self._count = 0
         self._started = 0
 
@@ -138,7 +139,7 @@ class FleetRunner:
                 log.info("%s: teachers from now on: %d%s", fleet.teacher.service, count, bound)
             self._count = count
         hands = [Hand(one.name, one.name in self.ready, one.told) for one in self.teachers]
-        self._carry_out(moves(hands, self._count, self._deaths, now), now)
+        self._carry_out(moves(hands, self._count, self._rest, now), now)
 
     def _kill_late(self, now: float) -> None:
         """Who has been told to leave and does not, and who hangs."""
@@ -162,7 +163,7 @@ class FleetRunner:
                 self._start(now)
             except ProcessFailed as error:  # no memory, no descriptors: later, perhaps
                 log.error("%s", error)
-                self._deaths = died(self._deaths, 0.0, now, self._rng)
+                self._rest = died(self._rest, 0.0, now, self._rng)
                 break
         for teacher in self.teachers:
             if teacher.name in found.drain:
@@ -197,8 +198,8 @@ class FleetRunner:
         said = next((line for line in reversed(teacher.process.tail()) if line.strip()), "")
         if teacher.process.returncode == UsageError.exit_code and not ready:
             raise UsageError(f"no teacher can be started so: {said.removeprefix('edl: ')}")
-        self._deaths = died(self._deaths, now - teacher.started_s, now, self._rng)
-        pause_s = max(0.0, self._deaths.retry_at - now)
+        self._rest = died(self._rest, now - teacher.started_s, now, self._rng)
+        pause_s = max(0.0, self._rest.until_s - now)
         log.warning(
             "%s %s; another may start in %.1f s; its last line: %s",
             teacher.name, how, pause_s, said,

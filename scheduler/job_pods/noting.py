@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..backoff import ceiling_s
 from ..job_states import Life, ending_of
 from .values import Happening, JobSeen, Ledger, PodsConfig
 
@@ -117,7 +118,7 @@ def _pause_s(job: JobSeen, config: PodsConfig) -> float:
         if pod.number in job.ledger.counted
     )
     pause_s = config.lost_pause_s
-    return min(pause_s * 2.0 ** min(before, 10), max(_LONGEST_PAUSE_S, pause_s))
+    return ceiling_s(before, pause_s, max(_LONGEST_PAUSE_S, pause_s))
 
 
 def _later(ledger: Ledger, at_s: float) -> float:

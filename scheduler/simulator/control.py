@@ -12,6 +12,7 @@ from math import inf
 
 from .. import assignment as rule
 from .. import headcount
+from ..backoff import Rest
 from .cast import Student, Teacher
 from .clock import Clock, Seeding
 from .data_plane import DataPlane
@@ -254,7 +255,7 @@ class Control:
             headcount.Hand(one.name, serves=one.state == "serving")
             for one in self.lives.kept(service)
         ]
-        found = headcount.moves(hands, desired, headcount.Deaths(), self.clock.now)
+        found = headcount.moves(hands, desired, Rest(), self.clock.now)
         for _ in range(found.start):
             self.lives.order(groups[0], groups[0].start_s)
         for name in found.drain:

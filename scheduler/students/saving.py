@@ -1,4 +1,4 @@
-"""When to save a checkpoint, when to try again, the history of a training, and what leaves it.
+"""When to save a checkpoint, the history of a training, and what leaves it.
 
 Checkpoints of an elastic training form a *history*: one line, in which each continues the one
 before it. A save joins it by a compare-and-set at the job board, which counts only while the
@@ -15,8 +15,6 @@ from typing import Any, Final, Self
 OVERHEAD: Final = 0.02
 #: Saves that cost next to nothing still keep a disk busy: they are so many seconds apart.
 LEAST_S: Final = 10.0
-#: After which no wait of practical use is still below its cap.
-_MOST_DOUBLINGS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +202,3 @@ def due_beside(last_s: float, since_s: float, now_s: float) -> bool:
         now_s: the time.
     """
     return now_s - last_s >= last_s - since_s
-
-
-def retry_s(failures: int, base_s: float = 1.0, cap_s: float = 60.0) -> float:
-    """Seconds to wait before a save is tried again that has failed `failures` times in a row.
-
-    Raises:
-        ValueError: it has not failed.
-    """
-    if failures < 1:
-        raise ValueError("what has not failed is not tried again")
-    return min(cap_s, base_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))

@@ -1,10 +1,65 @@
-"""The weight of a loss term over the steps of a training: constant, or by a schedule."""
+"""What a step weighs: its loss terms, its pieces, and its learning rate in another world.
+
+The weight of a loss term is constant or follows a schedule over the steps of a training. A local
+batch that does not fit a device is trained in pieces. So the total batch of a step is what the job
+says, whatever the world and whatever fits: gradients of the mean over each piece, times its weight,
+add up to that of the mean over the rows of all ranks. The learning rate changes once for each
+change of the number of ranks.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Literal
+
+#: "keep": nothing, as befits a total batch that stays the same; "linear", "sqrt": as the ranks.
+Policy = Literal["keep", "linear", "sqrt"]
+
+
+def factor(policy: Policy, old: int, new: int) -> float:
+    """By what the learning rate is multiplied when `old` ranks become `new`.
+
+    Exactly 1 where nothing changes, or where there was no world before (`old` is 0).
+    """
+    if policy == "keep" or old in (0, new):
+        return 1.0
+    return new / old if policy == "linear" else math.sqrt(new / old)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [start, stop) of a local batch.
+
+    Attributes:
+        start: first row.
+        stop: behind the last one.
+        total: rows of the step, of all ranks together.
+    """
+
+    start: int
+    stop: int
+    total: int
+
+    @property
+    def weight(self) -> float:
+        """Of the mean over this piece within the mean over all rows; exactly 1 where it is all."""
+        return (self.stop - self.start) / self.total
+
+
+def pieces(rows: int, total: int, most: int | None) -> list[Piece]:
+    """A local batch of `rows` in as few pieces of at most `most` rows as can be, of like sizes.
+
+    Args:
+        rows: of this rank in this step; 0: there are no pieces.
+        total: of all ranks in this step.
+        most: rows that one forward pass takes; None: any number.
+    """
+    if rows == 0:
+        return []
+    count = 1 if most is None else -(-rows // most)
+    return [Piece(rows * part // count, rows * (part + 1) // count, total) for part in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +82,35 @@ class _Ramp:
     after: int = 0
 
     def __post_init__(self) -> None:
-        _check_ramp(self.first, self.last, self.steps, self.after)
+        _check_weight(self.first)
+        _check_weight(self.last)
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"a schedule runs over at least 1 step, not {self.steps}")
+        if self.after < 0:
+            raise ValueError(f"a schedule begins after 0 steps or more, not {self.after}")
 
     def at(self, step: int, steps_total: int | None) -> float:
-        part = _part(step, self.after, self.steps, steps_total)
+        part = self._part(step, steps_total)
         return self.first + (self.last - self.first) * self._bent(part) if part < 1 else self.last
 
     @property
     def needs_total(self) -> bool:
         return self.steps is None
+
+    def _part(self, step: int, steps_total: int | None) -> float:
+        """How much of the way is done in `step`, from 0 to 1."""
+        after, steps = self.after, self.steps
+        if steps is None:
+            if steps_total is None:
+                raise ValueError(
+                    "the schedule runs until the end of the training, and its number of steps is"
+                    " not known: give the schedule steps=..., or end the training after a number"
+                    " of steps"
+                )
+            steps = steps_total - 1 - after  # the last step has the last weight
+        if step <= after:
+            return 0.0 if steps > 0 or step < after else 1.0
+        return min((step - after) / steps, 1.0) if steps > 0 else 1.0
 
     def _bent(self, part: float) -> float:
         """How far it is from `first` to `last` behind this part of the steps; both in [0, 1]."""
@@ -134,29 +209,6 @@ def always_zero(weight: Weight) -> bool:
 def needs_total(weight: Weight) -> bool:
     """Whether the weight depends on how many steps the whole training has."""
     return isinstance(weight, Schedule) and weight.needs_total
-
-
-def _part(step: int, after: int, steps: int | None, steps_total: int | None) -> float:
-    """How much of the way is done in `step`, from 0 to 1."""
-    if steps is None:
-        if steps_total is None:
-            raise ValueError(
-                "the schedule runs until the end of the training, and its number of steps is not"
-                " known: give the schedule steps=..., or end the training after a number of steps"
-            )
-        steps = steps_total - 1 - after  # the last step has the last weight
-    if step <= after:
-        return 0.0 if steps > 0 or step < after else 1.0
-    return min((step - after) / steps, 1.0) if steps > 0 else 1.0
-
-
-def _check_ramp(first: float, last: float, steps: int | None, after: int) -> None:
-    _check_weight(first)
-    _check_weight(last)
-    if steps is not None and steps < 1:
-        raise ValueError(f"a schedule runs over at least 1 step, not {steps}")
-    if after < 0:
-        raise ValueError(f"a schedule begins after 0 steps or more, not {after}")
 
 
 def _check_weight(value: object) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from .failures import REMEMBERED, Failure, GiveUp, Without, climb
 from .fingerprint import Fingerprint, differences
-from .ladder import REMEMBERED, Failure, GiveUp, Without, climb
 from .saving import Entry
 
 #: What a node does: it would like some ranks; it has some; it has ended those of `generation`.

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import EdlError, GenerationSuperseded
-from ...scheduler.students.saving import due_beside, retry_s
+from ...scheduler.backoff import ceiling_s
+from ...scheduler.students.saving import due_beside
 from .contents import Contents
 from .repository import Checkpoint, Fence, Repository
 from .snapshot import Header, SnapshotOwner
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: How long a supervisor that ends waits for the last snapshot to be written.
 LAST_S: Final = 60.0
+#: Most seconds before a save is tried again that has failed.
+_LONGEST_RETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ class Persister:
 
     def _failed(self, step: int, error: Exception) -> float:
         self._failures += 1
-        wait_s = retry_s(self._failures, self._retry_base_s)
+        wait_s = ceiling_s(self._failures - 1, self._retry_base_s, _LONGEST_RETRY_S)
         trouble = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
         kind = type(error), getattr(error, "full", None)
         if kind != self._told:  # not once for each retry

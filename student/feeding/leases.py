@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from ...errors import UsageError
-from ...scheduler.students.ranges import Ranges
-from ...scheduler.students.shards import Shard, StaticDeal, cut, shard_rows
+from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_rows
 
 
 class Board(Protocol):

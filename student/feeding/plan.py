@@ -10,7 +10,7 @@ import numpy as np
 
 from ...distill_reader.sources.loaders import Ids
 from ...proto.arena import Array
-from ...scheduler.students.proportion import useful
+from ...scheduler.students.agreement import useful
 from ...scheduler.students.shards import Shard
 from .leases import Leases
 from .tally import Tally

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
-from ...scheduler.students.ranges import Ranges
+from ...scheduler.students.shards import Ranges
 
 #: JSON values.
 State = Mapping[str, Any]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...proto.arena import Array
-from ...scheduler.students.ranges import Ranges
-from ...scheduler.students.shards import Shard
+from ...scheduler.students.shards import Ranges, Shard
 
 
 @dataclass(slots=True)

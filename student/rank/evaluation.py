@@ -8,7 +8,7 @@ from typing import Any
 
 from ...distill_reader.sources.loaders import loader_of
 from ...scheduler.shard_plan import Shard
-from ...scheduler.students.consensus import PATIENT_FROM_S
+from ...scheduler.students.agreement import PATIENT_FROM_S
 from ..job.batches import Parts, split
 from ..job.scores import Scores
 from ..job.spec import JobSpec

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...scheduler.students.accumulation import Piece, pieces
+from ...scheduler.students.weights import Piece, pieces
 from ..job.batches import Parts
 from .collective import Group
 from .precision import Precision

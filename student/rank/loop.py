@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 
 from ...errors import UsageError
-from ...scheduler.students.consensus import Decision, Vote, decide
+from ...scheduler.students.agreement import Decision, Vote, decide
 from ..job.batches import Parts
 from .gradients import Learner
 from .intake import OVER, Intake

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...scheduler.students.learning_rate import Policy, factor
+from ...scheduler.students.weights import Policy, factor
 
 
 class LearningRate:

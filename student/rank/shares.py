@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from ...errors import PeerLost
-from ...scheduler.students.proportion import Proportion, within
+from ...scheduler.students.agreement import Proportion, within
 
 #: So many steps ahead of what it has read may a rank go until the next vote. More of it lets a
 #: buffer fill faster, and lets shares change later.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ...scheduler.students.proportion import Proportion
+from ...scheduler.students.agreement import Proportion
 from ..checkpoint import open_checkpoint
 from ..checkpoint.capture import Trained, restore
 from ..checkpoint.contents import Contents

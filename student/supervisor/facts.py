@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from ...coordinator.jobs.board import GenerationRecord, Node
 from ...errors import WireError
+from ...scheduler.students.failures import Failure
 from ...scheduler.students.fingerprint import Fingerprint
-from ...scheduler.students.ladder import Failure
 from ...scheduler.students.saving import Entry, History
 from ...scheduler.students.world import Ending, Member, Phase, Recall, World
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ...coordinator.jobs.board import JobBoard
 from ...errors import CheckpointUnavailable, EdlError, UsageError
 from ...lifecycle import Stop
+from ...scheduler.students.failures import Failure
 from ...scheduler.students.fingerprint import (
     Fingerprint,
     differences,
@@ -18,7 +19,6 @@ from ...scheduler.students.fingerprint import (
     moves_positions,
     since_checkpoint,
 )
-from ...scheduler.students.ladder import Failure
 from ...scheduler.students.saving import History
 from ...scheduler.students.world import Limits, expected_fingerprint, has_members
 from ..checkpoint import Checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ... import logs
-from ...scheduler.students.ladder import Failure
+from ...scheduler.students.failures import Failure
 from ...standard_streams import visible
 from ..show import Display
 from ..words import Failed, FromRank, Progress, Ready, Scaled

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...coordinator.jobs.board import RankReport
-from ...scheduler.students import hangs
-from ...scheduler.students.ladder import Failure, How
+from ...scheduler.students import failures
+from ...scheduler.students.failures import Failure, How
 from ...scheduler.students.world import Ending
 from ..words import EXIT_AGAIN, Failed, Finished, FromRank, Left, Order
 from .asking import Desk
@@ -86,7 +86,7 @@ class Term:
             self.desk.close()  # who has left waits for no answer
         now_s = time.monotonic()
         if not self.desk.waiting:  # else all stand still for Redis
-            for number in hangs.hung([rank.sign() for rank in running], self._hang_s, now_s):
+            for number in failures.hung([rank.sign() for rank in running], self._hang_s, now_s):
                 log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
                 self.crew.kill("hang", [number])
         self._round_up(running, now_s)
@@ -105,7 +105,7 @@ class Term:
             for one in reports
             if one.generation == self.generation
         ]
-        if hangs.deadlocked(peers_s, self._world, self._hang_s):
+        if failures.deadlocked(peers_s, self._world, self._hang_s):
             self._deadlocked = True
             log.warning("all ranks wait for each other for %g s; they are killed", min(peers_s))
             self.crew.kill("hang")

@@ -14,8 +14,7 @@ from edl.coordinator.jobs.board import EVENTS_KEPT, KEEP_S
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.jobs.redis_board import RedisBoard
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
-from edl.scheduler.students.ranges import Ranges
-from edl.scheduler.students.shards import Shard, cut
+from edl.scheduler.students.shards import Ranges, Shard, cut
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.waiting import DEADLINE_S, wait_until
 

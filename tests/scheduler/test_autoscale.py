@@ -16,8 +16,9 @@ from edl.scheduler.autoscale import (
     decide,
     resumed,
 )
+from edl.scheduler.backoff import Rest
 from edl.scheduler.elastic import Pool
-from edl.scheduler.headcount import CAP_S, HEALTHY_S, Deaths, Hand, died, moves
+from edl.scheduler.headcount import CAP_S, HEALTHY_S, Hand, died, moves
 from edl.scheduler.headcount import wanted as bounded
 from edl.scheduler.job_pods.values import Machine
 from edl.scheduler.service_load import StudentLoad, Waits, left_to_fleets, load_of, may_begin
@@ -145,29 +146,29 @@ class TestHeadcount:
     @given(HANDS, st.integers(0, 8))
     def test_moves_reach_the_count(self, hands: list[Hand], count: int) -> None:
         staying = [hand.name for hand in hands if not hand.leaves]
-        found = moves(hands, count, Deaths(), 0.0)
+        found = moves(hands, count, Rest(), 0.0)
         assert len(staying) + found.start - len(found.drain) == count
         assert found.start == 0 or not found.drain
         assert set(found.drain) <= set(staying)
 
     def test_unused_processes_leave_first_and_bounds_hold(self) -> None:
         hands = [Hand("a"), Hand("b", serves=True), Hand("c", serves=True), Hand("d")]
-        assert moves(hands, 3, Deaths(), 0.0).drain == ("d",)
-        assert moves(hands, 1, Deaths(), 0.0).drain == ("d", "a", "c")
+        assert moves(hands, 3, Rest(), 0.0).drain == ("d",)
+        assert moves(hands, 1, Rest(), 0.0).drain == ("d", "a", "c")
         assert [bounded(n, 2, 4) for n in (0, 1, 3, 9)] == [0, 2, 3, 4]
-        assert died(Deaths(), 1.0, 5.0, random.Random(1)).retry_at == 5.0
+        assert died(Rest(), 1.0, 5.0, random.Random(1)).until_s == 5.0
 
     @given(st.integers(0, 1 << 30))
     def test_pauses_grow_until_one_stays(self, seed: int) -> None:
-        rng, deaths, now = random.Random(seed), Deaths(), 0.0
+        rng, rest, now = random.Random(seed), Rest(), 0.0
         for _ in range(50):
-            deaths = died(deaths, 0.1, now, rng)
-            assert deaths.retry_at <= now + CAP_S
-            now = max(now, deaths.retry_at)
+            rest = died(rest, 0.1, now, rng)
+            assert rest.until_s <= now + CAP_S
+            now = max(now, rest.until_s)
         assert now > CAP_S
-        assert moves([], 1, Deaths(1, now + 1.0), now).start == 0
-        assert moves([], 1, Deaths(1, now), now).start == 1
-        assert died(deaths, HEALTHY_S, now, rng) == Deaths()
+        assert moves([], 1, Rest(1, now + 1.0), now).start == 0
+        assert moves([], 1, Rest(1, now), now).start == 1
+        assert died(rest, HEALTHY_S, now, rng) == Rest()
 
 
 class TestTeacherCount:

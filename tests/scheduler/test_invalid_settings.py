@@ -25,9 +25,8 @@ from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
 from edl.scheduler.request_size import SizeConfig
 from edl.scheduler.shard_plan import Shard
 from edl.scheduler.simulator import Change, StudentGroup
-from edl.scheduler.students.ranges import Ranges
 from edl.scheduler.students.saving import Rhythm
-from edl.scheduler.students.shards import StaticDeal
+from edl.scheduler.students.shards import Ranges, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
 from edl.scheduler.teacher_count import Wish
 from edl.scheduler.vouching import Patience

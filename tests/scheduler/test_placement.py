@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler.lending import Attempts, LendingConfig, LendingMemory, lend
+from edl.scheduler.lending import LendingConfig, LendingMemory, lend
 from edl.scheduler.placement import FRESH_S, HOLD_S, Change, Place, Wish, desired_of, place, wish_of
 
 A, B = Wish("a", "ca", 1, 1), Wish("b", "cb", 1, 1)
@@ -225,17 +224,3 @@ class TestLending:
         loads = [load for load, seconds in runs for _ in range(seconds)]
         for at, is_lent in enumerate(looks(loads)):
             assert not (is_lent and any(load > 1.0 for load in loads[max(0, at - 9) : at + 1]))
-
-    def test_attempts(self) -> None:
-        rng, attempts, waits = random.Random(0), Attempts(), []
-        for _ in range(8):
-            attempts = attempts.failed("a", 100.0, rng, base_s=10.0, cap_s=300.0)
-            waits.append(attempts.wait_s("a", 100.0))
-        bounds = [min(300.0, 10.0 * 2**n) for n in range(8)]
-        assert all(b / 2 <= wait <= b for wait, b in zip(waits, bounds, strict=True))
-        assert attempts.blocked(101.0) == ("a",)
-        assert attempts.wait_s("b", 101.0) == 0.0
-        assert attempts.blocked(100.0 + 301) == ()
-        assert attempts.succeeded("a").blocked(100.0) == ()
-        again = attempts.succeeded("a").failed("a", 0.0, rng, base_s=10.0, cap_s=300.0)
-        assert again.wait_s("a", 0.0) <= 10.0

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.backoff import Rest, delay_s, next_s
+from edl.scheduler.backoff import Rest, ceiling_s, delay_s, next_s, retry_s
 from edl.scheduler.limits import Bucket, Rate, full, take
 from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S, TELLINGS, outputs, pause_s
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentMedian, RecentRate
@@ -140,10 +140,17 @@ class TestBackoff:
         assert delays == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
         half, rest, ends = Draws(0.5), Rest(), []
         for _ in range(4):
-            rest = rest.after(False, 100.0, half, base_s=1.0, cap_s=6.0)
+            rest = rest.failed(100.0, half, base_s=2.0, cap_s=6.0)
             ends.append(rest.until_s)
         assert ends == [101.0, 102.0, 103.0, 103.0]
-        assert rest.after(True, 100.0, half) == Rest()
+        assert [retry_s(failures, half, 0.2, 1.0) for failures in range(3)] == [0.0, 0.2, 0.4]
+        assert [ceiling_s(attempt, 1.0, 60.0) for attempt in range(4)] == [1.0, 2.0, 4.0, 8.0]
+        assert ceiling_s(10**6, 1.0, 60.0) == 60.0
+
+    @given(attempt=st.integers(0, 100), number=st.floats(0, 1, exclude_max=True))
+    def test_a_part_that_is_sure(self, attempt: int, number: float) -> None:
+        wait_s = Rest(attempt).failed(0.0, Draws(number), 10.0, 300.0, sure=0.5).until_s
+        assert ceiling_s(attempt, 10.0, 300.0) / 2 <= wait_s <= ceiling_s(attempt, 10.0, 300.0)
 
     @given(attempt=st.integers(0, 10**9), number=st.floats(0, 1, exclude_max=True))
     def test_below_the_cap(self, attempt: int, number: float) -> None:

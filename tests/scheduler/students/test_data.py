@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from edl.errors import UsageError
 from edl.scheduler.shard_plan import Shard as RankShard
 from edl.scheduler.shard_plan import Uneven, share, steps, taken_together
-from edl.scheduler.students.ranges import Ranges
-from edl.scheduler.students.shards import SHARDS_PER_RANK, StaticDeal, cut, rows_of_rank, shard_rows
+from edl.scheduler.students.shards import (
+    SHARDS_PER_RANK,
+    Ranges,
+    StaticDeal,
+    cut,
+    rows_of_rank,
+    shard_rows,
+)
 
 Pairs = list[tuple[int, int]]
 PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda p: (p[0], sum(p))))

@@ -12,11 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.students.accumulation import pieces as cut_batch
-from edl.scheduler.students.consensus import Vote, decide
-from edl.scheduler.students.learning_rate import factor
-from edl.scheduler.students.proportion import Proportion, equal_rows, rows_by_speed, useful, within
-from edl.scheduler.students.saving import LEAST_S, Found, Rhythm, newest_first, retry_s, to_prune
+from edl.scheduler.students.agreement import (
+    Proportion,
+    Vote,
+    decide,
+    equal_rows,
+    rows_by_speed,
+    useful,
+    within,
+)
+from edl.scheduler.students.saving import LEAST_S, Found, Rhythm, newest_first, to_prune
 from edl.scheduler.students.weights import (
     Cosine,
     Linear,
@@ -24,9 +29,11 @@ from edl.scheduler.students.weights import (
     Weight,
     always_zero,
     check,
+    factor,
     needs_total,
     weight_at,
 )
+from edl.scheduler.students.weights import pieces as cut_batch
 
 FLAG, ROWS, TIME_S = st.booleans(), st.integers(0, 1 << 40), st.floats(0, 1e6)
 PULLED = st.integers(-1, 1 << 40)
@@ -321,9 +328,3 @@ class TestSaving:
         assert to_prune(found, 1) == ["a"]
         with pytest.raises(ValueError, match="at least one"):
             to_prune([], 0)
-
-    def test_retries_come_later_and_later(self) -> None:
-        assert [retry_s(n) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, 8.0]
-        assert retry_s(10**6) == 60.0
-        with pytest.raises(ValueError, match="has not failed"):
-            retry_s(0)

@@ -20,7 +20,7 @@ from edl.distill_reader.sources import source_of as reader_source
 from edl.errors import BatchError, GenerationSuperseded, UsageError
 from edl.proto.arena import Array
 from edl.scheduler.shard_plan import Shard as Part
-from edl.scheduler.students.proportion import Proportion, equal_rows
+from edl.scheduler.students.agreement import Proportion, equal_rows
 from edl.student.feeding import (
     DirectReader,
     ShardedSource,

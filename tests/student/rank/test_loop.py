@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from edl.errors import PeerLost
-from edl.scheduler.students.proportion import Proportion
+from edl.scheduler.students.agreement import Proportion
 from edl.student.job.batches import Parts
 from edl.student.rank.collective import Alone
 from edl.student.rank.intake import OVER

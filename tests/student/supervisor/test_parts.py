@@ -15,7 +15,7 @@ from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
 from edl.logs import FORMAT_VARIABLE
-from edl.scheduler.students.ladder import Failure
+from edl.scheduler.students.failures import Failure
 from edl.scheduler.students.saving import Entry, History
 from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import World

@@ -1,15 +1,118 @@
-"""What is done about a rank that failed: start it again, go on without its node, or stop.
+"""Which ranks hang or straggle, and what is done about a rank that failed.
 
-Restarting is for what chance did: a killed process, a card that fell off the bus. A node whose rank
-fails twice in a row, the second time no further than the first, is left out where the others are
-enough. What fails on the same step three times would fail for ever: the job stops and names it.
+Ranks are judged by when each told of its last step. A rank hangs when it has told of no step for
+`hang_s`; while it starts (imports, first batch, the group) it has `START_FACTOR` times as long. One
+that waits for something outside, and says so, does not hang. Ranks step together, so one that hangs
+holds up all others: of those that are silent the ones to blame are those that the system has
+suspended, or else that are behind; or else all of them. Where all ranks of a world wait for each
+other, no other step will come.
+
+What failed is started again, or its node is left out, or the job stops. Restarting is for what
+chance did: a killed process, a card that fell off the bus. A node whose rank fails twice in a row,
+the second time no further than the first, is left out where the others are enough. What fails on
+the same step three times would fail for ever: the job stops and names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, fields
+from statistics import median_low
 from typing import Any, Final, Literal, Self
+
+from .shards import Ranges
+
+#: So much longer than a step may a start take, and so long at least, in seconds.
+START_FACTOR: Final = 3.0
+START_S: Final = 120.0
+#: A rank is named as a straggler when it needs so many times the median of the others per row.
+SLOWER: Final = 1.5
+_FEWEST_STEPS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What is known of one rank.
+
+    Attributes:
+        rank: its number in the world.
+        step: the last one that it told of; 0: none in this generation.
+        started: all that comes before its first step is done.
+        at_s: when it told of it, or was started.
+        heard_s: when it said anything.
+        waiting_for: what it said it waits for; empty: nothing.
+        suspended: the system says that it is stopped by a signal.
+    """
+
+    rank: int
+    step: int
+    at_s: float
+    heard_s: float
+    started: bool = True
+    waiting_for: str = ""
+    suspended: bool = False
+
+
+def allowed_s(sign: Sign, hang_s: float) -> float:
+    """How long this rank may go without a step, in seconds."""
+    return hang_s if sign.started else max(START_FACTOR * hang_s, START_S)
+
+
+def hung(signs: Sequence[Sign], hang_s: float, now_s: float) -> tuple[int, ...]:
+    """The ranks of one node that hang and are to blame; empty: none does.
+
+    Args:
+        signs: of the ranks that still run.
+        hang_s: seconds without a step, while nothing is waited for.
+        now_s: of the clock that the signs are told by.
+    """
+    silent = [sign for sign in signs if _is_silent(sign, hang_s, now_s)]
+    if not silent:
+        return ()
+    suspended = [sign.rank for sign in silent if sign.suspended]
+    if suspended:
+        return tuple(suspended)
+    behind = min(sign.step for sign in silent)
+    return tuple(sign.rank for sign in silent if sign.step == behind)
+
+
+def _is_silent(sign: Sign, hang_s: float, now_s: float) -> bool:
+    if sign.suspended:  # it cannot say what it waits for, nor will it stop waiting by itself
+        return now_s - max(sign.at_s, sign.heard_s) >= hang_s
+    # What it waits for has limits of its own; yet it has to say so anew, lest it died saying it.
+    since_s = sign.heard_s if sign.waiting_for else sign.at_s
+    return now_s - since_s >= allowed_s(sign, hang_s)
+
+
+def deadlocked(peers_s: Sequence[float], ranks: int, hang_s: float) -> bool:
+    """Whether the ranks of a world wait for each other for good.
+
+    Args:
+        peers_s: of each rank that has told of it, for how long it has waited for the others.
+        ranks: in the world.
+        hang_s: seconds without a step.
+    """
+    return len(peers_s) == ranks and min(peers_s) >= hang_s
+
+
+def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:
+    """The rank that is slower than the others by more than `SLOWER`; None: there is none.
+
+    Args:
+        seconds_per_row: of each rank's last steps, without what it waited for; ranks without rows
+            in a step leave it out.
+    """
+    usual = {
+        rank: median_low(found)
+        for rank, times in seconds_per_row.items()
+        if len(found := list(times)) >= _FEWEST_STEPS
+    }
+    if len(usual) < 2:
+        return None
+    rank = max(usual, key=lambda one: (usual[one], -one))
+    others = [time for one, time in usual.items() if one != rank]
+    return rank if usual[rank] > SLOWER * median_low(others) > 0 else None
+
 
 #: How a rank failed: its code raised; it ended by a signal or without a word; it made no progress;
 #: its whole node has gone; it went because others were gone, which nobody else has told of.
@@ -79,11 +182,6 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
-    """The same nodes form the next generation."""
-
-
-@dataclass(frozen=True, slots=True)
 class Without:
     """The others form it; `why` in words."""
 
@@ -99,8 +197,8 @@ class GiveUp:
     usage: bool = False
 
 
-def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Restart | Without | GiveUp:
-    """The rung to take after the latest generation of `failures`.
+def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without | GiveUp | None:
+    """What to do after the latest generation of `failures`; None: its nodes form the next one.
 
     Args:
         failures: of this job, in the order in which they came; the last generation's are new.
@@ -108,7 +206,7 @@ def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Restart |
         least: nodes that a world needs.
     """
     if not failures:
-        return Restart()
+        return None
     newest = [one for one in failures if one.generation == failures[-1].generation]
     for one in newest:
         if one.usage:
@@ -129,21 +227,15 @@ def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Restart |
     node = _fails_again(failures)
     if node and len(nodes - {node}) >= least:
         return Without(node, f"its ranks failed twice in a row: {newest[0].in_words()}")
-    return Restart()
+    return None
 
 
 def positions_in_words(positions: Iterable[int]) -> str:
     """As in "positions 4-9, 17": runs joined, cut where it gets long."""
-    ordered = sorted(set(positions))
-    runs: list[list[int]] = []
-    for position in ordered:
-        if runs and position == runs[-1][1] + 1:
-            runs[-1][1] = position
-        else:
-            runs.append([position, position])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    ranges = Ranges.of_numbers(positions)
+    texts = [str(a) if a == stop - 1 else f"{a}-{stop - 1}" for a, stop in ranges.pairs]
     more = f" and {len(texts) - _SHOWN} more runs" if len(texts) > _SHOWN else ""
-    return f"position{'s' if len(ordered) > 1 else ''} {', '.join(texts[:_SHOWN])}{more}"
+    return f"position{'s' if ranges.count > 1 else ''} {', '.join(texts[:_SHOWN])}{more}"
 
 
 def _times_on_the_same_step(one: Failure, failures: Sequence[Failure]) -> int:
