@@ -13,9 +13,9 @@ from typing import Final
 
 from ...errors import AccessError, UnavailableError
 from ...lifecycle import Periodic
-from ...scheduler.placement import FRESH_S, Change, Place, Wish, desired_of, place, wish_of
 from ..registry import LogEntry, Registry
 from .board import Deployment, Machine, MachineBoard, Order
+from .placement import FRESH_S, Change, Place, Wish, desired_of, place, wish_of
 from .records import attempt_of
 
 log = logging.getLogger(__name__)

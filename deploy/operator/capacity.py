@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ...errors import UsageError
 from ...mesh.kubernetes.resources import (
@@ -20,8 +20,6 @@ from ...mesh.kubernetes.resources import (
     quantity,
 )
 from ...scheduler.elastic import Pool
-from ...scheduler.job_pods.values import Machine
-from ...scheduler.teacher_count import pool_of
 
 _GIB: Final = 2.0**30
 #: Of Kubernetes -> ours, and how many of its units one of ours is.
@@ -31,6 +29,9 @@ _KINDS: Final = {
     GPU: ("gpu", 1.0),
 }
 PODS: Final = "pods"
+#: Of the machine that a pod has: it counts in the pool; it takes nobody any more, but what runs
+#: there goes on (cordoned); nothing is heard of it; the pod has none yet.
+Machine = Literal["counted", "closed", "silent", "none"]
 #: Kubernetes knows no larger quantity.
 _MOST: Final = 2.0**63
 #: What a cluster that grows as pods wait for machines has of each kind: no bound.
@@ -108,6 +109,30 @@ def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, floa
 
 def _most(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     return {kind: max(one.get(kind, 0.0), other.get(kind, 0.0)) for kind in {**one, **other}}
+
+
+def pool_of(
+    machines: Iterable[Mapping[str, float]],
+    others: Iterable[tuple[Machine, bool, Mapping[str, float]]],
+) -> Pool:
+    """What a cluster has, and what of it others hold or want back.
+
+    Teachers that wait for a machine want room back; of other pods only those count that have a
+    machine: what a stranger asks for in vain moves nobody.
+
+    Args:
+        machines: what each of those has that count, of each kind.
+        others: of each pod of others that has not ended: the machine that it has, whether it is a
+            teacher that stays, and what it requests.
+    """
+    capacity: dict[str, float] = {}
+    for amounts_of in machines:
+        capacity = _sum(capacity, amounts_of)
+    held: dict[str, float] = {}
+    for machine, teaches, requests in others:
+        if machine == "counted" or (machine == "none" and teaches):
+            held = _sum(held, requests)
+    return Pool(capacity, {k: v for k, v in held.items() if k in capacity and v > 0})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from ...mesh.kubernetes.client import Client, Connection
 from ...metrics import MetricsServer
 from .config import OperatorConfig
 from .election import Election
-from .jobs import DistillJobs
+from .jobs.turning import DistillJobs
 from .loop import Loop, Part, Wake
 from .metrics import OperatorMetrics
-from .teachers import TeacherServices
 from .teachers.numbers import Numbers
+from .teachers.turning import TeacherServices
 
 if TYPE_CHECKING:
     from ...proto.security import ClientSecurity

@@ -15,10 +15,10 @@ from ...coordinator.machines import Deployment, MachineBoard, Order, Report, ope
 from ...coordinator.registry import connect
 from ...errors import AccessError, LeaseSuperseded, UnavailableError
 from ...lifecycle import Stop
-from ...scheduler.lending import LendingMemory, Lent, lend
 from .fetching import Cache
 from .hardware import OtherLoad, memory_bytes
 from .hosting import Host
+from .lending import LendingMemory, Lent, lend
 from .settings import AgentSettings
 from .yielding import Corner
 

@@ -157,10 +157,10 @@ def agent(
     configure_logging(verbose, log_format)
     from ...proto.security import check_exposure
     from ...proto.security.options import server_security
-    from ...scheduler.lending import LendingConfig
     from ...teacher.devices import check_cores, parse_devices
     from .agent import run_agent
     from .hardware import find_devices
+    from .lending import LendingConfig
     from .settings import AgentSettings, TeacherSide
 
     security = server_security(tls_cert, tls_key, tls_ca, tokens)

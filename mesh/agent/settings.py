@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import UsageError
-from ...scheduler.lending import LendingConfig
+from .lending import LendingConfig
 
 #: Beats of a machine in its time to live.
 BEATS_PER_TTL: Final = 6

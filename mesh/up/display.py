@@ -14,10 +14,10 @@ from rich.text import Text
 
 from ...coordinator.registry.redis_url import masked
 from ...errors import UsageError
-from ...scheduler.mesh_startup import Standing
 from ...standard_streams import visible
 from . import wording
 from .runner import Running, View
+from .startup import Standing
 
 _PER_S: Final = 4
 _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": "red"}

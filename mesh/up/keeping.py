@@ -14,7 +14,6 @@ from ...coordinator.registry.redis_url import masked
 from ...errors import ProcessFailed, UsageError
 from ...lifecycle import Stop
 from ...scheduler.job_states import USAGE_CODE
-from ...scheduler.mesh_startup import ROLES, Standing
 from ...supervise import identity_of
 from . import wording
 from .display import Plain
@@ -22,6 +21,7 @@ from .ending import end_remains
 from .members import Plan
 from .place import Entry, Place, State, short
 from .runner import Runner, View
+from .startup import ROLES, Standing
 
 #: Seconds beyond the graces of all roles within which a mesh has ended.
 _MARGIN_S: Final = 5.0

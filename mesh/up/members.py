@@ -15,10 +15,10 @@ from typing import Final
 
 from ...coordinator.registry.redis_url import masked
 from ...errors import UsageError
-from ...scheduler.mesh_startup import Part
 from ...supervise import Command, python_command
 from ..local import COORDINATOR_READY, TEACHER_READY
 from .spec import URL, MeshFile, ServiceSpec, StudentSpec, program, search_path
+from .startup import Part
 
 #: Options of ours whose value is the Redis URL, and what says it instead.
 _VARIABLES: Final = {"--coordinator": "EDL_COORDINATOR", "--redis": "EDL_REDIS"}

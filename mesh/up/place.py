@@ -33,7 +33,7 @@ class Entry:
     Attributes:
         name: its own.
         role: coordinator, teacher or student.
-        phase: see `scheduler.mesh_startup`.
+        phase: see `startup.Phase`.
         process: which it is; None: it does not run.
         address: where it serves; empty: it does not.
     """

@@ -1,4 +1,4 @@
-"""Carries out what `scheduler/mesh_startup.py` decides: starts, tells, kills, and looks again."""
+"""Carries out what `startup.py` decides: starts, tells, kills, and looks again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Final, Protocol
 from ...coordinator.registry.redis_url import masked
 from ...errors import ProcessFailed
 from ...lifecycle import Stop
-from ...scheduler.mesh_startup import Mesh, decide, ended, mesh_of, ready, started, stop
 from ...supervise import Identity, Process, identity_of, start, stop_all
 from . import wording
 from .members import COORDINATOR, Plan
+from .startup import Mesh, decide, ended, mesh_of, ready, started, stop
 
 #: Seconds between two looks at the processes; what they say is heard at once.
 _LOOK_S: Final = 0.1

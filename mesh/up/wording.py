@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ...scheduler.mesh_startup import ALIVE, Mesh, Standing
 from ...supervise import describe_exit
+from .startup import ALIVE, Mesh, Standing
 
 #: Of a line that others print.
 _LONGEST = 200

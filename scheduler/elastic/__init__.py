@@ -6,16 +6,9 @@ whenever something changed, and every few seconds; whoever runs the jobs carries
 
 from __future__ import annotations
 
-from .deciding import decide
+from .decision import decide
 from .sharing import fulfilment
-from .values import (
-    SLOTS,
-    ElasticConfig,
-    ElasticJob,
-    ElasticMemory,
-    Pool,
-    Target,
-)
+from .values import SLOTS, ElasticConfig, ElasticJob, ElasticMemory, Pool, Target
 
 __all__ = [
     "SLOTS",

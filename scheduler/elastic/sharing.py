@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from .room import Room, held
-from .values import ElasticConfig, ElasticJob
+from .values import ElasticConfig, ElasticJob, Room, held
 
 
 def fulfilment(job: ElasticJob, nodes: int) -> float:

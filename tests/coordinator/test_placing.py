@@ -15,13 +15,13 @@ from edl.coordinator.machines import records
 from edl.coordinator.machines.deploying import deploy, undeploy
 from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.machines.options import ALLOWED, arguments, parse_options
+from edl.coordinator.machines.placement import FRESH_S, HOLD_S
 from edl.coordinator.machines.placing import SETTLE_S, Placer
 from edl.coordinator.machines.records import Deployment, Order, Report
 from edl.coordinator.machines.urls import check_url
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
-from edl.scheduler.placement import FRESH_S, HOLD_S
 from edl.teacher.backends.images import NAMED
 from edl.teacher.cli import app
 from edl.tests.coordinator.scripted_manager import served

@@ -9,9 +9,9 @@ from math import ceil, floor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edl.deploy.operator.teachers.count import Wish, count_of, room_for
 from edl.scheduler.autoscale import AutoscaleConfig, AutoscaleMemory, ServiceLoad, decide
 from edl.scheduler.elastic import Pool
-from edl.scheduler.teacher_count import Wish, count_of, room_for
 
 SPANS = st.sampled_from([0.0, 0.5, 1.0, 3.0, 10.0, 60.0])
 

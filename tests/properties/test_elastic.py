@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.scheduler.elastic import ElasticConfig, ElasticJob, ElasticMemory, Pool, Target, decide
-from edl.scheduler.elastic.room import held
+from edl.scheduler.elastic.values import held
 
 KINDS = ("cpu", "gpu")
 AT_ONCE = ElasticConfig(freeze_s=0, patience_s=0)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from edl.deploy.operator.jobs.ledger import PodsConfig
 from edl.scheduler.elastic import ElasticConfig
-from edl.scheduler.job_pods import PodsConfig
 
 from ..scheduler.pod_world import AT_ONCE, Killed, PodWorld
 

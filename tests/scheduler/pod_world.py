@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from edl.deploy.operator.jobs.ledger import JobSeen, JobWanted, Ledger, Orders, PodsConfig, PodSeen
+from edl.deploy.operator.jobs.orders import decide_pods
 from edl.scheduler.elastic import ElasticConfig, Pool
-from edl.scheduler.job_pods import (
-    JobSeen,
-    JobWanted,
-    Ledger,
-    Orders,
-    PodsConfig,
-    PodSeen,
-    decide_pods,
-)
 
 #: Everything at once: nothing is frozen, nobody waits.
 AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), place_within_s=60, lost_pause_s=0)

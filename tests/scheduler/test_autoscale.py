@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.deploy.operator.capacity import Machine, pool_of
+from edl.deploy.operator.teachers.count import Promise, room_for
 from edl.scheduler.autoscale import (
     AutoscaleConfig,
     AutoscaleMemory,
@@ -20,9 +22,7 @@ from edl.scheduler.backoff import Rest
 from edl.scheduler.elastic import Pool
 from edl.scheduler.headcount import CAP_S, HEALTHY_S, Hand, died, moves
 from edl.scheduler.headcount import wanted as bounded
-from edl.scheduler.job_pods.values import Machine
 from edl.scheduler.service_load import StudentLoad, Waits, left_to_fleets, load_of, may_begin
-from edl.scheduler.teacher_count import Promise, pool_of, room_for
 
 CONFIG = AutoscaleConfig(max=10, freeze_s=10, up_after_s=4, down_after_s=20, idle_to_zero_s=30)
 

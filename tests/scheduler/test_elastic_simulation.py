@@ -18,7 +18,7 @@ from edl.benchmarks.elastic_simulation import (
     simulate,
 )
 from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
-from edl.scheduler.elastic.room import held
+from edl.scheduler.elastic.values import held
 
 
 def slots(count: int, **config: object) -> SimulatedPool:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
+from edl.deploy.operator.jobs.ledger import PodsConfig
+from edl.deploy.operator.teachers.count import Wish
 from edl.errors import UsageError
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
@@ -18,7 +20,6 @@ from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
 from edl.scheduler.ensemble import Ensemble
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.hedging import HedgeConfig
-from edl.scheduler.job_pods import PodsConfig
 from edl.scheduler.limits import Rate
 from edl.scheduler.no_teacher import Policy
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
@@ -28,7 +29,6 @@ from edl.scheduler.simulator import Change, StudentGroup
 from edl.scheduler.students.saving import Rhythm
 from edl.scheduler.students.shards import Ranges, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
-from edl.scheduler.teacher_count import Wish
 from edl.scheduler.vouching import Patience
 from edl.scheduler.windows import WindowConfig
 

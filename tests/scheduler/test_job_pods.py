@@ -6,16 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from edl.deploy.operator.jobs.ledger import JobSeen, JobWanted, Ledger, PodsConfig, PodSeen, refused
+from edl.deploy.operator.jobs.orders import decide_pods
 from edl.scheduler.elastic import Pool
-from edl.scheduler.job_pods import (
-    JobSeen,
-    JobWanted,
-    Ledger,
-    PodsConfig,
-    PodSeen,
-    decide_pods,
-    refused,
-)
 
 from .pod_world import AT_ONCE, PodWorld, world_of
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.mesh_startup import (
+from edl.mesh.up.startup import (
     ATTEMPTS,
     BASE_S,
     CAP_S,

@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler.lending import LendingConfig, LendingMemory, lend
-from edl.scheduler.placement import FRESH_S, HOLD_S, Change, Place, Wish, desired_of, place, wish_of
+from edl.coordinator.machines.placement import (
+    FRESH_S,
+    HOLD_S,
+    Change,
+    Place,
+    Wish,
+    desired_of,
+    place,
+    wish_of,
+)
+from edl.mesh.agent.lending import LendingConfig, LendingMemory, lend
 
 A, B = Wish("a", "ca", 1, 1), Wish("b", "cb", 1, 1)
 

@@ -20,9 +20,9 @@ from ....errors import (
 )
 from ....mesh.kubernetes.client import Client
 from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
-from ....scheduler.job_pods import Happening as Told
-from ....scheduler.job_pods import Ledger, Orders, PodsConfig, refused
 from ..happenings import Happening, post
+from .ledger import Happening as Told
+from .ledger import Ledger, Orders, PodsConfig, refused
 from .pods import pod_of
 from .status import changes, ledger_fields, status_of
 

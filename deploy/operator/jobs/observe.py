@@ -20,9 +20,9 @@ from ....mesh.kubernetes.resources import (
     seconds_of,
 )
 from ....scheduler.elastic import Pool
-from ....scheduler.job_pods import JobSeen, JobWanted, Ledger, PodSeen, Progress
 from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig
+from .ledger import JobSeen, JobWanted, Ledger, PodSeen, Progress
 from .pods import needs_of, spec_of, tolerations_of
 from .seeing import job_of, number_of, seen
 from .status import has_ended, ledger_of

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ....mesh.kubernetes.resources import JOB_LABEL, NODE_CONTAINER, NODE_LABEL, Object, seconds_of
-from ....scheduler.job_pods import PodSeen
 from ..capacity import ENDED_PHASES, Machines
+from .ledger import PodSeen
 
 #: Reasons of a container that is about to start.
 _USUAL: Final = frozenset({"ContainerCreating", "PodInitializing"})

@@ -15,8 +15,8 @@ from ....mesh.kubernetes.resources import (
     seconds_of,
     selector,
 )
-from ....scheduler.job_pods import Ledger, Orders
 from ..conditions import Condition, merged
+from .ledger import Ledger, Orders
 
 #: Of a ledger -> of a status, for plain values and for times.
 _VALUES: Final = {

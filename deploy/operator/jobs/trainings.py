@@ -11,7 +11,7 @@ from typing import Final
 from ....coordinator.jobs import JobBoard, open_board
 from ....errors import EdlError
 from ....mesh.jobs.looking import read
-from ....scheduler.job_pods import Progress
+from .ledger import Progress
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,12 @@ from typing import Final
 
 from ....errors import EdlError, LeaseSuperseded, Unauthenticated, UnavailableError
 from ....mesh.kubernetes.client import Client
-from ....scheduler.job_pods import PodsConfig, decide_pods
 from ..config import OperatorConfig
 from ..troubles import Troubles
 from .act import carry_out
+from .ledger import PodsConfig
 from .observe import Surroundings, observe
+from .orders import decide_pods
 from .trainings import Trainings
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from ....errors import Forbidden
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import NODE, POD, Object, is_node, key_of
-from ....scheduler.teacher_count import Promise, room_for
 from ..capacity import NOT_ENDED, Machines, requests_of
 from ..config import OperatorConfig
 from ..troubles import Troubles
+from .count import Promise, room_for
 from .manifests import pod_spec_of, service_key_of
 
 log = logging.getLogger(__name__)

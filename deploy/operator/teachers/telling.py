@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ....mesh.kubernetes.resources import Object, selector
-from ....scheduler.teacher_count import Cause, Count
 from ..conditions import Condition, merged
 from ..happenings import Happening
+from .count import Cause, Count
 from .manifests import selector_of
 
 #: Why a number is or is not followed, as condition ScalingActive.

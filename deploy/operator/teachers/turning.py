@@ -28,12 +28,12 @@ from ....mesh.kubernetes.resources import (
     labels_of,
     selector,
 )
-from ....scheduler.teacher_count import Count, Wish, count_of
 from ..capacity import checked_requests_of
 from ..config import OperatorConfig
 from ..happenings import post
 from ..templates import covers, made_from, marked
 from ..troubles import Troubles
+from .count import Count, Wish, count_of
 from .manifests import deployment_of, pod_spec_of, service_manifest_of, service_of
 from .room import Room
 from .telling import happenings_of, refusal_of, status_of

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.jobs import DistillJobs
+from edl.deploy.operator.jobs.ledger import PodsConfig, Progress
 from edl.deploy.operator.jobs.trainings import Trainings
+from edl.deploy.operator.jobs.turning import DistillJobs
 from edl.errors import EdlError
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, POD, Object
 from edl.scheduler.elastic import ElasticConfig
-from edl.scheduler.job_pods import PodsConfig, Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
 
 REDIS = "redis://head:6379"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.teachers import TeacherServices
+from edl.deploy.operator.teachers.turning import TeacherServices
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.tests.deploy.kube_api.cluster import Cluster

@@ -9,6 +9,7 @@ import pytest
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.deploy.operator.jobs.ledger import Progress
 from edl.deploy.operator.jobs.trainings import Trainings
 from edl.errors import ManifestRefused, RegistryUnavailable
 from edl.mesh.kubernetes.resources import (
@@ -19,7 +20,6 @@ from edl.mesh.kubernetes.resources import (
     POD,
     TEACHER_SERVICE,
 )
-from edl.scheduler.job_pods import Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
 
 from .jobs_world import REDIS, running

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 
 from edl.deploy.operator.capacity import Machines
+from edl.deploy.operator.jobs.ledger import JobSeen, Ledger, Orders, PodsConfig
 from edl.deploy.operator.jobs.observe import wanted_of
+from edl.deploy.operator.jobs.orders import decide_pods
 from edl.deploy.operator.jobs.pods import needs_of, pod_of, tolerations_of
 from edl.deploy.operator.jobs.seeing import seen
 from edl.deploy.operator.jobs.status import ledger_of, status_of
 from edl.deploy.operator.teachers.manifests import deployment_of
 from edl.errors import UsageError
 from edl.mesh.kubernetes.resources import Object, seconds_of
-from edl.scheduler.job_pods import JobSeen, Ledger, Orders, PodsConfig, decide_pods
 from edl.tests.deploy.command_lines import check
 
 from .jobs_world import REDIS

@@ -9,8 +9,8 @@ import pytest
 
 from edl.coordinator.manager.summary import ADMITTED
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.teachers import TeacherServices
 from edl.deploy.operator.teachers.numbers import Numbers
+from edl.deploy.operator.teachers.turning import TeacherServices
 from edl.errors import ManifestRefused
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.proto import coordinator_pb2 as pb

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 
 from edl.deploy.operator.capacity import checked_requests_of
-from edl.deploy.operator.teachers import TeacherServices
 from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of
+from edl.deploy.operator.teachers.turning import TeacherServices
 from edl.deploy.operator.templates import covers, marked
 from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object

@@ -26,7 +26,7 @@ from edl.mesh.up.keeping import Keeping, keep
 from edl.mesh.up.members import Member, Plan
 from edl.mesh.up.place import Entry, Place, State
 from edl.mesh.up.runner import Runner, View
-from edl.scheduler.mesh_startup import Part
+from edl.mesh.up.startup import Part
 from edl.supervise import Identity, Process, identity_of, start
 from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python
 from edl.tests.mesh.up.test_place import STRANGER, place_of, state_of

@@ -1,6 +1,6 @@
 """How many teachers a service gets in a cluster: by hand, or as are desired, within bounds.
 
-And how much room a cluster has, for them and for elastic jobs.
+And how much room a cluster has for them. Nothing here asks the cluster.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from math import floor
 from typing import Literal
 
-from .elastic import Pool
-from .headcount import wanted
-from .job_pods.values import Machine
+from ....scheduler.elastic import Pool
+from ....scheduler.headcount import wanted
 
 #: by-hand: somebody has said it; desired: the coordinator has; unknown: nobody has lately, so it
 #: stays; no-room: the coordinator wants more than the cluster carries.
@@ -79,37 +78,6 @@ def count_of(wish: Wish, desired: int | None, last: int | None, room: int | None
     return Count(count, "desired", reason)
 
 
-def pool_of(
-    machines: Iterable[Mapping[str, float]],
-    others: Iterable[tuple[Machine, bool, Mapping[str, float]]],
-) -> Pool:
-    """What a cluster has, and what of it others hold or want back.
-
-    Teachers that wait for a machine want room back; of other pods only those count that have a
-    machine: what a stranger asks for in vain moves nobody.
-
-    Args:
-        machines: what each of those has that count, of each kind.
-        others: of each pod of others that has not ended: the machine that it has, whether it is a
-            teacher that stays, and what it requests.
-    """
-    capacity = _sums(machines)
-    held = _sums(
-        requests
-        for machine, teaches, requests in others
-        if machine == "counted" or (machine == "none" and teaches)
-    )
-    return Pool(capacity, {k: v for k, v in held.items() if k in capacity and v > 0})
-
-
-def _sums(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one in amounts:
-        for kind, amount in one.items():
-            found[kind] = found.get(kind, 0.0) + amount
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Promise:
     """What another service has been promised.
@@ -137,14 +105,13 @@ def room_for(
         max_load: the share of each kind that may be taken.
         promises: to the other services; what of them has no pod yet holds nothing in `pool`.
     """
-    promised = _sums(
-        {kind: amount * max(0, one.decided - one.there) for kind, amount in one.needs.items()}
-        for one in promises
-    )
-    found = [
-        max(0, floor((pool.capacity.get(kind, 0.0) * max_load - held) / amount + _ROUNDING))
-        for kind, amount in needs.items()
-        if amount > 0
-        for held in (pool.reserved.get(kind, 0.0) + promised.get(kind, 0.0),)
-    ]
-    return min(found) if found else None
+    promised = list(promises)
+    found = []
+    for kind, amount in needs.items():
+        if amount > 0:
+            held = pool.reserved.get(kind, 0.0) + sum(
+                one.needs.get(kind, 0.0) * max(0, one.decided - one.there) for one in promised
+            )
+            room = pool.capacity.get(kind, 0.0) * max_load - held
+            found.append(max(0, floor(room / amount + _ROUNDING)))
+    return min(found, default=None)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .backoff import RandomLike, retry_s
-from .job_states import USAGE_CODE, Ending, ending_of
+from ...scheduler.backoff import RandomLike, retry_s
+from ...scheduler.job_states import USAGE_CODE, Ending, ending_of
 
 Role = Literal["coordinator", "teacher", "student"]
 #: due: to be started, now or after a pause; starting: not ready yet; running: ready; leaving: told
