@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from .. import request_size, windows
 from ..ledger import events as ev
 from ..turnaround import Turnarounds, began
+from ..windows import RequestSize, SizeConfig, Window, WindowConfig
 from .events import AnswerCame
 
 
@@ -17,9 +17,9 @@ from .events import AnswerCame
 class _Teacher:
     """What is known of one teacher, from its joining until it is gone."""
 
-    window: windows.Window
-    sizes: request_size.SizeConfig
-    size: request_size.RequestSize | None
+    window: Window
+    sizes: SizeConfig
+    size: RequestSize | None
     sent: dict[int, tuple[float, int | None]] = field(default_factory=dict)
     answered_at: float = -inf
 
@@ -35,7 +35,7 @@ class Pace:
         times: what requests take, for those who look for late ones.
     """
 
-    def __init__(self, config: windows.WindowConfig, rows: int | Literal["auto"] | None) -> None:
+    def __init__(self, config: WindowConfig, rows: int | Literal["auto"] | None) -> None:
         self.times = Turnarounds()
         self._windows = config
         self._rows = rows
@@ -50,18 +50,18 @@ class Pace:
         """A teacher can be sent to, whose model takes so many rows: what the ledger is told."""
         known = self._teachers.get(name)
         if known is None or known.sizes.most_rows != most_rows:
-            sizes = request_size.SizeConfig(most_rows)
+            sizes = SizeConfig(most_rows)
             size = None
             if self._rows == "auto":
-                size = request_size.start(self._usual_rows, sizes, now)
-            window = windows.start(self._windows, now)
+                size = RequestSize.start(sizes, self._usual_rows, now)
+            window = Window.start(self._windows, now)
             known = self._teachers[name] = _Teacher(window, sizes, size)
         return ev.TeacherJoined(name, self.window(name), self._most_rows(known))
 
     def window(self, name: str) -> int:
         """Requests that a teacher may have in flight."""
         known = self._teachers.get(name)
-        return self._windows.least if known is None else windows.size(known.window, self._windows)
+        return self._windows.least if known is None else known.window.size
 
     def sent(self, name: str, request: int, now: float) -> None:
         """A request goes out."""
@@ -97,19 +97,16 @@ class Pace:
         if known is None or told is None:
             return
         sent_at, asked = told
-        config = self._windows
         turnaround_s = now - began(sent_at, known.answered_at)
         known.answered_at = now
         self.times.answered(name, rows, turnaround_s)
-        before = windows.size(known.window, config)
-        known.window = windows.answered(
-            known.window, rows, turnaround_s, device_s, in_flight >= before, now, config
-        )
-        if (window := windows.size(known.window, config)) != before:
+        before = known.window.size
+        known.window = known.window.answered(rows, turnaround_s, device_s, in_flight >= before, now)
+        if (window := known.window.size) != before:
             yield ev.WindowChanged(name, window)
         if known.size is not None and asked is not None:
             size_before = self._most_rows(known)
-            known.size = request_size.answered(known.size, asked, rows, device_s, now, known.sizes)
+            known.size = known.size.answered(asked, rows, device_s, now)
             if (most_rows := self._most_rows(known)) != size_before:
                 yield ev.RequestSizeChanged(name, most_rows)
 
@@ -120,5 +117,5 @@ class Pace:
 
     def _most_rows(self, teacher: _Teacher) -> int | None:
         if teacher.size is not None:
-            return request_size.rows(teacher.size, teacher.sizes)
+            return teacher.size.rows
         return None if self._rows == "auto" else self._rows

@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler import climbing, request_size, windows
-from edl.scheduler.climbing import Climb, ClimbRule
 from edl.scheduler.micro_batching import RUNS, choose, next_size
-from edl.scheduler.request_size import SizeConfig
-from edl.scheduler.windows import WindowConfig
+from edl.scheduler.windows import Climb, ClimbRule, RequestSize, SizeConfig, Window, WindowConfig
 
 Cost = Callable[[int], float]
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -30,7 +27,7 @@ class Machine:
     def __init__(self, cost: Cost, first: int, noise: float = 0.0, seed: int = 0) -> None:
         self.cost, self.noise, self.rng = cost, noise, random.Random(seed)
         self.now, self.most = 0.0, LADDER[-1]
-        self.climb = climbing.start(first, RULE, self.now)
+        self.climb = Climb.start(RULE, first, self.now)
         self.taken = [self.at]
 
     @property
@@ -41,9 +38,9 @@ class Machine:
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / 0.1)):
             self.now += 0.1
-            used = climbing.setting(self.climb, RULE)
+            used = self.climb.setting
             cost = self.cost(used) * self.rng.lognormvariate(0.0, self.noise)
-            self.climb = climbing.measured(self.climb, used, cost, self.now, RULE, self.most)
+            self.climb = self.climb.measured(used, cost, self.now, self.most)
             if self.at != self.taken[-1]:
                 self.taken.append(self.at)
 
@@ -85,14 +82,14 @@ class TestClimbing:
         assert machine.at == 1
 
     def test_trial_without_measurements_ends(self) -> None:
-        climb = climbing.start(8, RULE, 0.0)
+        climb = Climb.start(RULE, 8, 0.0)
         for tick in range(RULE.samples):
-            climb = climbing.measured(climb, 8, 1.0, tick * 0.1, RULE, 256)
-        assert climbing.setting(climb, RULE) == 16
-        climb = climbing.look(climb, 10.0, RULE)
-        assert climbing.setting(climb, RULE) == 16
-        climb = climbing.look(climb, 30.0, RULE)
-        assert climbing.setting(climb, RULE) == 8
+            climb = climb.measured(8, 1.0, tick * 0.1, 256)
+        assert climb.setting == 16
+        climb = climb.look(10.0)
+        assert climb.setting == 16
+        climb = climb.look(30.0)
+        assert climb.setting == 8
 
     def test_settings_above_the_most_are_left(self) -> None:
         machine = Machine(device(1.0), 8)
@@ -104,15 +101,15 @@ class TestClimbing:
         assert machine.at == 2
 
     def test_other_settings_and_single_steps_change_nothing(self) -> None:
-        climb = climbing.start(8, RULE, 0.0)
+        climb = Climb.start(RULE, 8, 0.0)
         for _ in range(100):
-            climb = climbing.measured(climb, 4, 1.0, 1.0, RULE, 256)
-        assert climb == Climb(step=LADDER.index(8))
+            climb = climb.measured(4, 1.0, 1.0, 256)
+        assert climb == Climb(RULE, step=LADDER.index(8))
         rule = ClimbRule((2,))
-        climb = climbing.start(2, rule, 0.0)
+        climb = Climb.start(rule, 2, 0.0)
         for tick in range(1000):
-            climb = climbing.measured(climb, 2, 1.0, tick * 1.0, rule, 2)
-            assert climbing.setting(climb, rule) == 2
+            climb = climb.measured(2, 1.0, tick * 1.0, 2)
+            assert climb.setting == 2
 
 
 WINDOW = WindowConfig()
@@ -125,13 +122,13 @@ class WindowTeacher:
     def __init__(self, device_s: float, travel_s: float, slots: int = 1) -> None:
         self.device_s, self.travel_s, self.slots = device_s, travel_s, slots
         self.now = 0.0
-        self.window = windows.start(WINDOW, 0.0)
+        self.window = Window.start(WINDOW, 0.0)
         self.tells = self.full = True
         self.widest = 2
 
     @property
     def size(self) -> int:
-        return windows.size(self.window, WINDOW)
+        return self.window.size
 
     def rate(self, window: int) -> float:
         return min(self.slots / self.device_s, window / (self.device_s + self.travel_s))
@@ -141,7 +138,7 @@ class WindowTeacher:
             gap_s = 1 / self.rate(self.size)
             self.now += gap_s
             told = (32, gap_s, self.device_s if self.tells else -1.0, self.full)
-            self.window = windows.answered(self.window, *told, self.now, WINDOW)
+            self.window = self.window.answered(*told, self.now)
             self.widest = max(self.widest, self.size)
 
 
@@ -168,10 +165,10 @@ class TestWindows:
         teacher.run(500)
         assert teacher.widest == 2
         pinned = WindowConfig(2, 2)
-        window = windows.start(pinned, 0.0)
+        window = Window.start(pinned, 0.0)
         for answer in range(1000):
-            window = windows.answered(window, 32, 0.1, 0.01, True, answer * 0.1, pinned)
-            assert windows.size(window, pinned) == 2
+            window = window.answered(32, 0.1, 0.01, True, answer * 0.1)
+            assert window.size == 2
 
 
 class SizeTeacher:
@@ -180,13 +177,13 @@ class SizeTeacher:
     def __init__(self, config: SizeConfig, first: int, overhead_s: float, row_s: float) -> None:
         self.config, self.overhead_s, self.row_s = config, overhead_s, row_s
         self.now = 0.0
-        self.size = request_size.start(first, config, 0.0)
+        self.size = RequestSize.start(config, first, 0.0)
         self.most_waiting = 10**6
         self.largest = 0
 
     @property
     def rows(self) -> int:
-        return request_size.rows(self.size, self.config)
+        return self.size.rows
 
     def cost(self, rows: int) -> float:
         return self.row_s + self.overhead_s / rows
@@ -199,7 +196,7 @@ class SizeTeacher:
             device_s = self.cost(used) * used
             self.now += device_s
             told = (asked, used, device_s, self.now)
-            self.size = request_size.answered(self.size, *told, self.config)
+            self.size = self.size.answered(*told)
 
     @property
     def taken(self) -> int:

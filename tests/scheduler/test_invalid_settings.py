@@ -15,7 +15,6 @@ from edl.errors import UsageError
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
 from edl.scheduler.canaries import CanaryConfig
-from edl.scheduler.climbing import ClimbRule
 from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
 from edl.scheduler.ensemble import Ensemble
 from edl.scheduler.flow import FlowConfig
@@ -23,14 +22,13 @@ from edl.scheduler.hedging import HedgeConfig
 from edl.scheduler.limits import Rate
 from edl.scheduler.no_teacher import Policy
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
-from edl.scheduler.request_size import SizeConfig
 from edl.scheduler.shard_plan import Shard
 from edl.scheduler.simulator import Change, StudentGroup
 from edl.scheduler.students.saving import Rhythm
 from edl.scheduler.students.shards import Ranges, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
 from edl.scheduler.vouching import Patience
-from edl.scheduler.windows import WindowConfig
+from edl.scheduler.windows import ClimbRule, SizeConfig, WindowConfig
 
 FLOW: dict[str, Any] = {"upper_bytes": 1000, "lower_bytes": 400}
 JOB: dict[str, Any] = {"name": "a", "min_nodes": 1, "max_nodes": 2}
