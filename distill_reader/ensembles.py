@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from ..errors import UsageError
-from ..scheduler.ensemble import Ensemble
+from ..scheduler.no_teacher import Ensemble
 from .checking import number, settle, text, texts
 
 #: Under this name the weights come with each batch, where that is wanted.

@@ -16,10 +16,9 @@ import random
 from dataclasses import replace
 
 from edl.mesh.plan.scenario import scenario_of
-from edl.scheduler.cluster import Cluster, DeviceKind, Link
+from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
 from edl.scheduler.planner import plan
 from edl.scheduler.simulator import Fault, simulate
-from edl.scheduler.workload import Job, Rate
 
 # %% [markdown]
 # ## What there is

@@ -1,15 +1,38 @@
-"""How many teachers a service should have."""
+"""How many teachers a service should have, by its students' reports taken together.
+
+The leader of a service and the simulator's both ask `load_of`, so that they scale by the same
+sums.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, exp, inf, isfinite
+from typing import NamedTuple
 
-from .ratio import rounded_up
+from .debounce import Run, longer
+from .rates import rounded_up
 
 #: A bound that nobody has stated.
 NO_BOUND = 100_000
 _PRICE_ROUNDING = 1e-9
+#: Share of the students' time that they may starve without asking for more teachers.
+TOLERATED = 0.05
+#: Share of their time that they must have paused, for labels to be in plenty.
+PLENTY = 0.25
+#: Labels in plenty, these many more teachers are kept than the measured times ask for.
+SPARE = 1.25
+#: How much the number grows at once when students starve and no ratio says how many they need.
+GROWTH = 1.5
+#: What stands between a reason and what bounds the number.
+_BOUND = "; "
+#: Of a mean over time, in teachers.
+_ROUNDING = 1e-6
+#: Only a number that is smaller by this share is clearly smaller, and by 1 at least.
+CLEARLY = 0.1
+#: A ratio that fell so far below what it was is another one: what was learnt of it is void.
+OTHER_RATIO = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,40 +145,6 @@ class Desired:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A time in which all that was seen lay on one side of the number that is desired.
-
-    Attributes:
-        since: when it began.
-        seen_at: when was looked last.
-        latest: the number seen then.
-        peak: the greatest number seen.
-        area: the numbers, summed over the seconds that each of them stood until then.
-    """
-
-    since: float
-    seen_at: float
-    latest: int
-    peak: int
-    area: float = 0.0
-
-    def longer(self, seen: int, now: float) -> Run:
-        """The same with one more look."""
-        area = self.area + self.latest * (now - self.seen_at)
-        return Run(self.since, now, seen, max(self.peak, seen), area)
-
-    @property
-    def lasted_s(self) -> float:
-        """From its first look to its last."""
-        return self.seen_at - self.since
-
-    @property
-    def mean(self) -> float:
-        """Of the numbers, over time; of the only one where there was one look."""
-        return self.area / self.lasted_s if self.lasted_s > 0 else float(self.latest)
-
-
-@dataclass(frozen=True, slots=True)
 class AutoscaleMemory:
     """What one decision leaves to the next; a fresh one knows nothing.
 
@@ -188,34 +177,6 @@ class AutoscaleMemory:
     below: Run | None = None
     held: int = 0
     held_ratio: float = 0.0
-
-
-__all__ = [
-    "NO_BOUND",
-    "AutoscaleConfig",
-    "AutoscaleMemory",
-    "Desired",
-    "ServiceLoad",
-    "decide",
-    "resumed",
-]
-
-#: Share of the students' time that they may starve without asking for more teachers.
-TOLERATED = 0.05
-#: Share of their time that they must have paused, for labels to be in plenty.
-PLENTY = 0.25
-#: Labels in plenty, these many more teachers are kept than the measured times ask for.
-SPARE = 1.25
-#: How much the number grows at once when students starve and no ratio says how many they need.
-GROWTH = 1.5
-#: What stands between a reason and what bounds the number.
-_BOUND = "; "
-#: Of a mean over time, in teachers.
-_ROUNDING = 1e-6
-#: Only a number that is smaller by this share is clearly smaller, and by 1 at least.
-CLEARLY = 0.1
-#: A ratio that fell so far below what it was is another one: what was learnt of it is void.
-OTHER_RATIO = 0.8
 
 
 def decide(
@@ -341,13 +302,9 @@ def _follow(
     clearly = current - max(1, ceil(current * CLEARLY))
     return replace(
         memory,
-        above=_longer(memory.above, least, now) if least > current else None,
-        below=_longer(memory.below, most, now) if most <= clearly else None,
+        above=longer(memory.above, least, now) if least > current else None,
+        below=longer(memory.below, most, now) if most <= clearly else None,
     )
-
-
-def _longer(run: Run | None, seen: int, now: float) -> Run:
-    return Run(now, now, seen, seen) if run is None else run.longer(seen, now)
 
 
 def _band(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) -> tuple[int, int]:
@@ -373,14 +330,14 @@ def _aim(
     if least > current and _starves(view, memory):
         return least, f"{_students(view)}, {_starving(view)}: {_wants(view)}"
     above, below = memory.above, memory.below
-    if above is not None and above.lasted_s >= config.up_after_s:
-        target = min(max(ceil(above.mean - _ROUNDING), current + 1), config.most)
+    if above is not None and now - above.since >= config.up_after_s:
+        target = min(max(ceil(above.mean(now) - _ROUNDING), current + 1), config.most)
         return target, f"{_students(view)} needed more for {config.up_after_s:g} s: {_wants(view)}"
     if current < min(config.min, config.most):
         return least, f"{_students(view)}, and min is {config.min}"
-    if below is not None and below.lasted_s >= config.down_after_s:
+    if below is not None and now - below.since >= config.down_after_s:
         why = f"fewer were enough for {config.down_after_s:g} s: {_students(view)} {_wants(view)}"
-        return min(below.peak, config.most), why
+        return min(int(below.peak), config.most), why
     return current, ""
 
 
@@ -404,3 +361,107 @@ def _bound(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: Auto
     if config.affordable < config.max:
         return f"{_BOUND}the cost ceiling pays for no more than {config.most}"
     return f"{_BOUND}max is {config.most}"
+
+
+class StudentLoad(NamedTuple):
+    """One student, as it reports.
+
+    Attributes:
+        want: teachers that it asks for.
+        t_t_s, t_s_s: measured seconds per sample of its average teacher and of its step; 0: not
+            known.
+        starves: whether it does now.
+        samples_per_s: that it trains.
+    """
+
+    want: float
+    t_t_s: float
+    t_s_s: float
+    starves: bool
+    samples_per_s: float = 0.0
+
+
+def own_want(want: float, unreachable: float) -> float:
+    """What a student that is cut off wants without stand-ins.
+
+    `flow.decide` adds one for each unreachable teacher, and no more than the student wants itself.
+    """
+    return max(want - unreachable, want / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What all students have waited, whether they are still there or not.
+
+    Attributes:
+        starved_s, blocked_s: as in `ServiceLoad`.
+    """
+
+    starved_s: float = 0.0
+    blocked_s: float = 0.0
+
+    def grown(self, before: Waits, now: Waits) -> Waits:
+        """With what one student's sums have grown by between two reports of one life of it."""
+        return Waits(
+            self.starved_s + max(now.starved_s - before.starved_s, 0.0),
+            self.blocked_s + max(now.blocked_s - before.blocked_s, 0.0),
+        )
+
+
+def load_of(
+    students: Iterable[StudentLoad],
+    waits: Waits,
+    *,
+    serving: int,
+    starting: int = 0,
+    recovering: bool = False,
+) -> ServiceLoad:
+    """A service as its leader knows it; the arguments are those of `ServiceLoad`.
+
+    What the students' time is worth is known only when each of them has measured both its times:
+    the average teacher of each counts by what that student trains.
+    """
+    every = tuple(students)
+    known = bool(every) and all(one.t_t_s > 0 and one.t_s_s > 0 for one in every)
+    demand_per_s = sum(1 / one.t_s_s for one in every) if known else 0.0
+    worth = sum(one.t_t_s / one.t_s_s for one in every) if known else 0.0
+    return ServiceLoad(
+        students=len(every),
+        serving=serving,
+        starting=starting,
+        wanted=int(sum(one.want for one in every)),
+        starving=sum(one.starves for one in every),
+        starved_s=waits.starved_s,
+        blocked_s=waits.blocked_s,
+        samples_per_s=sum(one.samples_per_s for one in every),
+        t_t_s=worth / demand_per_s if demand_per_s > 0 else 0.0,
+        demand_per_s=demand_per_s,
+        recovering=recovering,
+    )
+
+
+def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -> bool:
+    """Whether a leader may say for the first time how many teachers a service should have.
+
+    While members come back, perhaps as the registry was emptied, it waits until all are there to be
+    counted. Where students have never had a teacher, and none is there, nobody comes back: the
+    service is new.
+
+    Args:
+        recovering: members may be missing that were there before.
+        students: of the service, as far as they are there.
+        holding: of those, how many hold teachers.
+        teachers: of the service, as far as they are there.
+    """
+    is_new = students > 0 and not holding and not teachers
+    return is_new or not recovering
+
+
+def left_to_fleets(desired: int, others: int) -> int:
+    """Teachers that fleets are to run of those that a service should have.
+
+    Args:
+        desired: teachers that the service should have.
+        others: that serve, and that nobody's fleet has started.
+    """
+    return max(0, desired - others)

@@ -20,24 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite
 
-from .cluster import Cluster
-from .plan_values import Costs, Mesh, Prediction, Stage, Team
-from .stages import Seat
-from .workload import Job
-
-__all__ = [
-    "Costs",
-    "Mesh",
-    "Prediction",
-    "Scaling",
-    "Stage",
-    "Team",
-    "deal",
-    "labelling_rate",
-    "online_s",
-    "predict",
-    "step_s",
-]
+from .cluster import Cluster, Job
+from .stages import Costs, Mesh, Seat, Team, Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +82,41 @@ def labelling_rate(online: float, alone: float) -> float:
     if not (0 < online < alone and isfinite(alone)):
         raise ValueError(f"needs 0 < online < alone, not {online} and {alone}")
     return 1 / (1 / online - 1 / alone)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What limits the rate, and where to.
+
+    Attributes:
+        name: in words: "teachers", "the student's step", ...
+        samples_per_s: what it would allow, of the whole job.
+        remedy: what would lift it.
+    """
+
+    name: str
+    samples_per_s: float
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is expected of a mesh in its steady state.
+
+    Attributes:
+        samples_per_s: of all students together.
+        stages: slowest first: the first is the bottleneck, the second the next one.
+        thresholds: `ut` and `lt` of the student with the fewest teachers, in batches.
+        first_batch_s: from the first pull to the first labelled batch.
+        lost: share of what the slowest stage allows that is lost by jitter or by waiting for a
+            student with fewer teachers.
+    """
+
+    samples_per_s: float
+    stages: tuple[Stage, ...]
+    thresholds: Thresholds
+    first_batch_s: float
+    lost: float
 
 
 def predict(cluster: Cluster, job: Job, mesh: Mesh, costs: Costs | None = None) -> Prediction:

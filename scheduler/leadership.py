@@ -1,9 +1,23 @@
-"""What a manager that leads goes by: its term, and when leases can be believed."""
+"""Who leads: a manager's term, and when leases can be believed; a lease that its holder renews.
+
+A manager that leads goes by its term, and believes leases only while the registry answers. Where
+only a lease can be kept, as in Kubernetes, its holder renews it, and others take it when it lies
+still. Clocks of machines differ, so nobody believes a time that another has written. Who waits
+counts by its own clock for how long the lease has not been changed; who holds it counts from the
+moment at which it began to renew it.
+
+Which of several equal servers a client turns to needs no leader: rendezvous (highest random weight)
+hashing. Every client ranks the servers by a hash of both names and takes the first. Clients spread
+evenly without being told, and a server that goes moves only the clients that it had.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
 
 #: A reader that claims a term so far ahead of the registry's clock is lying or broken.
 _BELIEVED_AHEAD_MS = 24 * 3600 * 1000
@@ -79,3 +93,100 @@ def led_still(listed_s: Mapping[str, float], now: float, lasting_s: float) -> di
     Who was the last to go has yet to be said in the log by whoever leads.
     """
     return {name: at for name, at in listed_s.items() if now - at < lasting_s}
+
+
+#: The share of a lease's time after which its holder acts no more unless it was renewed: what is
+#: left is for what it has just begun.
+ACTING = 2 / 3
+#: The share after which it is renewed.
+RENEWING = 1 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease as it was read.
+
+    Attributes:
+        version: changes with every change of it.
+        holder: who holds it; empty: it was given back.
+        duration_s: for so long after a change it is its holder's.
+    """
+
+    version: str
+    holder: str = ""
+    duration_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one candidate knows of the lease.
+
+    Attributes:
+        lease: as it was seen last; None: never yet, or there is none.
+        since_s: when it was first seen so.
+        renewed_s: when the candidate last began to renew or take it, with success; None: it does
+            not hold it.
+        free_s: a lease that has been deleted may be somebody's who has not noticed; from here on
+            it is nobody's.
+    """
+
+    lease: Lease | None = None
+    since_s: float = 0.0
+    renewed_s: float | None = None
+    free_s: float = -inf
+
+
+Move = Literal["make", "take", "renew", "wait"]
+
+
+def seen(sight: Sight, lease: Lease | None, me: str, now: float) -> Sight:
+    """The lease was read.
+
+    Args:
+        sight: what was known.
+        lease: None: there is none.
+        me: the candidate.
+        now: seconds of a clock that does not go back, as everywhere here.
+    """
+    renewed_s = sight.renewed_s if lease is not None and lease.holder == me else None
+    if lease is None:
+        free_s = sight.free_s
+        if sight.lease is not None and not leads(sight, now):
+            free_s = now + sight.lease.duration_s
+        return Sight(None, now, None, free_s)
+    if sight.lease is None or lease.version != sight.lease.version:
+        return Sight(lease, now, renewed_s)
+    return replace(sight, renewed_s=renewed_s)
+
+
+def written(sight: Sight, lease: Lease, me: str, began_s: float) -> Sight:
+    """The candidate has changed the lease, and began to do so at `began_s`."""
+    return Sight(lease, began_s, began_s if lease.holder == me else None)
+
+
+def move(sight: Sight, me: str, now: float) -> Move:
+    """What a candidate does that has just read the lease."""
+    lease = sight.lease
+    if lease is None:
+        return "make" if now >= sight.free_s else "wait"
+    if lease.holder == me:
+        return "renew"
+    if not lease.holder or now - sight.since_s >= lease.duration_s:
+        return "take"
+    return "wait"
+
+
+def leads(sight: Sight, now: float) -> bool:
+    """Whether the candidate may act."""
+    if sight.renewed_s is None or sight.lease is None:
+        return False
+    return now - sight.renewed_s < ACTING * sight.lease.duration_s
+
+
+def ranked(client: str, servers: Iterable[str]) -> list[str]:
+    """`servers` in the order in which `client` turns to them, the same for everyone who asks."""
+    return sorted(servers, key=lambda server: (_weight(client, server), server))
+
+
+def _weight(client: str, server: str) -> bytes:
+    return hashlib.blake2b(f"{len(client)}:{client}{server}".encode(), digest_size=8).digest()

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
-from .cluster import Cluster, DeviceKind
-from .cost_model import online_s, predict, step_s
-from .plan_values import Aim, Costs, Mesh, Method, Plan, Prediction, Team, Way
-from .ratio import pooled_t_t, teachers_needed
-from .verdicts import judge
-from .workload import Job
+from .cluster import Cluster, DeviceKind, Job
+from .cost_model import Prediction, online_s, predict, step_s
+from .rates import pooled_t_t, teachers_needed
+from .stages import Costs, Mesh, Team
+from .verdicts import Aim, Method, Verdict, Way, judge
 
 #: Of a kind with more devices not every number is looked at.
 FINE = 128
 #: Fleets that could label so many times what the students train are large enough.
 PLENTY = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer to "how many teachers, what will it cost, is it worth it?".
+
+    Attributes:
+        job: its name.
+        currency: of costs.
+        student: kind of devices that train.
+        students: how many.
+        rows: of a student's batch.
+        mesh: who does what; None where no mesh can be.
+        prediction: of that mesh.
+        needed: n = ceil(t_t / t_s), teachers for one student by the paper's ratio; 0: no mesh.
+        micro_batches: rows that each kind of teachers should take at once, as far as known.
+        upper_bytes: `ut` of a reader.
+        lower_bytes: `lt`.
+        ways: all four, to compare.
+        verdict: which to take.
+    """
+
+    job: str
+    currency: str
+    student: str
+    students: int
+    rows: int
+    mesh: Mesh | None
+    prediction: Prediction | None
+    needed: int
+    micro_batches: Mapping[str, int]
+    upper_bytes: int
+    lower_bytes: int
+    ways: tuple[Way, ...]
+    verdict: Verdict
+
+    def way(self, method: Method) -> Way:
+        """The way of that method."""
+        return next(way for way in self.ways if way.method == method)
 
 
 def students_of(cluster: Cluster, job: Job) -> list[tuple[DeviceKind, int]]:

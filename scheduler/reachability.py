@@ -1,4 +1,4 @@
-"""Whether the teachers of a student can be reached at all, when none of them says anything.
+"""Whether the teachers of a student can be reached at all, and when one is asked again.
 
 A request may take minutes, and a connection over a path that is gone stays open. So silence may
 mean slow models, or no path. The network itself says which: each teacher is connected to anew, as a
@@ -7,14 +7,19 @@ their queue has room, so a slow teacher hardly ever looks unreachable.
 
 When a teacher that could not be reached can be again, what went over the old connections is lost:
 TCP may wait for as long as the outage lasted before it sends again. So it is connected to anew.
+
+A teacher that could not answer is asked again after a pause, and one that does not describe its
+model is believed when it has said the same often enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
+
+from .backoff import RandomLike, retry_s
 
 #: Seconds of silence after which perhaps nobody can be reached. This is less than the time after
 #: which a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
@@ -155,3 +160,43 @@ def heard(before: Reachability[T], teacher: T) -> Reachability[T]:
     if teacher in attempts and attempts[teacher].failures < FAILURES:
         attempts = {other: tried for other, tried in attempts.items() if other != teacher}
     return Reachability(attempts=attempts)
+
+
+#: A teacher that does not let the reader in is asked as rarely: an operator has to mend that.
+REFUSED_PAUSE_S: Final = 5.0
+#: A teacher that is full is believed no more than this about when it will have room.
+FULL_PAUSE_S: Final = 30.0
+#: So often a server names its outputs alike, where it does not describe its model, to be believed.
+TELLINGS: Final = 2
+
+Outputs = Literal["ask", "believe", "contradiction"]
+
+
+def pause_s(
+    failures: int, rng: RandomLike, *, refused: bool = False, room_in_s: float | None = None
+) -> float:
+    """Seconds until a teacher is asked again.
+
+    The first retry is made at once. A teacher that is full and says when it will have room is asked
+    then, however often it was full before: it has not failed.
+
+    Args:
+        failures: how often it had failed before this time, in a row.
+        rng: scatters the retries.
+        refused: it does not let the reader in.
+        room_in_s: when it will have room, as it says; None: it says nothing of that.
+    """
+    if room_in_s is not None:
+        return min(max(room_in_s, 0.0), FULL_PAUSE_S)
+    pause = retry_s(failures, rng)
+    return max(pause, REFUSED_PAUSE_S) if refused else pause
+
+
+def believed_outputs(told: Sequence[Sequence[str]]) -> Outputs:
+    """What to do about a server that does not describe its model, of whose outputs it named these.
+
+    The order in which it names them does not matter, so long as none is missing or new.
+    """
+    if any(sorted(names) != sorted(told[0]) for names in told):
+        return "contradiction"
+    return "believe" if len(told) >= TELLINGS else "ask"

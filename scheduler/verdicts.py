@@ -3,18 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
+from typing import Literal
 
-from .cluster import Cluster
+from .cluster import Cluster, Job
 from .cost_model import predict
-from .plan_values import Aim, Costs, Mesh, Method, Team, Verdict, Way, money
-from .workload import Job
+from .stages import Costs, Mesh, Team
 
 #: Times and costs that differ by less are equal: no prediction is better.
 EQUAL = 1.02
 #: Teachers up to which a crossover is looked for.
 MOST = 1 << 14
+#: N-training does without a teacher; Online runs it on the student's device; the store has teachers
+#: label the first epoch, and keeps the labels; the mesh has them label each.
+Method = Literal["N-training", "Online", "offline store", "mesh"]
+#: What is asked of a plan, within its deadline and budget.
+Aim = Literal["fastest", "cheapest"]
+
+
+def money(amount: float) -> str:
+    """A sum of money: cents where it is not small, else three digits."""
+    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to train the job.
+
+    Attributes:
+        method: which.
+        why_not: why it cannot be; empty: it can, and what follows says how.
+        samples_per_s: in the steady state; of the store, the mean over all epochs.
+        epoch_s: of one epoch, on average.
+        total_s: of all epochs.
+        cost_per_hour: of all devices that it uses, while it uses them.
+        cost: of all epochs.
+        teachers: how many devices label.
+    """
+
+    method: Method
+    why_not: str = ""
+    samples_per_s: float = 0.0
+    epoch_s: float = 0.0
+    total_s: float = 0.0
+    cost_per_hour: float = 0.0
+    cost: float = 0.0
+    teachers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the mesh is worth it.
+
+    Attributes:
+        worth: whether to take it.
+        take: the method to take, of those that distil; None: none can be.
+        reasons: sentences, the most important first.
+    """
+
+    worth: bool
+    take: Method | None
+    reasons: tuple[str, ...]
 
 
 def judge(

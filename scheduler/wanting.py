@@ -8,7 +8,7 @@ at once by n, and for what no ratio says (transfer, uneven batches) by the corre
 from __future__ import annotations
 
 from .flow_values import FlowConfig, FlowMemory, FlowView
-from .ratio import rounded_up, time_ratio
+from .rates import rounded_up, time_ratio
 
 #: A ratio so far beyond the edge of n, relative to itself, is no noise.
 RATIO_NOISE = 0.25

@@ -14,8 +14,7 @@ from typing import Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena, Array, ArrayRef
-from ..scheduler.batching import BatchRule, Waiting, decide
-from ..scheduler.lanes import Lane
+from ..scheduler.batching import BatchRule, Lane, Waiting, decide
 from .pool import PredictorPool
 from .predictor_session import Answer, Ready, Results
 from .request import Request, Wanted

@@ -10,8 +10,7 @@ import numpy as np
 
 from ..errors import BadAnswer, ModelError, RetryableError, TeacherError, UsageError
 from ..proto.arena import Array
-from ..scheduler.batching import BatchRule
-from ..scheduler.micro_batching import RUNS, choose, next_size, per_sample_s
+from ..scheduler.batching import RUNS, BatchRule, choose, next_size, per_sample_s
 from .backends import Backend, Finish, Submit, at_once, submit_to
 from .backends.example import example_batch
 

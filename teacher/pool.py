@@ -16,8 +16,7 @@ from functools import partial
 
 from ..errors import EdlError, ModelError, RetryableError
 from ..proto.arena import Arena
-from ..scheduler.rates import RecentMedian
-from ..scheduler.ratio import pooled_t_t
+from ..scheduler.rates import RecentMedian, pooled_t_t
 from .config import PredictorConfig
 from .predictor_client import PredictorClient
 from .predictor_session import Answer, Ready, Results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ..scheduler.lanes import promise_s
+from ..scheduler.batching import promise_s
 from .request import Overloaded
 
 

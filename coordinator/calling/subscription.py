@@ -15,7 +15,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity
 from ...proto.version import PROTOCOL_VERSION, check_version
 from ...scheduler.backoff import delay_s
-from ...scheduler.rendezvous import ranked
+from ...scheduler.leadership import ranked
 from ..registry import Registry, connect
 from .discovery import live_managers
 from .subscription_call import SubscriptionCall

@@ -18,10 +18,14 @@ from ...scheduler.autoscale import (
     AutoscaleMemory,
     Desired,
     ServiceLoad,
+    StudentLoad,
+    Waits,
     decide,
+    load_of,
+    may_begin,
+    own_want,
     resumed,
 )
-from ...scheduler.service_load import StudentLoad, Waits, load_of, may_begin, own_want
 from ..registry import LogEntry, Member, Registry
 from .term import Term
 

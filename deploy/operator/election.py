@@ -12,7 +12,7 @@ from ...errors import EdlError, LeaseSuperseded, ObjectChanged, ObjectMissing
 from ...lifecycle import Periodic
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import APP, LEASE, PART_OF_LABEL, Object, rfc3339
-from ...scheduler.lease_holding import RENEWING, Lease, Sight, leads, move, seen, written
+from ...scheduler.leadership import RENEWING, Lease, Sight, leads, move, seen, written
 from .troubles import Troubles
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from ...proto.clients import Answer
 from ...proto.datatypes import FREE, Input, TensorSpec, datatype_of, pieces_of
 from ...proto.form_arrays import check_parts, decode, encode, kind_by_values
 from ...proto.forms import Form, Parameter
-from ...scheduler.precision import widest
+from ...scheduler.label_origin import widest
 from ..label_forms import AS_GIVEN, LabelForms
 
 

@@ -13,7 +13,7 @@ from ...proto.arena import Arena, Array, Record
 from ...proto.channel import Channel
 from ...proto.form_arrays import kind_of, softmax
 from ...scheduler import no_teacher
-from ...scheduler.ensemble import Mixture, mixture
+from ...scheduler.no_teacher import Mixture, mixture
 from ...scheduler.reader_core.delivery import Delivery, look_ahead
 from ..config import ReaderConfig
 from ..ensembles import WEIGHTS

@@ -20,10 +20,10 @@ from ...proto.arena import Arena, Array
 from ...proto.lent_arena import LentArena
 from ...scheduler.flow import FlowConfig
 from ...scheduler.ledger import Ledger
-from ...scheduler.profiles import Profile
 from ...scheduler.reader_core import CoreConfig, ReaderCore
 from ...scheduler.reader_core import events as ev
 from ...scheduler.reader_core import instructions as do
+from ...scheduler.stream_stats import Profile
 from ...scheduler.windows import WindowConfig
 from ..config import ReaderConfig
 from .answers import agree, furthest

@@ -25,8 +25,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from ...scheduler import profiles
-from ...scheduler.profiles import Measured, Profile, facts_of, profile_of
+from ...scheduler import stream_stats
+from ...scheduler.stream_stats import Measured, Profile, facts_of, profile_of
 from ..config import ReaderConfig
 from .inbox import Inbox
 
@@ -131,7 +131,7 @@ class Remembering:
             return
         self._looks_at = now + LOOK_EVERY_S
         measured = self._measured(content_id)
-        new = profiles.to_save(self._saved, measured, time.time())
+        new = stream_stats.to_save(self._saved, measured, time.time())
         if new is not None:
             self._saved = new
             self._told.put(new)

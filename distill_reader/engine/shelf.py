@@ -16,7 +16,7 @@ from functools import partial
 from ...errors import EdlError, UsageError
 from ...proto.arena import Array
 from ...proto.lent_arena import LentArena
-from ...scheduler import shelving
+from ...scheduler import label_cache
 from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.contents import Numerics
 from ...scheduler.reader_core.events import Peer
@@ -161,7 +161,7 @@ class Shelf:
         for turn in self._turns:
             if turn.looking or turn.stocked is not None:
                 continue
-            match shelving.step(self._standing(turn, content_id, usable, now)):
+            match label_cache.cache_step(self._standing(turn, content_id, usable, now)):
                 case "wait":
                     break
                 case "ask":
@@ -259,14 +259,16 @@ class Shelf:
 
     # --- within
 
-    def _standing(self, turn: _Turn, content_id: str, usable: int, now: float) -> shelving.Standing:
+    def _standing(
+        self, turn: _Turn, content_id: str, usable: int, now: float
+    ) -> label_cache.CacheView:
         last = self._remembered
         remembered = (
             last is not None
             and content_id in ("", last.content.content_id)
             and self._numerics.admits(last.content.numerics_id)
         )
-        return shelving.Standing(
+        return label_cache.CacheView(
             known=self._model is not None,
             mute=self._mute,
             remembered=remembered,

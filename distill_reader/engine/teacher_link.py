@@ -26,7 +26,7 @@ from ...proto.clients.client import misfit
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.lent_arena import LentArena
 from ...proto.security import ClientSecurity
-from ...scheduler import probing
+from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
 from ..label_forms import LabelForms
 from ..store.rows import Content, Row
@@ -276,7 +276,7 @@ class TeacherLink:
         """
         assert self._client is not None
         told = [named(answer, expected)[1]]
-        while (step := probing.outputs(told)) == "ask":
+        while (step := reachability.believed_outputs(told)) == "ask":
             again = self._client.infer(request, self.request_timeout_s)
             told.append(named(again, expected)[1])
         if step == "contradiction":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...scheduler import eviction
+from ...scheduler import label_cache
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
 from .table import Table
 
@@ -44,7 +44,7 @@ class Room:
         self.pages = max_bytes // PAGE_BYTES
         self._database = database
         self._table = Table(database)
-        self._mercy = eviction.MOST_MERCY  # so many rows may stay that were used lately
+        self._mercy = label_cache.MOST_MERCY  # so many rows may stay that were used lately
 
     def insist(self) -> None:
         """There was no room after all: who was used lately goes too, for now."""
@@ -68,13 +68,13 @@ class Room:
                 return Made(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
                 some = self._table.uses(_ASKED)
-                typical_s = eviction.typical([max(at, used.get(key, 0)) for key, at in some])
+                typical_s = label_cache.typical([max(at, used.get(key, 0)) for key, at in some])
             rows = [row for row, _ in head]
             candidates = [
                 replace(one, used_s=max(one.used_s, used.get(row.key or b"", 0)))
                 for row, one in head
             ]
-            swept = eviction.sweep(candidates, typical_s, lacking * PAGE_BYTES, self._mercy)
+            swept = label_cache.sweep(candidates, typical_s, lacking * PAGE_BYTES, self._mercy)
             self._table.behead([rows[at] for at in swept.gone], [rows[at] for at in swept.moved])
             self._mercy = swept.mercy
             gone += len(swept.gone)

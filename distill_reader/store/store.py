@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from ...errors import EdlError, StoreDamaged, StoreUnavailable
-from ...scheduler import eviction
+from ...scheduler import label_cache
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
 from .room import ROWS_IN_A_TRANSACTION, Room
 from .rows import Model, Row, merged
@@ -175,7 +175,7 @@ class Store:
             found = self._table.select(keys)
         now_s = int(self._now())
         for key, used_s in found.used.items():
-            if eviction.worth_noting(used_s, now_s):
+            if label_cache.worth_noting(used_s, now_s):
                 self._used[key] = now_s
         if found.damaged:
             self._count(damaged=len(found.damaged))

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from ...errors import EdlError
-from ...scheduler.eviction import Candidate
+from ...scheduler.label_cache import Candidate
 from .database import PAGE_BYTES, Database
 from .rows import Layout, Row
 

@@ -11,7 +11,7 @@ from ...errors import EdlError
 from ...lifecycle import Periodic
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity
-from ...scheduler.service_load import left_to_fleets
+from ...scheduler.autoscale import left_to_fleets
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...scheduler.plan_values import Aim, Plan
+from ...scheduler.planner import Plan
+from ...scheduler.verdicts import Aim
 
 if TYPE_CHECKING:
-    from ...scheduler.cluster import Cluster
-    from ...scheduler.workload import Job
+    from ...scheduler.cluster import Cluster, Job
     from .what_if import Point
 
 ClusterFile = Annotated[

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...scheduler.cluster import Job, Rate
 from ...scheduler.units import Bytes, Count, Positive, SamplesPerSecond, Seconds
-from ...scheduler.workload import Job, Rate
 from ..files import read
 
 

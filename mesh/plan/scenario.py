@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ...scheduler.cluster import Cluster
+from ...scheduler.cluster import Cluster, Job
 from ...scheduler.cluster import Link as Wire
-from ...scheduler.plan_values import Costs, Mesh, Prediction, Team
+from ...scheduler.cost_model import Prediction
 from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
-from ...scheduler.stages import FULL
-from ...scheduler.workload import Job
+from ...scheduler.stages import FULL, Costs, Mesh, Team
 
 #: What is simulated of a training: enough batches for a steady rate.
 BATCHES, WARM_UP = 2000, 50

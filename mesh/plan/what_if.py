@@ -8,11 +8,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ...errors import UsageError
-from ...scheduler.cluster import Cluster, DeviceKind, Link
-from ...scheduler.plan_values import Aim, Plan
-from ...scheduler.planner import plan
+from ...scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from ...scheduler.planner import Plan, plan
 from ...scheduler.units import Number
-from ...scheduler.workload import Job, Rate
+from ...scheduler.verdicts import Aim
 from ..files.blame import unknown_key
 from ..files.scalars import amount, form
 

@@ -132,7 +132,7 @@ def _profile(stepped: Any, timed: Any, rows: int | None, on: tuple[str, str]) ->
 
 
 def _lines(found: Profile) -> list[str]:
-    from ...scheduler.ratio import teachers_needed
+    from ...scheduler.rates import teachers_needed
 
     lines, rows = [], found.batch or 1
     times = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from .. import pinning, switching
+from .. import label_origin
 from .breakers import Say
 from .events import Assigned, Legacy, Peer
 
@@ -41,22 +41,22 @@ class Numerics:
             for peer in peers
             if peer.incarnation or peer.teacher_id in self._told
         }
-        self.pinned = pinning.pinned(self.pinned, known.values())
+        self.pinned = label_origin.pinned(self.pinned, known.values())
         return frozenset(
-            name for name, told in known.items() if not pinning.admits(self.pinned, told)
+            name for name, told in known.items() if not label_origin.admits(self.pinned, told)
         )
 
     def admits(self, numerics_id: str) -> bool:
         """Whether labels of these numerics may stand in the stream."""
-        return not self.matter or pinning.admits(self.pinned, numerics_id)
+        return not self.matter or label_origin.admits(self.pinned, numerics_id)
 
     def hear(self, teacher: str, numerics_id: str) -> bool:
         """A teacher has answered: whether its labels may be used."""
         if not self.matter:
             return True
         self._told[teacher] = numerics_id
-        self.pinned = pinning.pinned(self.pinned, [numerics_id])
-        return pinning.admits(self.pinned, numerics_id)
+        self.pinned = label_origin.pinned(self.pinned, [numerics_id])
+        return label_origin.admits(self.pinned, numerics_id)
 
 
 class Contents:
@@ -72,7 +72,7 @@ class Contents:
     """
 
     def __init__(self, numerics: Numerics, say: Say) -> None:
-        self.switch = switching.Switch()
+        self.switch = label_origin.Switch()
         self.legacy = Legacy()
         self._numerics = numerics
         self._say = say
@@ -83,14 +83,14 @@ class Contents:
     def assigned(self, assigned: Assigned, now: float) -> tuple[Assigned, bool]:
         """The assignment has changed: whom to send to, and whether to label anew first."""
         self._latest = assigned
-        self.switch, step = switching.advise(self.switch, assigned.advice, now)
+        self.switch, step = label_origin.advise(self.switch, assigned.advice, now)
         return self._carry_out(step, assigned.lost)
 
     def epoch_began(self, data_epoch: int, now: float) -> tuple[Assigned, bool] | None:
         """An epoch begins; None: with the same teachers."""
         if data_epoch == self.switch.data_epoch:
             return None
-        self.switch, step = switching.begin(self.switch, data_epoch, now)
+        self.switch, step = label_origin.begin(self.switch, data_epoch, now)
         return self._changed(step)
 
     def resumed(self, data_epoch: int, left: Legacy, now: float) -> tuple[Assigned, bool]:
@@ -101,8 +101,8 @@ class Contents:
         there = left.assigned
         self._content_id, self._numerics.pinned = left.content_id, left.numerics_id
         heard = self._latest.epoch >= there.epoch
-        before = switching.Switch(left.content_id, advice=there.advice, bound=left.bound)
-        self.switch, step = switching.resume(self.switch, data_epoch, before, heard, now)
+        before = label_origin.Switch(left.content_id, advice=there.advice, bound=left.bound)
+        self.switch, step = label_origin.resume(self.switch, data_epoch, before, heard, now)
         if not heard:
             self._latest = there
         if step == "stay":
@@ -127,7 +127,7 @@ class Contents:
         elif self._away_since is None:
             self._away_since = now
         before = self.switch
-        self.switch, step = switching.look(before, now, self._away_since, usable)
+        self.switch, step = label_origin.look(before, now, self._away_since, usable)
         if step == "follow":
             self._say(
                 "warning",
@@ -137,12 +137,12 @@ class Contents:
             )
         return None if step == "stay" else self._changed(step)
 
-    def _changed(self, step: switching.Step) -> tuple[Assigned, bool] | None:
+    def _changed(self, step: label_origin.Step) -> tuple[Assigned, bool] | None:
         before = self._followed
         after, anew = self._carry_out(step, frozenset())
         return (after, anew) if anew or after.peers != before.peers else None
 
-    def _carry_out(self, step: switching.Step, lost: frozenset[str]) -> tuple[Assigned, bool]:
+    def _carry_out(self, step: label_origin.Step, lost: frozenset[str]) -> tuple[Assigned, bool]:
         match step:
             case "follow" | "relabel":
                 self._followed = self._latest

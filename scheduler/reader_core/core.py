@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, assert_never
 
-from .. import flow, profiles
+from .. import flow, stream_stats
 from ..backoff import RandomLike
 from ..canaries import CanaryConfig
 from ..debounce import Starvation
@@ -16,8 +16,7 @@ from ..flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView
 from ..ledger import Ledger
 from ..ledger import events as ev
 from ..ledger.figures import Load
-from ..profiles import Measured, Profile, Times
-from ..stream_figures import Figures
+from ..stream_stats import Measured, Profile, StreamStats, Times
 from ..windows import WindowConfig
 from .contents import Contents, Numerics
 from .events import (
@@ -124,7 +123,7 @@ class ReaderCore:
     def __init__(self, config: CoreConfig, rng: RandomLike) -> None:
         self.config = config
         self.ledger = Ledger()
-        self.figures = Figures()
+        self.figures = StreamStats()
         self.pace = Pace(config.window, config.request_rows)
         self.teachers = Teachers(
             self.ledger,
@@ -355,7 +354,7 @@ class ReaderCore:
             self._load = ledger.load
             content_id = self.content_id or look.store_content
             measured = self.measured(content_id)
-            self._times = profiles.times(self._profile, measured, now + self._wall_ahead_s)
+            self._times = stream_stats.times(self._profile, measured, now + self._wall_ahead_s)
             self._pace_s = figures.pace_s(self._times.t_s_s)
         windows, free_windows, teachers, idle = self._load
         view = FlowView(

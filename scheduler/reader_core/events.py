@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
+from ..label_origin import Advice
 from ..ledger.events import Cancelled as Cancelled
 from ..ledger.events import Doubt as Doubt
 from ..ledger.events import Forgo as Forgo
@@ -22,8 +23,7 @@ from ..ledger.events import Found as Found
 from ..ledger.events import Held as Held
 from ..ledger.events import Queued as Queued
 from ..ledger.events import Released as Released
-from ..profiles import Profile
-from ..switching import Advice
+from ..stream_stats import Profile
 
 #: What a request or a probe came to, from the least to the worst:
 #:

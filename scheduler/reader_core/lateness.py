@@ -12,10 +12,10 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from .. import hedging, stragglers
+from .. import hedging
+from ..hedging import began
 from ..ledger import InFlight, Ledger
 from ..ledger import events as ev
-from ..turnaround import began
 from .breakers import Say
 from .pace import Pace
 
@@ -46,7 +46,7 @@ class Lateness:
         self._say = say
         self._config = hedging.HedgeConfig()
         self._memory = hedging.HedgeMemory()
-        self._straggling = stragglers.Straggling()
+        self._straggling = hedging.Straggling()
         self._seen_at: float | None = None  # when time was last seen to pass
         self._look_at = self._least_s = inf
         self._waits = False
@@ -130,7 +130,7 @@ class Lateness:
         known = {name: times.of(name) for name in self._ledger.teachers}
         seconds = {name: one.seconds_per_row for name, one in known.items() if one is not None}
         before = self._straggling.named
-        self._straggling = stragglers.look(seconds, self.silent, self._straggling, now)
+        self._straggling = hedging.name_stragglers(seconds, self.silent, self._straggling, now)
         for name in self._straggling.named - before:
             self._say("warning", f"teacher {name} is a straggler", name)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from .. import probing
+from .. import reachability
 from ..backoff import RandomLike
 from .breakers import Say
 from .events import Assigned, Failure, Peer
@@ -329,7 +329,7 @@ class Links:
 
     def _pause_s(self, failures: int, failure: Failure, room_in_s: float | None) -> float:
         refused = failure == "shut out"
-        return probing.pause_s(failures, self._rng, refused=refused, room_in_s=room_in_s)
+        return reachability.pause_s(failures, self._rng, refused=refused, room_in_s=room_in_s)
 
     def _plan(self, link: Link, at: float) -> None:
         link.probe_at = at

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+from ..hedging import Turnarounds, began
 from ..ledger import events as ev
-from ..turnaround import Turnarounds, began
 from ..windows import RequestSize, SizeConfig, Window, WindowConfig
 from .events import AnswerCame
 

@@ -14,7 +14,7 @@ from ..canaries import CanaryConfig, Verdict
 from ..ledger import Ledger
 from ..ledger import events as ev
 from ..reachability import Reachability
-from ..stream_figures import Figures
+from ..stream_stats import StreamStats
 from .breakers import Breakers, Say
 from .comparisons import Comparisons
 from .events import AnswerCame, PathsTried, Peer, Probed, ProbeFailed, RequestFailed
@@ -51,7 +51,7 @@ class Teachers:
         self,
         ledger: Ledger,
         pace: Pace,
-        figures: Figures,
+        figures: StreamStats,
         canaries: CanaryConfig | None,
         rng: RandomLike,
         do: Callable[[Instruction], None],

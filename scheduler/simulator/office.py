@@ -9,8 +9,15 @@ from __future__ import annotations
 from math import inf
 
 from .. import assignment as rule
-from ..autoscale import AutoscaleConfig, AutoscaleMemory, Desired, decide
-from ..service_load import StudentLoad, Waits, load_of
+from ..autoscale import (
+    AutoscaleConfig,
+    AutoscaleMemory,
+    Desired,
+    StudentLoad,
+    Waits,
+    decide,
+    load_of,
+)
 from .cast import Report, Student
 
 #: All teachers of a simulated service serve the same model.

@@ -17,7 +17,7 @@ from ..reader_core import CoreConfig, ReaderCore
 from ..reader_core import events as ev
 from ..reader_core import instructions as do
 from ..reader_core.delivery import Delivery, look_ahead
-from ..stream_figures import Figures
+from ..stream_stats import StreamStats
 from ..windows import WindowConfig
 from .cast import Report, Student
 from .clock import Clock, Generator
@@ -111,7 +111,7 @@ class Reader:
         return self.core.ledger
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> StreamStats:
         """What is measured."""
         return self.core.figures
 

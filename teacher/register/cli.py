@@ -51,7 +51,7 @@ def register(
     supervise.end_with_parent()
     configure_logging(verbose, log_format)
     from ...proto.datatypes import TensorSpec
-    from ...scheduler.vouching import Patience
+    from ...scheduler.admission import Patience
     from .config import RegisterConfig
     from .sidecar import register as keep_registered
 

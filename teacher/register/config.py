@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...proto.datatypes import TensorSpec
 from ...proto.dialects import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
-from ...scheduler.vouching import Patience
+from ...scheduler.admission import Patience
 
 
 @dataclass(frozen=True, slots=True)

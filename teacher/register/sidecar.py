@@ -15,7 +15,7 @@ from ...coordinator.registry.keys import check_member, check_service
 from ...errors import AccessError, EdlError, ModelError, UnavailableError, UsageError
 from ...lifecycle import Stop
 from ...proto.clients import open_client
-from ...scheduler.vouching import Found, Look, Step, Vouching, looked, next_look, not_taken
+from ...scheduler.admission import Found, HealthCheck, Look, Step, looked, next_look, not_taken
 from ..self_test import Canary
 from .config import RegisterConfig
 from .dialect import with_scheme
@@ -107,7 +107,7 @@ class Sidecar:
         self._stop = stop
         self._on_ready = on_ready
         self._on_progress = on_progress
-        self._vouching = Vouching()
+        self._vouching = HealthCheck()
         self._shown: Shown | None = None
         self._failure: Exception | None = None
         self._told = ""

@@ -17,7 +17,7 @@ from edl.coordinator.registry import connect
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.status import from_status
-from edl.scheduler.rendezvous import ranked
+from edl.scheduler.leadership import ranked
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret

@@ -19,8 +19,7 @@ from edl.scheduler.backoff import delay_s
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.rates import LowQuantile, RecentMedian
-from edl.scheduler.ratio import pooled_t_t
+from edl.scheduler.rates import LowQuantile, RecentMedian, pooled_t_t
 from edl.scheduler.reader_core.delivery import FEWEST_AHEAD, Delivery
 
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10

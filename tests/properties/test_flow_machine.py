@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, Turn, decide
-from edl.scheduler.profiles import ANSWERS, STEPS, Measured, times
-from edl.scheduler.ratio import teachers_needed, time_ratio
-from edl.scheduler.stream_figures import PULLS, STEP_WINDOW, WARM_UP, Figures
+from edl.scheduler.rates import teachers_needed, time_ratio
+from edl.scheduler.stream_stats import (
+    ANSWERS,
+    PULLS,
+    STEP_WINDOW,
+    STEPS,
+    WARM_UP,
+    Measured,
+    StreamStats,
+    times,
+)
 from edl.scheduler.wanting import wanted
 
 NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, False, False, None, None)
@@ -228,7 +236,7 @@ ROWS = 32
 SECONDS = st.floats(1e-4, 10.0)
 
 
-def known(figures: Figures) -> tuple[float | None, float | None]:
+def known(figures: StreamStats) -> tuple[float | None, float | None]:
     """(t_t, t_s) to decide by, of a job that nothing is remembered of."""
     measured = Measured(figures.t_t_s, figures.answers, figures.t_s_s, figures.steps)
     found = times(None, measured, 0.0)
@@ -239,7 +247,7 @@ def known(figures: Figures) -> tuple[float | None, float | None]:
 def test_one_measurement_that_is_wrong_does_not_show(
     data: st.DataObject, answer_s: float, step_s: float, teachers: int, answers: int, steps: int
 ) -> None:
-    figures = Figures()
+    figures = StreamStats()
     late = data.draw(st.fixed_dictionaries({t: st.integers(0, 20) for t in range(teachers)}))
     short = data.draw(st.integers(0, 40))
     wrong = data.draw(st.floats(2.0, 1e4))
@@ -274,7 +282,7 @@ def test_n_is_the_ratio_however_the_steps_come(
     trace: list[float], offset: int, n: int, paused: int
 ) -> None:
     """Also with slow first steps, and one pause of a minute once pauses can be told."""
-    figures = Figures()
+    figures = StreamStats()
     for _ in range(WARM_UP):
         figures.step(20 * STEP_S, ROWS)
     for number in range(8 * STEP_WINDOW):
@@ -293,7 +301,7 @@ def test_n_is_the_ratio_however_the_steps_come(
 
 @given(st.floats(0.1, 10.0))
 def test_a_throttled_student_shows_within_the_window(factor: float) -> None:
-    figures = Figures()
+    figures = StreamStats()
     for number in range(WARM_UP + 2 * STEP_WINDOW):
         figures.step(STEP_S * (1 if number < WARM_UP + STEP_WINDOW else factor), ROWS)
     assert figures.t_s_s == pytest.approx(factor * STEP_S / ROWS)
@@ -304,7 +312,7 @@ def test_a_slow_source_asks_for_no_teachers_however_it_bursts(
     burst: int, pulled: int, source_s: float, of_source: float
 ) -> None:
     # A loader with `burst` workers: a long wait, then as many batches as it has workers.
-    figures = Figures()
+    figures = StreamStats()
     for number in range(pulled):
         figures.pulled(0.0 if number % burst else burst * source_s, ROWS)
         figures.step(1e-6 * source_s, ROWS)
@@ -320,7 +328,7 @@ def test_a_slow_source_asks_for_no_teachers_however_it_bursts(
 def test_what_a_loader_needs_to_begin_is_not_its_pace(
     pulled: int, source_s: float, longer: float
 ) -> None:
-    figures = Figures()
+    figures = StreamStats()
     for epoch in range(3):
         if epoch:
             figures.begin()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.lease_holding import RENEWING, Lease, Sight, leads, move, seen, written
+from edl.scheduler.leadership import RENEWING, Lease, Sight, leads, move, seen, written
 
 DURATION_S = 15.0
 

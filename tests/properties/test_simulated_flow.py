@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler import stragglers
+from edl.scheduler import hedging
+from edl.scheduler.hedging import Straggling, Turnarounds, began
 from edl.scheduler.simulator import (
     Change,
     Fault,
@@ -23,8 +24,6 @@ from edl.scheduler.simulator import (
     TeacherGroup,
     simulate,
 )
-from edl.scheduler.stragglers import Straggling
-from edl.scheduler.turnaround import Turnarounds, began
 
 pytestmark = pytest.mark.system  # seconds of CPU for each
 
@@ -176,7 +175,7 @@ def named_at(result: Result) -> dict[str, float]:
         times.answered(one.teacher, one.rows, taken_s)
         known = {name: times.of(name) for name in last}
         speeds = {name: of.seconds_per_row for name, of in known.items() if of is not None}
-        seen = stragglers.look(speeds, frozenset(), seen, one.answered_s)
+        seen = hedging.name_stragglers(speeds, frozenset(), seen, one.answered_s)
         for name in seen.named:
             found.setdefault(name, one.answered_s)
     return found

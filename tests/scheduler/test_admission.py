@@ -16,19 +16,17 @@ from edl.scheduler.admission import (
     AT_ONCE,
     LOST_S,
     Admission,
-    Identity,
-    Outcome,
-    who_proves,
-)
-from edl.scheduler.vouching import (
     Found,
+    HealthCheck,
+    Identity,
     Look,
+    Outcome,
     Patience,
     Step,
-    Vouching,
     looked,
     next_look,
     not_taken,
+    who_proves,
 )
 
 A = Identity("a", 1, "h:1")
@@ -157,7 +155,7 @@ class Case:
 
     patience: Patience = PATIENCE
     now: float = 100.0
-    vouching: Vouching = field(default_factory=Vouching)
+    vouching: HealthCheck = field(default_factory=HealthCheck)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def look(self, found: Found, took_s: float = 0.0) -> tuple[Look, Step]:

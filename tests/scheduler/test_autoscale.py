@@ -15,14 +15,18 @@ from edl.scheduler.autoscale import (
     AutoscaleConfig,
     AutoscaleMemory,
     ServiceLoad,
+    StudentLoad,
+    Waits,
     decide,
+    left_to_fleets,
+    load_of,
+    may_begin,
     resumed,
 )
 from edl.scheduler.backoff import Rest
 from edl.scheduler.elastic import Pool
 from edl.scheduler.headcount import CAP_S, HEALTHY_S, Hand, died, moves
 from edl.scheduler.headcount import wanted as bounded
-from edl.scheduler.service_load import StudentLoad, Waits, left_to_fleets, load_of, may_begin
 
 CONFIG = AutoscaleConfig(max=10, freeze_s=10, up_after_s=4, down_after_s=20, idle_to_zero_s=30)
 

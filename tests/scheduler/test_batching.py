@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.batching import BatchRule, Waiting, decide
-from edl.scheduler.lanes import Lane, promise_s, soonest
-from edl.scheduler.precision import widest
+from edl.scheduler.batching import BatchRule, Lane, Waiting, decide, promise_s, soonest
+from edl.scheduler.label_origin import widest
 
 
 def waiting(*samples: int, at: float = 0.0) -> list[Waiting]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler.micro_batching import RUNS, choose, next_size
+from edl.scheduler.batching import RUNS, choose, next_size
 from edl.scheduler.windows import Climb, ClimbRule, RequestSize, SizeConfig, Window, WindowConfig
 
 Cost = Callable[[int], float]

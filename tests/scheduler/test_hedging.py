@@ -9,18 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler import stragglers
+from edl.scheduler import hedging
 from edl.scheduler.hedging import (
+    CLEARED,
+    LASTING_S,
+    LEAST_S,
+    MOST_STRETCH,
+    SLOWER,
     Asked,
     Flight,
     HedgeConfig,
     HedgeDecision,
     HedgeMemory,
     HedgeView,
+    Straggling,
+    Turnarounds,
+    began,
     decide,
 )
-from edl.scheduler.stragglers import CLEARED, LASTING_S, SLOWER, Straggling
-from edl.scheduler.turnaround import LEAST_S, MOST_STRETCH, Turnarounds, began
 
 CONFIG = HedgeConfig()
 BUSY = "abc"  # teachers that need 0.1 s for a request of 32 rows
@@ -243,7 +249,7 @@ def follow(
 ) -> Straggling:
     seen = seen or Straggling()
     for tick in range(round(for_s / 0.5) + 1):
-        seen = stragglers.look(speeds, NOBODY, seen, now + tick * 0.5)
+        seen = hedging.name_stragglers(speeds, NOBODY, seen, now + tick * 0.5)
     return seen
 
 
@@ -251,7 +257,7 @@ class TestStragglers:
     def test_lasting_slowness_is_named(self) -> None:
         assert follow(SLOW, LASTING_S - 0.5).named == NOBODY
         assert follow(SLOW, LASTING_S).named == {"slow"}
-        seen = stragglers.look(FAST, NOBODY, follow(SLOW, 3.0), 3.5)
+        seen = hedging.name_stragglers(FAST, NOBODY, follow(SLOW, 3.0), 3.5)
         assert follow(SLOW, 3.0, seen, 4.0).named == NOBODY
         assert follow({"a": 0.01, "b": 0.05}, 6.0).named == {"b"}
         assert follow({"a": 99.0}, 6.0).named == NOBODY
@@ -260,10 +266,10 @@ class TestStragglers:
         between = {**FAST, "slow": 0.01 * (SLOWER + CLEARED) / 2}
         seen = follow(between, 6.0, follow(SLOW, 6.0), 6.5)
         assert seen.named == {"slow"}
-        assert stragglers.look({**FAST, "slow": 0.015}, NOBODY, seen, 13.0).named == NOBODY
-        seen = stragglers.look(FAST, {"b"}, Straggling(), 0.0)
+        assert hedging.name_stragglers({**FAST, "slow": 0.015}, NOBODY, seen, 13.0).named == NOBODY
+        seen = hedging.name_stragglers(FAST, {"b"}, Straggling(), 0.0)
         assert seen.named == {"b"}
-        assert stragglers.look(FAST, NOBODY, seen, 0.5).named == NOBODY
+        assert hedging.name_stragglers(FAST, NOBODY, seen, 0.5).named == NOBODY
 
     @given(st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-6, 1e3), max_size=8))
     def test_half_of_a_pool_is_not_slow(self, speeds: dict[str, float]) -> None:

@@ -12,22 +12,21 @@ from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.deploy.operator.jobs.ledger import PodsConfig
 from edl.deploy.operator.teachers.count import Wish
 from edl.errors import UsageError
+from edl.scheduler.admission import Patience
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
-from edl.scheduler.ensemble import Ensemble
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.hedging import HedgeConfig
 from edl.scheduler.limits import Rate
-from edl.scheduler.no_teacher import Policy
+from edl.scheduler.no_teacher import Ensemble, Policy
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
 from edl.scheduler.shard_plan import Shard
 from edl.scheduler.simulator import Change, StudentGroup
 from edl.scheduler.students.saving import Rhythm
 from edl.scheduler.students.shards import Ranges, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
-from edl.scheduler.vouching import Patience
 from edl.scheduler.windows import ClimbRule, SizeConfig, WindowConfig
 
 FLOW: dict[str, Any] = {"upper_bytes": 1000, "lower_bytes": 400}

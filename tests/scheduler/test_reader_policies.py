@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from edl.scheduler import flow
 from edl.scheduler.debounce import LASTING_S, STARVING_S, WINDOW_S, Starvation, StarvationLog
-from edl.scheduler.ensemble import Ensemble, mixture
 from edl.scheduler.flow import FlowConfig, FlowMemory, FlowView
-from edl.scheduler.no_teacher import Action, Need, Patience, Policy, decide
-from edl.scheduler.pinning import admits, pinned, promises
-from edl.scheduler.profiles import (
+from edl.scheduler.label_origin import admits, pinned, promises
+from edl.scheduler.no_teacher import Action, Ensemble, Need, Patience, Policy, decide, mixture
+from edl.scheduler.stream_stats import (
     ANSWERS,
     BELIEVED_S,
     SETTLED_STEPS,

@@ -11,10 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edl.scheduler.eviction import MOST_MERCY, USE_STEP_S, Candidate, sweep, typical, worth_noting
-from edl.scheduler.rendezvous import ranked
-from edl.scheduler.shelving import FIRST_ANSWER_S, OFFLINE_AFTER_S, Standing, step
-from edl.scheduler.switching import AWAY_S, Advice, Step, Switch, advise, begin, look, resume
+from edl.scheduler.label_cache import (
+    FIRST_ANSWER_S,
+    MOST_MERCY,
+    OFFLINE_AFTER_S,
+    USE_STEP_S,
+    CacheView,
+    Candidate,
+    cache_step,
+    sweep,
+    typical,
+    worth_noting,
+)
+from edl.scheduler.label_origin import AWAY_S, Advice, Step, Switch, advise, begin, look, resume
+from edl.scheduler.leadership import ranked
 
 pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 ON_OLD = Switch("old", 1, Advice("old", "", 1))
@@ -172,16 +182,16 @@ class TestSwitching:
 
 FLAGS = (False, True)
 STANDINGS = [
-    Standing(known, mute, remembered, usable, asked, waited_s)
+    CacheView(known, mute, remembered, usable, asked, waited_s)
     for known, mute, remembered, usable, asked in product(FLAGS, FLAGS, FLAGS, (0, 2), FLAGS)
     for waited_s in (0.0, FIRST_ANSWER_S, OFFLINE_AFTER_S, 20.0)
 ]
-NEW = Standing(known=False, mute=False, remembered=True, usable=0, asked=False, waited_s=0.0)
+NEW = CacheView(known=False, mute=False, remembered=True, usable=0, asked=False, waited_s=0.0)
 
 
 class TestCacheLookup:
     def test_nothing_is_guessed_and_no_wait_is_vain_or_endless(self) -> None:
-        steps = [(now, step(now)) for now in STANDINGS]
+        steps = [(now, cache_step(now)) for now in STANDINGS]
         assert all(now.known for now, what in steps if what == "look")
         for now in (now for now, what in steps if what == "recall"):
             assert (now.remembered, now.known, now.usable, now.mute) == (True, False, 0, False)
@@ -191,15 +201,15 @@ class TestCacheLookup:
             assert now.waited_s < max(FIRST_ANSWER_S, OFFLINE_AFTER_S)
 
     def test_stream_with_and_without_teachers(self) -> None:
-        assert step(NEW) == "wait"
-        assert step(replace(NEW, usable=1)) == "ask"
-        assert step(replace(NEW, usable=1, asked=True)) == "wait"
-        assert step(replace(NEW, usable=1, known=True)) == "look"
-        assert step(replace(NEW, usable=1, mute=True)) == "ask"
+        assert cache_step(NEW) == "wait"
+        assert cache_step(replace(NEW, usable=1)) == "ask"
+        assert cache_step(replace(NEW, usable=1, asked=True)) == "wait"
+        assert cache_step(replace(NEW, usable=1, known=True)) == "look"
+        assert cache_step(replace(NEW, usable=1, mute=True)) == "ask"
         late = replace(NEW, waited_s=OFFLINE_AFTER_S)
-        assert step(late) == "recall"
-        assert step(replace(late, remembered=False)) == "ask"
-        assert step(replace(late, known=True)) == "look"
+        assert cache_step(late) == "recall"
+        assert cache_step(replace(late, remembered=False)) == "ask"
+        assert cache_step(replace(late, known=True)) == "look"
 
 
 CANDIDATES = st.lists(st.builds(Candidate, st.integers(0, 50), st.integers(1, 100)), max_size=30)

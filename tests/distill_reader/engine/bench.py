@@ -19,9 +19,9 @@ from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, ArrayRef
 from edl.proto.channel import Channel
 from edl.proto.lent_arena import LentArena
+from edl.scheduler.label_origin import Advice
 from edl.scheduler.ledger.events import Event as LedgerEvent
 from edl.scheduler.reader_core.events import Assigned, Peer
-from edl.scheduler.switching import Advice
 
 NOBODY = "127.0.0.1:9"
 ROWS = 4

@@ -31,11 +31,11 @@ from edl.errors import (
     TeacherLost,
 )
 from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.label_origin import Advice
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.reader_core.contents import Contents, Numerics
 from edl.scheduler.reader_core.events import AnswerCame, Assigned, Legacy, TakenOver
 from edl.scheduler.reader_core.pace import Pace
-from edl.scheduler.switching import Advice
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
 from edl.tests.waiting import wait_until
 

@@ -14,9 +14,9 @@ from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfi
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.member import core_config
 from edl.distill_reader.engine.profiles import LOOK_EVERY_S, MOST_BYTES, ProfileFile, Remembering
-from edl.scheduler.profiles import SETTLED_STEPS, Profile
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import Look, Pulled, Remembered
+from edl.scheduler.stream_stats import SETTLED_STEPS, Profile
 
 PROFILE = Profile(0.05, 0.01, "c", 1e9)
 

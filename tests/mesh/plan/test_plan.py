@@ -17,10 +17,10 @@ from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.what_if import parse_sweep, points
-from edl.scheduler.cluster import Cluster, DeviceKind, Link
-from edl.scheduler.cost_model import Mesh, Team, predict
+from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from edl.scheduler.cost_model import predict
 from edl.scheduler.simulator import Scenario, simulate
-from edl.scheduler.workload import Job, Rate
+from edl.scheduler.stages import Mesh, Team
 from edl.tests import cli_output
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S
+from edl.scheduler.reachability import FULL_PAUSE_S, REFUSED_PAUSE_S
 from edl.scheduler.reader_core.events import Assigned, Failure, Peer
 from edl.scheduler.reader_core.instructions import Close, Instruction, Open, Probe
 from edl.scheduler.reader_core.links import Links

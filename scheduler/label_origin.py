@@ -1,20 +1,32 @@
-"""Which model content a student's labels come from, and when it changes over to another.
+"""Of which model, of which numerics and of which float type the labels of a stream are.
 
 A service moves to other content in one of two ways. *At the epoch*: the coordinator announces the
 next content; a student that begins an epoch then sends nothing to the old teachers and waits until
 it is moved, so that an epoch has labels of one content. *Now*: the content of the assignment is
 another one than before; whatever is not delivered is labelled anew, so that the stream changes over
-at one batch.
+at one batch. Announcements and epochs cross. A student that had begun its epoch when the
+announcement came, or that went on because no coordinator answered, is *bound*: it keeps to its
+content until the epoch ends, or until no teacher of that content is left: a stream never stands
+still for purity.
 
-Announcements and epochs cross. A student that had begun its epoch when the announcement came, or
-that went on because no coordinator answered, is *bound*: it keeps to its content until the epoch
-ends, or until no teacher of that content is left: a stream never stands still for purity.
+A deterministic stream is *pinned* to one numerics_id, as bits are equal between its teachers: of
+those that come first, the one that most of them have, which leaves most to fall back on. It stays
+so until the service moves to another model. Teachers of other numerics, and those that do not say
+theirs, are barred. So are those whose numerics_id says that they promise nothing: where requests
+are merged with others', or go to devices that differ, bits depend on more than the request.
+
+Otherwise teachers of one content may be of unlike precision. Labels of several stand in the
+narrowest float type that holds every value of both exactly: so no label loses a bit by standing
+beside others, and who is compared with whom is compared at full precision. Other types than floats
+are never joined: a class id is not a probability.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 #: With the coordinator away for so long, an epoch begins on the old content rather than not at all.
 AWAY_S = 5.0
@@ -138,3 +150,54 @@ def look(state: Switch, now: float, away_since: float | None, usable: int) -> tu
 def _is_to_be_moved(state: Switch, advice: Advice) -> bool:
     """Whether another content is announced, for epochs after one that is over."""
     return bool(advice.next_content_id) and advice.data_epoch < state.data_epoch
+
+
+#: The first word of numerics of which even equal ones promise no equal bits.
+NO_PROMISE = ("merged-", "mixed-")
+
+
+def promises(numerics_id: str) -> bool:
+    """Whether teachers of equal numerics answer alike, bit for bit."""
+    return bool(numerics_id) and not numerics_id.startswith(NO_PROMISE)
+
+
+def pinned(now: str, offered: Iterable[str]) -> str:
+    """What a stream is pinned to.
+
+    Args:
+        now: what it is pinned to already; empty: nothing yet.
+        offered: numerics of each teacher that there is; empty where one is not known.
+
+    Returns:
+        the numerics_id; empty while no teacher promises anything.
+    """
+    if now:
+        return now
+    counts = Counter(filter(promises, offered))
+    return min(counts, key=lambda one: (-counts[one], one), default="")
+
+
+def admits(pinned_to: str, numerics_id: str) -> bool:
+    """Whether a teacher of these numerics may label a stream that is pinned so, or not yet."""
+    return promises(numerics_id) and pinned_to in ("", numerics_id)
+
+
+#: Bits of the fraction and of the exponent, the narrowest type first.
+_BITS: Final[Mapping[str, tuple[int, int]]] = {
+    "float16": (10, 5),
+    "bfloat16": (7, 8),
+    "float32": (23, 8),
+    "float64": (52, 11),
+}
+
+
+def widest(one: str, other: str) -> str | None:
+    """The type for values of both, by their names; None where they cannot stand together."""
+    if one == other:
+        return one
+    if one not in _BITS or other not in _BITS:
+        return None
+    fraction, exponent = map(max, _BITS[one], _BITS[other])
+    return next(
+        (name for name, (f, e) in _BITS.items() if f >= fraction and e >= exponent), "float64"
+    )

@@ -1,4 +1,8 @@
-"""Which rows of a full store make room: the first that were written, but for what was used lately.
+"""Labels kept in a store: which batches are looked up there, which rows of a full one make room.
+
+A label counts only for the model that made it, so nothing is looked up before it is known which
+model that is. The coordinator says so, or the first answer of a teacher. Where no teacher answers
+at all, it is the model that the store has seen at work last: a run with all teachers off.
 
 Rows lie in the order in which they were written. A full store is swept from its head on: what lies
 there goes, so that whole pages become free; what was used later than the typical row moves behind
@@ -11,6 +15,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_high
+from typing import Literal
+
+#: Teachers are given so long to answer, before the store alone says which model it is.
+OFFLINE_AFTER_S = 2.0
+#: Behind the first batch that was sent to learn of which model the labels are, others wait so long.
+FIRST_ANSWER_S = 5.0
+
+CacheStep = Literal["look", "recall", "ask", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheView:
+    """What is known when it is a batch's turn.
+
+    Attributes:
+        known: the model is, by teachers or coordinator.
+        mute: teachers answer, and do not say which model it is.
+        remembered: the store remembers a model, and nothing says that it is another one now.
+        usable: teachers that can be sent to.
+        asked: a batch was sent to learn of the model, and has not been answered.
+        waited_s: how long the batch has waited for its turn.
+    """
+
+    known: bool
+    mute: bool
+    remembered: bool
+    usable: int
+    asked: bool
+    waited_s: float
+
+
+def cache_step(now: CacheView) -> CacheStep:
+    """Look it up; the same, by the remembered model; send it to teachers; or wait."""
+    if now.known:
+        return "look"
+    if now.mute:
+        return "ask"
+    if now.usable:
+        return "wait" if now.asked and now.waited_s < FIRST_ANSWER_S else "ask"
+    if now.waited_s < OFFLINE_AFTER_S:
+        return "wait"
+    return "recall" if now.remembered else "ask"
+
 
 #: A row that is used again within so many seconds counts as used when it was before.
 USE_STEP_S = 300
@@ -73,7 +121,7 @@ def sweep(head: Sequence[Candidate], typical_s: int, lacking_bytes: int, mercy: 
 
 def typical(used_s: Sequence[int]) -> int:
     """When the median of these rows was used; half of them, at most, were used later."""
-    return sorted(used_s)[len(used_s) // 2] if used_s else 0
+    return median_high(used_s) if used_s else 0
 
 
 def worth_noting(noted_s: int, now_s: int) -> bool:
