@@ -26,7 +26,7 @@ from .events import (
     Ticked,
     When,
 )
-from .fleet import AssignmentState, Fleet, Plan, StudentEntry, TeacherEntry
+from .fleet import AssignmentState
 from .intake import plan_is_complete, prevailing_content
 from .reducer import content_of, next_due, reduce
 
@@ -35,16 +35,12 @@ __all__ = [
     "AssignmentState",
     "Change",
     "ContentPlanned",
-    "Fleet",
-    "Plan",
     "RecoveryBegan",
     "RecoveryEnded",
-    "StudentEntry",
     "StudentGone",
     "StudentReported",
     "TeacherDown",
     "TeacherDraining",
-    "TeacherEntry",
     "TeacherUp",
     "Ticked",
     "When",

@@ -5,164 +5,18 @@ Everything here is scratch: it is built from the frozen state, changed by the ru
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from .fleet import EPS, Fleet, Pool, StudentEntry
-
-
-class Idle:
-    """Teachers to be given: of equal ones the longest idle first.
-
-    Args:
-        fleet: all teachers.
-        pool: those that may ever be idle here.
-        held: those that are not now.
-    """
-
-    def __init__(self, fleet: Fleet, pool: Pool, held: Container[str]) -> None:
-        self._fleet = fleet
-        self._powers = sorted(pool.of_power)
-        self._of = {
-            power: {name: None for name in names if name not in held}
-            for power, names in pool.of_power.items()
-        }
-        # Made when somebody asks for one on a host.
-        self._at: dict[tuple[float, str], dict[str, None]] | None = None
-
-    def __bool__(self) -> bool:
-        return any(self._of.values())
-
-    def put(self, teacher: str) -> None:
-        entry = self._fleet[teacher]
-        self._of[entry.power][teacher] = None
-        if self._at is not None:
-            self._at.setdefault((entry.power, entry.host), {})[teacher] = None
-
-    def take(self, teacher: str) -> None:
-        entry = self._fleet[teacher]
-        del self._of[entry.power][teacher]
-        if self._at is not None:
-            del self._at[entry.power, entry.host][teacher]
-
-    def fitting(self, unmet: float, host: str) -> str:
-        """The largest not above `unmet`, else the smallest; of equal ones one on the host."""
-        powers = [power for power in self._powers if self._of[power]]
-        return self._one(max((p for p in powers if p <= unmet + EPS), default=powers[0]), host)
-
-    def enough(self, need: float, host: str) -> str | None:
-        """The smallest that is all that somebody needs; None: there is none."""
-        for power in self._powers:
-            if power >= need - EPS and self._of[power]:
-                return self._one(power, host)
-        return None
-
-    def _one(self, power: float, host: str) -> str:
-        near = self._by_host().get((power, host)) if host else None
-        return next(iter(near or self._of[power]))
-
-    def _by_host(self) -> dict[tuple[float, str], dict[str, None]]:
-        if self._at is None:
-            self._at = {}
-            for power, names in self._of.items():
-                for name in names:
-                    self._at.setdefault((power, self._fleet[name].host), {})[name] = None
-        return self._at
-
-
-_Heap = list[tuple[float, str]]
-
-
-class Loads:
-    """Loads are computed when first asked for, and followed from then on.
-
-    Args:
-        fleet: all teachers.
-        power: of those that may be held.
-        holders: who holds each of those that are held now.
-        growing: whether one more may be seated anywhere.
-    """
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        power: Mapping[str, float],
-        holders: Mapping[str, Sequence[Seat]],
-        growing: bool,
-    ) -> None:
-        self._fleet = fleet
-        self._power = power
-        self._holders = holders
-        self._growing = growing
-        self._loads: dict[str, float] = {}
-        self._heaps: dict[tuple[float, str], _Heap] | None = None
-
-    def of(self, teacher: str) -> float:
-        """How much of its time those that hold it can use; beyond 1 they lack some."""
-        load = self._loads.get(teacher)
-        if load is None:
-            seats = self._holders[teacher]
-            load = self._loads[teacher] = sum(self.part(seat, teacher) for seat in seats)
-        return load
-
-    def part(self, seat: Seat, teacher: str) -> float:
-        """How much of a teacher's time a student can use: 0 to 1."""
-        return min(1.0, seat.need / self._power[teacher])
-
-    def may_share(self, teacher: str) -> bool:
-        """Whether it is the only teacher of those that hold it, so that one more may sit there."""
-        seats = self._holders.get(teacher)
-        if not seats:
-            return False
-        return self._growing or len(seats) > 1 or len(seats[0].held) == 1
-
-    def changed(self, teacher: str, by: float) -> None:
-        """Somebody came to hold it, or does so no more."""
-        if teacher in self._loads:
-            self._loads[teacher] += by
-        self.offer(teacher)
-
-    def idle(self, teacher: str) -> None:
-        """Nobody holds it any more."""
-        self._loads.pop(teacher, None)
-
-    def offer(self, teacher: str) -> None:
-        """One more may be seated there now, or its load is another."""
-        if self._heaps is not None and self.may_share(teacher):
-            entry = self._fleet[teacher]
-            for key in {(entry.power, ""), (entry.power, entry.host)}:
-                heappush(self._heaps.setdefault(key, []), (self.of(teacher), teacher))
-
-    def least(self, power: float, host: str) -> str | None:
-        """Of the teachers of a power where one more may sit the least loaded, a near one if any."""
-        if self._heaps is None:
-            self._heaps = {}
-            for teacher in self._holders:
-                if self.may_share(teacher):
-                    entry = self._fleet[teacher]
-                    for key in {(entry.power, ""), (entry.power, entry.host)}:
-                        self._heaps.setdefault(key, []).append((self.of(teacher), teacher))
-            for heap in self._heaps.values():
-                heapify(heap)
-        near, far = self._top((power, host)), self._top((power, ""))
-        if near is not None and far is not None and self.of(near) <= self.of(far) + 1e-9:
-            return near
-        return far
-
-    def _top(self, key: tuple[float, str]) -> str | None:
-        heap = (self._heaps or {}).get(key, [])
-        while heap:
-            load, teacher = heap[0]
-            if self._loads.get(teacher) == load and self.may_share(teacher):
-                return teacher
-            heappop(heap)
-        return None
-
+from .fleet import EPS, StudentEntry, TeacherEntry
 
 NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
 """Classes of claims, the strongest first; who has only a part of a teacher, and lacks the rest of
 it, comes before anyone's second teacher."""
+
+#: A power, and a host or "" for any.
+_Key = tuple[float, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -194,49 +48,101 @@ class Seat:
     notes: list[str] = field(default_factory=list)
 
 
+class Idle:
+    """The teachers that nobody has: of equal ones the longest idle is given first.
+
+    Args:
+        teachers: all that are known.
+        power: of those that may ever be idle here.
+        held: those that are not now.
+    """
+
+    def __init__(
+        self,
+        teachers: Mapping[str, TeacherEntry],
+        power: Mapping[str, float],
+        held: Container[str],
+    ) -> None:
+        self._teachers = teachers
+        self._of: dict[float, dict[str, None]] = {}
+        for name, of_name in power.items():
+            if name not in held:
+                self._of.setdefault(of_name, {})[name] = None
+        # Made when somebody asks for one on a host.
+        self._at: dict[_Key, dict[str, None]] | None = None
+
+    def __bool__(self) -> bool:
+        return any(self._of.values())
+
+    def put(self, teacher: str) -> None:
+        entry = self._teachers[teacher]
+        self._of.setdefault(entry.power, {})[teacher] = None
+        if self._at is not None:
+            self._at.setdefault((entry.power, entry.host), {})[teacher] = None
+
+    def take(self, teacher: str) -> None:
+        entry = self._teachers[teacher]
+        del self._of[entry.power][teacher]
+        if self._at is not None:
+            del self._at[entry.power, entry.host][teacher]
+
+    def fitting(self, unmet: float, host: str) -> str:
+        """The largest not above `unmet`, else the smallest; of equal ones one on the host."""
+        powers = [power for power, names in self._of.items() if names]
+        fit = max((power for power in powers if power <= unmet + EPS), default=min(powers))
+        return self._one(fit, host)
+
+    def enough(self, need: float, host: str) -> str | None:
+        """The smallest that is all that somebody needs; None: there is none."""
+        powers = [power for power, names in self._of.items() if names and power >= need - EPS]
+        return self._one(min(powers), host) if powers else None
+
+    def _one(self, power: float, host: str) -> str:
+        if host and self._at is None:
+            self._at = {}
+            for names in self._of.values():
+                for name in names:
+                    entry = self._teachers[name]
+                    self._at.setdefault((entry.power, entry.host), {})[name] = None
+        near = (self._at or {}).get((power, host)) if host else None
+        return next(iter(near or self._of[power]))
+
+
 class Board:
     """The teachers that serve one content, and the students that are on it.
 
+    Loads of teachers are computed when they are first asked for, and followed from then on.
+
     Args:
-        fleet: all teachers.
-        pool: those that serve the content.
+        teachers: all that are known.
+        power: of those that serve the content.
         growing: whether nobody may lose anything, so that whoever has none shares with anyone.
     """
 
     idle: Idle  # once it is open
 
-    def __init__(self, fleet: Fleet, pool: Pool, growing: bool) -> None:
+    def __init__(
+        self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], growing: bool
+    ) -> None:
         self.seats: list[Seat] = []
         self.holders: dict[str, tuple[Seat, ...]] = {}
-        self.powers = sorted(pool.of_power)
-        self.loads = Loads(fleet, pool.power, self.holders, growing)
-        self._fleet = fleet
-        self._pool = pool
-        self._power = pool.power
+        self.power = power
+        self.powers = sorted(set(power.values()))
+        self._teachers = teachers
+        self._growing = growing
+        self._loads: dict[str, float] = {}
+        self._heaps: dict[_Key, list[tuple[float, str]]] | None = None  # with the least load first
 
     # -- building
 
-    def seat(self, name: str, arrival: int, entry: StudentEntry) -> Seat:
-        """Bring a student to the board, without any teacher yet."""
-        seat = Seat(
-            name,
-            arrival,
-            entry.need,
-            entry.min,
-            entry.priority,
-            entry.host,
-            name.rpartition("/")[0] or name,
-        )
+    def seat(self, seat: Seat, teachers: Iterable[str], silent: Set[str]) -> None:
+        """Bring a student to the board, with what it holds from before, as far as it is there."""
         self.seats.append(seat)
-        return seat
-
-    def believe(self, seat: Seat, teachers: Iterable[str], silent: Set[str]) -> None:
-        """What a student holds from before, as far as it is there; before the board is open."""
         if silent:
             given = list(teachers)
-            seat.aside = [name for name in given if name in silent and name in self._power]
+            seat.aside = [name for name in given if name in silent and name in self.power]
             teachers = [name for name in given if name not in silent]
-        holders, known, alone = self.holders, self._power, (seat,)
+        holders, known, alone = self.holders, self.power, (seat,)
         mine = dict.fromkeys(teachers, alone)
         if mine.keys() <= known.keys() and holders.keys().isdisjoint(mine):
             holders.update(mine)  # as below, but there may be ten thousand of them
@@ -257,11 +163,7 @@ class Board:
         for seat in self.seats:
             for name in seat.aside:
                 self.holders.setdefault(name, ())
-        self.idle = Idle(self._fleet, self._pool, self.holders)
-
-    def __len__(self) -> int:
-        """How many teachers there are."""
-        return len(self._power)
+        self.idle = Idle(self._teachers, self.power, self.holders)
 
     # -- what is asked
 
@@ -270,32 +172,48 @@ class Board:
         """Whether students outnumber teachers, or light ones sit together."""
         return any(seat.shared for seat in self.seats)
 
-    def power(self, teacher: str) -> float:
-        return self._power[teacher]
-
     def host(self, teacher: str) -> str:
-        return self._fleet[teacher].host
+        return self._teachers[teacher].host
 
     def part(self, seat: Seat, teacher: str) -> float:
         """How much of a teacher's time a student can use: 0 to 1."""
-        return self.loads.part(seat, teacher)
+        return min(1.0, seat.need / self.power[teacher])
+
+    def load(self, teacher: str) -> float:
+        """How much of its time those that hold it can use; beyond 1 they lack some."""
+        load = self._loads.get(teacher)
+        if load is None:
+            parts = (self.part(seat, teacher) for seat in self.holders[teacher])
+            load = self._loads[teacher] = sum(parts)
+        return load
+
+    def least_loaded(self, power: float, host: str) -> str | None:
+        """Of the teachers of a power where one more may sit the least loaded, a near one if any."""
+        if self._heaps is None:
+            self._heaps = {}
+            for teacher in self.holders:
+                if self._may_share(teacher):
+                    for key in self._keys_of(teacher):
+                        self._heaps.setdefault(key, []).append((self.load(teacher), teacher))
+            for heap in self._heaps.values():
+                heapify(heap)
+        near, far = self._top((power, host)), self._top((power, ""))
+        if near is not None and far is not None and self.load(near) <= self.load(far) + 1e-9:
+            return near
+        return far
 
     def level(self, seat: Seat) -> float:
         """Power that a student has: its own teachers, and its part of shared ones."""
         if not seat.shared:
             return seat.own
         return seat.own + sum(
-            self.power(name) * self.part(seat, name) / max(1.0, self.loads.of(name))
+            self.power[name] * self.part(seat, name) / max(1.0, self.load(name))
             for name in seat.held
             if len(self.holders[name]) > 1
         )
 
     def is_served(self, seat: Seat) -> bool:
         return self.level(seat) >= seat.need - EPS
-
-    def least(self, seat: Seat) -> float:
-        """Power of the weakest teacher that it holds."""
-        return min(map(self._power.__getitem__, seat.held))
 
     def claim_class(self, seat: Seat, level: float, *, gives: int = 0) -> int:
         """How strong its claim is at a level, or would be after giving so many of its teachers."""
@@ -317,9 +235,9 @@ class Board:
         else:
             self.idle.take(teacher)
             self.holders[teacher] = (seat,)
-            seat.own += self.power(teacher)
+            seat.own += self.power[teacher]
         seat.held.append(teacher)
-        self.loads.changed(teacher, self.part(seat, teacher))
+        self._load_changed(teacher, self.part(seat, teacher))
 
     def take(self, seat: Seat, teacher: str) -> None:
         """The student does not hold the teacher any more; held by nobody, it is idle."""
@@ -330,14 +248,14 @@ class Board:
             seat.shared -= 1
             if len(holders) == 1:
                 self._owns(holders[0], teacher, True)
-            self.loads.changed(teacher, -self.part(seat, teacher))
+            self._load_changed(teacher, -self.part(seat, teacher))
         else:
-            seat.own = seat.own - self.power(teacher) if len(seat.held) > seat.shared else 0.0
+            seat.own = seat.own - self.power[teacher] if len(seat.held) > seat.shared else 0.0
             del self.holders[teacher]
-            self.loads.idle(teacher)
+            self._loads.pop(teacher, None)
             self.idle.put(teacher)
         if len(seat.held) == 1:
-            self.loads.offer(seat.held[0])
+            self._offer(seat.held[0])
 
     def release(self, seat: Seat) -> None:
         """The student holds none of those any more that give it no labels."""
@@ -356,40 +274,75 @@ class Board:
         self.holders[teacher] = (*holders, seat)
 
     def _owns(self, seat: Seat, teacher: str, alone: bool) -> None:
-        seat.own += self.power(teacher) if alone else -self.power(teacher)
+        seat.own += self.power[teacher] if alone else -self.power[teacher]
         seat.shared += -1 if alone else 1
         if len(seat.held) == seat.shared:
             seat.own = 0.0
 
+    # -- where one more would hurt least
+
+    def _may_share(self, teacher: str) -> bool:
+        """Whether it is the only teacher of those that hold it, so that one more may sit there."""
+        seats = self.holders.get(teacher)
+        if not seats:
+            return False
+        return self._growing or len(seats) > 1 or len(seats[0].held) == 1
+
+    def _load_changed(self, teacher: str, by: float) -> None:
+        """Somebody came to hold it, or does so no more."""
+        if teacher in self._loads:
+            self._loads[teacher] += by
+        self._offer(teacher)
+
+    def _offer(self, teacher: str) -> None:
+        """One more may be seated there now, or its load is another."""
+        if self._heaps is not None and self._may_share(teacher):
+            for key in self._keys_of(teacher):
+                heappush(self._heaps.setdefault(key, []), (self.load(teacher), teacher))
+
+    def _keys_of(self, teacher: str) -> set[_Key]:
+        entry = self._teachers[teacher]
+        return {(entry.power, ""), (entry.power, entry.host)}
+
+    def _top(self, key: _Key) -> str | None:
+        heap = (self._heaps or {}).get(key, [])
+        while heap:
+            load, teacher = heap[0]
+            if self._loads.get(teacher) == load and self._may_share(teacher):
+                return teacher
+            heappop(heap)
+        return None
+
 
 def boards(
-    teachers: Fleet,
+    teachers: Mapping[str, TeacherEntry],
+    pools: Mapping[str, Mapping[str, float]],
     students: Mapping[str, StudentEntry],
     silent: Set[str],
     keeping: bool,
-    newcomers: Iterable[str],
+    newcomers: Set[str],
 ) -> list[Board]:
     """A board for each content, with what students hold of it.
 
     Args:
         teachers: all that are known.
+        pools: power of those that may be assigned, by content.
         students: all that are known, with what they held.
         silent: teachers that give labels to none of those that hold them.
         keeping: whether what somebody holds already may be held by a newcomer too.
         newcomers: students that say themselves what they hold.
     """
     made: dict[str, Board] = {}
-    new = frozenset(newcomers)
     for arrival, (name, entry) in enumerate(students.items()):
-        content = entry.content_id
+        content, job = entry.content_id, name.rpartition("/")[0] or name
         board = made.get(content)
         if board is None:
-            board = made[content] = Board(teachers, teachers.pool(content), keeping)
-        seat = board.seat(name, arrival, entry)
+            board = made[content] = Board(teachers, pools.get(content, {}), keeping)
         held = entry.teachers
-        if name in new and not keeping:
+        if name in newcomers and not keeping:
             held = tuple(teacher for teacher in held if teacher not in board.holders)
-        board.believe(seat, held, silent)
+        seat = Seat(name, arrival, entry.need, entry.min, entry.priority, entry.host, job)
+        board.seat(seat, held, silent)
     for board in made.values():
         board.open()
     return list(made.values())

@@ -128,7 +128,7 @@ class Givers:
         return None
 
     def _after(self, seat: Seat) -> Rank:
-        return rank(self._board, seat, self._board.least(seat))
+        return rank(self._board, seat, min(self._board.power[name] for name in seat.held))
 
 
 @dataclass(slots=True)

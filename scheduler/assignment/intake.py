@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import assert_never
 
 from .. import debounce
@@ -27,6 +28,7 @@ from .fleet import (
     is_known,
     need_of,
     own_heads,
+    pools,
     power_class,
 )
 
@@ -36,7 +38,7 @@ def settle_contents(facts: Intake) -> None:
     if not (facts.moved or facts.between):
         return
     facts.plan = _settled_plan(facts)
-    served = facts.teachers.pools.keys()
+    served = facts.pools.keys()
     for name, entry in facts.students.items():
         settled = _settled(entry, facts.plan, served, name in facts.between, facts.recovering)
         if settled is not entry:
@@ -63,7 +65,7 @@ def prevailing_content(known: AssignmentState | Intake) -> tuple[str, int, int]:
         The content ("": there is none), how many students are on it, how many teachers serve it.
     """
     on = Counter(entry.content_id for entry in known.students.values() if entry.labelled)
-    serving = Counter({content: len(pool.power) for content, pool in known.teachers.pools.items()})
+    serving = Counter({content: len(pool) for content, pool in pools(known.teachers).items()})
     named = [content for content in on or serving if content]
     content = max(named, key=lambda name: (on[name], serving[name]), default="")
     return content, on[content], serving[content]
@@ -101,7 +103,7 @@ def _settled(
 def plan_is_complete(state: AssignmentState) -> bool:
     """Whether an upgrade is on, can be had, and no student is on another content any more."""
     goal = state.plan.next
-    if not goal or goal not in state.teachers.pools:
+    if not goal or goal not in pools(state.teachers):
         return False
     return all(entry.content_id == goal for entry in state.students.values())
 
@@ -127,7 +129,7 @@ class Intake:
 
     def __init__(self, state: AssignmentState, now: float) -> None:
         self.now = now
-        self.teachers = state.teachers.copy()
+        self.teachers = dict(state.teachers)
         self.students = dict(state.students)
         self.anchor, self.plan, self.recovering = state.anchor, state.plan, state.recovering
         self.lost: set[str] = set()
@@ -136,6 +138,11 @@ class Intake:
         self.new: set[str] = set()
         self.between: set[str] = set()
         self.moved = self.changed = False
+
+    @cached_property
+    def pools(self) -> dict[str, dict[str, float]]:
+        """Teachers that may be assigned, once all events are taken in: see `fleet.pools`."""
+        return pools(self.teachers)
 
     def take(self, events: Sequence[ev.AssignmentEvent]) -> None:
         """Take in a batch, in order.
@@ -185,7 +192,7 @@ class Intake:
         entry = TeacherEntry(event.incarnation, pace, event.content_id, event.host)
         if entry == known:
             return
-        self.teachers.put(name, entry)
+        self.teachers[name] = entry
         if known is not None and replace(known, pace=pace) == entry:
             self._paced(name, known.power, pace.power)
             return
@@ -209,14 +216,14 @@ class Intake:
     def _draining(self, name: str) -> None:
         known = self.teachers.get(name)
         if known is not None and not known.draining:
-            self.teachers.put(name, replace(known, draining=True))
+            self.teachers[name] = replace(known, draining=True)
             self.why[name] = f"teacher {name} drains"
             self._happened()
 
     def _down(self, name: str, lost: bool) -> None:
         if name not in self.teachers:
             return
-        self.teachers.drop(name)
+        del self.teachers[name]
         if lost:
             self.lost.add(name)
         self.why[name] = f"teacher {name} was lost" if lost else f"teacher {name} has left"
@@ -265,11 +272,10 @@ class Intake:
             self.moved = True
 
     def _ticked(self) -> None:
-        for teacher in list(self.teachers.doubted):
-            known = self.teachers[teacher]
+        for teacher, known in self.teachers.items():
             pace = elapse_speed(known.pace, self.now)
             if pace is not known.pace:
-                self.teachers.put(teacher, replace(known, pace=pace))
+                self.teachers[teacher] = replace(known, pace=pace)
                 self._paced(teacher, known.power, pace.power)
         for name, entry in self.students.items():
             wish = debounce.elapse(entry.wish, self.now)

@@ -59,7 +59,7 @@ class Words:
         has = f"{len(entry.teachers)} of {entry.want} wanted"
         if len(entry.teachers) >= entry.want:
             return has
-        serving = len(self._facts.teachers.pool(entry.content_id).power)
+        serving = len(self._facts.pools.get(entry.content_id, ()))
         asking = self._asking_for(entry.content_id)
         if not serving:
             content = f" {entry.content_id}" if entry.content_id else ""
@@ -120,7 +120,7 @@ def reduce(
 def next_due(state: AssignmentState) -> float | None:
     """When time alone changes something next, so that `Ticked` is due; None: never."""
     wishes = (entry.wish.due for entry in state.students.values())
-    dues = chain(wishes, state.teachers.doubted.values())
+    dues = chain(wishes, (entry.pace.due for entry in state.teachers.values()))
     return min((due for due in dues if due is not None), default=None)
 
 
@@ -136,7 +136,9 @@ def _assign(facts: Intake) -> dict[str, list[str]]:
     new: Set[str] = facts.new
     silent = silent_teachers(facts.students)
     for _ in range(ROUNDS):
-        for board in boards(facts.teachers, facts.students, silent, facts.recovering, new):
+        for board in boards(
+            facts.teachers, facts.pools, facts.students, silent, facts.recovering, new
+        ):
             if facts.recovering:
                 grow(board)
             else:
@@ -150,6 +152,8 @@ def _assign(facts: Intake) -> dict[str, list[str]]:
 
 def _read_back(facts: Intake, board: Board, notes: dict[str, list[str]]) -> None:
     for seat in board.seats:
+        if seat.notes:
+            notes.setdefault(seat.name, []).extend(seat.notes)
         entry = facts.students[seat.name]
         teachers = tuple(seat.held)
         if seat.aside:
@@ -159,21 +163,16 @@ def _read_back(facts: Intake, board: Board, notes: dict[str, list[str]]) -> None
         if entry.unavailable:
             unavailable = entry.unavailable.intersection(teachers) - seat.released
             entry = facts.students[seat.name] = replace(entry, unavailable=unavailable)
-        if teachers == entry.teachers and not entry.finishing and entry.labelled >= bool(teachers):
-            if seat.notes:
-                notes.setdefault(seat.name, []).extend(seat.notes)
-            continue
-        held = dict.fromkeys((*entry.finishing, *entry.teachers))
-        finishing = tuple(name for name in held if name in facts.teachers and name not in teachers)
-        if (teachers, finishing) != (entry.teachers, entry.finishing):
-            labelled = entry.labelled or bool(teachers)
+        if teachers != entry.teachers or entry.finishing or entry.labelled < bool(teachers):
+            held = dict.fromkeys((*entry.finishing, *entry.teachers))
             facts.students[seat.name] = replace(
-                entry, teachers=teachers, finishing=finishing, labelled=labelled
+                entry,
+                teachers=teachers,
+                finishing=tuple(
+                    name for name in held if name in facts.teachers and name not in teachers
+                ),
+                labelled=entry.labelled or bool(teachers),
             )
-        elif teachers and not entry.labelled:
-            facts.students[seat.name] = replace(entry, labelled=True)
-        if seat.notes:
-            notes.setdefault(seat.name, []).extend(seat.notes)
 
 
 def _changes(before: AssignmentState, facts: Intake, words: Words) -> Iterator[Change]:

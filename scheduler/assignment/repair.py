@@ -65,7 +65,7 @@ def repair(board: Board) -> None:
 def _settle(board: Board) -> None:
     for seat in board.seats:
         _give_back(board, seat)
-    if len(board):
+    if board.power:
         for _ in range(ROUNDS):
             if not _Repair(board).run():
                 break
@@ -86,7 +86,7 @@ class _Repair:
         self._moved = False  # somebody made room
         self._turned_away = False  # somebody could not be helped
         self._stale = False  # and others have more or less since then
-        self._steps = STEPS * (len(board.seats) + len(board))
+        self._steps = STEPS * (len(board.seats) + len(board.power))
 
     def run(self) -> bool:
         """Whether another look may find more: somebody made room, or was turned away too early."""
@@ -216,7 +216,7 @@ def _give_back(board: Board, seat: Seat) -> None:
     if seat.shared or not seat.held or seat.own - board.powers[0] < seat.need - EPS:
         return
     for teacher in list(reversed(seat.held)):
-        if board.claim_class(seat, seat.own - board.power(teacher), gives=1) == SERVED:
+        if board.claim_class(seat, seat.own - board.power[teacher], gives=1) == SERVED:
             _return(board, seat, teacher)
 
 
@@ -245,14 +245,14 @@ def _to_give(board: Board, giver: Seat, claim: Rank, seat: Seat) -> str:
 
     def fit(index: int) -> tuple[float, bool, int]:
         name = giver.held[index]
-        power = board.power(name)
+        power = board.power[name]
         waste = unmet - power if power <= unmet else 1e6 + power
         return waste, board.host(name) != seat.host, -index
 
     allowed = [
         index
         for index, name in enumerate(giver.held)
-        if beats(claim, rank(board, giver, board.power(name)))
+        if beats(claim, rank(board, giver, board.power[name]))
     ]
     return giver.held[min(allowed, key=fit)]
 

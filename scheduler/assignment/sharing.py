@@ -28,7 +28,7 @@ def roomy(board: Board, seat: Seat, but: str = "") -> str | None:
         if name == but or not _has_room(board, seat, name):
             continue
         far = not seat.host or board.host(name) != seat.host
-        fit = far, -board.loads.of(name)
+        fit = far, -board.load(name)
         if best is None or fit < best:
             best, found = fit, name
     return found
@@ -55,7 +55,7 @@ def least_loaded(board: Board, seat: Seat) -> str | None:
 def lighter(board: Board, seat: Seat) -> str | None:
     """A teacher where the student, and those it leaves, have more than where it shares now."""
     here = seat.held[0]
-    full = board.loads.of(here)
+    full = board.load(here)
     if full <= 1 + EPS:
         return None
     there = least_loaded(board, seat)
@@ -67,7 +67,7 @@ def lighter(board: Board, seat: Seat) -> str | None:
 def relief(board: Board) -> tuple[Seat, str] | None:
     """Who moves to which idle teacher, though nobody misses anything: the latest at the fullest."""
     shared = [name for name, seats in board.holders.items() if len(seats) > 1]
-    for name in sorted(shared, key=board.loads.of, reverse=True):
+    for name in sorted(shared, key=board.load, reverse=True):
         for seat in reversed(board.holders[name]):
             teacher = board.idle.enough(seat.need, seat.host)
             if teacher is not None:
@@ -93,17 +93,17 @@ def _lone_light(board: Board) -> Iterator[Seat]:
 
 def _least_loaded(board: Board, seat: Seat) -> list[str]:
     """Of each power, the teacher with the smallest load."""
-    names = (board.loads.least(power, seat.host) for power in board.powers)
+    names = (board.least_loaded(power, seat.host) for power in board.powers)
     return [name for name in names if name is not None]
 
 
 def _has_room(board: Board, seat: Seat, name: str) -> bool:
-    part = seat.need / board.power(name)
-    return part <= LIGHT + EPS and board.loads.of(name) + part <= 1 + EPS
+    part = seat.need / board.power[name]
+    return part <= LIGHT + EPS and board.load(name) + part <= 1 + EPS
 
 
 def _load_with(board: Board, seat: Seat, name: str) -> float:
-    return board.loads.of(name) + board.part(seat, name)
+    return board.load(name) + board.part(seat, name)
 
 
 class Trades:
@@ -128,7 +128,7 @@ class Trades:
         board = self._board
         gains = [
             (power - less, power, less)
-            for less in {board.power(name) for name in seat.held}
+            for less in {board.power[name] for name in seat.held}
             for power, (spare, _) in self._spare.items()
             if EPS < power - less <= spare + EPS
         ]
@@ -145,13 +145,13 @@ class Trades:
         if seat.shared or seat.need <= 0 or spare <= EPS:
             return
         for name in seat.held:
-            power = self._board.power(name)
+            power = self._board.power[name]
             if power not in self._spare or spare > self._spare[power][0] + EPS:
                 self._spare[power] = spare, seat
 
 
 def _latest(board: Board, seat: Seat, power: float) -> str:
-    return next(name for name in reversed(seat.held) if board.power(name) == power)
+    return next(name for name in reversed(seat.held) if board.power[name] == power)
 
 
 def _trade(board: Board, seat: Seat, weak: str, other: Seat, strong: str) -> None:
@@ -181,7 +181,7 @@ def by_priority(board: Board) -> None:
     alike: dict[tuple[float, float], list[Seat]] = defaultdict(list)
     for seat in board.seats:
         if len(seat.held) == 1 and seat.need > 0:
-            alike[board.power(seat.held[0]), round(min(seat.need, most), 6)].append(seat)
+            alike[board.power[seat.held[0]], round(min(seat.need, most), 6)].append(seat)
     for seats in alike.values():
         _sort_by_priority(board, _buckets(board, seats))
 
