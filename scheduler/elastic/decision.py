@@ -3,70 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import inf
 
-from .sharing import Limits, Shares, fulfilment, share
+from .sharing import Shares, fulfilment
 from .values import SLOTS, ElasticConfig, ElasticJob, ElasticMemory, Pool, Room, Target, held
 
 
-@dataclass(frozen=True, slots=True)
 class Scene:
-    """One decision.
+    """All that one decision looks at, and the shares that it strives for.
 
-    Attributes:
-        jobs: all of them, in the order of the caller; in gang mode none has a choice of nodes.
+    Args:
         pool: what there is.
-        limit: what jobs may have of it.
-        limits: who is not to be changed for the sake of others' share.
-        shares: what each shall have in the end.
+        jobs: all of them, in the order of the caller; in gang mode none has a choice of nodes.
         memory: of the decision before.
         now: seconds.
         config: how they share.
+
+    Attributes:
+        limit: what jobs may have of the pool.
+        shares: what each shall have in the end.
     """
 
-    jobs: tuple[ElasticJob, ...]
-    pool: Pool
-    limit: Room
-    limits: Limits
-    shares: Shares
-    memory: ElasticMemory
-    now: float
-    config: ElasticConfig
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         pool: Pool,
         jobs: Sequence[ElasticJob],
         memory: ElasticMemory,
         now: float,
         config: ElasticConfig,
-    ) -> Scene:
-        limit = Room.of(pool, config.max_load)
-        limits = Limits(
-            still=frozenset(
-                job.name for job in jobs if not job.steady or frozen_s(job, memory, now, config) > 0
-            ),
-            ending=frozenset(
-                job.name
-                for job in jobs
-                if job.progress is not None and job.progress >= config.near_end
-            ),
+    ) -> None:
+        self.pool, self.jobs, self.memory, self.now, self.config = pool, jobs, memory, now, config
+        self.limit = Room.of(pool, config.max_load)
+        patience_s = -inf if config.mode == "gang" else config.patience_s
+        self.shares = Shares(
+            self.limit,
+            jobs,
+            still={job.name for job in jobs if not job.steady or self.frozen_s(job) > 0},
+            ending={job.name for job in jobs if (job.progress or 0.0) >= config.near_end},
+            impatient={job.name for job in jobs if self._waited_s(job) >= patience_s},
+            gap=config.rebalance_gap,
         )
-        gang = config.mode == "gang"
-        impatient = {
-            job.name
-            for job in jobs
-            if gang or now - memory.waiting_since_s.get(job.name, now) >= config.patience_s
-        }
-        shares = share(limit, jobs, limits, impatient, config)
-        return cls(tuple(jobs), pool, limit, limits, shares, memory, now, config)
 
+    def frozen_s(self, job: ElasticJob) -> float:
+        """Seconds until the job may be changed for the sake of others' share."""
+        changed = self.memory.changed_s.get(job.name)
+        return 0.0 if changed is None else max(0.0, changed + self.config.freeze_s - self.now)
 
-def frozen_s(job: ElasticJob, memory: ElasticMemory, now: float, config: ElasticConfig) -> float:
-    """Seconds until the job may be changed for the sake of others' share."""
-    changed = memory.changed_s.get(job.name)
-    return 0.0 if changed is None else max(0.0, changed + config.freeze_s - now)
+    def _waited_s(self, job: ElasticJob) -> float:
+        return self.now - self.memory.waiting_since_s.get(job.name, self.now)
 
 
 def reason(scene: Scene, job: ElasticJob, given: Mapping[str, int]) -> str:
@@ -102,7 +87,7 @@ def _waits(scene: Scene, job: ElasticJob) -> str:
         return f"waits behind {scene.shares.behind[job.name]}, which came first"
     minimum = held(job, job.min_nodes)
     what = f"{_count(job.min_nodes)} at least, {_amounts(minimum)}"
-    if not Room.of(scene.pool, scene.config.max_load).fits(minimum):
+    if not scene.limit.fits(minimum):
         if _bare(scene).fits(minimum):
             return f"waits for online services to give back: it needs {what}"
         return f"waits for a larger pool: it needs {what}; ask for less"
@@ -162,10 +147,10 @@ def _stays(scene: Scene, job: ElasticJob) -> str:
         return "grows as soon as nodes that are leaving have made room"
     if not job.steady:
         return "forms its world; it is not changed meanwhile"
-    frozen = frozen_s(job, scene.memory, scene.now, scene.config)
+    frozen = scene.frozen_s(job)
     if frozen > 0:
         return f"changed a moment ago; it may grow in {frozen:.0f} s"
-    if job.name in scene.limits.ending:
+    if job.name in scene.shares.ending:
         return f"{100 * (job.progress or 0.0):.0f} % done: it does not grow any more"
     return "no room for another node"
 
@@ -195,7 +180,7 @@ def decide(
         raise ValueError(f"two jobs have one name: {sorted(job.name for job in jobs)}")
     if config.mode == "gang":
         jobs = [replace(job, min_nodes=job.max_nodes) for job in jobs]
-    scene = Scene.of(pool, jobs, memory, now, config)
+    scene = Scene(pool, jobs, memory, now, config)
     given = _paced(scene)
     targets = tuple(
         Target(job.name, given[job.name], job.nodes, reason(scene, job, given)) for job in jobs
