@@ -12,7 +12,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "reference" / "edl"
-PARTS = ("__init__.py", "errors.py", "distill_reader", "scheduler", "student")
+PARTS = (
+    "__init__.py",
+    "errors.py",
+    "coordinator",
+    "distill_reader",
+    "mesh",
+    "scheduler",
+    "student",
+)
 
 
 def on_startup(**_: Any) -> None:
