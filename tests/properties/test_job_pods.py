@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edl.deploy.operator.jobs.ledger import PodsConfig
 from edl.scheduler.elastic import ElasticConfig
 
-from ..scheduler.pod_world import AT_ONCE, Killed, PodWorld
+from ..deploy.operator.pod_world import AT_ONCE, Killed, PodWorld
 
 #: Each example is a whole life of a cluster.
 FEW = settings(max_examples=max(10, settings().max_examples // 3))

@@ -1,11 +1,10 @@
-"""Which machine gets which teacher, and when a machine is lent."""
+"""Which machine gets a teacher of which service."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,6 @@ from edl.coordinator.machines.placement import (
     place,
     wish_of,
 )
-from edl.mesh.agent.lending import LendingConfig, LendingMemory, lend
 
 A, B = Wish("a", "ca", 1, 1), Wish("b", "cb", 1, 1)
 
@@ -193,43 +191,3 @@ class TestPlacement:
         for wish in asked:
             assert holding(then, wish) == wish.wanted
             assert gained[wish.service] <= max(0, wish.wanted - holding(places, wish))
-
-
-OWNED = LendingConfig(most_load=1.0, quiet_s=10.0, mean_s=0.0)
-
-
-def looks(loads: list[float], config: LendingConfig = OWNED) -> list[bool]:
-    """Whether it was lent at each look, one a second."""
-    memory, lent = LendingMemory(), []
-    for now, load in enumerate(loads):
-        found, memory = lend(load, None, memory, float(now), config)
-        lent.append(found.lent)
-    return lent
-
-
-class TestLending:
-    def test_load_takes_the_machine_and_quiet_returns_it(self) -> None:
-        lent = looks([0.2, 1.5, *[0.1] * 12])
-        assert lent == [True, False, *[False] * 10, True, True]
-        assert not any(looks([2.0, *[0.6] * 30]))
-        assert looks([2.0, *[0.1] * 9, 0.7, *[0.1] * 9]) == [False] * 20
-        config = LendingConfig(most_load=1.0, mean_s=3.0)
-        assert all(looks([0.0, 2.0, 0.0, 0.0, 2.0, 0.0], config))
-        assert not all(looks([0.0, 2.0, 2.0, 2.0, 2.0], config))
-        assert all(looks([64.0] * 5, LendingConfig()))
-
-    @pytest.mark.parametrize(("until", "left_s"), [(30.0, 25.0), (inf, 0.0)])
-    def test_yielded_until(self, until: float, left_s: float) -> None:
-        found, memory = lend(0.0, until, LendingMemory(), 5.0, OWNED)
-        assert (found.lent, found.until_s) == (False, left_s)
-        assert "edl agent yield" in found.why
-        assert lend(0.0, 30.0, memory, 30.0, OWNED)[0].lent
-        assert lend(0.0, None, memory, 6.0, OWNED)[0].lent
-
-    @given(
-        st.lists(st.tuples(st.sampled_from([0.1, 0.4, 0.7, 1.5]), st.integers(1, 15)), min_size=4)
-    )
-    def test_never_lent_under_load_or_soon_after(self, runs: list[tuple[float, int]]) -> None:
-        loads = [load for load, seconds in runs for _ in range(seconds)]
-        for at, is_lent in enumerate(looks(loads)):
-            assert not (is_lent and any(load > 1.0 for load in loads[max(0, at - 9) : at + 1]))
