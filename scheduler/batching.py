@@ -236,7 +236,8 @@ def next_size(times: Times, sizes: Sequence[int], longest_s: float, runs: int = 
     falling_behind = len(tried) > 1 and all(cost[size] > _OUT * best for size in tried[-2:])
     if larger and not falling_behind and larger[0] * best <= longest_s:
         return larger[0]
-    rivals = [size for size in tried if cost[size] <= _limit(len(times[size])) * best]
+    limits = {size: _OUT if len(times[size]) < _LATER_RUNS else _OUT_LATER for size in tried}
+    rivals = [size for size in tried if cost[size] <= limits[size] * best]
     fewest = min(rivals, key=lambda size: len(times[size]))
     return fewest if len(rivals) > 1 and len(times[fewest]) < runs else None
 
@@ -251,7 +252,3 @@ def choose(times: Times) -> int:
 def per_sample_s(size: int, runs: Sequence[float]) -> float:
     """Seconds per sample: the lower quartile of runs of `size` samples each."""
     return sorted(runs)[(len(runs) - 1) // 4] / size
-
-
-def _limit(runs: int) -> float:
-    return _OUT if runs < _LATER_RUNS else _OUT_LATER

@@ -185,8 +185,9 @@ def leads(sight: Sight, now: float) -> bool:
 
 def ranked(client: str, servers: Iterable[str]) -> list[str]:
     """`servers` in the order in which `client` turns to them, the same for everyone who asks."""
-    return sorted(servers, key=lambda server: (_weight(client, server), server))
 
+    def weight(server: str) -> tuple[bytes, str]:
+        name = f"{len(client)}:{client}{server}".encode()
+        return hashlib.blake2b(name, digest_size=8).digest(), server
 
-def _weight(client: str, server: str) -> bytes:
-    return hashlib.blake2b(f"{len(client)}:{client}{server}".encode(), digest_size=8).digest()
+    return sorted(servers, key=weight)

@@ -1,7 +1,7 @@
 """Which teachers are ejected from a reader's pool, and when they are let in again.
 
 Ejected is who costs work or is not to be believed, never who is merely slow: a slow teacher gets
-few batches, and what it labels is a gain (it is named, see `stragglers`). The causes:
+few batches, and what it labels is a gain (it is named, see `hedging`). The causes:
 
 * "failed": several requests in a row that came to nothing (it is full, it restarts, it breaks).
 * "silent": nothing was heard of it for long while others answered (`hedging` says so). What it has

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from .cluster import Cluster, DeviceKind, Job
 from .cost_model import Prediction, online_s, predict, step_s
@@ -228,19 +227,10 @@ def _best(
     if not meshes:
         return None
     rated = [(_mesh_way(cluster, job, *entry), entry) for entry in meshes]
-    kept = [pair for pair in rated if _keeps(job, pair[0])] or rated
-
-    def figures(way: Way) -> tuple[float, float]:
-        return (way.total_s, way.cost) if aim == "fastest" else (way.cost, way.total_s)
-
-    least = min(figures(way)[0] for way, _ in kept)
-    close = [pair for pair in kept if figures(pair[0])[0] <= AS_GOOD * least]
-    return min(close, key=lambda pair: (figures(pair[0])[1], pair[0].teachers, figures(pair[0])))[1]
-
-
-def _keeps(job: Job, way: Way) -> bool:
-    """Whether it is over in time and within the budget."""
-    return way.total_s <= (job.deadline_s or inf) and way.cost <= (job.budget or inf)
+    kept = [pair for pair in rated if pair[0].keeps(job)] or rated
+    least = min(way.by(aim)[0] for way, _ in kept)
+    close = [(way, entry) for way, entry in kept if way.by(aim)[0] <= AS_GOOD * least]
+    return min(close, key=lambda pair: (pair[0].by(aim)[1], pair[0].teachers, pair[0].by(aim)))[1]
 
 
 def _mesh_way(cluster: Cluster, job: Job, mesh: Mesh, prediction: Prediction) -> Way:

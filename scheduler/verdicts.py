@@ -51,6 +51,14 @@ class Way:
     cost: float = 0.0
     teachers: int = 0
 
+    def keeps(self, job: Job) -> bool:
+        """Whether it is over in time and within the budget."""
+        return self.total_s <= (job.deadline_s or inf) and self.cost <= (job.budget or inf)
+
+    def by(self, aim: Aim) -> tuple[float, float]:
+        """What is to be little: first, and then."""
+        return (self.total_s, self.cost) if aim == "fastest" else (self.cost, self.total_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -102,23 +110,13 @@ def _take(job: Job, ways: Sequence[Way], aim: Aim) -> Method | None:
     """The best that distils; of equal ones the cheaper, and then the simpler."""
     order: tuple[Method, ...] = ("Online", "offline store", "mesh")
     can = [way for way in ways if way.method in order and not way.why_not]
-    kept = [
-        way
-        for way in can
-        if way.total_s <= (job.deadline_s or inf) and way.cost <= (job.budget or inf)
-    ] or can
-    if not kept:
+    left = [way for way in can if way.keeps(job)] or can
+    if not left:
         return None
-
-    def first(way: Way) -> float:
-        return way.total_s if aim == "fastest" else way.cost
-
-    def second(way: Way) -> float:
-        return way.cost if aim == "fastest" else way.total_s
-
-    close = [way for way in kept if first(way) <= EQUAL * min(map(first, kept))]
-    equal = [way for way in close if second(way) <= EQUAL * min(map(second, close))]
-    return min(equal, key=lambda way: order.index(way.method)).method
+    for place in range(2):
+        least = min(way.by(aim)[place] for way in left)
+        left = [way for way in left if way.by(aim)[place] <= EQUAL * least]
+    return min(left, key=lambda way: order.index(way.method)).method
 
 
 def _against_online(

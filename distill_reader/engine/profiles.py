@@ -1,6 +1,6 @@
 """What a reader remembers of the last run, kept in a file, read and written in a thread.
 
-What counts of it, and when it is written, is `scheduler.profiles`'. No failure is one of the
+What counts of it, and when it is written, is `scheduler.stream_stats`'. No failure is one of the
 training: without a memory it learns as it did the first time.
 
 Each service and job has a file of its own, so that readers that write at the same time do not undo

@@ -2,7 +2,7 @@
 
 Batches go through here in the order of the stream, before the ledger hears of them. The store
 itself is read and written by a thread of its own (`shelf_keeper.py`); what is to be done with a
-batch meanwhile says `scheduler.shelving`.
+batch meanwhile says `scheduler.label_cache`.
 """
 
 from __future__ import annotations

@@ -120,6 +120,7 @@ class Intake:
     Attributes:
         lost: teachers that were lost, or came back as another incarnation.
         why: what happened to a teacher, or to a student, in words.
+        notes: what the rule did to a student, in words.
         turned: teachers that turned out to be faster or slower.
         new: students that were not known before.
         between: those that stand between two epochs of their data, bound to no content.
@@ -134,6 +135,7 @@ class Intake:
         self.anchor, self.plan, self.recovering = state.anchor, state.plan, state.recovering
         self.lost: set[str] = set()
         self.why: dict[str, str] = {}
+        self.notes: dict[str, list[str]] = {}
         self.turned: set[str] = set()
         self.new: set[str] = set()
         self.between: set[str] = set()
@@ -143,6 +145,11 @@ class Intake:
     def pools(self) -> dict[str, dict[str, float]]:
         """Teachers that may be assigned, once all events are taken in: see `fleet.pools`."""
         return pools(self.teachers)
+
+    @cached_property
+    def asking(self) -> Counter[str]:
+        """How many students ask for anything, by content, once they are settled on one."""
+        return Counter(entry.content_id for entry in self.students.values() if entry.need > 0)
 
     def take(self, events: Sequence[ev.AssignmentEvent]) -> None:
         """Take in a batch, in order.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 
@@ -14,65 +13,42 @@ from .intake import Intake, settle_contents
 from .repair import ROUNDS, grow, repair
 
 
-class Words:
-    """The sentences about one batch of events.
+def _reason(facts: Intake, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
+    """Why a student has what it has, and whether that is what it wants: for an operator."""
+    why, had = facts.why, old.teachers if old else ()
+    going = (*had, *old.finishing) if old else ()
+    causes = [
+        why[teacher]
+        for teacher in going
+        if teacher in why and (teacher in facts.lost or teacher not in new.teachers)
+    ]
+    if had != new.teachers:
+        causes += [why[teacher] for teacher in had if teacher in facts.turned]
+    if old is None or (not causes and name in why):
+        causes.append(why.get(name, f"student {name} wants {new.want}"))
+    causes += _about_content(old, new)
+    notes = facts.notes.get(name, [])
+    causes += notes
+    told = {word.rstrip(",") for note in notes for word in note.split()}
+    for teacher in new.teachers:
+        if teacher not in had and teacher not in told and old is not None:
+            causes.append(why.get(teacher, f"teacher {teacher} was free"))
+    if not causes:
+        causes.append(f"student {name} begins epoch {new.data_epoch} of its data")
+    return f"{'; '.join(list(dict.fromkeys(causes))[:4])}: {_count(facts, new)}"
 
-    Args:
-        facts: what the events said.
-        notes: what the rule did to whom, in words.
-    """
 
-    def __init__(self, facts: Intake, notes: Mapping[str, list[str]]) -> None:
-        self._facts = facts
-        self._notes = notes
-        self._asking: Counter[str] | None = None
-
-    def about(self, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
-        """Why the student has what it has, and whether that is what it wants."""
-        causes = self._causes(name, old, new)
-        return f"{'; '.join(causes)}: {self._count(new)}"
-
-    def _causes(self, name: str, old: StudentEntry | None, new: StudentEntry) -> list[str]:
-        why, had = self._facts.why, old.teachers if old else ()
-        going = (*had, *old.finishing) if old else ()
-        causes = [
-            why[teacher]
-            for teacher in going
-            if teacher in why and (teacher in self._facts.lost or teacher not in new.teachers)
-        ]
-        if had != new.teachers:
-            causes += [why[teacher] for teacher in had if teacher in self._facts.turned]
-        if old is None or (not causes and name in why):
-            causes.append(why.get(name, f"student {name} wants {new.want}"))
-        causes += _about_content(old, new)
-        notes = self._notes.get(name, [])
-        causes += notes
-        told = {word.rstrip(",") for note in notes for word in note.split()}
-        for teacher in new.teachers:
-            if teacher not in had and teacher not in told and old is not None:
-                causes.append(why.get(teacher, f"teacher {teacher} was free"))
-        if not causes:
-            causes.append(f"student {name} begins epoch {new.data_epoch} of its data")
-        return list(dict.fromkeys(causes))[:4]
-
-    def _count(self, entry: StudentEntry) -> str:
-        has = f"{len(entry.teachers)} of {entry.want} wanted"
-        if len(entry.teachers) >= entry.want:
-            return has
-        serving = len(self._facts.pools.get(entry.content_id, ()))
-        asking = self._asking_for(entry.content_id)
-        if not serving:
-            content = f" {entry.content_id}" if entry.content_id else ""
-            return f"{has}, as no teacher serves{content or ''}"
-        teachers = "1 teacher serves" if serving == 1 else f"{serving} teachers serve"
-        students = "1 student" if asking == 1 else f"{asking} students"
-        return f"{has}, as {teachers} {students}"
-
-    def _asking_for(self, content: str) -> int:
-        if self._asking is None:
-            entries = self._facts.students.values()
-            self._asking = Counter(entry.content_id for entry in entries if entry.need > 0)
-        return self._asking[content]
+def _count(facts: Intake, entry: StudentEntry) -> str:
+    has = f"{len(entry.teachers)} of {entry.want} wanted"
+    if len(entry.teachers) >= entry.want:
+        return has
+    content = entry.content_id
+    serving, asking = len(facts.pools.get(content, ())), facts.asking[content]
+    if not serving:
+        return f"{has}, as no teacher serves{f' {content}' if content else ''}"
+    teachers = "1 teacher serves" if serving == 1 else f"{serving} teachers serve"
+    students = "1 student" if asking == 1 else f"{asking} students"
+    return f"{has}, as {teachers} {students}"
 
 
 def _about_content(old: StudentEntry | None, new: StudentEntry) -> list[str]:
@@ -109,8 +85,9 @@ def reduce(
     if not facts.changed:
         return state, ()
     settle_contents(facts)
-    notes = _assign(facts) if facts.moved else {}
-    changes = tuple(_changes(state, facts, Words(facts, notes)))
+    if facts.moved:
+        _assign(facts)
+    changes = tuple(_changes(state, facts))
     after = AssignmentState(
         facts.teachers, facts.students, facts.anchor, facts.plan, facts.recovering
     )
@@ -130,9 +107,8 @@ def content_of(state: AssignmentState, student_id: str) -> str:
     return entry.content_id if entry else ""
 
 
-def _assign(facts: Intake) -> dict[str, list[str]]:
-    """Let the rule work on each content; returns what it did to whom."""
-    notes: dict[str, list[str]] = {}
+def _assign(facts: Intake) -> None:
+    """Let the rule work on each content."""
     new: Set[str] = facts.new
     silent = silent_teachers(facts.students)
     for _ in range(ROUNDS):
@@ -143,17 +119,16 @@ def _assign(facts: Intake) -> dict[str, list[str]]:
                 grow(board)
             else:
                 repair(board)
-            _read_back(facts, board, notes)
+            _read_back(facts, board)
         before, silent, new = silent, silent_teachers(facts.students), frozenset()
         if silent <= before:
             break  # nobody has left a teacher to those to whom it gives no labels
-    return notes
 
 
-def _read_back(facts: Intake, board: Board, notes: dict[str, list[str]]) -> None:
+def _read_back(facts: Intake, board: Board) -> None:
     for seat in board.seats:
         if seat.notes:
-            notes.setdefault(seat.name, []).extend(seat.notes)
+            facts.notes.setdefault(seat.name, []).extend(seat.notes)
         entry = facts.students[seat.name]
         teachers = tuple(seat.held)
         if seat.aside:
@@ -175,7 +150,7 @@ def _read_back(facts: Intake, board: Board, notes: dict[str, list[str]]) -> None
             )
 
 
-def _changes(before: AssignmentState, facts: Intake, words: Words) -> Iterator[Change]:
+def _changes(before: AssignmentState, facts: Intake) -> Iterator[Change]:
     for name, entry in facts.students.items():
         old = None if name in facts.new else before.students.get(name)
         lost = tuple(t for t in (*old.teachers, *old.finishing) if t in facts.lost) if old else ()
@@ -188,7 +163,7 @@ def _changes(before: AssignmentState, facts: Intake, words: Words) -> Iterator[C
                 entry.content_id,
                 entry.next_told,
                 entry.data_epoch,
-                words.about(name, old, entry),
+                _reason(facts, name, old, entry),
             )
 
 

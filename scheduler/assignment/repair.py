@@ -58,7 +58,7 @@ def repair(board: Board) -> None:
     for seat in board.seats:
         _part(board, seat)
     _settle(board)
-    while _release_all(board):
+    while any(_release(board, seat) for seat in board.seats):
         _settle(board)
 
 
@@ -218,11 +218,6 @@ def _give_back(board: Board, seat: Seat) -> None:
     for teacher in list(reversed(seat.held)):
         if board.claim_class(seat, seat.own - board.power[teacher], gives=1) == SERVED:
             _return(board, seat, teacher)
-
-
-def _release_all(board: Board) -> bool:
-    released = [seat for seat in board.seats if _release(board, seat)]
-    return bool(released)
 
 
 def _release(board: Board, seat: Seat) -> bool:

@@ -166,8 +166,6 @@ def _trade(board: Board, seat: Seat, weak: str, other: Seat, strong: str) -> Non
 #: A place must be better by this factor to be worth moving two students.
 WORTH = 1.5
 
-_Buckets = dict[tuple[int, float], list[Seat]]
-
 
 def by_priority(board: Board) -> None:
     """Exchange places, until nobody has a much worse one than a student of lower priority.
@@ -183,18 +181,14 @@ def by_priority(board: Board) -> None:
         if len(seat.held) == 1 and seat.need > 0:
             alike[board.power[seat.held[0]], round(min(seat.need, most), 6)].append(seat)
     for seats in alike.values():
-        _sort_by_priority(board, _buckets(board, seats))
+        _sort_by_priority(board, seats)
 
 
-def _buckets(board: Board, seats: Iterable[Seat]) -> _Buckets:
-    found: _Buckets = defaultdict(list)
-    for seat in seats:
-        found[seat.priority, round(board.level(seat), 6)].append(seat)
-    return found
-
-
-def _sort_by_priority(board: Board, buckets: _Buckets) -> None:
+def _sort_by_priority(board: Board, seats: Iterable[Seat]) -> None:
     """The highest priority takes from the lowest, while there is anything to be gained."""
+    buckets: dict[tuple[int, float], list[Seat]] = defaultdict(list)
+    for seat in seats:
+        buckets[seat.priority, round(board.level(seat), 6)].append(seat)
     while True:
         pairs = [
             (-mine[0], mine[1], theirs[0], -theirs[1])

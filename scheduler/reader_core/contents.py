@@ -14,7 +14,7 @@ from .events import Assigned, Legacy, Peer
 
 
 class Numerics:
-    """Carries out what `scheduler.pinning` decides, for one service.
+    """Carries out what `scheduler.label_origin` decides, for one service.
 
     Args:
         matter: the reader is deterministic; else nobody is barred.
@@ -60,7 +60,7 @@ class Numerics:
 
 
 class Contents:
-    """Carries out what `scheduler.switching` decides.
+    """Carries out what `scheduler.label_origin` decides.
 
     Args:
         numerics: which of the teachers may be asked besides.

@@ -102,7 +102,7 @@ class Report(NamedTuple):
         want: teachers that it asks for.
         needed: n = ceil(t_t / t_s); 0 while unknown.
         t_t_s, t_s_s: measured seconds per sample; 0 while unknown.
-        starves: as `scheduler.hunger` finds it.
+        starves: as `scheduler.debounce.Starvation` finds it.
         unavailable: teachers that were given to it and give it no labels.
         starved_s, blocked_s, source_wait_s: sums that grow.
         samples: taken so far.

@@ -4,7 +4,7 @@ A *world* is a numbered list of nodes. It ends when one of its ranks fails, when
 wants to go, or when it is called back for a newcomer, who waits for the next safe point. When all
 of its nodes that live have ended their ranks, the next one is formed, within the limits, from the
 newest checkpoint: one on the disk, or a newer snapshot in the memory of a node, which then writes
-it (the *keeper*). What failed climbs the ladder (`ladder.py`).
+it (the *keeper*). What is done about a failure is in `failures.py`.
 """
 
 from __future__ import annotations

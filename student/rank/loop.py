@@ -1,6 +1,6 @@
 """Algorithm 2 of the paper over all ranks of a world: step by step, until its end or a safe point.
 
-Before each step every rank votes (`scheduler/students/consensus.py`), and all do what follows from
+Before each step every rank votes (`scheduler/students/agreement.py`), and all do what follows from
 the votes of all. So nobody stands in a collective that others never come to: a rank without rows
 takes part with weight 0, one that still waits for its batch says so, and one that is to leave takes
 all others with it, behind a step that all have taken.

@@ -206,7 +206,7 @@ def inspect(
 
     Args:
         crew: is closed.
-        hang_s: as of a rank that starts, `scheduler.students.hangs`.
+        hang_s: as of a rank that starts, `scheduler.students.failures`.
         heard: called with what the rank says.
         stop: where it is requested, the rank is ended, and None is returned.
 

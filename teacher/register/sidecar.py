@@ -89,7 +89,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
 
 
 class Sidecar:
-    """Carries out what `scheduler.vouching` decides.
+    """Carries out what `scheduler.admission` decides.
 
     Args:
         config: which server.
