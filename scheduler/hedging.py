@@ -46,6 +46,14 @@ LEAST_S = 1e-9
 ANSWERS, QUANTILE = 256, 0.95
 #: Most that the stretch may be: a pool that strays further would never find anything late.
 MOST_STRETCH = 4.0
+#: Most hedges per request that was sent, in calm weather; and hedges that can be saved up.
+SHARE, BURST = 0.05, 8.0
+#: So many times the longest usual time may a request take; and one that the student waits for.
+PATIENCE, URGENCY = 3.0, 1.5
+#: Nothing is late before so many seconds; no teacher is silent before so many.
+FLOOR_S, SILENT_S = 0.1, 0.5
+#: A longer time between two looks counts for nobody, in seconds.
+ASLEEP_S = 0.5
 
 
 class Turnaround(NamedTuple):
@@ -136,38 +144,6 @@ def began(sent_at: float, answered_at: float) -> float:
     """
     assert isfinite(sent_at)
     return max(sent_at, answered_at)
-
-
-@dataclass(frozen=True, slots=True)
-class HedgeConfig:
-    """When a request is late.
-
-    Attributes:
-        share: most hedges per request that was sent, in calm weather.
-        burst: hedges that can be saved up.
-        patience: so many times the longest usual time may a request take.
-        urgency: the same for one that the student waits for.
-        floor_s: nothing is late before.
-        silent_s: no teacher is silent before.
-        asleep_s: a longer time between two looks counts for nobody.
-
-    Raises:
-        ValueError: a number that makes no sense.
-    """
-
-    share: float = 0.05
-    burst: float = 8.0
-    patience: float = 3.0
-    urgency: float = 1.5
-    floor_s: float = 0.1
-    silent_s: float = 0.5
-    asleep_s: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.share <= 1 <= self.burst and 1 <= self.urgency <= self.patience):
-            raise ValueError(f"needs share <= 1 <= burst and 1 <= urgency <= patience: {self}")
-        if min(self.floor_s, self.silent_s, self.asleep_s) <= 0:
-            raise ValueError(f"times are above 0 s: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +238,7 @@ class HedgeDecision:
 
 
 def decide(
-    view: HedgeView,
-    times: Turnarounds,
-    memory: HedgeMemory,
-    now: float,
-    config: HedgeConfig,
+    view: HedgeView, times: Turnarounds, memory: HedgeMemory, now: float
 ) -> tuple[HedgeDecision, HedgeMemory]:
     """Look for requests that are late.
 
@@ -275,11 +247,10 @@ def decide(
         times: of the answers so far.
         memory: what the last look left.
         now: seconds of a clock that does not go back.
-        config: the settings, the same at each call.
     """
-    slept = memory.looked_at is not None and now - memory.looked_at > config.asleep_s
+    slept = memory.looked_at is not None and now - memory.looked_at > ASLEEP_S
     awake_since = now if slept else memory.awake_since
-    look = _Look(view, times, awake_since, now, config)
+    look = _Look(view, times, awake_since, now)
     standing = {teacher.name: look.standing(teacher) for teacher in view.teachers}
     late = frozenset(name for name, found in standing.items() if found != "in time")
     silent = frozenset(name for name, found in standing.items() if found == "silent")
@@ -292,7 +263,7 @@ def decide(
                 suspects += [(flight, beyond_budget) for flight in stuck]
     else:
         silent = frozenset()  # nobody is in time: it is not them
-    tokens = min(memory.tokens + config.share * (view.sent - memory.sent), config.burst)
+    tokens = min(memory.tokens + SHARE * (view.sent - memory.sent), BURST)
     charged = memory.charged & {f.request for t in view.teachers for f in t.flights}
     hedge = []
     for flight, beyond_budget in sorted(suspects, key=lambda suspect: suspect[0].batch):
@@ -321,7 +292,6 @@ class _Look:
     times: Turnarounds
     awake_since: float
     now: float
-    config: HedgeConfig
 
     def standing(self, teacher: Asked) -> Literal["in time", "late", "silent"]:
         """How a teacher stands with the oldest request that it has."""
@@ -336,18 +306,18 @@ class _Look:
         # One that answers others, and never this: it may have had to wait for a whole window.
         if quiet_s < limit_s and self._since(first.sent_at) < teacher.window * limit_s:
             return "in time"
-        longest_s = 2 * self.config.patience * self.times.stretch * expected_s
-        return "silent" if quiet_s >= max(longest_s, self.config.silent_s) else "late"
+        longest_s = 2 * PATIENCE * self.times.stretch * expected_s
+        return "silent" if quiet_s >= max(longest_s, SILENT_S) else "late"
 
     def _limit_s(self, teacher: Asked, expected_s: float) -> float:
         """What the oldest request may take."""
-        patience, rows = self.config.patience, teacher.flights[0].rows
+        patience, rows = PATIENCE, teacher.flights[0].rows
         if any(f.wanted and f.batch == self.view.awaited for f in teacher.flights):
-            patience = self.config.urgency
+            patience = URGENCY
             idle = [other for other in self.view.teachers if other.usable and not other.flights]
             could_s = [self.times.expected_s(other.name, rows) or expected_s for other in idle]
             expected_s = min([expected_s, *could_s])
-        return max(patience * self.times.stretch * expected_s, self.config.floor_s)
+        return max(patience * self.times.stretch * expected_s, FLOOR_S)
 
     def _since(self, moment: float) -> float:
         """Seconds since then in which somebody looked."""

@@ -94,9 +94,7 @@ def answered(standing: Standing, now: float) -> Standing:
     return replace(standing, failures=0, silent_since=None)
 
 
-def failed(
-    standing: Standing, others: int, now: float, rng: RandomLike, failures: int = FAILURES
-) -> tuple[Standing, Step]:
+def failed(standing: Standing, others: int, now: float, rng: RandomLike) -> tuple[Standing, Step]:
     """A request came to nothing, and may be sent again.
 
     Args:
@@ -104,10 +102,9 @@ def failed(
         others: teachers besides this one that would answer, if need be at once admitted from trial.
         now: seconds of a clock that does not go back.
         rng: scatters the probes.
-        failures: in a row, that eject.
     """
     standing = replace(standing, failures=standing.failures + 1)
-    if standing.ejected or standing.failures < failures or not others:
+    if standing.ejected or standing.failures < FAILURES or not others:
         return standing, "stay"
     return _ejected(standing, "failed", now, rng), "eject"
 

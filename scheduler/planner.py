@@ -211,13 +211,12 @@ def plan(
     )
 
 
-def cost_per_hour(cluster: Cluster, mesh: Mesh, teachers: bool = True) -> float:
+def cost_per_hour(cluster: Cluster, mesh: Mesh) -> float:
     """What the devices of a mesh cost in an hour; those that are away cost nothing."""
     whole = mesh.students * cluster.kind(mesh.student).price_per_hour
-    if teachers:
-        for team in mesh.teams:
-            kind = cluster.kind(team.kind)
-            whole += team.count * kind.availability * kind.price_per_hour
+    for team in mesh.teams:
+        kind = cluster.kind(team.kind)
+        whole += team.count * kind.availability * kind.price_per_hour
     return whole
 
 

@@ -24,9 +24,18 @@ may keep a device: the loss of a teacher loses that much, and the head of the li
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import sqrt
 from typing import Final, NamedTuple, Self
 
+#: Part of the cost that a smaller setting may add.
+TIE: Final = 0.01
+#: First rest after both neighbours were tried in vain, in seconds; it doubles up to the longest.
+REST_S: Final = 30.0
+LONGEST_REST_S: Final = 600.0
+#: A trial that is not over after so many seconds is given up: it cannot be measured.
+TRIAL_S: Final = 20.0
+#: A cost so many times that of the last decision, or so many times below, ends a rest.
+CHANGE: Final = 1.5
 #: Requests in flight that every teacher may have.
 LEAST: Final = 2
 #: A device that worked for so much of the time from answer to answer is busy with one at a time.
@@ -36,8 +45,9 @@ BUSIER: Final = 1.02
 GAIN: Final = 1 / 16
 #: A request below this part of its size, because no more rows waited, says nothing about the size.
 FILLED: Final = 0.9
-#: Rows of the largest request that is tried.
+#: Rows of the largest request that is tried; seconds of device time that one may take.
 LARGEST: Final = 1024
+LONGEST_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +58,18 @@ class ClimbRule:
         ladder: the settings, ascending (at least one).
         samples: measurements that a cost stands on.
         gain: part of the cost that a larger setting has to save.
-        tie: part of the cost that a smaller one may add.
-        rest_s: first rest after both neighbours were tried in vain.
-        longest_rest_s: the rest doubles up to this.
-        trial_s: a trial that is not over after so long is given up: it cannot be measured.
-        change: a cost so many times that of the last decision, or so many times below, ends a rest.
 
     Raises:
-        ValueError: a ladder that does not ascend, or a number that makes no sense.
+        ValueError: a ladder that does not ascend.
     """
 
     ladder: tuple[int, ...]
     samples: int = 16
     gain: float = 0.05
-    tie: float = 0.01
-    rest_s: float = 30.0
-    longest_rest_s: float = 600.0
-    trial_s: float = 20.0
-    change: float = 1.5
 
     def __post_init__(self) -> None:
         if not self.ladder or sorted(set(self.ladder)) != list(self.ladder):
             raise ValueError(f"a ladder ascends and has a step, not {self.ladder}")
-        if not (self.samples >= 1 and self.tie >= 0 and 0 < self.gain < 1 < self.change):
-            raise ValueError(f"needs samples >= 1, tie >= 0, 0 < gain < 1 < change: {self}")
-        if not 0 < self.rest_s <= self.longest_rest_s or self.trial_s <= 0:
-            raise ValueError(f"times are above 0 s: {self}")
 
 
 class Climb(NamedTuple):
@@ -118,7 +114,7 @@ class Climb(NamedTuple):
 
     def look(self, now: float) -> Climb:
         """Time goes by: a trial that cannot be measured is given up."""
-        if self.trial is None or now - self.since < self.rule.trial_s:
+        if self.trial is None or now - self.since < TRIAL_S:
             return self
         return self._replace(trial=None)._turned(now)
 
@@ -148,10 +144,7 @@ class Climb(NamedTuple):
             return climb._compared(climb.tried, usual, now)
         if rule.ladder[climb.step] > most and climb.step > 0:
             return Climb(rule, climb.step - 1, up=False, since=now)
-        changed = climb.before is not None and not (
-            1 / rule.change <= usual / climb.before <= rule.change
-        )
-        if changed:
+        if climb.before is not None and not 1 / CHANGE <= usual / climb.before <= CHANGE:
             climb = climb._replace(in_vain=0, rest_until=now, rest_s=0.0)
         if now < climb.rest_until:
             return climb
@@ -167,7 +160,7 @@ class Climb(NamedTuple):
     def _compared(self, tried: float, again: float, now: float) -> Climb:
         """The trial lies between two measurements of the step: it must beat the better one."""
         step_cost = min(again, again if self.before is None else self.before)
-        if tried < step_cost * (1 - self.rule.gain if self.up else 1 + self.rule.tie):
+        if tried < step_cost * (1 - self.rule.gain if self.up else 1 + TIE):
             step = self.step + (1 if self.up else -1)
             # Never straight back; and whoever wanders, as noise has him, does so ever more rarely.
             return Climb(self.rule, step, up=self.up, in_vain=1, since=now, rest_s=self.rest_s)
@@ -180,7 +173,7 @@ class Climb(NamedTuple):
         )
         if climb.in_vain < 2:
             return climb
-        rest_s = min(max(2 * self.rest_s, self.rule.rest_s), self.rule.longest_rest_s)
+        rest_s = min(max(2 * self.rest_s, REST_S), LONGEST_REST_S)
         return climb._replace(in_vain=0, rest_s=rest_s, rest_until=now + rest_s)
 
 
@@ -274,40 +267,32 @@ class SizeConfig:
 
     Attributes:
         most_rows: what the model takes at most; None: it does not say.
-        longest_s: device time that one request may take.
         rule: how is climbed: over powers of two, and the model's own greatest size.
 
     Raises:
-        ValueError: a bound that makes no sense.
+        ValueError: the model takes no row.
     """
 
     most_rows: int | None = None
-    longest_s: float = 0.5
     rule: ClimbRule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if (self.most_rows is not None and self.most_rows < 1) or not 0 < self.longest_s < inf:
-            raise ValueError(f"needs at least 1 row and a time above 0 s: {self}")
+        if self.most_rows is not None and self.most_rows < 1:
+            raise ValueError(f"a request has at least 1 row, not {self.most_rows}")
         most = min(self.most_rows or LARGEST, LARGEST)
         ladder = [2**power for power in range(most.bit_length()) if 2**power < most]
         object.__setattr__(self, "rule", ClimbRule((*ladder, most)))
 
 
 class RequestSize(NamedTuple):
-    """The size of the requests to one teacher.
-
-    Attributes:
-        climb: to the size that takes the device least time per row.
-        longest_s: as of `SizeConfig`.
-    """
+    """The size of the requests to one teacher: that which takes its device least time per row."""
 
     climb: Climb
-    longest_s: float
 
     @classmethod
     def start(cls, config: SizeConfig, batch_rows: int, now: float) -> Self:
         """Begin near the rows of the student's own batch."""
-        return cls(Climb.start(config.rule, batch_rows, now), config.longest_s)
+        return cls(Climb.start(config.rule, batch_rows, now))
 
     @property
     def rows(self) -> int:
@@ -326,6 +311,6 @@ class RequestSize(NamedTuple):
         climb = self.climb.look(now)
         if device_s > 0 and used >= FILLED * asked:
             seconds_per_row = device_s / used
-            most = int(min(self.longest_s / seconds_per_row, climb.rule.ladder[-1]))
+            most = int(min(LONGEST_S / seconds_per_row, climb.rule.ladder[-1]))
             climb = climb.measured(asked, seconds_per_row, now, most)
-        return self._replace(climb=climb)
+        return RequestSize(climb)

@@ -44,7 +44,6 @@ class Lateness:
         self._ledger = ledger
         self._pace = pace
         self._say = say
-        self._config = hedging.HedgeConfig()
         self._memory = hedging.HedgeMemory()
         self._straggling = hedging.Straggling()
         self._seen_at: float | None = None  # when time was last seen to pass
@@ -83,7 +82,7 @@ class Lateness:
             now: seconds of a clock that does not go back.
         """
         seen_at, self._seen_at = self._seen_at, now
-        if seen_at is not None and now - seen_at > self._config.asleep_s:
+        if seen_at is not None and now - seen_at > hedging.ASLEEP_S:
             self._memory = replace(self._memory, awake_since=now)
         hedges = list[ev.Hedge]()
         if waits and not self._waits:
@@ -116,7 +115,7 @@ class Lateness:
         charged = self._memory.charged
         # Of the looks that were left out only the time of the last one would count.
         memory = replace(self._memory, looked_at=now)
-        decision, self._memory = hedging.decide(view, pace.times, memory, now, self._config)
+        decision, self._memory = hedging.decide(view, pace.times, memory, now)
         for request in self._memory.charged - charged:
             self._say("info", f"request {request} is late, and asked of another teacher too", "")
         if decision.silent != self.silent:
@@ -154,10 +153,8 @@ class Lateness:
 
     def _limit_s(self, expected_s: float) -> float:
         """The least that a request may take of which so much is expected."""
-        config = self._config
-        return max(
-            (config.urgency if self._waits else config.patience) * expected_s, config.floor_s
-        )
+        patience = hedging.URGENCY if self._waits else hedging.PATIENCE
+        return max(patience * expected_s, hedging.FLOOR_S)
 
     def _flights(self, name: str, requests: Iterable[InFlight]) -> Iterable[hedging.Flight]:
         for one in requests:

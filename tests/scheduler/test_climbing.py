@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl.scheduler.batching import RUNS, choose, next_size
-from edl.scheduler.windows import Climb, ClimbRule, RequestSize, SizeConfig, Window, WindowConfig
+from edl.scheduler.windows import (
+    LONGEST_S,
+    Climb,
+    ClimbRule,
+    RequestSize,
+    SizeConfig,
+    Window,
+    WindowConfig,
+)
 
 Cost = Callable[[int], float]
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -211,9 +219,9 @@ class TestRequestSize:
         assert teacher.taken == teacher.largest == 48
         assert SizeTeacher(SizeConfig(most_rows=1), 32, 0.1, 0.001).rows == 1
         assert SizeConfig().rule.ladder[-1] == 1024
-        teacher = SizeTeacher(SizeConfig(longest_s=0.5), 8, overhead_s=0.05, row_s=0.01)
+        teacher = SizeTeacher(SizeConfig(), 8, overhead_s=0.05, row_s=0.01)
         teacher.run(2000)
-        assert teacher.taken * teacher.cost(teacher.taken) <= 0.5
+        assert teacher.taken * teacher.cost(teacher.taken) <= LONGEST_S
         assert teacher.taken >= 16
 
     def test_size_falls_when_slow_or_never_filled(self) -> None:

@@ -15,10 +15,10 @@ from edl.scheduler.hedging import (
     LASTING_S,
     LEAST_S,
     MOST_STRETCH,
+    SHARE,
     SLOWER,
     Asked,
     Flight,
-    HedgeConfig,
     HedgeDecision,
     HedgeMemory,
     HedgeView,
@@ -28,7 +28,6 @@ from edl.scheduler.hedging import (
     decide,
 )
 
-CONFIG = HedgeConfig()
 BUSY = "abc"  # teachers that need 0.1 s for a request of 32 rows
 RICH = HedgeMemory(tokens=8.0)
 
@@ -58,7 +57,7 @@ def look(
     awaited: int | None = None,
 ) -> HedgeDecision:
     view = HedgeView(teachers, 0, awaited)
-    return decide(view, times or known(a=0.1, b=0.1, c=0.1), memory, now, CONFIG)[0]
+    return decide(view, times or known(a=0.1, b=0.1, c=0.1), memory, now)[0]
 
 
 def busy(now: float, name: str = "b") -> Asked:
@@ -136,11 +135,11 @@ class TestSilence:
         """The engine was stopped for 60 s: the answers lie in its sockets."""
         view = HedgeView((Asked("a", flights(1)), Asked("b", ())), 0)
         memory = HedgeMemory(tokens=8.0, looked_at=0.0)
-        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.0, CONFIG)
+        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.0)
         assert not decision.late
-        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.25, CONFIG)
+        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.25)
         assert not decision.late
-        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.35, CONFIG)
+        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.35)
         assert decision.hedge == (101,)
 
 
@@ -148,17 +147,17 @@ class TestBudget:
     def test_earns_one_in_twenty(self) -> None:
         teacher, times = Asked("a", flights(1, 2)), known(a=0.1, b=0.1)
         view = HedgeView((teacher, busy(0.4)), 19)
-        decision, memory = decide(view, times, HedgeMemory(), 0.4, CONFIG)
+        decision, memory = decide(view, times, HedgeMemory(), 0.4)
         assert decision.late == {"a"}
         assert not decision.hedge
         view = replace(view, sent=20)
         for tick in range(3):  # a hedge is paid once
-            decision, memory = decide(view, times, memory, 0.4 + tick * 0.05, CONFIG)
+            decision, memory = decide(view, times, memory, 0.4 + tick * 0.05)
             assert decision.hedge == (101,)
             assert memory.tokens == pytest.approx(0.0)
         hedged = replace(teacher, flights=(replace(teacher.flights[0], also_at=frozenset("b")),))
         view = replace(view, teachers=(hedged, busy(0.55)))
-        decision, memory = decide(view, times, memory, 0.55, CONFIG)
+        decision, memory = decide(view, times, memory, 0.55)
         assert not decision.hedge
 
     @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.booleans()), min_size=20))
@@ -172,10 +171,10 @@ class TestBudget:
             also = {number: frozenset("b" if number in hedged else "") for number in late}
             held = (Flight(one, 32, one, now - 0.4, also_at=also[one]) for one in late)
             view = HedgeView((Asked("a", tuple(held)), busy(now)), sent)
-            decision, memory = decide(view, known(a=0.1, b=0.1), memory, now, CONFIG)
+            decision, memory = decide(view, known(a=0.1, b=0.1), memory, now)
             assert not decision.silent
             hedged |= set(decision.hedge)
-            assert len(hedged) <= CONFIG.share * sent
+            assert len(hedged) <= SHARE * sent
             if first_ends:
                 del late[:1]
 

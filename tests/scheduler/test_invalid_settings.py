@@ -18,7 +18,6 @@ from edl.scheduler.batching import BatchRule
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
 from edl.scheduler.flow import FlowConfig
-from edl.scheduler.hedging import HedgeConfig
 from edl.scheduler.limits import Rate
 from edl.scheduler.no_teacher import Ensemble, Policy
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
@@ -68,10 +67,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (FlowConfig, (1000, 400, 9, 8), "needs|not negative"),
         (FlowConfig, FLOW | {"surplus_window_s": 0.0}, "not negative"),
         (FlowConfig, FLOW | {"tolerated": 1.0}, "not negative"),
-        (HedgeConfig, {"share": 1.1}, "needs"),
-        (HedgeConfig, {"burst": 0.5}, "needs"),
-        (HedgeConfig, {"urgency": 0.9}, "needs"),
-        (HedgeConfig, {"floor_s": 0.0}, "above"),
         (LowQuantile, (0, 0.5), "needs size"),
         (LowQuantile, (5, 1.1), "needs size"),
         (Patience, {"every_s": 0.0}, "above 0"),
@@ -104,8 +99,7 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (SimulatedJob, SIMULATED | {"stop_s": 0}, "stop_s"),
         (SimulatedJob, SIMULATED | {"leave_s": -1}, "times must be"),
         (SimulatedPool, {"capacity": {"slots": 1}, "decide_every_s": 0}, "decide_every_s"),
-        (SizeConfig, (0, 1.0), "row"),
-        (SizeConfig, (8, 0.0), "row"),
+        (SizeConfig, (0,), "row"),
         (StaticDeal, (Ranges(), 0, 0, 1), "cannot be dealt"),
         (StaticDeal, (Ranges(), 4, 2, 2), "cannot be dealt"),
         (StudentGroup, STUDENT | {"name": "a/b"}, "without '/'"),
