@@ -9,6 +9,10 @@ from math import inf
 from .sharing import Shares, fulfilment
 from .values import SLOTS, ElasticConfig, ElasticJob, ElasticMemory, Pool, Room, Target, held
 
+#: A job of which this share is done does not grow any more: forming a new world would cost more
+#: than the node brings. It is also the last to shrink.
+NEAR_END = 0.95
+
 
 class Scene:
     """All that one decision looks at, and the shares that it strives for.
@@ -40,7 +44,7 @@ class Scene:
             self.limit,
             jobs,
             still={job.name for job in jobs if not job.steady or self.frozen_s(job) > 0},
-            ending={job.name for job in jobs if (job.progress or 0.0) >= config.near_end},
+            ending={job.name for job in jobs if (job.progress or 0.0) >= NEAR_END},
             impatient={job.name for job in jobs if self._waited_s(job) >= patience_s},
             gap=config.rebalance_gap,
         )

@@ -101,8 +101,6 @@ class ElasticConfig:
         freeze_s: after a job changed, for so long it neither grows nor gives a node for the sake
             of an equal share. It still makes room for a job that would not run otherwise, for a
             higher priority and for a reservation.
-        near_end: a job of which this share is done (0..1] does not grow any more: forming a new
-            world would cost more than the node brings. It is also the last to shrink.
         rebalance_gap: nodes move between running jobs of one priority when their fulfilments
             (cur - min) / (max - min) are further apart than this; 1 or more: never.
         patience_s: a job that waits longer than this is not overtaken any more by a later one of
@@ -112,16 +110,14 @@ class ElasticConfig:
     mode: Literal["elastic", "gang"] = "elastic"
     max_load: float = 1.0
     freeze_s: float = 30.0
-    near_end: float = 0.95
     rebalance_gap: float = 0.5
     patience_s: float = 600.0
 
     def __post_init__(self) -> None:
         if self.mode not in ("elastic", "gang"):
             raise ValueError(f"mode must be 'elastic' or 'gang', got {self.mode!r}")
-        for name in ("max_load", "near_end"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
+        if not 0 < self.max_load <= 1:
+            raise ValueError(f"max_load must be above 0 and at most 1, got {self.max_load}")
         for name in ("freeze_s", "rebalance_gap", "patience_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")

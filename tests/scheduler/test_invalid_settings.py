@@ -50,7 +50,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (ClimbRule, ((1, 1),), "ladder"),
         (ElasticConfig, {"mode": "fifo"}, "'gang'"),
         (ElasticConfig, {"max_load": 0.0}, "max_load"),
-        (ElasticConfig, {"near_end": 1.5}, "near_end"),
         (ElasticConfig, {"freeze_s": nan}, "freeze_s"),
         (ElasticJob, JOB | {"min_nodes": 0}, "1 <= min_nodes"),
         (ElasticJob, JOB | {"nodes": -1}, "0 or more"),
