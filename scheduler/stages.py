@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, expm1, inf, log1p, sqrt
+from math import ceil, expm1, hypot, inf, log1p
 
 from .cluster import Cluster, Job, Link
 
@@ -151,11 +151,6 @@ def thresholds(
     return Thresholds(upper, min(lower, upper - 1), ideal)
 
 
-def spread_of(*parts: tuple[float, float]) -> float:
-    """Standard deviation of a sum of independent times, each given with its relative one."""
-    return sqrt(sum((seconds * jitter) ** 2 for seconds, jitter in parts))
-
-
 @dataclass(frozen=True, slots=True)
 class Crew:
     """Teachers of one kind, as one student has them.
@@ -246,9 +241,9 @@ class Seat:
         limits = thresholds(
             used=min(used, source),
             reaction_s=reaction_s,
-            spread_s=spread_of(
-                (slowest.busy_s, slowest.jitter),
-                (slowest.wire_s, max(slowest.link.jitter, link.jitter)),
+            spread_s=hypot(
+                slowest.busy_s * slowest.jitter,
+                slowest.wire_s * max(slowest.link.jitter, link.jitter),
             ),
             windows=windows,
             cushion=max(jitter, ahead),

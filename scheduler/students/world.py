@@ -24,8 +24,6 @@ Ending = Literal["", "finished", "left", "failed"]
 
 #: After the last node came, so long others are waited for, in seconds.
 GATHER_S: Final = 2.0
-#: A world with less to go than so many times what forming takes is not changed for newcomers.
-NEAR_END: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +129,8 @@ class Pace:
 
     @property
     def near_end(self) -> bool:
-        """Whether changing the world would cost more than it gains."""
-        return self.left_s is not None and self.left_s < NEAR_END * self.forming_s
+        """Whether forming another world, for newcomers, would take longer than is left."""
+        return self.left_s is not None and self.left_s < self.forming_s
 
 
 @dataclass(frozen=True, slots=True)
