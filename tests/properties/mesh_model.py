@@ -136,12 +136,12 @@ class Mesh(VirtualTime):
         self.labels = {batch: labels for batch, labels in self.labels.items() if batch in kept}
         for batch in self.ready:
             self.delivery.hold(batch, released=True)
-            self.tell(ev.Held(batch, BATCH_BYTES + LABEL_BYTES))
+            self.tell(ev.Held(batch, BATCH_BYTES, ROWS, row_nbytes=LABEL_BYTES // ROWS))
             self.tell(ev.Released(batch))
         for batch in self.in_line:
             if batch in self.offered:
                 self.delivery.hold(batch, released=False)
-                self.tell(ev.Held(batch, BATCH_BYTES + LABEL_BYTES))
+                self.tell(ev.Held(batch, BATCH_BYTES, ROWS, row_nbytes=LABEL_BYTES // ROWS))
             else:
                 self.delivery.queue(batch)
                 self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
@@ -174,9 +174,10 @@ class Mesh(VirtualTime):
                 assert self.in_line.pop(0) == batch, "out of order, or twice"
                 self.offered.remove(batch)
                 assert self.ledger.handle(ev.Released(batch)) == []
-                if batch in self.poison:
+                if batch in self.poison:  # the loop of a real student would end
                     self.poisoned.append(batch)
                     self.delivery.taken(batch)
+                    assert self.ledger.handle(ev.Taken(batch)) == []
                     continue
                 assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
                     "rows without labels, or with those of a model that was exchanged"
