@@ -24,8 +24,7 @@ from functools import partial
 import numpy as np
 
 from ..proto.datatypes import Array
-from ..proto.form_arrays import decode, encode
-from ..proto.forms import Form
+from ..proto.forms import Form, decode, encode
 from .report import Estimate, Goal, Report, Row, interleaved
 
 CLASSES = 1000

@@ -25,8 +25,7 @@ from ..distill_reader.store import LabelStore
 from ..distill_reader.store.database import PAGE_BYTES
 from ..distill_reader.store.rows import Content, Row, keys_of, layout_of, pack
 from ..distill_reader.store.store import Store
-from ..proto.form_arrays import encode
-from ..proto.forms import Form
+from ..proto.forms import Form, encode
 from .labels import CLASSES, draw
 from .report import Estimate, Goal, Report, interleaved
 from .report import Row as ReportRow

@@ -130,7 +130,7 @@ def from_bytes(raw: memoryview, datatype: str, shape: Sequence[int]) -> Array:
     dtype = dtype_of(datatype)
     count = element_count(shape, dtype.itemsize)
     if datatype == "BYTES":
-        return object_array(_unpack(raw, count), shape)
+        return _object_array(_unpack(raw, count), shape)
     if len(raw) != count * dtype.itemsize:
         raise WireError(
             f"{datatype} of shape {list(shape)} needs {count * dtype.itemsize} bytes, "
@@ -142,8 +142,45 @@ def from_bytes(raw: memoryview, datatype: str, shape: Sequence[int]) -> Array:
     return array.view(dtype).reshape(tuple(shape))
 
 
-def object_array(elements: Sequence[bytes], shape: Sequence[int]) -> Array:
-    """A read-only array of dtype object; `shape` has as many elements as are given."""
+def from_elements(elements: Sequence[Any], datatype: str, shape: Sequence[int]) -> Array:
+    """The array whose elements a peer sent one by one.
+
+    Args:
+        elements: numbers; bytes for BYTES.
+        datatype: of the array.
+        shape: of the array.
+
+    Returns:
+        A read-only array; floats that are beyond the datatype are infinite.
+
+    Raises:
+        WireError: unknown datatype, impossible shape, too few or too many elements, or one that the
+            datatype cannot hold.
+    """
+    dtype = dtype_of(datatype)
+    count = element_count(shape, dtype.itemsize)
+    if len(elements) != count:
+        raise WireError(
+            f"{datatype} of shape {list(shape)} needs {count} elements, {len(elements)} are given"
+        )
+    if datatype == "BYTES":
+        return _object_array(elements, shape)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if count and not limits.min <= min(elements) <= max(elements) <= limits.max:
+            raise WireError(f"an element of {datatype} is not within {limits.min}..{limits.max}")
+    try:
+        with np.errstate(over="ignore"):
+            wide = np.dtype(np.float64) if dtype.kind in "fV" else dtype
+            array = np.fromiter(elements, wide, count).astype(dtype, copy=False)
+    except OverflowError:
+        raise WireError(f"an element is beyond {datatype}") from None
+    array = array.reshape(tuple(shape))
+    array.flags.writeable = False
+    return array
+
+
+def _object_array(elements: Sequence[bytes], shape: Sequence[int]) -> Array:
     flat = np.empty(len(elements), dtype=np.object_)
     flat[:] = elements
     array = flat.reshape(tuple(shape))

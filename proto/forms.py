@@ -25,21 +25,27 @@ the logits that are left out, so that `softmax([values, tail])` is exact at temp
 probabilities p without a temperature log p travel, which are logits.
 
 A server that knows nothing of this ignores the parameters and answers in its own datatype.
+
+Arrays are put into forms, and read from them, by numpy alone, each axis at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
-from ..errors import UsageError
+import ml_dtypes
+import numpy as np
+
+from ..errors import RequestRefused, UsageError, WireError
+from .datatypes import Array, datatype_of
+from .wire import MAX_MESSAGE_BYTES, Parameter
 
 Plain = Literal["float32", "bfloat16", "float16"]
 #: What the numbers of an output are, along its last axis. Sigmoid outputs are "other".
 OutputKind = Literal["logits", "probabilities", "log-probabilities", "other"]
-Parameter = bool | int | float | str
 
 OUTPUT_KINDS: Final[tuple[OutputKind, ...]] = get_args(OutputKind)
 #: Kinds that a user may declare with `soft_label_is`.
@@ -128,3 +134,271 @@ class Form:
 
     def __str__(self) -> str:
         return self.dtype or f"{_TOP_K}{self.k}"
+
+
+_DTYPES = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+_FLOATS = ("FP16", "FP32", "FP64", "BF16")
+_HALF_MAX = float(np.finfo(np.float16).max)
+#: So far from 1 may probabilities sum that were rounded to 16 bits, whatever dtype they have now.
+SUM_TOLERANCE = 2e-2
+#: Stands for a probability of 0, which has no logarithm.
+_LEAST = np.finfo(np.float32).tiny
+
+
+def check_form(name: str, datatype: str, shape: Sequence[int], form: Form, kind: str = "") -> None:
+    """Raise RequestRefused where no output of `datatype` and `shape` can be put into `form`.
+
+    Args:
+        name: of the output.
+        datatype: as the Open Inference Protocol calls it.
+        shape: the batch first; -1 where a dimension is not known yet.
+        form: the form that is asked for.
+        kind: of the output, an `OutputKind`; empty: not known.
+    """
+    if datatype not in _FLOATS:
+        raise RequestRefused(
+            f"output {name!r} is {datatype}, and the form {form} is for floats: ask for it without"
+        )
+    if not form.k and form.temperature is None:
+        return
+    what = f"topk:{form.k}" if form.k else "a softmax"
+    if kind == "other" and form.temperature is not None:
+        raise RequestRefused(
+            f"output {name!r} is neither logits nor probabilities over classes, so a temperature"
+            f" has no meaning: ask for it without, or start its teacher with"
+            f" --output-kind {name}=logits if it is"
+        )
+    if len(shape) < 2 or shape[-1] == 0:
+        raise RequestRefused(f"output {name!r} has shape {list(shape)}, no classes for {what}")
+    if form.k and shape[-1] < 0:
+        raise RequestRefused(
+            f"output {name!r} leaves the number of its classes open, so there is no {what} of it:"
+            " ask for float16, or export the model with that dimension fixed"
+        )
+    if form.k >= shape[-1] > 0:
+        raise RequestRefused(
+            f"output {name!r} has {shape[-1]} classes, so {what} leaves none out: K must be below"
+        )
+
+
+def kind_of(arrays: Sequence[Array]) -> OutputKind:
+    """What the numbers of an output are.
+
+    Args:
+        arrays: what it was for batches that differ, finite, [N, ..., C] with the same C.
+
+    Returns:
+        "probabilities" if each row is of numbers from 0 to 1 that sum to 1, "log-probabilities" if
+        that holds of the exponentials. "other" of integers, of fewer than two classes, or if all
+        numbers lie between 0 and 1 and rows do not sum to 1, as of a sigmoid. Else "logits".
+    """
+    if not all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays):
+        return "other"
+    rows = np.concatenate([a.reshape(-1, a.shape[-1]).astype(np.float64) for a in arrays])
+    if not len(rows):
+        return "other"
+    if rows.min() >= 0 and rows.max() <= 1 + SUM_TOLERANCE:
+        return "probabilities" if _sum_to_1(rows) else "other"
+    if rows.max() <= SUM_TOLERANCE and _sum_to_1(np.exp(rows)):
+        return "log-probabilities"
+    return "logits"
+
+
+def kind_by_values(array: Array, form: Form) -> str:
+    """For an output that nobody has classified: "probabilities", or empty where it is not that.
+
+    It is looked at only where that makes a difference to `form`.
+    """
+    matters = form.k or form.temperature is not None
+    return "probabilities" if matters and kind_of([array]) == "probabilities" else ""
+
+
+def _sum_to_1(rows: Array) -> bool:
+    return bool(np.all(np.abs(rows.sum(axis=-1) - 1) <= SUM_TOLERANCE))
+
+
+def encode(name: str, array: Array, form: Form, kind: str = "") -> dict[str, Array]:
+    """Put one output into a form.
+
+    Args:
+        name: of the output.
+        array: floats [N, ..., C], finite.
+        form: the form that is asked for.
+        kind: of the output, an `OutputKind`; empty: not known, it is taken for logits.
+
+    Returns:
+        The arrays that travel, by the names of `form.parts`.
+
+    Raises:
+        RequestRefused: the output cannot be put into this form, or holds values beyond it.
+    """
+    check_form(name, datatype_of(array.dtype), array.shape, form, kind)
+    if kind == "probabilities" and (form.k or form.temperature is not None):
+        array = np.log(np.maximum(_cast(name, array, "float32"), _LEAST))
+    if form.temperature is None:
+        return narrow(name, array, form)
+    return narrow(name, softmax(_cast(name, array, "float32"), form.temperature), form)
+
+
+def narrow(name: str, rows: Array, form: Form) -> dict[str, Array]:
+    """Put one output into a form, to which the softmax of the form has been applied already.
+
+    Args:
+        name: of the output.
+        rows: floats [N, ..., C], finite: probabilities where the form has a temperature.
+        form: the form that is asked for.
+
+    Returns:
+        The arrays that travel, by the names of `form.parts`.
+
+    Raises:
+        RequestRefused: the output cannot be put into this form, or holds values beyond it.
+    """
+    check_form(name, datatype_of(rows.dtype), rows.shape, form)
+    if form.dtype is not None:
+        return {name: _cast(name, rows, form.dtype)}
+    flat = _cast(name, rows, "float32").reshape(-1, rows.shape[-1])
+    values, indices = top_k(flat, form.k)
+    rest = flat.copy()
+    np.put_along_axis(rest, indices, 0.0 if form.temperature else -np.inf, axis=-1)
+    tail = rest.sum(axis=-1) if form.temperature else _log_sum_exp(rest)
+    small = np.float16 if np.abs(values).max(initial=0.0) <= _HALF_MAX else np.float32
+    arrays = (values.astype(small), indices.astype(np.min_scalar_type(flat.shape[-1] - 1)), tail)
+    outer = rows.shape[:-1]
+    shapes = ((*outer, form.k), (*outer, form.k), outer)
+    parts = zip(form.parts(name), arrays, shapes, strict=True)
+    return {part: encoded.reshape(shape) for part, encoded, shape in parts}
+
+
+def decode(
+    name: str, outputs: Mapping[str, Array], form: Form, parameters: Mapping[str, Parameter]
+) -> Array:
+    """One output as a dense float32 array, from what `encode` made of it.
+
+    What `topk` has left out gets the tail mass spread evenly: each of the C - K classes the
+    probability `tail / (C - K)` or the logit `tail - log(C - K)`. So the greatest class stays the
+    greatest, and a softmax at temperature 1 has the mass of each kept class and of all others.
+
+    Args:
+        name: of the output.
+        outputs: the arrays of an answer; those of `form.parts` must be among them.
+        form: the form that the answer says it has.
+        parameters: of the answer's output.
+
+    Returns:
+        float32 [N, ..., C].
+
+    Raises:
+        WireError: the parts contradict each other.
+    """
+    if form.dtype is not None:
+        array = outputs[name]
+        if array.dtype != _DTYPES[form.dtype]:
+            raise WireError(f"output {name!r} is of {array.dtype}, and says that it is {form}")
+        return array.astype(np.float32, copy=False)
+    values, indices, tail = check_parts(name, outputs, form, parameters)
+    classes = int(parameters[CLASSES])
+    left_out = classes - form.k
+    fill = tail / left_out if form.temperature else tail - np.log(np.float32(left_out))
+    # Rounded values, of float16 mostly, may be below a fill that was computed from exact ones.
+    # Where all of them are equal, the fill would be as great as the greatest.
+    below = np.nextafter(values.max(axis=-1), np.float32(-np.inf))
+    fill = np.minimum(np.minimum(fill, values.min(axis=-1)), below)
+    dense = np.empty((*tail.shape, classes), np.float32)
+    dense[...] = fill[..., np.newaxis]
+    np.put_along_axis(dense, indices, values, axis=-1)
+    return dense
+
+
+def check_parts(
+    name: str, outputs: Mapping[str, Array], form: Form, parameters: Mapping[str, Parameter]
+) -> tuple[Array, Array, Array]:
+    """The parts of a `topk` output, held against each other.
+
+    Returns:
+        values float32 [N, ..., K], indices int64 [N, ..., K], tail float32 [N, ...].
+
+    Raises:
+        WireError: they cannot have come from `encode`.
+    """
+    values, indices, tail = (outputs[part] for part in form.parts(name))
+    classes = parameters.get(CLASSES)
+    shape = values.shape
+    if values.dtype not in _DTYPES.values() or tail.dtype.kind != "f" or tail.dtype.itemsize > 4:
+        raise _contradictory(name, f"of {values.dtype} and {tail.dtype}")
+    if indices.dtype.kind != "u":
+        raise _contradictory(name, f"with indices of {indices.dtype}")
+    if len(shape) < 2 or shape[-1] != form.k or indices.shape != shape or tail.shape != shape[:-1]:
+        raise _contradictory(name, f"{shape}, {indices.shape} and {tail.shape} for {form}")
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes <= form.k:
+        raise _contradictory(name, f"of {classes!r} classes for {form}")
+    if classes > np.iinfo(indices.dtype).max + 1 or tail.size * classes * 4 > MAX_MESSAGE_BYTES:
+        raise _contradictory(name, f"of {classes} classes, more than its indices or a message hold")
+    places = np.sort(indices.astype(np.int64), axis=-1)
+    if places[..., -1:].max(initial=0) >= classes or (places[..., 1:] == places[..., :-1]).any():
+        raise _contradictory(name, f"with classes named twice, or beyond {classes}")
+    if form.temperature and tail.min(initial=0.0) < 0:
+        raise _contradictory(name, "with a negative tail mass")
+    return values.astype(np.float32), indices.astype(np.int64), tail.astype(np.float32)
+
+
+def softmax(logits: Array, temperature: float) -> Array:
+    """The probabilities of float32 logits [..., C] that are divided by `temperature` first."""
+    with np.errstate(over="ignore"):  # what is so far below the greatest has no mass
+        rows = logits - logits.max(axis=-1, keepdims=True)
+        rows /= np.float32(temperature)
+    np.exp(rows, out=rows)
+    rows /= rows.sum(axis=-1, keepdims=True)
+    probabilities: Array = rows
+    return probabilities
+
+
+def top_k(rows: Array, k: int) -> tuple[Array, Array]:
+    """The `k` greatest of each row, the greatest first; of equal ones the lower index goes first.
+
+    Args:
+        rows: float32 [R, C], without NaN.
+        k: at least 1, below C.
+
+    Returns:
+        values float32 [R, k], indices int64 [R, k].
+    """
+    chosen = np.argpartition(rows, -k, axis=-1)[:, -k:]
+    values = np.take_along_axis(rows, chosen, axis=-1)
+    least = values.min(axis=-1, keepdims=True)
+    # Where more than k reach the least of them, which of the equal ones were taken is chance.
+    tied = np.count_nonzero(rows >= least, axis=-1) > k
+    if tied.any():
+        chosen[tied] = np.argsort(-rows[tied], axis=-1, kind="stable")[:, :k]
+    chosen.sort(axis=-1)
+    values = np.take_along_axis(rows, chosen, axis=-1)
+    order = np.argsort(-values, axis=-1, kind="stable")
+    return np.take_along_axis(values, order, -1), np.take_along_axis(chosen, order, -1)
+
+
+def _log_sum_exp(rows: Array) -> Array:
+    greatest = rows.max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        total: Array = np.log(np.exp(rows - greatest).sum(axis=-1))
+    total += greatest[..., 0]
+    return total
+
+
+def _cast(name: str, array: Array, dtype: str) -> Array:
+    if array.dtype == _DTYPES[dtype]:
+        return array
+    with np.errstate(over="ignore"):
+        cast = array.astype(_DTYPES[dtype])
+    if not np.isfinite(cast).all():
+        raise RequestRefused(
+            f"output {name!r} holds values beyond the range of {dtype}: ask for another form"
+        )
+    return cast
+
+
+def _contradictory(name: str, what: str) -> WireError:
+    return WireError(f"output {name!r} came as parts that do not go together: {what}")

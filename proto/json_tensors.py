@@ -5,22 +5,32 @@ parameter `binary_data_size` says how many bytes they are, in the order of the t
 the message says how long the JSON object is. Without it all elements are numbers in lists, flat or
 nested; strings for BYTES. Either way an array arrives with the bits that it had.
 
-A receiver believes nothing, as in `tensors`.
+A receiver believes nothing, as in `tensors`. Answers come from servers of many makers, so a
+parameter that is no plain value is left out of them, and is no error.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ..errors import RequestRefused, WireError
-from . import json_arrays
-from .datatypes import Array, Input, datatype_of, from_bytes, shown, to_bytes
-from .json_objects import JsonObject, objects_in, parameters_of, parse_object, shape_of, text_in
+from .datatypes import Array, Input, datatype_of, from_bytes, pieces_of, shown, to_bytes, whole
+from .json_values import (
+    JsonObject,
+    array_from_json,
+    array_to_json,
+    objects_in,
+    parameters_of,
+    parse_object,
+    shape_of,
+    text_in,
+)
 from .lent_arena import Place
-from .tensors import Heavy, InferRequest, InferResponse, Parameter, Read, read_at
+from .tensors import Heavy, InferRequest, InferResponse, Read, read_at
+from .wire import Parameter
 
 #: The header that says how long the JSON object is where bytes follow it.
 HEAD_LENGTH: Final = "Inference-Header-Content-Length"
@@ -29,6 +39,8 @@ BINARY_SIZE: Final = "binary_data_size"
 BINARY: Final = "binary_data"
 BINARY_DEFAULT: Final = "binary_data_output"
 
+#: Types of parameters that an answer may have.
+_PLAIN: Final = (bool, int, float, str)
 #: Of text behind the JSON object, that is decoded in a moment.
 _LIGHT_BYTES: Final = 64 << 10
 
@@ -63,7 +75,7 @@ def decode_request(
     message = parse_object(head)
     if light and len(raw) > _LIGHT_BYTES and _has_text(message):
         raise Heavy
-    inputs = read_arrays(message, "inputs", raw, read)
+    inputs = _read_arrays(message, "inputs", raw, read)
     outputs = {
         text_in(wanted, "name"): parameters_of(wanted) for wanted in objects_in(message, "outputs")
     }
@@ -93,16 +105,15 @@ def encode_response(
     Raises:
         RequestRefused: an output holds what JSON cannot, and was not asked for as bytes.
     """
-    described, raws = [], []
+    described: list[dict[str, Any]] = []
+    raws: list[memoryview] = []
     for name, array in response.outputs.items():
         parameters = response.output_parameters.get(name, {})
         if name in elsewhere:
             described.append(_described(name, array, parameters))
-        elif is_binary(request, name):
-            raws.append(to_bytes(array))
-            described.append(in_bytes(name, array, len(raws[-1]), parameters))
         else:
-            described.append(in_json(name, array, parameters))
+            behind = raws if is_binary(request, name) else None
+            described.append(_tensor(name, array, behind, parameters))
     message = {
         "model_name": response.model_name,
         "model_version": response.model_version,
@@ -110,7 +121,70 @@ def encode_response(
         "parameters": response.parameters,
         "outputs": described,
     }
-    return to_json(message), raws
+    return _to_json(message), raws
+
+
+def encode_request(
+    inputs: Mapping[str, Input],
+    outputs: Sequence[str] = (),
+    *,
+    request_id: str = "",
+    parameters: Mapping[str, Parameter] = {},
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
+    binary: bool,
+) -> tuple[bytes, list[memoryview]]:
+    """The JSON object of a request, and what follows it: the memory of its arrays where it can be.
+
+    Args:
+        inputs: by input name, in one piece or several.
+        outputs: names of the outputs wanted; empty asks for every one.
+        request_id: may come back in the answer.
+        parameters: named values beside the tensors.
+        output_parameters: the same for single outputs, by their names.
+        binary: elements go behind the JSON object, and are wanted back so; else all is JSON.
+
+    Raises:
+        WireError: a dtype that the protocol has no place for.
+        RequestRefused: elements that JSON cannot hold.
+        ValueError: a parameter that JSON cannot hold.
+    """
+    raws: list[memoryview] = []
+    tensors = [_tensor(name, value, raws if binary else None) for name, value in inputs.items()]
+    wanted: list[dict[str, Any]] = []
+    for name in outputs:
+        own = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
+        wanted.append({"name": name, **({"parameters": own} if own else {})})
+    said = {**parameters, **({BINARY_DEFAULT: True} if binary else {})}
+    message = {
+        **({"id": request_id} if request_id else {}),
+        **({"parameters": said} if said else {}),
+        "inputs": tensors,
+        **({"outputs": wanted} if wanted else {}),
+    }
+    return _to_json(message), raws
+
+
+def decode_response(head: memoryview, raw: memoryview) -> InferResponse:
+    """What the body of an answer says.
+
+    Args:
+        head: its JSON object.
+        raw: what follows that; it lives on as long as the arrays do, and must not be changed.
+
+    Raises:
+        WireError: it is malformed, truncated or contradictory, in whatever way.
+    """
+    message = parse_object(head)
+    if "outputs" not in message:
+        raise WireError("it names no outputs")
+    outputs = _read_arrays(message, "outputs", raw, parameters_of=_plain_parameters)
+    described = zip(outputs, map(_plain_parameters, message["outputs"]), strict=True)
+    return InferResponse(
+        model_name="",
+        parameters=_plain_parameters(message),
+        outputs=outputs,
+        output_parameters={name: own for name, own in described if own},
+    )
 
 
 def is_binary(request: InferRequest, name: str) -> bool:
@@ -139,30 +213,33 @@ def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memory
     return body[: int(head_length)], body[int(head_length) :]
 
 
-def to_json(message: JsonObject) -> bytes:
+def _to_json(message: JsonObject) -> bytes:
     """A JSON object, as short as it can be; raises ValueError for numbers that none can hold."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
-def in_json(
-    name: str, array: Array, parameters: Mapping[str, Parameter] = MappingProxyType({})
+def _tensor(
+    name: str,
+    value: Input,
+    behind: list[memoryview] | None,
+    parameters: Mapping[str, Parameter] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """A tensor whose elements stand in the JSON object.
+    """A tensor of a JSON object; its elements are added to what is `behind` that, or stand in it.
 
     Raises:
         RequestRefused: they are what JSON cannot hold.
     """
-    return {**_described(name, array, parameters), "data": _elements(name, array)}
-
-
-def in_bytes(
-    name: str,
-    array: Input,
-    nbytes: int,
-    parameters: Mapping[str, Parameter] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """A tensor whose elements are `nbytes` bytes behind the JSON object."""
-    return _described(name, array, {**parameters, BINARY_SIZE: nbytes})
+    if behind is not None:
+        pieces = [to_bytes(piece) for piece in pieces_of(value)]
+        behind += pieces
+        return _described(name, value, {**parameters, BINARY_SIZE: sum(map(len, pieces))})
+    try:
+        return {**_described(name, value, parameters), "data": array_to_json(whole(value))}
+    except UnicodeDecodeError:
+        raise RequestRefused(
+            f"tensor {name!r} holds bytes that are no text, which JSON has no place for (an output:"
+            f" ask for it with {BINARY!r}: true)"
+        ) from None
 
 
 def _described(name: str, array: Input, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
@@ -170,7 +247,7 @@ def _described(name: str, array: Input, parameters: Mapping[str, Parameter]) -> 
     return {**tensor, "parameters": dict(parameters)} if parameters else tensor
 
 
-def read_arrays(
+def _read_arrays(
     message: JsonObject,
     key: Literal["inputs", "outputs"],
     raw: memoryview,
@@ -206,6 +283,13 @@ def read_arrays(
     return arrays
 
 
+def _plain_parameters(message: JsonObject) -> dict[str, Parameter]:
+    found = message.get("parameters")
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if type(value) in _PLAIN}
+
+
 def _has_text(message: JsonObject) -> bool:
     return any(text_in(tensor, "datatype") == "BYTES" for tensor in objects_in(message, "inputs"))
 
@@ -230,17 +314,7 @@ def _array(
         if read is None:
             raise WireError("it is said to lie in shared memory, where nothing was asked for")
         return read_at(place, datatype, shape, read)
-    return json_arrays.from_json(data, datatype, shape)
-
-
-def _elements(name: str, array: Array) -> list[Any]:
-    try:
-        return json_arrays.to_json(array)
-    except UnicodeDecodeError:
-        raise RequestRefused(
-            f"tensor {name!r} holds bytes that are no text, which JSON has no place for (an output:"
-            f" ask for it with {BINARY!r}: true)"
-        ) from None
+    return array_from_json(data, datatype, shape)
 
 
 def _cut(raw: memoryview, size: Parameter) -> tuple[memoryview, memoryview]:

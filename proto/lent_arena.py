@@ -31,8 +31,7 @@ import numpy as np
 
 from ..errors import WireError
 from .arena import ALIGNMENT, Arena, ArrayRef, Layouts, Record
-
-Parameter = bool | int | float | str
+from .wire import Parameter
 
 REGION: Final = "shared_memory_region"
 BYTE_SIZE: Final = "shared_memory_byte_size"

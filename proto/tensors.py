@@ -20,27 +20,26 @@ from google.protobuf.message import DecodeError, Message
 
 from ..errors import WireError
 from . import inference_pb2 as pb
-from .contents import from_contents
 from .datatypes import (
     Array,
     Input,
     datatype_of,
     dtype_of,
     from_bytes,
+    from_elements,
     nbytes_of,
     pieces_of,
     shown,
     to_bytes,
 )
 from .lent_arena import REGION, Place
-from .wire import MAX_MESSAGE_BYTES, Buffer, bytes_field, take_out
+from .wire import MAX_MESSAGE_BYTES, Buffer, Parameter, bytes_field, take_out
 
 __all__ = [
     "Array",
     "Heavy",
     "InferRequest",
     "InferResponse",
-    "Parameter",
     "datatype_of",
     "decode_request",
     "decode_response",
@@ -49,13 +48,28 @@ __all__ = [
     "encode_response",
 ]
 
-Parameter = bool | int | float | str
-
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 #: Parameters of a tensor which change what its message means, so that ignoring them would give
 #: wrong arrays; they belong to extensions of the protocol that are not spoken here.
 _NOT_SPOKEN = ("classification",)
+
+#: Where the elements of a datatype stand that are sent one by one, as the specification says: by
+#: small clients written by hand, and JSON gateways. FP16 and BF16 have no place.
+_FIELDS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
 
 #: What a message may hold besides arrays that become views, to be decoded in a moment, in bytes.
 _LIGHT_BYTES = 64 << 10
@@ -274,7 +288,7 @@ def _arrays(
             if read is not None and REGION in tensor.parameters:
                 array = _read(tensor, read)
             elif not raws:
-                array = from_contents(tensor.contents, tensor.datatype, tensor.shape)
+                array = _one_by_one(tensor)
             elif tensor.contents.ByteSize():  # MLServer sends an empty one beside raw contents
                 raise WireError("contents and raw contents are both given")
             else:
@@ -306,6 +320,18 @@ def read_at(place: Place, datatype: str, shape: Sequence[int], read: Read) -> Ar
             f"{place.nbytes}"
         )
     return from_bytes(read(place), datatype, shape)
+
+
+def _one_by_one(tensor: _Tensor) -> Array:
+    """The elements in `contents`, in the one field that their datatype has there."""
+    field = _FIELDS.get(tensor.datatype, "")
+    used = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
+    if used not in ([], [field]):
+        raise WireError(
+            f"elements of {shown(tensor.datatype)} belong in {field or 'raw bytes'}, not in {used}"
+        )
+    elements = getattr(tensor.contents, field) if used else ()
+    return from_elements(elements, tensor.datatype, tensor.shape)
 
 
 def _check_parameters(

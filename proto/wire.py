@@ -16,6 +16,8 @@ from functools import lru_cache
 from ..errors import WireError
 
 Buffer = bytes | bytearray | memoryview
+#: A named value beside a message or a tensor.
+Parameter = bool | int | float | str
 
 #: A message has a handful of top-level fields. The bound keeps a message of two-byte fields from
 #: costing a hundred times its size in objects, and milliseconds.

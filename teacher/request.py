@@ -21,9 +21,9 @@ from ..errors import (
     WrongInstance,
 )
 from ..proto.arena import Arena, Array, ArrayRef, Layouts
-from ..proto.form_arrays import check_form, encode
-from ..proto.forms import Form, Parameter
+from ..proto.forms import Form, check_form, encode
 from ..proto.tensors import InferRequest, datatype_of
+from ..proto.wire import Parameter
 from .model import ModelSpec, TensorSpec
 
 

@@ -23,8 +23,7 @@ import numpy as np
 
 from ..errors import BadAnswer, EdlError, ModelError, RequestRefused, TeacherError, UsageError
 from ..proto.arena import Array
-from ..proto.form_arrays import kind_of
-from ..proto.forms import OutputKind
+from ..proto.forms import OutputKind, kind_of
 from ..proto.tensors import datatype_of, dtype_of
 from .backends import Backend
 from .microbatch import run_in_micro_batches

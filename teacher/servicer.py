@@ -13,6 +13,7 @@ from ..errors import EdlError
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.arena import Arena
+from ..proto.wire import Parameter
 from .access_log import UNLOGGED, Entry
 from .batcher import Labeller
 from .in_thread import in_thread
@@ -287,8 +288,8 @@ def _encoded(response: Response, elsewhere: Collection[str]) -> bytes:
 
 
 def _with_places(
-    told: Mapping[str, dict[str, tensors.Parameter]],
-    places: Mapping[str, dict[str, tensors.Parameter]],
-) -> dict[str, dict[str, tensors.Parameter]]:
+    told: Mapping[str, dict[str, Parameter]],
+    places: Mapping[str, dict[str, Parameter]],
+) -> dict[str, dict[str, Parameter]]:
     """What an answer says of its outputs: their forms, and where they lie."""
     return {**told, **{name: {**told.get(name, {}), **place} for name, place in places.items()}}

@@ -13,8 +13,8 @@ from ...errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ...proto.arena import Array, dtype_named
 from ...proto.clients import Answer
 from ...proto.datatypes import FREE, Input, TensorSpec, datatype_of, pieces_of
-from ...proto.form_arrays import check_parts, decode, encode, kind_by_values
-from ...proto.forms import Form, Parameter
+from ...proto.forms import Form, check_parts, decode, encode, kind_by_values
+from ...proto.wire import Parameter
 from ...scheduler.label_origin import widest
 from ..label_forms import AS_GIVEN, LabelForms
 

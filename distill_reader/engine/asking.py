@@ -8,8 +8,7 @@ from typing import Any
 from ...errors import RequestRefused
 from ...proto.clients import Found, Request
 from ...proto.datatypes import FREE, TensorSpec
-from ...proto.form_arrays import check_form
-from ...proto.forms import FITTING_KINDS, Form, SoftLabelIs
+from ...proto.forms import FITTING_KINDS, Form, SoftLabelIs, check_form
 from ...scheduler.reader_core.events import Peer
 from ..config import ReaderConfig
 from .answers import Expected

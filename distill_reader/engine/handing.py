@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import EdlError, UsageError
 from ...proto.arena import Arena, Array, Record
 from ...proto.channel import Channel
-from ...proto.form_arrays import kind_of, softmax
+from ...proto.forms import kind_of, softmax
 from ...scheduler import no_teacher
 from ...scheduler.no_teacher import Mixture, mixture
 from ...scheduler.reader_core.delivery import Delivery, look_ahead

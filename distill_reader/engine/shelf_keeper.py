@@ -17,7 +17,8 @@ import numpy as np
 from ...errors import EdlError, RequestRefused, UsageError
 from ...proto.arena import Array
 from ...proto.clients import Answer
-from ...proto.forms import CLASSES, Form, Parameter
+from ...proto.forms import CLASSES, Form
+from ...proto.wire import Parameter
 from ..label_forms import LabelForms
 from ..store.rows import (
     Content,

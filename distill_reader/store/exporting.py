@@ -13,8 +13,7 @@ import numpy as np
 
 from ...errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
 from ...proto.datatypes import Array
-from ...proto.form_arrays import decode
-from ...proto.forms import Form
+from ...proto.forms import Form, decode
 from .database import Database
 from .rows import Content, Layout, Row, covers, derived, unpack
 from .settings import models_of

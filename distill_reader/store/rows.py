@@ -27,8 +27,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ...proto.datatypes import Array, datatype_of, dtype_of
-from ...proto.form_arrays import encode, kind_by_values, narrow
-from ...proto.forms import Form
+from ...proto.forms import Form, encode, kind_by_values, narrow
 
 #: A part of every key: another way to make them is another version.
 _VERSION = 1

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from ...errors import InputsOverwritten, WireError
 from ..datatypes import Array, Input, TensorSpec, dtype_of
-from ..tensors import Parameter
+from ..wire import Parameter
 
 
 def misfit(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...errors import BadAnswer, DeadlineExceeded, EdlError, TeacherLost, WireError
-from ..json_objects import parse_object
+from ..json_values import parse_object
 from ..security.certificates import handshake_hint
 from ..security.dial import HttpDial
 from ..wire import MAX_MESSAGE_BYTES, Buffer

@@ -23,10 +23,10 @@ from ...errors import (
     WireError,
     WrongInstance,
 )
-from .. import json_asking
+from .. import json_tensors
 from ..datatypes import TensorSpec
-from ..json_objects import objects_in, parse_object, shape_of, text_in
 from ..json_tensors import HEAD_LENGTH, split
+from ..json_values import objects_in, parse_object, shape_of, text_in
 from ..security import ClientSecurity
 from ..security.dial import HttpDial
 from ..status import STATUS_HEADER, from_status
@@ -87,7 +87,7 @@ def body_of(request: Request, *, binary: bool) -> tuple[Mapping[str, str], Seque
         RequestRefused: it can be sent nowhere.
     """
     try:
-        head, raws = json_asking.encode_request(
+        head, raws = json_tensors.encode_request(
             request.inputs,
             request.outputs,
             request_id=request.request_id,
@@ -115,7 +115,7 @@ def answer_of(reply: Reply) -> Answer:
         raise from_http(reply)
     try:
         head, raw = split(reply.body, reply.headers.get(HEAD_LENGTH.lower()))
-        said = json_asking.decode_response(head, raw)
+        said = json_tensors.decode_response(head, raw)
     except WireError as error:
         raise BadAnswer(str(error)) from None
     return Answer(said.outputs, said.parameters, said.output_parameters)

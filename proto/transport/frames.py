@@ -26,7 +26,8 @@ import numpy as np
 
 from ...errors import EdlError, WireError
 from ..datatypes import Array, dtype_of, nbytes_of, to_bytes
-from ..forms import Parameter
+from ..json_values import as_parameters
+from ..wire import Parameter
 
 HEADER: Final = struct.Struct("<4sBBHIQQd")
 _MAGIC: Final = b"EDLf"
@@ -101,7 +102,7 @@ class Tensor:
         if not 1 <= ndim <= MAX_NDIM or datatype == "BYTES":
             raise WireError(f"an array of {datatype} with {ndim} dimensions is not sent by frames")
         dtype_of(datatype)
-        return cls(name, datatype, ndim, parameters_of(parameters))
+        return cls(name, datatype, ndim, as_parameters(parameters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +149,12 @@ class Opened:
         try:
             inputs = tuple(map(Tensor.from_json, said["inputs"]))
             outputs = tuple(said["outputs"])
-            own = {name: parameters_of(each) for name, each in said["output_parameters"].items()}
+            own = {name: as_parameters(each) for name, each in said["output_parameters"].items()}
             opened = cls(
                 said["model"],
                 inputs,
                 outputs,
-                parameters_of(said["parameters"]),
+                as_parameters(said["parameters"]),
                 own,
                 said["memory_key"],
                 said["memory_bytes"],
@@ -170,15 +171,6 @@ class Opened:
         if not 1 <= len(inputs) <= MAX_ARRAYS or len(names) < len(inputs):
             raise WireError(f"an OPEN frame with {len(inputs)} inputs, or two of one name")
         return opened
-
-
-def parameters_of(value: Any) -> dict[str, Parameter]:
-    """Named values out of JSON; raises WireError where some are none."""
-    if not isinstance(value, dict) or not all(
-        isinstance(one, bool | int | float | str) for one in value.values()
-    ):
-        raise WireError(f"{value!r:.80} are no parameters")
-    return value
 
 
 def head_of(shapes: Sequence[Sequence[int]]) -> bytes:
@@ -259,7 +251,7 @@ class Description:
         said = _json(bytes(payload[_LENGTH.size : end]))
         try:
             outputs = tuple(map(Tensor.from_json, said["outputs"]))
-            return cls(outputs, parameters_of(said["parameters"])), end
+            return cls(outputs, as_parameters(said["parameters"])), end
         except (KeyError, TypeError) as error:
             raise WireError(f"a description without a usable {error}") from None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...proto.form_arrays import SUM_TOLERANCE
-from ...proto.forms import SoftLabelIs
+from ...proto.forms import SUM_TOLERANCE, SoftLabelIs
 from .tensors import check_logits, check_soft_label
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from ...errors import AccessError, EdlError, RequestRefused, WireError
 from ...proto import inference_pb2 as pb
-from ...proto.json_objects import parse_object
+from ...proto.json_values import parse_object
 from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..metrics import TeacherMetrics

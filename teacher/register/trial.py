@@ -23,8 +23,7 @@ from ...errors import (
 from ...proto.arena import Array
 from ...proto.clients import Client, Request
 from ...proto.datatypes import TensorSpec
-from ...proto.form_arrays import kind_of
-from ...proto.forms import OutputKind
+from ...proto.forms import OutputKind, kind_of
 from ..probes import probe_batch
 from ..self_test import Canary, check_finite, odd_outputs
 

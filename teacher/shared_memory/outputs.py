@@ -9,7 +9,8 @@ from ...errors import RequestRefused
 from ...proto.datatypes import to_bytes
 from ...proto.forms import Form
 from ...proto.lent_arena import Place
-from ...proto.tensors import Array, InferRequest, Parameter
+from ...proto.tensors import Array, InferRequest
+from ...proto.wire import Parameter
 from .regions import SharedMemory
 from .visitors import Visitor
 

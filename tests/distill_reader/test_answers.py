@@ -20,8 +20,7 @@ from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
 from edl.proto.clients import Answer, Found
 from edl.proto.datatypes import TensorSpec
-from edl.proto.form_arrays import encode
-from edl.proto.forms import Form
+from edl.proto.forms import Form, encode
 from edl.scheduler.reader_core.events import Peer
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edl.proto import inference_pb2 as pb
-from edl.proto.datatypes import Array, datatype_of, object_array, to_bytes
-from edl.proto.tensors import Parameter
+from edl.proto.datatypes import Array, datatype_of, from_elements, to_bytes
+from edl.proto.wire import Parameter
 
 FIXED_SIZE = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -37,7 +37,7 @@ def arrays(draw: st.DrawFn) -> Array:
     if kind == "bytes":
         count = int(np.prod(shape))
         elements = draw(st.lists(st.binary(max_size=5), min_size=count, max_size=count))
-        return object_array(elements, shape)
+        return from_elements(elements, "BYTES", shape)
     if kind == "bfloat16":
         bits: Array = draw(hnp.arrays("u2", shape))
         return draw(layouts(bits.view(ml_dtypes.bfloat16)))

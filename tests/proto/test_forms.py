@@ -14,8 +14,7 @@ from hypothesis.extra import numpy as hnp
 from edl.errors import RequestRefused, UsageError, WireError
 from edl.proto import tensors
 from edl.proto.datatypes import Array
-from edl.proto.form_arrays import check_parts, decode, encode, kind_of, softmax, top_k
-from edl.proto.forms import Form
+from edl.proto.forms import Form, check_parts, decode, encode, kind_of, softmax, top_k
 
 TOP_3 = Form(None, 3)
 

@@ -25,7 +25,8 @@ from edl.proto.datatypes import (
     to_bytes,
     whole,
 )
-from edl.proto.tensors import Parameter, decode_request, encode_request
+from edl.proto.tensors import decode_request, encode_request
+from edl.proto.wire import Parameter
 
 from .strategies import (
     NAMES,

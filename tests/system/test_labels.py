@@ -17,8 +17,7 @@ from edl.coordinator import upgrade
 from edl.distill_reader import DistilReader, EnsemblePolicy
 from edl.distill_reader.options import Limits, Timeouts
 from edl.proto.arena import Array
-from edl.proto.form_arrays import decode, encode, softmax
-from edl.proto.forms import Form
+from edl.proto.forms import Form, decode, encode, softmax
 from edl.supervise import Process, python_command, start
 from edl.tests.distill_reader.readers import numbers_of
 from edl.tests.scripted_teacher import logits_of

@@ -15,8 +15,7 @@ import pytest
 from edl.errors import DeviceOutOfMemory, RequestRefused, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.channel import Channel, Message
-from edl.proto.form_arrays import decode
-from edl.proto.forms import Form
+from edl.proto.forms import Form, decode
 from edl.teacher import jobs
 from edl.teacher.backends.example import example_batch
 from edl.teacher.loading import Loaded

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from edl.errors import RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.forms import Form
-from edl.proto.tensors import InferRequest, Parameter
+from edl.proto.tensors import InferRequest
+from edl.proto.wire import Parameter
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.numerics import instruction_set
 from edl.teacher.registration import CHALLENGE, Identity

@@ -18,7 +18,7 @@ from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import UsageError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer
-from edl.proto.form_arrays import encode
+from edl.proto.forms import encode
 from edl.scheduler.canaries import CanaryConfig, Verdict
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev

@@ -9,8 +9,7 @@ import numpy as np
 
 from edl.distill_reader.store.rows import Content, Row, keys_of, layout_of, pack
 from edl.proto.datatypes import Array
-from edl.proto.form_arrays import encode
-from edl.proto.forms import Form
+from edl.proto.forms import Form, encode
 
 CONTENT = Content("content-1")
 CLASSES = 50

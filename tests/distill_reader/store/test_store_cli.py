@@ -17,8 +17,7 @@ from edl.distill_reader.store.cli import app
 from edl.distill_reader.store.rows import Content, Model, keys_of, layout_of, pack
 from edl.distill_reader.store.store import Store
 from edl.errors import StoreDamaged, UsageError
-from edl.proto.form_arrays import decode, encode
-from edl.proto.forms import Form
+from edl.proto.forms import Form, decode, encode
 from edl.tests.cli_output import json_of, run
 from edl.tests.distill_reader.store.samples import (
     CLASSES,

@@ -30,8 +30,8 @@ from edl.distill_reader.store.settings import LabelStore
 from edl.distill_reader.store.store import Store
 from edl.proto.clients import Answer
 from edl.proto.datatypes import Array
-from edl.proto.form_arrays import encode
-from edl.proto.forms import Parameter
+from edl.proto.forms import encode
+from edl.proto.wire import Parameter
 from edl.tests.waiting import DEADLINE_S
 
 CLASSES = 12

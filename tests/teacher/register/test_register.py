@@ -23,7 +23,7 @@ from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Found, Request
 from edl.proto.datatypes import TensorSpec, whole
-from edl.proto.form_arrays import softmax
+from edl.proto.forms import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
