@@ -13,8 +13,8 @@ import numpy as np
 
 from edl.proto.datatypes import Array
 from edl.proto.paddle_serving import general_model_pb2 as cpp
-from edl.proto.paddle_serving import general_model_pb2_grpc, npy, pipeline_pb2, pipeline_pb2_grpc
-from edl.proto.paddle_serving.elements import NPY, TYPES
+from edl.proto.paddle_serving import general_model_pb2_grpc, pipeline_pb2, pipeline_pb2_grpc
+from edl.proto.paddle_serving.arrays import NPY, TYPES, read_npy, write_npy
 
 SERVICE = "net"
 CLASSES = 3
@@ -42,9 +42,9 @@ class Pipeline(pipeline_pb2_grpc.PipelineServiceServicer):
             return self.answer()
         if [tensor.name for tensor in request.tensors] != ["x"]:
             return pipeline_pb2.Response(err_no=5000, err_msg="invalid arg list")
-        y = labels(npy.read(request.tensors[0].byte_data))
+        y = labels(read_npy(request.tensors[0].byte_data))
         tensors = [
-            pipeline_pb2.Tensor(name="y", elem_type=NPY, shape=y.shape, byte_data=npy.write(y)),
+            pipeline_pb2.Tensor(name="y", elem_type=NPY, shape=y.shape, byte_data=write_npy(y)),
             pipeline_pb2.Tensor(name="n", elem_type=0, shape=[1], int64_data=[len(y)]),
         ]
         return pipeline_pb2.Response(tensors=tensors)

@@ -46,7 +46,7 @@ def translated(error: Any) -> EdlError:
     return from_status(error.code(), details, error.trailing_metadata() or ())
 
 
-_CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, closed with the client
@@ -73,7 +73,7 @@ class OipGrpcClient:
         self._model = model
         self._host, _, self._port = address.rpartition(":")
         self._security = security
-        self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
+        self._channel = open_channel(address, security, CHANNEL_OPTIONS)
         self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
         # Without (de)serializers: our codec has made the bytes.
         self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer", None, None)

@@ -12,143 +12,121 @@ not verified against a running C++ server.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import grpc
 
 from ...errors import BadAnswer, EdlError, RequestRefused, TeacherLost, WireError
 from ..datatypes import Array, all_whole
-from ..paddle_serving import general_model, pipeline
+from ..paddle_serving import messages
 from ..security import ClientSecurity, open_channel
 from .client import Answer, Found, Request
-from .oip_grpc import translated
+from .oip_grpc import CHANNEL_OPTIONS, translated
 
 _CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, closed with the client
-    ("grpc.enable_retries", 0),  # who asks decides what is resent, and counts it
+    *CHANNEL_OPTIONS,
     ("grpc.max_reconnect_backoff_ms", 1000),  # a server that starts again is found soon
 ]
 _LOG_ID_DIGITS = 18
 
 
-class PipelineClient:
-    """A `Client` of a pipeline server.
+class _PaddleClient(ABC):
+    """A `Client` of one kind of server: a channel with one method, of bytes; errors are ours.
 
     Args:
         address: host:port.
-        model: the name that the service was started with; empty: whichever it is.
         security: as a proxy before it wants it; the server itself knows neither TLS nor tokens.
 
     Raises:
         UsageError: a file of `security` cannot be used.
     """
 
-    def __init__(self, address: str, model: str, security: ClientSecurity | None = None) -> None:
-        self._model = model
-        self._connection = _Connection(address, security, pipeline.METHOD)
-
-    def probe(self, timeout_s: float) -> Found:
-        reply = self._connection.call(pipeline.encode_probe(), timeout_s)
-        with _reading():
-            pipeline.check_ready(reply)
-        return Found()
-
-    def infer(self, request: Request, timeout_s: float) -> Answer:
-        with _writing():
-            log_id = _log_id(request)
-            message = pipeline.encode_request(self._model, all_whole(request.inputs), log_id)
-        request.check()
-        reply = self._connection.call(message, timeout_s)
-        with _reading():
-            return _answer(request, pipeline.decode_response(reply))
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class GeneralModelClient:
-    """A `Client` of a C++ server, which serves one model and has no name for it.
-
-    Args:
-        address: host:port.
-        security: as of `PipelineClient`.
-
-    Raises:
-        UsageError: a file of `security` cannot be used.
-    """
+    METHOD: ClassVar[str]
 
     def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
-        self._connection = _Connection(address, security, general_model.METHOD)
-
-    def probe(self, timeout_s: float) -> Found:
-        self._connection.check_listens(timeout_s)
-        return Found()
+        self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
+        self._method: Any = self._channel.unary_unary(self.METHOD, None, None)
 
     def infer(self, request: Request, timeout_s: float) -> Answer:
-        with _writing():
-            log_id = _log_id(request)
-            inputs = all_whole(request.inputs)
-            message = general_model.encode_request(inputs, request.outputs, log_id)
+        try:
+            message = self._message(request, all_whole(request.inputs), _log_id(request))
+        except WireError as error:  # what cannot be sent here can be sent to none of its kind
+            raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
-        reply = self._connection.call(message, timeout_s)
+        reply = self._call(message, timeout_s)
         with _reading():
-            return _answer(request, general_model.decode_response(reply))
+            outputs = self._outputs(reply)
+        wanted = request.outputs or tuple(outputs)  # a pipeline gives all it has
+        return Answer({name: outputs[name] for name in wanted if name in outputs})
 
     def close(self) -> None:
-        self._connection.close()
+        self._channel.close()
 
-
-class _Connection:
-    """A channel with one method, of bytes; errors are ours."""
-
-    def __init__(self, address: str, security: ClientSecurity | None, method: str) -> None:
-        self._method_name = method
-        self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
-        self._method: Any = self._channel.unary_unary(method, None, None)
-
-    def call(self, message: bytes, timeout_s: float) -> bytes:
+    def _call(self, message: bytes, timeout_s: float) -> bytes:
         try:
             return bytes(self._method(message, timeout=timeout_s))
-        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
-            if _code(error) is grpc.StatusCode.UNIMPLEMENTED:
+        except (grpc.RpcError, ValueError) as error:
+            if _is_unimplemented(error):
                 raise RequestRefused(
                     "it does not speak this protocol of Paddle Serving: try --protocol oip"
                 ) from None
             raise _translated(error) from None
 
-    def check_listens(self, timeout_s: float) -> None:
-        """Raise unless a server of this protocol is there, without having it do anything."""
-        nothing: Any = self._channel.unary_unary(f"{self._method_name}-nothing", None, None)
+    @abstractmethod
+    def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes: ...
+
+    @abstractmethod
+    def _outputs(self, reply: bytes) -> Mapping[str, Array]: ...
+
+
+class PipelineClient(_PaddleClient):
+    """A `Client` of a pipeline server; it serves `model`, or any if that is empty."""
+
+    METHOD = messages.PIPELINE
+
+    def __init__(self, address: str, model: str, security: ClientSecurity | None = None) -> None:
+        super().__init__(address, security)
+        self._model = model
+
+    def probe(self, timeout_s: float) -> Found:
+        reply = self._call(messages.pipeline_probe(), timeout_s)
+        with _reading():
+            messages.check_pipeline_ready(reply)
+        return Found()
+
+    def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes:
+        return messages.pipeline_request(self._model, inputs, log_id)
+
+    def _outputs(self, reply: bytes) -> Mapping[str, Array]:
+        return messages.pipeline_outputs(reply)
+
+
+class GeneralModelClient(_PaddleClient):
+    """A `Client` of a C++ server, which serves one model and has no name for it."""
+
+    METHOD = messages.GENERAL_MODEL
+
+    def probe(self, timeout_s: float) -> Found:
+        nothing: Any = self._channel.unary_unary(f"{self.METHOD}-nothing", None, None)
         try:
             nothing(b"", timeout=timeout_s)
         except (grpc.RpcError, ValueError) as error:
-            if _code(error) is not grpc.StatusCode.UNIMPLEMENTED:
+            if not _is_unimplemented(error):
                 raise _translated(error) from None
+        return Found()
 
-    def close(self) -> None:
-        self._channel.close()
+    def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes:
+        return messages.general_model_request(inputs, request.outputs, log_id)
 
-
-def _answer(request: Request, outputs: dict[str, Array]) -> Answer:
-    """Those outputs that were wanted: a pipeline gives all it has."""
-    wanted = request.outputs or tuple(outputs)
-    return Answer({name: outputs[name] for name in wanted if name in outputs})
+    def _outputs(self, reply: bytes) -> Mapping[str, Array]:
+        return messages.general_model_outputs(reply)
 
 
 def _log_id(request: Request) -> int:
     said = request.request_id.rpartition("#")[2]
     return int(said) if said.isascii() and said.isdigit() and len(said) <= _LOG_ID_DIGITS else 0
-
-
-@contextlib.contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except WireError as error:  # what cannot be sent here can be sent to none of its kind
-        raise RequestRefused(f"it cannot be sent: {error}") from None
 
 
 @contextlib.contextmanager
@@ -159,11 +137,11 @@ def _reading() -> Iterator[None]:
         raise BadAnswer(str(error)) from None
 
 
-def _code(error: Any) -> grpc.StatusCode | None:
-    return None if isinstance(error, ValueError) else error.code()
+def _is_unimplemented(error: Any) -> bool:
+    return isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def _translated(error: Any) -> EdlError:
-    if isinstance(error, ValueError):
+    if isinstance(error, ValueError):  # of gRPC, for a channel that was closed
         return TeacherLost("the connection is closed")
     return translated(error)

@@ -9,7 +9,7 @@ from typing import Final
 
 from ...errors import ModelError
 from ...proto.datatypes import TensorSpec
-from ...proto.paddle_serving.elements import NUMBERS
+from ...proto.paddle_serving.arrays import NUMBERS
 from ..backends.device import gpu_of
 
 #: The operator that runs the model, as `service.py` calls it.

@@ -23,7 +23,7 @@ from edl.errors import RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto.clients import Request, open_client
 from edl.proto.dialects import PADDLE_SERVING
-from edl.proto.paddle_serving import general_model_pb2, npy, pipeline_pb2
+from edl.proto.paddle_serving import general_model_pb2, messages, pipeline_pb2
 from edl.supervise import Command, Process, python_command, start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.interop.environments import serving_python
@@ -177,7 +177,7 @@ def test_what_is_pickled_is_not_unpickled(
         asked = Request({"image": network.images[:2]})
         assert client.infer(asked, READER_S).outputs
         with monkeypatch.context() as patch:
-            patch.setattr(npy, "write", pickled)
+            patch.setattr(messages, "write_npy", pickled)
             with pytest.raises(Exception, match="Object arrays cannot be loaded"):
                 client.infer(asked, READER_S)
         assert not bomb.exists()
