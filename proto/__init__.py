@@ -14,5 +14,4 @@ __all__ = [
     "inference_pb2_grpc",
     "status",
     "tensors",
-    "version",
 ]

@@ -22,7 +22,7 @@ import grpc
 from ...coordinator.calling.discovery import CHANNEL_OPTIONS, live_managers
 from ...coordinator.registry import connect
 from ...proto import coordinator_pb2 as pb
-from ...proto.version import PROTOCOL_VERSION
+from ...proto.protocols import PROTOCOL_VERSION
 from ...supervise import end_with_parent
 from . import schedule
 

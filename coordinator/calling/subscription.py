@@ -12,8 +12,8 @@ from typing import Final
 
 from ...errors import AccessError, EdlError, UnavailableError
 from ...proto import coordinator_pb2 as pb
+from ...proto.protocols import PROTOCOL_VERSION, check_version
 from ...proto.security import ClientSecurity
-from ...proto.version import PROTOCOL_VERSION, check_version
 from ...scheduler.backoff import delay_s
 from ...scheduler.leadership import ranked
 from ..registry import Registry, connect

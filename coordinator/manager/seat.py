@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
-from ...proto.version import PROTOCOL_VERSION
+from ...proto.protocols import PROTOCOL_VERSION
 from ..registry import Epoch, Member, Row
 from .claims import Claimant
 from .facts import MANAGER, report_facts, teacher_from

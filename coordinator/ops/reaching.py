@@ -9,7 +9,7 @@ from contextlib import closing
 from ...errors import AccessError, EdlError
 from ...proto import coordinator_pb2 as pb
 from ...proto.clients import open_client
-from ...proto.dialects import host_and_port
+from ...proto.protocols import host_and_port
 from ...proto.security import ClientSecurity
 from ...proto.security.dial import HttpDial
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from ...errors import RetryableError, WireError
 from ...proto import coordinator_pb2 as pb
-from ...proto.version import PROTOCOL_VERSION
+from ...proto.protocols import PROTOCOL_VERSION
 from ..calling.discovery import VERSION_METADATA
 from ..limits import Limits, Places
 from ..manager.event_messages import event_message

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from ...proto.dialects import host_and_port
+from ...proto.protocols import host_and_port
 from ...scheduler.reachability import ATTEMPT_S
 from ...scheduler.reader_core.events import PathsTried, Peer
 from .inbox import Inbox

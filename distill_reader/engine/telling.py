@@ -10,7 +10,7 @@ from typing import Any, Final
 from ... import errors
 from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
-from ...proto.version import PROTOCOL_VERSION
+from ...proto.protocols import PROTOCOL_VERSION
 from ...scheduler.flow_values import State
 from ..config import ReaderConfig
 from .handing import Handing

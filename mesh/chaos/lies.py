@@ -15,8 +15,7 @@ from threading import Lock
 import numpy as np
 
 from ...proto.transport import frames
-from ...proto.transport.frames import HEADER, Description, Header
-from ...proto.transport.offer import REPLY_BYTES
+from ...proto.transport.frames import HEADER, REPLY_BYTES, Description, Header
 
 _FLOAT_BYTES = 4
 #: Where the number of the request lies in a header.

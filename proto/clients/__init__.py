@@ -6,7 +6,7 @@ Readers, sidecars of foreign servers and managers ask through it.
 from __future__ import annotations
 
 from ...errors import UsageError
-from ..dialects import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_dialled
+from ..protocols import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_dialled
 from ..security import ClientSecurity
 from .client import Answer, Client, Found, Request
 

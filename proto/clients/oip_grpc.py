@@ -29,7 +29,7 @@ from ..security import ClientSecurity, open_channel
 from ..security.dial import client_context
 from ..status import from_status
 from ..transport.connection import Connection, connect
-from ..transport.offer import WANTED, Offer
+from ..transport.frames import WANTED, Offer
 from ..wire import Buffer
 from .client import CONFIGURED, Answer, Detour, Found, Request
 

@@ -89,7 +89,7 @@ class ServerSecurity:
 
     Attributes:
         tls: None: connections are not encrypted. With a `ca`, every client must show a certificate.
-        tokens_file: the bearer tokens that are known; see `tokens.py`. With it, every call must
+        tokens_file: the bearer tokens that are known; see `gate.py`. With it, every call must
             carry one of them.
 
     Raises:

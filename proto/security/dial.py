@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from ...errors import UsageError
 from .certificates import Reloaded, check_validity, read_pem, use_ca, use_pair
 from .credentials import ClientSecurity, TlsFiles
+from .gate import read_token
 from .listening import stays_here
-from .tokens import read_token
 
 if TYPE_CHECKING:
     import grpc
@@ -95,8 +95,7 @@ class HttpDial:
         self.host = shown if port is None else f"{shown}:{port}"
         self._server_name = security.server_name or self._host
         self._context = client_context(security) if parts.scheme == "https" else None
-        path = security.token_file
-        self._token = None if path is None else Reloaded((path,), lambda: read_token(path))
+        self._token = _token(security)
         if self._context is None:
             _check_plain_url(url, self._host, security)
 
@@ -178,17 +177,52 @@ def open_channel(
     _check_plain_channel(address, security)
     token = _token(security)
     options = [_NO_PROXY, *options]
+    if security.tls is not None and security.server_name:
+        options.append(("grpc.ssl_target_name_override", security.server_name))
     if security.tls is None:
         channel = grpc.insecure_channel(address, options=options)
     else:
-        channel = grpc.secure_channel(
-            address, _credentials(security), options=_with_name(options, security)
-        )
-    if token is None:
-        return channel
-    from .bearer import BearerInterceptor
+        channel = grpc.secure_channel(address, _credentials(security.tls), options=options)
+    return channel if token is None else grpc.intercept_channel(channel, _signing(token))
 
-    return grpc.intercept_channel(channel, BearerInterceptor(token))
+
+class _Details(NamedTuple):
+    """A call's details as gRPC takes them back from an interceptor of a channel."""
+
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+def _signing(token: Reloaded[str]) -> Any:
+    """What puts a bearer token on every call of a channel, of gRPC's four kinds."""
+    import grpc
+
+    def signed(_self: object, call: Callable[..., Any], details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), ("authorization", f"Bearer {token.current()}"))
+        return call(
+            _Details(
+                details.method,
+                details.timeout,
+                metadata,
+                details.credentials,
+                details.wait_for_ready,
+                details.compression,
+            ),
+            request,
+        )
+
+    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    bases = (
+        grpc.UnaryUnaryClientInterceptor,
+        grpc.UnaryStreamClientInterceptor,
+        grpc.StreamUnaryClientInterceptor,
+        grpc.StreamStreamClientInterceptor,
+    )
+    return type("Signing", bases, {f"intercept_{kind}": signed for kind in kinds})()
 
 
 def _check_plain_channel(address: str, security: ClientSecurity) -> None:
@@ -206,15 +240,8 @@ def _token(security: ClientSecurity) -> Reloaded[str] | None:
     return None if path is None else Reloaded((path,), lambda: read_token(path))
 
 
-def _credentials(security: ClientSecurity) -> grpc.ChannelCredentials:
+def _credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     import grpc
 
-    assert security.tls is not None
-    pem = read_pem(security.tls)
+    pem = read_pem(files)
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
-
-
-def _with_name(options: Options, security: ClientSecurity) -> list[tuple[str, Any]]:
-    if not security.server_name:
-        return list(options)
-    return [*options, ("grpc.ssl_target_name_override", security.server_name)]

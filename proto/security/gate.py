@@ -1,15 +1,187 @@
-"""The gate of a server: who calls, from its token or certificate, and whether it may."""
+"""The gate of a server: who calls, from its token or certificate, and whether it may.
+
+Tokens are lines of a file: which there are, and what role each has.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import stat
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
-from ...errors import AccessError, Forbidden, Unauthenticated
+from ...errors import AccessError, Forbidden, Unauthenticated, UsageError
 from .certificates import Reloaded
 from .credentials import ServerSecurity
 from .listening import PATIENCE_S, Handshakes
-from .tokens import ANYONE, ROLES, Caller, Tokens, caller_of_certificate, read_tokens
+
+#: What each may do. A student has batches labelled and subscribes; a viewer looks; an admin may
+#: do everything.
+ROLES: Final = ("student", "viewer", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        role: one of `ROLES`.
+        name: who in that role; empty where the credential names nobody. A student with a name may
+            only be students of that job.
+        principal: what is equal for calls with the same authority: role and name where there is a
+            name, else the credential. It holds no secret.
+    """
+
+    role: str
+    name: str
+    principal: str
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.name}" if self.name else self.role
+
+    def may(self, role: str) -> bool:
+        """Whether it may do what is for `role`."""
+        return self.role in (role, "admin")
+
+    def may_be(self, student_id: str) -> bool:
+        """Whether it may be the student `job/rank`."""
+        return self.role == "admin" or (
+            self.role == "student" and (not self.name or student_id.startswith(f"{self.name}/"))
+        )
+
+
+#: Who calls a server that asks nobody: it listens on loopback, or was told to be insecure.
+ANYONE: Final = Caller("admin", "", "anyone")
+
+
+def caller_of(text: str, anonymous: str) -> Caller:
+    """Who `ROLE` or `ROLE:NAME` is.
+
+    Args:
+        text: as it stands in a tokens file.
+        anonymous: the principal where there is no name.
+
+    Raises:
+        UsageError: no such role, or an empty name.
+    """
+    role, colon, name = text.partition(":")
+    if role not in ROLES:
+        raise UsageError(f"{role[:40]!r} is no role: it is one of {', '.join(ROLES)}")
+    if colon and not name:
+        raise UsageError(f"{role}: has no name behind the colon: write {role}, or {role}:NAME")
+    return Caller(role, name, f"{role}:{name}" if name else anonymous)
+
+
+def caller_of_certificate(common_name: str) -> Caller:
+    """Whom a certificate names by its CN: `ROLE[:NAME]`, else a student of that name."""
+    try:
+        return caller_of(common_name, f"certificate {common_name}")
+    except UsageError:
+        return Caller("student", common_name, f"student:{common_name}")
+
+
+#: Larger than any header may be, which is how a token travels.
+_MAX_TOKEN_CHARS = 4096
+_MAX_FILE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tokens:
+    """The tokens that a server knows: (SHA-256 of the token, who it stands for)."""
+
+    entries: tuple[tuple[bytes, Caller], ...]
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self.entries)} of them)"
+
+    def find(self, token: str) -> Caller | None:
+        """Whom `token` stands for; takes as long for a wrong one as for a right one."""
+        wanted = _digest(token)
+        found = None
+        for digest, caller in self.entries:
+            if hmac.compare_digest(digest, wanted):
+                found = caller
+        return found
+
+
+def read_tokens(path: Path) -> Tokens:
+    """The list of tokens in `path`.
+
+    Raises:
+        UsageError: it cannot be read, others may read it, it has no token, or a line is malformed.
+    """
+    entries: dict[bytes, Caller] = {}
+    for number, line in enumerate(_read_secret(path).splitlines(), start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        where = f"line {number} of the tokens file {path}"
+        if len(words) > 2:
+            raise UsageError(
+                f"{where} has {len(words)} words: write TOKEN, or ROLE TOKEN, or ROLE:NAME TOKEN"
+            )
+        digest = _digest(_checked(words[-1], where))
+        if digest in entries:
+            raise UsageError(f"{where} repeats a token that stands above it: remove one of both")
+        anonymous = f"token {digest.hex()[:16]}"
+        try:
+            entries[digest] = caller_of(words[0] if len(words) == 2 else "student", anonymous)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
+    if not entries:
+        raise UsageError(f"the tokens file {path} has no token in it: put one in a line of its own")
+    return Tokens(tuple(entries.items()))
+
+
+def read_token(path: Path) -> str:
+    """The one token in `path`, which a client sends.
+
+    Raises:
+        UsageError: it cannot be read, others may read it, or it does not hold one token.
+    """
+    words = _read_secret(path).split()
+    if len(words) != 1:
+        raise UsageError(
+            f"the token file {path} has {len(words)} words: it must hold one token and nothing else"
+        )
+    return _checked(words[0], f"the token file {path}")
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
+                raise UsageError(
+                    f"{path} holds secrets and its mode is {mode:04o}, which lets others in: "
+                    f"chmod 600 {path}"
+                )
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"token file {path} cannot be read: {error.strerror or error}") from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise UsageError(f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB: no list of tokens is")
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} has characters that are not ASCII: no token has") from None
+
+
+def _checked(token: str, where: str) -> str:
+    """`token`, if a header can carry it."""
+    if len(token) > _MAX_TOKEN_CHARS:
+        raise UsageError(f"{where} has a token of more than {_MAX_TOKEN_CHARS} characters")
+    if not token.isprintable():
+        raise UsageError(f"{where} has a token with a control character in it")
+    return token
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
 
 __all__ = ["ROLES", "Caller", "Gate"]
 
@@ -27,7 +199,7 @@ class Gate:
     Args:
         security: what to ask for; None: nothing.
         on_refused: told "unauthenticated" or "forbidden" for each refusal, to be counted.
-        patience_s: seconds from a TLS handshake to its first call; see `handshakes.py`.
+        patience_s: seconds from a TLS handshake to its first call; see `listening.py`.
 
     Raises:
         UsageError: the list of tokens cannot be used.

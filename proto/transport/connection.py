@@ -6,6 +6,7 @@ memory of its own. One thread uses a connection once it is open.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import socket
 import ssl
@@ -22,9 +23,8 @@ from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, Wir
 from ..clients.client import Answer, Request
 from ..datatypes import Array, datatype_of, from_bytes, pieces_of, to_bytes
 from ..lent_arena import Lent, LentArena
-from . import frames, offer
-from .frames import Description, Header, Opened, Tensor
-from .offer import Offer
+from . import frames
+from .frames import Description, Header, Offer, Opened, Tensor
 
 #: Requests on their way over one connection: as many as a teacher is asked at once, mostly.
 AT_ONCE: Final = 8
@@ -70,11 +70,11 @@ def connect(
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if tls is not None:
                 connection = tls(connection)
-        readers = secrets.token_bytes(offer.CHALLENGE_BYTES)
-        connection.sendall(offer.MAGIC + offered.session + readers)
-        reply = _received(connection, offer.REPLY_BYTES)
-        teachers, proof = reply[: offer.CHALLENGE_BYTES], reply[offer.CHALLENGE_BYTES :]
-        if not offer.same(proof, offered.teachers_proof(readers, teachers)):
+        readers = secrets.token_bytes(frames.CHALLENGE_BYTES)
+        connection.sendall(frames.MAGIC + offered.session + readers)
+        reply = _received(connection, frames.REPLY_BYTES)
+        teachers, proof = reply[: frames.CHALLENGE_BYTES], reply[frames.CHALLENGE_BYTES :]
+        if not hmac.compare_digest(proof, offered.teachers_proof(readers, teachers)):
             raise ConnectionAbortedError("another server than the one that offered it answers")
         connection.sendall(offered.readers_proof(readers, teachers))
         connection.setblocking(False)

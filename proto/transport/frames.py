@@ -1,4 +1,6 @@
-"""The frames of the transport: a header of fixed size, a head, and what the header announces.
+"""What goes over the transport: proofs at its beginning, then frames.
+
+A frame is a header of fixed size, a head, and what the header announces:
 
 ```
 header   magic 4, kind 1, flags 1, head bytes 2, rows 4, number 8, payload bytes 8, seconds 8
@@ -12,15 +14,23 @@ GOODBYE  nothing
 All numbers are little-endian; dimensions are unsigned 8-byte numbers. The number of a request is
 the reader's, and comes back with its answer. `seconds` is how long a request is waited for, and of
 a result how long the device took.
+
+A teacher offers the transport by gRPC. First both sides prove that they know the offer: the reader
+sends MAGIC, the session and a challenge; the teacher a challenge and its proof; the reader its
+proof.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import re
+import secrets
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -29,8 +39,79 @@ from ..datatypes import Array, dtype_of, nbytes_of, to_bytes
 from ..json_values import as_parameters
 from ..wire import Parameter
 
+#: Metadata of `ModelMetadata`: in the call it asks for an offer, beside the answer it is the offer.
+OFFER: Final = "edl-transport"
+WANTED: Final = ((OFFER, "1"),)
+#: What both sides begin with; the last byte is the version.
+MAGIC: Final = b"EDL\x01"
+ID_BYTES: Final = 16
+CHALLENGE_BYTES: Final = 16
+PROOF_BYTES: Final = hashlib.sha256().digest_size
+#: What the reader sends first, and what the teacher answers.
+HELLO_BYTES: Final = len(MAGIC) + ID_BYTES + CHALLENGE_BYTES
+REPLY_BYTES: Final = CHALLENGE_BYTES + PROOF_BYTES
+_OFFER: Final = re.compile(
+    r"(\d{1,5}) (\d{1,5}) (-|[\w-]{1,64}) ([0-9a-f]{32}) ([0-9a-f]{64})", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Where one teacher takes frames, for one caller.
+
+    Attributes:
+        grpc_port: that the teacher has bound: who dialled another one is behind something that
+            maps ports, and cannot use the offer.
+        port: of TCP.
+        unix_name: of a Unix socket in the abstract namespace; empty: there is none.
+        session: names the caller's credentials; not secret.
+        secret: known to both sides, and never sent over the connection.
+    """
+
+    grpc_port: int
+    port: int
+    unix_name: str
+    session: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls, grpc_port: int, port: int, unix_name: str) -> Self:
+        """An offer with a session and a secret of its own."""
+        return cls(
+            grpc_port, port, unix_name, secrets.token_bytes(ID_BYTES), secrets.token_bytes(32)
+        )
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes beside the answer of gRPC."""
+        name = self.unix_name or "-"
+        said = f"{self.grpc_port} {self.port} {name} {self.session.hex()} {self.secret.hex()}"
+        return ((OFFER, said),)
+
+    @classmethod
+    def among(cls, metadata: Iterable[Sequence[str | bytes]]) -> Self | None:
+        """The offer in a call's metadata; None: there is none that can be read."""
+        for key, value in metadata:
+            if key == OFFER and isinstance(value, str) and (said := _OFFER.fullmatch(value)):
+                name = "" if said[3] == "-" else said[3]
+                session, secret = bytes.fromhex(said[4]), bytes.fromhex(said[5])
+                return cls(int(said[1]), int(said[2]), name, session, secret)
+        return None
+
+    def teachers_proof(self, readers: bytes, teachers: bytes) -> bytes:
+        """The teacher's answer to the reader's challenge, bound to its own challenge."""
+        return _proof(self.secret, b"teacher", readers, teachers)
+
+    def readers_proof(self, readers: bytes, teachers: bytes) -> bytes:
+        """The reader's answer to the teacher's challenge, bound to its own challenge."""
+        return _proof(self.secret, b"reader", readers, teachers)
+
+
+def _proof(secret: bytes, who: bytes, readers: bytes, teachers: bytes) -> bytes:
+    return hmac.new(secret, who + readers + teachers, hashlib.sha256).digest()
+
+
 HEADER: Final = struct.Struct("<4sBBHIQQd")
-_MAGIC: Final = b"EDLf"
+_FRAME_MAGIC: Final = b"EDLf"
 OPEN, REQUEST, RESULT, ERROR, GOODBYE = range(1, 6)
 _KINDS: Final = frozenset((OPEN, REQUEST, RESULT, ERROR, GOODBYE))
 
@@ -62,14 +143,14 @@ class Header(NamedTuple):
     seconds: float
 
     def pack(self) -> bytes:
-        return HEADER.pack(_MAGIC, *self)
+        return HEADER.pack(_FRAME_MAGIC, *self)
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Header:
         """Read the first `HEADER.size` bytes; raises WireError for what is no frame."""
         magic, *fields = HEADER.unpack_from(data)
         header = cls(*fields)
-        if magic != _MAGIC or header.kind not in _KINDS:
+        if magic != _FRAME_MAGIC or header.kind not in _KINDS:
             raise WireError(f"no frame begins with {bytes(data[:8])!r}")
         return header
 

@@ -17,7 +17,7 @@ from ...coordinator.registry.keys import check_member, check_service
 from ...errors import EdlError, ProcessFailed, RequestRefused, UsageError
 from ...lifecycle import Stop
 from ...proto.clients import Client, Request, open_client
-from ...proto.dialects import PADDLE_SERVING
+from ...proto.protocols import PADDLE_SERVING
 from ...proto.security import is_loopback
 from ..backends import content
 from ..backends.declared import narrowed

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...coordinator.config import join_address
 from ...errors import UsageError
 from ...proto.datatypes import TensorSpec
-from ...proto.dialects import OIP
+from ...proto.protocols import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
 from ...scheduler.admission import Patience
 

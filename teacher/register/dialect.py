@@ -9,7 +9,7 @@ from typing import Final
 from ...errors import BadAnswer, EdlError, TeacherLost, UsageError
 from ...lifecycle import Stop
 from ...proto.clients import open_client
-from ...proto.dialects import OIP
+from ...proto.protocols import OIP
 from .config import RegisterConfig
 
 _ANSWER_S: Final = 2.0

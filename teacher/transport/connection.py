@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 import secrets
 import socket
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ...errors import EdlError, RateLimited, WireError
-from ...proto.transport import frames, offer
+from ...proto.transport import frames
 from ...proto.transport.frames import Header
 from ..front.calls import Call
 from ..request import Deadline, InputsRecord, SendingDeadline, TooLarge
@@ -233,22 +234,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _prove(self) -> bool:
         if self._offered is None:
-            if (hello := self._take(offer.HELLO_BYTES)) is None:
+            if (hello := self._take(frames.HELLO_BYTES)) is None:
                 return False
-            at = len(offer.MAGIC)
-            name, readers = hello[at : at + offer.ID_BYTES], hello[at + offer.ID_BYTES :]
-            offered = self._listener.take(name) if hello.startswith(offer.MAGIC) else None
+            at = len(frames.MAGIC)
+            name, readers = hello[at : at + frames.ID_BYTES], hello[at + frames.ID_BYTES :]
+            offered = self._listener.take(name) if hello.startswith(frames.MAGIC) else None
             if offered is None:
                 self.abort()
                 return False
-            teachers = secrets.token_bytes(offer.CHALLENGE_BYTES)
+            teachers = secrets.token_bytes(frames.CHALLENGE_BYTES)
             self._offered, self._challenges = offered, (readers, teachers)
             self._transport.write(teachers + offered.offer.teachers_proof(readers, teachers))
             return True
-        if (proof := self._take(offer.PROOF_BYTES)) is None:
+        if (proof := self._take(frames.PROOF_BYTES)) is None:
             return False
         offered = self._offered
-        if not offer.same(proof, offered.offer.readers_proof(*self._challenges)):
+        if not hmac.compare_digest(proof, offered.offer.readers_proof(*self._challenges)):
             self.abort()
             return False
         connection = self._socket

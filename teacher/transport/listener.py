@@ -16,7 +16,7 @@ from typing import Final
 from ...coordinator.config import join_address
 from ...errors import AccessError, AddressInUse, EdlError
 from ...proto.security import Acceptor, reloading_context
-from ...proto.transport.offer import OFFER, Offer
+from ...proto.transport.frames import OFFER, Offer
 from ..config import ServerConfig
 from ..front.callers import Callers, Shown
 from ..front.calls import CallTable

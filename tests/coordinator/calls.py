@@ -12,8 +12,8 @@ import pytest
 from google.protobuf.message import Message
 
 from edl.proto import coordinator_pb2 as pb
+from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import ClientSecurity, open_channel
-from edl.proto.version import PROTOCOL_VERSION
 from edl.tests.waiting import DEADLINE_S
 
 SERVICE = "edl.coordinator.v1.Coordinator"

@@ -16,8 +16,8 @@ from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.stream import Outgoing
 from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
+from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import ServerSecurity
-from edl.proto.version import PROTOCOL_VERSION
 
 _NUMBER = count(1)
 

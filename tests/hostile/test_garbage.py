@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from edl.errors import WireError
 from edl.proto import coordinator_pb2 as pb
 from edl.proto import tensors
+from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import open_channel
-from edl.proto.version import PROTOCOL_VERSION
 from edl.supervise import python_command, start
 from edl.tests.coordinator.calls import SERVICE
 from edl.tests.hostile import planes

@@ -22,8 +22,8 @@ from edl.distill_reader import DistilReader
 from edl.errors import RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto.clients import Request, open_client
-from edl.proto.dialects import PADDLE_SERVING
 from edl.proto.paddle_serving import general_model_pb2, messages, pipeline_pb2
+from edl.proto.protocols import PADDLE_SERVING
 from edl.supervise import Command, Process, python_command, start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.interop.environments import serving_python

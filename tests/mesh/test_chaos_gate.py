@@ -27,8 +27,7 @@ from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
 from edl.proto.transport import frames
 from edl.proto.transport.connection import Connection
-from edl.proto.transport.frames import Description, Tensor
-from edl.proto.transport.offer import REPLY_BYTES
+from edl.proto.transport.frames import REPLY_BYTES, Description, Tensor
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.

@@ -43,11 +43,11 @@ def printed(code: str, *args: str) -> str:
 @pytest.mark.parametrize(
     "code",
     [
-        *(f"import edl.{name}\n" for name in ("proto.arena", "proto.channel", "proto.version")),
+        *(f"import edl.{name}\n" for name in ("proto.arena", "proto.channel", "proto.protocols")),
         "import edl.student, edl.teacher\n",
         SETTINGS,
     ],
-    ids=["arena", "channel", "version", "student and teacher", "settings"],
+    ids=["arena", "channel", "protocols", "student and teacher", "settings"],
 )
 def test_light_modules_load_no_wire_libraries(code: str) -> None:
     loaded = "import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"

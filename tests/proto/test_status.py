@@ -7,8 +7,8 @@ import pytest
 
 from edl import errors
 from edl.errors import VersionMismatch
+from edl.proto.protocols import OLDEST_VERSION, PROTOCOL_VERSION, check_version
 from edl.proto.status import PUSHBACK, from_status, to_metadata, to_status
-from edl.proto.version import OLDEST_VERSION, PROTOCOL_VERSION, check_version
 
 Code = grpc.StatusCode
 
@@ -100,6 +100,6 @@ def test_peers_are_told_the_spoken_versions(monkeypatch: pytest.MonkeyPatch) -> 
     for none in (0, -1):
         with pytest.raises(VersionMismatch, match=f"no protocol .* at least {OLDEST_VERSION}"):
             check_version(none)
-    monkeypatch.setattr("edl.proto.version.OLDEST_VERSION", 5)
+    monkeypatch.setattr("edl.proto.protocols.OLDEST_VERSION", 5)
     with pytest.raises(VersionMismatch, match="version 4; at least 5 is needed"):
         check_version(4)

@@ -11,7 +11,7 @@ import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
-from edl.proto.transport.offer import WANTED, Offer
+from edl.proto.transport.frames import WANTED, Offer
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows

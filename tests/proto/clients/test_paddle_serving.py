@@ -11,8 +11,8 @@ import pytest
 
 from edl import errors
 from edl.proto.clients import Client, Request, open_client
-from edl.proto.dialects import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.proto.paddle_serving import pipeline_pb2 as pb
+from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.tests.foreign_server import start
 from edl.tests.paddle_serving_servers import SERVICE, GeneralModel, Pipeline, labels, serving
 from edl.tests.waiting import DEADLINE_S

@@ -17,9 +17,9 @@ from edl.proto.security import (
     check_exposure,
     open_channel,
 )
+from edl.proto.security.gate import read_token, read_tokens
 from edl.proto.security.listening import stays_here
 from edl.proto.security.options import client_security, server_security
-from edl.proto.security.tokens import read_token, read_tokens
 
 from .authority import write_secret
 

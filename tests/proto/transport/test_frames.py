@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 from typing import Any
 
@@ -13,8 +14,7 @@ from hypothesis import strategies as st
 
 from edl.errors import EdlError, RateLimited, RetryableError, WireError
 from edl.proto.transport import frames
-from edl.proto.transport.frames import Description, Header, Opened, Tensor
-from edl.proto.transport.offer import OFFER, Offer, same
+from edl.proto.transport.frames import OFFER, Description, Header, Offer, Opened, Tensor
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
 NUMBERS = st.integers(0, (1 << 64) - 1)
@@ -176,5 +176,5 @@ def test_proofs_differ_by_side_challenge_and_secret() -> None:
         other.teachers_proof(a, b),
     ]
     assert len(set(proofs)) == len(proofs)
-    assert same(proofs[0], offer.teachers_proof(a, b))
-    assert not same(proofs[0], proofs[1])
+    assert hmac.compare_digest(proofs[0], offer.teachers_proof(a, b))
+    assert not hmac.compare_digest(proofs[0], proofs[1])

@@ -22,10 +22,9 @@ from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.lent_arena import key_of
 from edl.proto.security import ClientSecurity, ServerSecurity, listening
-from edl.proto.transport import frames, offer
+from edl.proto.transport import frames
 from edl.proto.transport.connection import Connection, Ended, connect
-from edl.proto.transport.frames import Description, Header, Opened, Tensor
-from edl.proto.transport.offer import Offer
+from edl.proto.transport.frames import Description, Header, Offer, Opened, Tensor
 from edl.teacher.transport import listener
 from edl.tests.proto.security.authority import Authority
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
@@ -106,7 +105,7 @@ def received(connection: socket.socket, count: int) -> bytes:
 
 @pytest.mark.parametrize(
     "data",
-    [b"GET / HTTP/1.1\r\n\r\n" + bytes(100), offer.MAGIC + bytes(offer.HELLO_BYTES), bytes(100)],
+    [b"GET / HTTP/1.1\r\n\r\n" + bytes(100), frames.MAGIC + bytes(frames.HELLO_BYTES), bytes(100)],
 )
 def test_who_knows_no_offer_is_sent_away(bench: Bench, data: bytes) -> None:
     assert is_ended(stranger(bench, data))
@@ -115,10 +114,10 @@ def test_who_knows_no_offer_is_sent_away(bench: Bench, data: bytes) -> None:
 
 def test_an_offer_is_used_up_by_a_wrong_proof(bench: Bench) -> None:
     found = offered(bench)
-    hello = offer.MAGIC + found.session + secrets.token_bytes(offer.CHALLENGE_BYTES)
+    hello = frames.MAGIC + found.session + secrets.token_bytes(frames.CHALLENGE_BYTES)
     connection = stranger(bench, hello)
-    received(connection, offer.REPLY_BYTES)
-    connection.sendall(bytes(offer.PROOF_BYTES))
+    received(connection, frames.REPLY_BYTES)
+    connection.sendall(bytes(frames.PROOF_BYTES))
     assert is_ended(connection)
     assert is_ended(stranger(bench, hello))
 
@@ -129,8 +128,8 @@ def test_an_unproven_server_gets_nothing(ending: ExitStack) -> None:
     pool = ending.enter_context(ThreadPoolExecutor(1))
     asked = pool.submit(connect, "127.0.0.1", found, None, WAIT_S, unix=False)
     connection = ending.enter_context(server.accept()[0])
-    assert found.secret not in received(connection, offer.HELLO_BYTES)
-    connection.sendall(bytes(offer.REPLY_BYTES))
+    assert found.secret not in received(connection, frames.HELLO_BYTES)
+    connection.sendall(bytes(frames.REPLY_BYTES))
     assert connection.recv(1) == b""
     with pytest.raises(ConnectionAbortedError, match="another server"):
         asked.result(WAIT_S)
@@ -138,7 +137,7 @@ def test_an_unproven_server_gets_nothing(ending: ExitStack) -> None:
 
 def test_who_sends_nothing_is_ended_in_time(make: Make) -> None:
     bench = make(receive_s=0.2)
-    for data in (b"", offer.MAGIC):
+    for data in (b"", frames.MAGIC):
         assert is_ended(stranger(bench, data))
     assert is_ended(known(bench, OPEN + request_frame()[:-1])), "half of a request"
     idle = known(bench, OPEN)

@@ -1,11 +1,14 @@
-"""What teachers may speak, and the addresses that each is asked at; loads nothing."""
+"""What peers may speak: the protocols and addresses of teachers, the versions of the control plane.
+
+It loads nothing.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 from urllib.parse import urlsplit
 
-from ..errors import UsageError
+from ..errors import UsageError, VersionMismatch
 
 #: The Open Inference Protocol, which our own teachers speak.
 OIP: Final = "oip"
@@ -50,3 +53,30 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not parts.hostname or port is None:
         raise ValueError(f"{address!r:.120} names no host and port")
     return parts.hostname, port
+
+
+#: Raised by a change that an older peer would misread; new fields alone do not raise it.
+PROTOCOL_VERSION = 1
+#: The oldest version that we still understand.
+OLDEST_VERSION = 1
+
+
+def check_version(peer: int) -> None:
+    """Take a peer's version, or refuse it.
+
+    Args:
+        peer: what the peer's message says; 0 when it says nothing.
+
+    Raises:
+        VersionMismatch: too old or too new; the message names the version that is needed.
+    """
+    if peer < OLDEST_VERSION:
+        said = f"protocol version {peer}" if peer > 0 else "no protocol version"
+        raise VersionMismatch(
+            f"the peer speaks {said}; at least {OLDEST_VERSION} is needed: update the peer"
+        )
+    if peer > PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"the peer speaks protocol version {peer}; this side needs at most {PROTOCOL_VERSION}: "
+            "update this side"
+        )
