@@ -41,9 +41,8 @@ from .options import (
 )
 from .pipeline import Pipeline
 from .saved_state import State, loaded, saved
-from .sources import generators, source_of
-from .sources.batched import Collate
-from .sources.generators import MakesGenerator
+from .sources import batched, source_of
+from .sources.batched import Collate, MakesGenerator
 from .sources.source import Source
 from .stats import ReaderStats
 from .store.settings import LabelStore
@@ -239,7 +238,7 @@ class DistilReader:
             collate: makes a batch of a list of samples; by default field by field, by stacking.
             **options: `service` and all that `DistilReader` takes besides.
         """
-        made = generators.of_samples(generator, batch_size, drop_last, collate)
+        made = batched.of_samples(generator, batch_size, drop_last, collate)
         return cls(made, **options)
 
     @classmethod
@@ -247,12 +246,12 @@ class DistilReader:
         cls, generator: MakesGenerator, *, collate: Collate | None = None, **options: Any
     ) -> Self:
         """A reader of a function that yields the samples of a batch as a list; else as above."""
-        return cls(generators.of_sample_lists(generator, collate), **options)
+        return cls(batched.of_sample_lists(generator, collate), **options)
 
     @classmethod
     def from_batch_generator(cls, generator: MakesGenerator, **options: Any) -> Self:
         """A reader of a function that yields batch by batch; called anew for each epoch."""
-        return cls(generators.of_batches(generator), **options)
+        return cls(batched.of_batches(generator), **options)
 
     def __len__(self) -> int:
         """Batches of an epoch, for this rank: what the source says."""

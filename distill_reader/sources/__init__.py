@@ -7,8 +7,75 @@
 | plain: any iterable | reads the epoch again, and checks that it is the same | if it can |
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...errors import UsageError
+from ...scheduler.shard_plan import Shard
 from .batched import Batched
-from .recognise import source_of
-from .source import Reading, Source
+from .iterables import PlainSource, StatefulSource
+from .map_style import MapSource, loader_of
+from .source import Reading, Source, leave_garbage_to_the_parent
 
 __all__ = ["Batched", "Reading", "Source", "source_of"]
+
+
+def source_of(given: Any, shard: Shard, seed: int) -> Source:
+    """The source that `given` is for one rank: by what can be done with it, the most first.
+
+    Args:
+        given: a `DataLoader` of Paddle or PyTorch, a `Batched`, a list of batches; an iterable with
+            `state_dict` and `load_state_dict`; any other iterable of batches. A `Source` that is
+            ready is taken as it is.
+        shard: the rank. Where the batches have no ids, `given.shard(rank=..., world_size=...)` has
+            to give the iterable of that rank.
+        seed: of the order of map-style sources.
+
+    Raises:
+        UsageError: it can be iterated only once, or not at all, or cannot be divided among ranks.
+    """
+    if isinstance(given, Iterator):
+        raise UsageError(
+            "an iterator can be read only once; give the reader what makes it, such as the"
+            " DataLoader itself, or a class with __iter__"
+        )
+    leave_garbage_to_the_parent()  # any source may fork workers
+    if isinstance(given, Source):
+        if shard.world_size > 1:
+            raise UsageError(
+                f"a {type(given).__name__} has the batches of one rank already; leave world_size"
+                " away"
+            )
+        return given
+    if (loader := loader_of(given)) is not None:
+        return MapSource(loader, shard, seed)
+    if shard.world_size > 1:
+        if not callable(divide := getattr(given, "shard", None)):
+            raise UsageError(
+                f"a {type(given).__name__} cannot be divided among {shard.world_size} ranks: its"
+                " batches have no ids. Give a map-style DataLoader, or an iterable with"
+                " shard(rank, world_size), or one that has only this rank's batches, and leave"
+                " world_size away"
+            )
+        given = divide(rank=shard.rank, world_size=shard.world_size)
+        return source_of(given, Shard(), seed)
+    if not isinstance(given, Iterable):
+        raise UsageError(
+            f"a source is iterated for batches, and {type(given).__name__!r} cannot be iterated"
+            + _what_to_give(given)
+        )
+    if all(callable(getattr(given, name, None)) for name in ("state_dict", "load_state_dict")):
+        return StatefulSource(given)
+    return PlainSource(given)
+
+
+def _what_to_give(given: Any) -> str:
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+        return (
+            "; it looks like a data set: give a DataLoader of it, or Batched(dataset, batch_size)"
+        )
+    if callable(given):
+        return "; a function that makes a generator goes to DistilReader.from_batch_generator(...)"
+    return ""

@@ -1,17 +1,28 @@
-"""Step one: samples with ids, read in the order of a sampler; resumed and divided exactly."""
+"""Step one: samples with ids, read in the order of a sampler; resumed and divided exactly.
+
+A map-style loader is made to read the batches of ids that it is told, in place of its own. A
+framework's loader keeps its workers, its collating and its tensors; only the ids come from us.
+
+Samplers draw them from the process's own generators: Paddle's from numpy's, PyTorch's from torch's
+or one that the user gave. These are set for the moment of the drawing, and put back behind it, so
+that the order follows from a seed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import copy
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...errors import UsageError
 from ...proto.arena import Array
 from ...scheduler.shard_plan import Shard, share, steps
-from .loaders import Ids, Loader
-from .seeding import seeded, with_inner
+from .batched import Batched
 from .source import Mark, close_iterator, tell_epoch
 
 
@@ -153,3 +164,166 @@ def own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
             if isinstance(world_size, int) and world_size > 1:
                 return int(getattr(sampler, rank, 0)), world_size
     return None
+
+
+#: What the samples of one batch are called in the data set.
+Ids = Sequence[Any]
+
+
+class Plan(Protocol):
+    """Which batches are read: a list of them, or what says one after another as it is asked."""
+
+    def __len__(self) -> int:
+        """How many; where that is not known, at most so many."""
+
+    def __iter__(self) -> Iterator[Ids]:
+        """The ids of each batch."""
+
+
+class Loader(Protocol):
+    """Reads batches of ids.
+
+    Attributes:
+        dataset: what the ids name; with `set_epoch` it is told the number of each epoch.
+        batch_sampler: gives the ids of each batch of an epoch, and has a length.
+        keeps: whether its workers work for one epoch after another, if each is read to its end.
+    """
+
+    dataset: Any
+    batch_sampler: Any
+    keeps: bool
+
+    def read(self, plan: Plan) -> Iterator[Any]:
+        """The batches of these ids, in order."""
+
+    def close(self) -> None:
+        """End the workers that it keeps."""
+
+
+def loader_of(given: Any) -> Loader | None:
+    """The loader that `given` is; None where its batches have no ids that one could choose."""
+    if isinstance(given, Batched):
+        return _OwnLoader(given.dataset, given.batch_sampler, given.batches_of)
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        # Each batch of the list is a sample, of a batch of its own.
+        return _OwnLoader(given, _EachByItself(given), lambda ids: (given[one] for (one,) in ids))
+    if _is_frameworks(given) and isinstance(given.batch_sampler, Sized) and _is_map(given.dataset):
+        return _FrameworkLoader(given)
+    return None
+
+
+class _OwnLoader:
+    """Reads in this process, by `batches_of`."""
+
+    keeps = False
+
+    def __init__(
+        self, dataset: Any, batch_sampler: Any, batches_of: Callable[[Any], Iterator[Any]]
+    ) -> None:
+        self.dataset = dataset
+        self.batch_sampler = batch_sampler
+        self.read = batches_of
+
+    def close(self) -> None:
+        pass
+
+
+class _EachByItself:
+    def __init__(self, batches: Sized) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([number] for number in range(len(self)))
+
+
+class _FrameworkLoader:
+    """A loader of Paddle or PyTorch; a copy of it reads, so that the user's stays as it is."""
+
+    def __init__(self, loader: Any) -> None:
+        self.dataset = loader.dataset
+        self.batch_sampler = loader.batch_sampler
+        self._plan = _Plan()
+        self._copy = copy.copy(loader)
+        # Past __setattr__: PyTorch's forbids what its constructor was given.
+        vars(self._copy).update(batch_sampler=self._plan, _iterator=None)
+        persistent = ("persistent_workers", "_persistent_workers")
+        self.keeps = loader.num_workers > 0 and any(getattr(loader, n, False) for n in persistent)
+
+    def read(self, plan: Plan) -> Iterator[Any]:
+        self._plan.batches = plan
+        iterator: Iterator[Any] = iter(self._copy)
+        return iterator
+
+    def close(self) -> None:
+        kept, self._copy._iterator = self._copy._iterator, None
+        if kept is not None:
+            close_iterator(kept)
+
+
+class _Plan:
+    """A batch sampler that gives what it was told; one for all epochs, as workers may be kept."""
+
+    batches: Plan = ()
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Ids]:
+        return iter(self.batches)
+
+
+def _is_frameworks(given: Any) -> bool:
+    # Exactly these: a class of the user's own may do more than hand ids to workers.
+    return any(type(given) is module.DataLoader for module in _frameworks())
+
+
+def _frameworks() -> list[Any]:
+    # Who has one of their loaders has imported them; nobody else shall pay for the import.
+    modules = (sys.modules.get(name) for name in ("paddle.io", "torch.utils.data"))
+    return [module for module in modules if module is not None]
+
+
+def _is_map(dataset: Any) -> bool:
+    return not any(isinstance(dataset, module.IterableDataset) for module in _frameworks())
+
+
+@contextmanager
+def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
+    """Within, the generators of Python, numpy and torch follow from `seed` and `epoch`.
+
+    Args:
+        seed: of the whole run, at least 0.
+        epoch: number of the epoch, at least 0.
+        owners: objects whose own `generator`, if it is one of torch, is set too.
+    """
+    drawn = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+    with ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        random.seed(drawn)
+        np.random.seed(drawn)
+        for generator in _torch_generators(owners):
+            stack.callback(generator.set_state, generator.get_state())
+            generator.manual_seed(drawn)
+        yield
+
+
+def _torch_generators(owners: tuple[Any, ...]) -> list[Any]:
+    torch = sys.modules.get("torch")  # who holds one of its samplers has imported it
+    if torch is None:
+        return []
+    own = [getattr(owner, "generator", None) for owner in owners]
+    unique = {id(g): g for g in (torch.default_generator, *own) if isinstance(g, torch.Generator)}
+    return list(unique.values())
+
+
+def with_inner(sampler: Any) -> tuple[Any, ...]:
+    """A batch sampler and those that it draws from in turn."""
+    chain: list[Any] = []
+    while sampler is not None and not any(sampler is known for known in chain):
+        chain.append(sampler)
+        sampler = getattr(sampler, "sampler", None)
+    return tuple(chain)

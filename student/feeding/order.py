@@ -11,9 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...distill_reader.sources.batched import Batched
-from ...distill_reader.sources.loaders import Loader, Plan, loader_of
-from ...distill_reader.sources.map_style import own_ranks
-from ...distill_reader.sources.seeding import seeded, with_inner
+from ...distill_reader.sources.map_style import (
+    Loader,
+    Plan,
+    loader_of,
+    own_ranks,
+    seeded,
+    with_inner,
+)
 from ...distill_reader.sources.source import tell_epoch
 from ...errors import UsageError
 

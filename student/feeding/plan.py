@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...distill_reader.sources.loaders import Ids
+from ...distill_reader.sources.map_style import Ids
 from ...proto.arena import Array
 from ...scheduler.students.agreement import useful
 from ...scheduler.students.shards import Shard

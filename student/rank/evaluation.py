@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...distill_reader.sources.loaders import loader_of
+from ...distill_reader.sources.map_style import loader_of
 from ...scheduler.shard_plan import Shard
 from ...scheduler.students.agreement import PATIENT_FROM_S
 from ..job.batches import Parts, split

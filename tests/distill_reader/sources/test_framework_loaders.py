@@ -17,10 +17,9 @@ from torch.utils.data import DataLoader as TorchLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
-from edl.distill_reader.sources.plain import PlainSource
 from edl.distill_reader.sources.source import leave_garbage_to_the_parent
-from edl.distill_reader.sources.stateful import StatefulSource
 from edl.errors import UsageError
 from edl.scheduler.shard_plan import Shard
 from edl.tests.distill_reader.readers import Samples

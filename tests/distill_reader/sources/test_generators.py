@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.distill_reader.sources.batched import Batched, stack
-from edl.distill_reader.sources.generators import of_batches, of_sample_lists, of_samples
-from edl.distill_reader.sources.recognise import source_of
+from edl.distill_reader.sources import source_of
+from edl.distill_reader.sources.batched import (
+    Batched,
+    of_batches,
+    of_sample_lists,
+    of_samples,
+    stack,
+)
 from edl.errors import BatchError, UsageError
 from edl.scheduler.shard_plan import Shard
 

@@ -13,9 +13,8 @@ import pytest
 
 from edl.distill_reader import Batched
 from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
-from edl.distill_reader.sources.plain import PlainSource
-from edl.distill_reader.sources.stateful import StatefulSource
 from edl.errors import UsageError
 from edl.scheduler.shard_plan import Shard
 

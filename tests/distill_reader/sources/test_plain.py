@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.sources.json_state import decoded, encoded
-from edl.distill_reader.sources.plain import PlainSource
+from edl.distill_reader.sources.iterables import MARKS, PlainSource, Trail, decoded, encoded
 from edl.distill_reader.sources.source import Mark
-from edl.distill_reader.sources.trail import MARKS, Trail
 from edl.distill_reader.structure import take_apart
 from edl.errors import UsageError
 

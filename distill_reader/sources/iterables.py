@@ -1,0 +1,299 @@
+"""Steps two and three: iterables of batches, which have no ids.
+
+One that knows by itself where it stands, such as a `StatefulDataLoader`, goes on by its own state,
+which is kept as JSON values, exact for what they hold. Any other is resumed by reading the epoch
+again, and checked on the way. For that a trail of its batches is kept: the digest of the last batch
+holds those of all before it. Besides, the digests at up to `MARKS` earlier places are kept, evenly
+spread: they tell where a replay first went another way.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from ...errors import UsageError
+from ...proto.arena import Array
+from ..structure import take_apart
+from .source import Mark, close_iterator, tell_epoch
+
+
+class _IterableSource:
+    """What both have in common: an iterable, whose batches no one else can divide."""
+
+    deals = False
+
+    def __init__(self, iterable: Any) -> None:
+        self._iterable = iterable
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # one without len() says so itself
+
+    def identity(self) -> dict[str, Any]:
+        return {"type": type(self._iterable).__qualname__}
+
+    def close(self) -> None:
+        pass
+
+
+class StatefulSource(_IterableSource):
+    """An iterable with `state_dict` and `load_state_dict`.
+
+    Its state is asked for behind each batch, before the next one is: so it is that of the batch,
+    however many are read ahead. Given back to `load_state_dict`, the next `iter` has to go on
+    there. A mark is that state.
+    """
+
+    kind = "stateful"
+
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _StatefulReading:
+        tell_epoch(epoch, self._iterable)
+        if mark is not None:
+            self._iterable.load_state_dict(decoded(mark["state"]))
+        return _StatefulReading(self._iterable)
+
+
+class _StatefulReading:
+    def __init__(self, iterable: Any) -> None:
+        self._iterable = iterable
+        self._batches: Iterator[Any] = iter(iterable)
+        self.start = self._state()
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def mark(self, arrays: Sequence[Array]) -> Mark:
+        return self._state()
+
+    def end(self) -> Mark:
+        return self._state()
+
+    def close(self) -> None:
+        close_iterator(self._batches)
+
+    def _state(self) -> Mark:
+        return {"state": encoded(self._iterable.state_dict())}
+
+
+class PlainSource(_IterableSource):
+    """An iterable of batches that gives the same ones each time it begins the same epoch.
+
+    A mark is the trail of the epoch: who resumes reads as many batches again, and compares.
+    """
+
+    kind = "plain"
+
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainReading:
+        tell_epoch(epoch, self._iterable)
+        known = Trail() if mark is None else Trail.from_json(mark)
+        return _PlainReading(iter(self._iterable), epoch, known)
+
+
+class _PlainReading:
+    def __init__(self, batches: Iterator[Any], epoch: int, known: Trail) -> None:
+        self.start = known.to_json() if known.length else None
+        self._batches = batches
+        self._epoch = epoch
+        self._known = known
+        self._trail = Trail()
+
+    def __next__(self) -> Any:
+        while self._trail.length < self._known.length:
+            self._replay()
+        return next(self._batches)
+
+    def mark(self, arrays: Sequence[Array]) -> Mark:
+        self._trail = self._trail.followed(arrays)
+        return self._trail.to_json()
+
+    def end(self) -> None:
+        return None
+
+    def close(self) -> None:
+        close_iterator(self._batches)
+
+    def _replay(self) -> None:
+        known, length = self._known, self._trail.length
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise UsageError(
+                f"epoch {self._epoch} of the source has only {length} batches now, and"
+                f" {known.length} of it were delivered before; {_WHAT_HELPS}"
+            ) from None
+        self._trail = self._trail.followed(take_apart(batch).arrays)
+        if self._trail.length == known.length and (parted := known.leaves(self._trail)):
+            raise UsageError(
+                f"epoch {self._epoch} of the source is not the one that was read before: it goes"
+                f" another way between batches {parted[0]} and {parted[1]}; {_WHAT_HELPS}"
+            )
+
+
+_WHAT_HELPS = (
+    "a source can only be resumed if it gives an epoch's batches again: seed its order by"
+    " set_epoch(epoch), which the reader calls, or give a map-style loader"
+)
+
+
+MARKS = 64
+#: Of an array no more than this is read: a digest must not cost what sending costs.
+_WINDOWS, _WINDOW_BYTES = 64, 64
+
+
+class Trail(NamedTuple):
+    """The batches of an epoch so far; made anew with each.
+
+    Attributes:
+        length: how many they are.
+        digest: of all of them.
+        marks: pairs of a length and its digest, of every `spacing`-th one.
+        spacing: a power of two; it doubles when there are too many marks.
+    """
+
+    length: int = 0
+    digest: str = ""
+    marks: tuple[tuple[int, str], ...] = ()
+    spacing: int = 1
+
+    def followed(self, arrays: Sequence[Array]) -> Self:
+        """The trail with one more batch."""
+        length = self.length + 1
+        digest = _chained(self.digest, arrays)
+        marks, spacing = self.marks, self.spacing
+        if length % spacing == 0:
+            marks = (*marks, (length, digest))
+        if len(marks) > MARKS:
+            spacing *= 2
+            marks = tuple(mark for mark in marks if mark[0] % spacing == 0)
+        return type(self)(length, digest, marks, spacing)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "length": self.length,
+            "digest": self.digest,
+            "marks": [[length, digest] for length, digest in self.marks],
+            "spacing": self.spacing,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        marks = tuple((int(length), str(digest)) for length, digest in value["marks"])
+        return cls(int(value["length"]), str(value["digest"]), marks, int(value["spacing"]))
+
+    def leaves(self, other: Trail) -> tuple[int, int] | None:
+        """Between which lengths `other`, of the same batches at first, goes another way.
+
+        Returns:
+            The last length at which both are known to agree and the first at which they differ;
+            None where they agree at each that both know.
+        """
+        mine = {**dict(self.marks), self.length: self.digest}
+        theirs = {**dict(other.marks), other.length: other.digest}
+        agreed = 0
+        for length in sorted(mine.keys() & theirs.keys()):
+            if mine[length] != theirs[length]:
+                return agreed, length
+            agreed = length
+        return None
+
+
+def _chained(before: str, arrays: Sequence[Array]) -> str:
+    parts = [before.encode()]
+    for array in arrays:
+        parts += (f"{array.dtype.str}{array.shape}".encode(), _excerpt(array))
+    return str(_blake2b()(b"".join(parts), digest_size=8).hexdigest())
+
+
+@cache
+def _blake2b() -> Any:
+    from hashlib import blake2b  # loads OpenSSL
+
+    return blake2b
+
+
+def _excerpt(array: Array) -> bytes:
+    """All of a small array; of a large one windows, evenly spread over all of it."""
+    if array.nbytes <= _WINDOWS * _WINDOW_BYTES:
+        return array.tobytes()
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    stride = array.nbytes // _WINDOWS  # above _WINDOW_BYTES: the array is large
+    windows = content[: stride * _WINDOWS].reshape(_WINDOWS, stride)[:, :_WINDOW_BYTES]
+    return windows.tobytes() + content[-_WINDOW_BYTES:].tobytes()
+
+
+_KIND = "$kind"  # the key that marks what JSON has no word for
+
+
+def encoded(value: Any, where: str = "") -> Any:
+    """A copy of `value` of JSON values alone; `decoded` gives it back, with its types.
+
+    Raises:
+        UsageError: it holds something that is neither a JSON value nor bytes, a tuple, a dict, a
+            numpy array or number, or a tensor of PyTorch on the CPU.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and key != _KIND for key in value):
+            return {key: encoded(held, f"{where}.{key}") for key, held in value.items()}
+        pairs = [[encoded(k, where), encoded(v, f"{where}.{k}")] for k, v in value.items()]
+        return {_KIND: "dict", "pairs": pairs}
+    if isinstance(value, (list, tuple)):
+        values = [encoded(held, f"{where}[{place}]") for place, held in enumerate(value)]
+        return values if isinstance(value, list) else {_KIND: "tuple", "values": values}
+    if isinstance(value, (bytes, bytearray)):
+        return {_KIND: "bytes", "data": _text(bytes(value))}
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return _array("array" if isinstance(value, np.ndarray) else "number", np.asarray(value))
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _array("tensor", value.detach().cpu().numpy())
+    raise UsageError(
+        f"the source's state_dict() holds a {type(value).__name__} at state{where}, which cannot be"
+        " written as JSON; have it return numbers, texts, lists, dicts, bytes and arrays"
+    )
+
+
+def decoded(value: Any) -> Any:
+    """What `encoded` was given."""
+    if isinstance(value, list):
+        return [decoded(held) for held in value]
+    if not isinstance(value, dict):
+        return value
+    match value.get(_KIND):
+        case None:
+            return {key: decoded(held) for key, held in value.items()}
+        case "dict":
+            return {decoded(key): decoded(held) for key, held in value["pairs"]}
+        case "tuple":
+            return tuple(decoded(held) for held in value["values"])
+        case "bytes":
+            return base64.b64decode(value["data"])
+        case "number":
+            return _read(value)[()]
+        case "tensor":
+            import torch
+
+            return torch.from_numpy(_read(value))
+        case _:
+            return _read(value)
+
+
+def _array(kind: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    # As a list: numpy's text of the dtype of a record is one.
+    dtype = array.dtype.descr if array.dtype.names else array.dtype.str
+    return {_KIND: kind, "dtype": dtype, "shape": [*array.shape], "data": _text(array.tobytes())}
+
+
+def _read(value: dict[str, Any]) -> np.ndarray[Any, Any]:
+    data = bytearray(base64.b64decode(value["data"]))  # to be written to, as what it was
+    return np.frombuffer(data, np.dtype(value["dtype"])).reshape(value["shape"])
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
