@@ -11,13 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .callbacks import Callback
-    from .canaries import CanaryPolicy
-    from .ensembles import EnsemblePolicy
-    from .options import TLS, Limits, Timeouts, Trace
+    from .options import TLS, CanaryPolicy, EnsemblePolicy, Limits, Timeouts, Trace
     from .reader import DistilReader
     from .sources import Batched
-    from .stats import ReaderStats
+    from .stats import Callback, ReaderStats
     from .store import LabelStore
 
 __all__ = [
@@ -36,10 +33,10 @@ __all__ = [
 
 _MODULES = {
     "Batched": ".sources",
-    "Callback": ".callbacks",
-    "CanaryPolicy": ".canaries",
+    "Callback": ".stats",
+    "CanaryPolicy": ".options",
     "DistilReader": ".reader",
-    "EnsemblePolicy": ".ensembles",
+    "EnsemblePolicy": ".options",
     "LabelStore": ".store",
     "Limits": ".options",
     "ReaderStats": ".stats",

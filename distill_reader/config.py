@@ -13,12 +13,10 @@ from ..proto.protocols import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
 from ..scheduler.no_teacher import GRACE_S, Policy
 from ..scheduler.shard_plan import Shard, Uneven
-from .canaries import DEFAULT_CANARIES, CanaryPolicy
 from .checking import path, settle
-from .ensembles import Mixing
 from .label_forms import AS_GIVEN, LabelForms
-from .options import DEFAULT_TRACE_BYTES, TLS
-from .store.settings import LabelStore
+from .options import DEFAULT_CANARIES, DEFAULT_TRACE_BYTES, TLS, CanaryPolicy, Mixing
+from .store import LabelStore
 
 #: A field of a batch: its place in a tuple or list, its key in a dict.
 FieldKey = int | str

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from ..proto.arena import Array, Record
-from .progress import Place
+from .saved_state import Place
 from .structure import Parts, put_together
 
 

@@ -18,16 +18,15 @@ from typing import Any
 
 from ..errors import ProcessFailed, UsageError
 from ..standard_streams import hold_standard_fds
-from .callbacks import Callback, Callbacks
 from .config import ReaderConfig
 from .engine_client import EngineClient
 from .janitor import Janitor
 from .labelled import Labelled
-from .progress import Progress
 from .puller import Puller
 from .ring import Ring
+from .saved_state import Progress
 from .sources.source import Source
-from .stats import ReaderStats
+from .stats import Callback, Callbacks, ReaderStats
 from .stream import Stream
 from .trace_file import begin as begin_trace
 

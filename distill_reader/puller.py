@@ -10,8 +10,8 @@ from contextlib import closing
 from queue import SimpleQueue
 
 from .engine_client import EngineClient
-from .progress import Place
 from .ring import Ring
+from .saved_state import Place
 from .sources.source import Mark, Reading, Source
 from .stream import Stream
 from .structure import take_apart

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from ..errors import UsageError
 from ..proto.forms import SoftLabelIs
 from ..scheduler.shard_plan import Uneven
-from .callbacks import Callback
-from .canaries import DEFAULT_CANARIES, CanaryPolicy
 from .checking import of_kind, path, texts, whole
 from .config import (
     DEFAULT_BUFFER_BYTES,
@@ -26,26 +25,28 @@ from .config import (
     rank_of,
     security_of,
 )
-from .ensembles import EnsemblePolicy, services_of
-from .epoch import Epoch
 from .label_forms import LabelForms
 from .options import (
+    DEFAULT_CANARIES,
     DEFAULT_LIMITS,
     DEFAULT_TIMEOUTS,
     DEFAULT_TRACE_BYTES,
     TLS,
+    CanaryPolicy,
+    EnsemblePolicy,
     Limits,
     Timeouts,
     Trace,
     naming_moved,
+    services_of,
 )
 from .pipeline import Pipeline
 from .saved_state import State, loaded, saved
 from .sources import batched, source_of
 from .sources.batched import Collate, MakesGenerator
 from .sources.source import Source
-from .stats import ReaderStats
-from .store.settings import LabelStore
+from .stats import Callback, ReaderStats
+from .store import LabelStore
 
 
 class DistilReader:
@@ -328,3 +329,46 @@ class DistilReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Epoch(Iterator[Any]):
+    """One iteration of a reader; leaving it early, by `break` or `del`, ends its epoch.
+
+    Raises:
+        UsageError: more is asked of it after another epoch has begun: it would seem to have ended.
+    """
+
+    def __init__(self, reader: object, pipeline: Pipeline, epoch: int) -> None:
+        self._reader = reader  # which must not be collected while it is read
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._returned_at: float | None = None
+        self._ended = False
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        called_at = time.monotonic()
+        step_s = None if self._returned_at is None else called_at - self._returned_at
+        try:
+            batch = self._pipeline.next(self._epoch, step_s)
+        except StopIteration:
+            if self._pipeline.stream.epoch == self._epoch:
+                self._ended = True
+                raise
+            raise UsageError(
+                "this epoch was left unfinished, as another one of the same reader was begun or a"
+                " state was loaded; take the batches from the latest iterator, or make two readers"
+            ) from None
+        self._returned_at = time.monotonic()
+        return batch
+
+    def close(self) -> None:
+        """Leave the epoch; the reader can be iterated again."""
+        self._ended = True
+        # Not at once: a generator that delegates to this one calls it when it is collected, which
+        # may be inside any call of ours.
+        self._pipeline.leave_soon(self._epoch)
+
+    def __del__(self) -> None:
+        self._pipeline.leave_soon(self._epoch)

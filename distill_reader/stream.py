@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..errors import EdlError
 from ..proto.arena import Array, Record
 from .labelled import Labelled, Labels, Pulled
-from .progress import Place, Progress
+from .saved_state import Place, Progress
 from .sources.source import Mark
 from .structure import Parts
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import BatchError, UsageError
 from ..proto.arena import Array
-from .adapters.kinds import PLAIN, Kind, array_of
+from .adapters.tensors import PLAIN, Kind, array_of
 from .config import FieldKey
 
 #: Kinds of dtypes whose arrays need no second look: bool, integers, floats, complex.

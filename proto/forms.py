@@ -141,7 +141,7 @@ _DTYPES = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float16": np.dtype(np.float16),
 }
-_FLOATS = ("FP16", "FP32", "FP64", "BF16")
+FLOATS = ("FP16", "FP32", "FP64", "BF16")
 _HALF_MAX = float(np.finfo(np.float16).max)
 #: So far from 1 may probabilities sum that were rounded to 16 bits, whatever dtype they have now.
 SUM_TOLERANCE = 2e-2
@@ -159,7 +159,7 @@ def check_form(name: str, datatype: str, shape: Sequence[int], form: Form, kind:
         form: the form that is asked for.
         kind: of the output, an `OutputKind`; empty: not known.
     """
-    if datatype not in _FLOATS:
+    if datatype not in FLOATS:
         raise RequestRefused(
             f"output {name!r} is {datatype}, and the form {form} is for floats: ask for it without"
         )

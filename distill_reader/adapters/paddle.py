@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
 from ..reader import DistilReader
 from ..structure import map_leaves
-from .kinds import by_name
 from .loader import Loader, numbers_of
-from .paddle_tensors import PaddleKind, moved
+from .tensors import PaddleKind, moved
 
 
 class PaddleLoader(Loader):
@@ -87,3 +86,29 @@ def _place_of(places: Any) -> Any:
     place = paddle.base.core.Place()  # the general one, which tensors name and compare equal to
     place.set_place(asked)
     return place
+
+
+def by_name(batch: Any, names: Sequence[str]) -> Mapping[Any, Any]:
+    """The fields of a batch by name.
+
+    Args:
+        batch: a mapping, or a list of one, as static-graph loaders have it: then `names` are those
+            that are kept, in their order. Or fields in their order, which are given these names.
+        names: of fields; empty: all of a mapping.
+
+    Raises:
+        UsageError: names and fields do not fit each other.
+    """
+    if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
+        batch = batch[0]
+    if isinstance(batch, Mapping):
+        missing = [name for name in names if name not in batch]
+        if missing:
+            raise UsageError(f"feed_list names {missing[0]!r}, a batch has {list(batch)}")
+        return {name: batch[name] for name in names} if names else batch
+    if len(names) != len(batch):
+        raise UsageError(
+            f"feed_list names {len(names)} fields, a batch has {len(batch)}, soft labels included;"
+            " with return_list=False name each of them, in their order"
+        )
+    return dict(zip(names, batch, strict=True))

@@ -8,7 +8,7 @@ from ...errors import UsageError
 from ..reader import DistilReader
 from ..structure import map_leaves
 from .loader import Loader, numbers_of
-from .torch_tensors import TorchKind
+from .tensors import TorchKind
 
 
 class TorchLoader(Loader):

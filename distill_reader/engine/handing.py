@@ -16,8 +16,8 @@ from ...scheduler import no_teacher
 from ...scheduler.no_teacher import Mixture, mixture
 from ...scheduler.reader_core.delivery import Delivery, look_ahead
 from ..config import ReaderConfig
-from ..ensembles import WEIGHTS
 from ..label_forms import LabelForms
+from ..options import WEIGHTS
 from ..ring import refused
 from .labels import Assembled
 from .member import Member

@@ -20,6 +20,7 @@ from ...proto.clients import Answer
 from ...proto.forms import CLASSES, Form
 from ...proto.wire import Parameter
 from ..label_forms import LabelForms
+from ..store import LabelStore
 from ..store.rows import (
     Content,
     Layout,
@@ -33,7 +34,6 @@ from ..store.rows import (
     pack,
     unpack,
 )
-from ..store.settings import LabelStore
 from ..store.store import Figures
 from .answers import Expected, concatenated, in_form, joined, named, soft_labels
 from .inbox import Inbox

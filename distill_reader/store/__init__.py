@@ -4,6 +4,75 @@
 use one, ADR-0011 why it is as it is.
 """
 
-from .settings import LabelStore
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from ...errors import UsageError
+from ...extras import install_command
 
 __all__ = ["LabelStore"]
+
+#: Smaller files cannot hold the tables and a few rows.
+MIN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class LabelStore:
+    """Soft labels that are kept on disk, so that no sample is labelled twice.
+
+    These are settings alone: nothing is opened here, and they can be pickled.
+
+    Args:
+        path: of the file; it is made where there is none. Others are made beside it, of the same
+            name with `-wal` and `-shm` behind it. It must be on a disk of this host, not on NFS.
+        max_bytes: what the file may take of the disk; when it is full, the rows written first make
+            room, but for those that were used lately. The files beside it take up to 32 MiB more.
+        sample_ids: fields of a batch that together say which sample a row is and how it was
+            augmented, as in `("index", "crop_seed")`. By default a sample is known by the bytes of
+            what the teachers get.
+
+    Attributes:
+        path: absolute.
+        max_bytes: as given.
+        sample_ids: as given.
+
+    Raises:
+        UsageError: a size or a path that cannot work, or the extra `store` is not installed.
+    """
+
+    path: str
+    max_bytes: int
+    sample_ids: tuple[int | str, ...]
+
+    def __init__(
+        self, path: str | Path, max_bytes: int, *, sample_ids: Sequence[int | str] = ()
+    ) -> None:
+        if not str(path) or os.path.isdir(path):
+            raise UsageError(f"a label store is a file, and {str(path)!r} is none: name one")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < MIN_BYTES:
+            raise UsageError(
+                f"max_bytes of a label store is at least {MIN_BYTES} bytes, not {max_bytes!r}"
+            )
+        if isinstance(sample_ids, str):
+            raise UsageError(f"sample_ids is a list of fields, as in sample_ids=[{sample_ids!r}]")
+        if find_spec("xxhash") is None:
+            raise UsageError(f"a label store needs xxhash: {install_command('store')}")
+        object.__setattr__(self, "path", os.path.abspath(path))
+        object.__setattr__(self, "max_bytes", max_bytes)
+        object.__setattr__(self, "sample_ids", tuple(sample_ids))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.from_json, (self.to_json(),)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "max_bytes": self.max_bytes, "sample_ids": list(self.sample_ids)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["path"], value["max_bytes"], sample_ids=value["sample_ids"])

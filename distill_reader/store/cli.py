@@ -68,8 +68,8 @@ def disown(
 
     Readers that meet those samples again have them labelled anew.
     """
+    from . import LabelStore
     from .database import Database
-    from .settings import LabelStore
     from .store import Store
 
     Database(path).close()  # which makes none where there is none

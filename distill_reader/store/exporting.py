@@ -16,7 +16,6 @@ from ...proto.datatypes import Array
 from ...proto.forms import Form, decode
 from .database import Database
 from .rows import Content, Layout, Row, covers, derived, unpack
-from .settings import models_of
 from .table import Table
 
 _IN_ONE_LOT = 256
@@ -80,7 +79,7 @@ def take_stock(database: Database) -> Inventory:
             Kind(table.layout(number), rows, nbytes, (made, last_made), (used, last_used))
             for number, rows, nbytes, made, last_made, used, last_used in grouped
         )
-        models = sorted(models_of(database).items())
+        models = sorted(table.models().items())
         services = tuple((name, model.content.content_id) for name, model in models)
         counters = dict(database.execute("SELECT name, value FROM counters").fetchall())
     return Inventory(database.disk_bytes, database.used_bytes, kinds, services, counters)

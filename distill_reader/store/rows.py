@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ...proto.datatypes import Array, datatype_of, dtype_of
-from ...proto.forms import Form, encode, kind_by_values, narrow
+from ...proto.forms import FLOATS, Form, encode, kind_by_values, narrow
 
 #: A part of every key: another way to make them is another version.
 _VERSION = 1
@@ -259,15 +259,12 @@ def _pieces(value: Sequence[Any]) -> tuple[Piece, ...]:
     return tuple(Piece(datatype, tuple(shape)) for datatype, shape in value)
 
 
-_FLOATS = ("FP16", "FP32", "FP64", "BF16")
-
-
 def covers(entry: Entry, form: Form | None) -> bool:
     """Whether `form` of its output can be made of what `entry` holds."""
     kept = entry.form
     if kept == form:
         return True
-    if form is None or entry.pieces[0].datatype not in _FLOATS:
+    if form is None or entry.pieces[0].datatype not in FLOATS:
         return False
     if kept is None:
         return True

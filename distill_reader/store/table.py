@@ -1,7 +1,8 @@
-"""The rows of a store in its database: read, written, swept and taken out, within a transaction."""
+"""The rows and models of a store in its database: read, written, taken out, in a transaction."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from ...errors import EdlError
 from ...scheduler.label_cache import Candidate
 from .database import PAGE_BYTES, Database
-from .rows import Layout, Row
+from .rows import Content, Layout, Model, Row
 
 T = TypeVar("T")
 #: Of one row, beside its data: its key, there and among the keys, and its place.
@@ -194,6 +195,27 @@ class Table:
         mine = [key for key, number in told if maker in makers_of(self._text("maker", number))]
         return mine, told[-1][0] if len(told) == count else None
 
+    def put_model(self, service: str, model: Model) -> None:
+        """This model is at work for `service`: a run without teachers reads labels of that model.
+
+        The row bears a checksum, as labels do: another model would give labels of another.
+        """
+        name, told = service.encode(), json.dumps([model.content, model.inputs]).encode()
+        self._database.execute(
+            "INSERT OR REPLACE INTO services VALUES (?, ?, ?)", (name, told, _sum_of(name, told))
+        )
+
+    def models(self) -> dict[str, Model]:
+        """Those that were last at work for all services, by name, without what is damaged."""
+        found: dict[str, Model] = {}
+        rows = self._database.execute("SELECT service, told, sum FROM services").fetchall()
+        for name, told, checksum in rows:
+            whole = isinstance(name, bytes) and isinstance(told, bytes)
+            if whole and checksum == _sum_of(name, told):
+                content, inputs = json.loads(told)
+                found[name.decode()] = Model(Content(*content), tuple(inputs))
+        return found
+
     def _behind_the_last(self) -> int:
         """Where the next row goes."""
         last = _first_number(self._database.execute("SELECT ifnull(max(id), 0) FROM labels"))
@@ -237,6 +259,12 @@ def pages_for(rows: Iterable[Row]) -> int:
             left = more * PAGE_BYTES
         left -= nbytes
     return pages + int(count * _KEY_BYTES / _FULL_SHARE / PAGE_BYTES) + 1
+
+
+def _sum_of(name: bytes, told: bytes) -> bytes:
+    import xxhash
+
+    return xxhash.xxh3_64(b"%d %s%s" % (len(name), name, told)).digest()
 
 
 def sum_of(layout: bytes, makers: bytes, key: bytes, data: object) -> bytes:

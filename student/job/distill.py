@@ -15,7 +15,7 @@ from ...scheduler.students.weights import Weight
 
 if TYPE_CHECKING:
     from ...distill_reader.config import Feeds, OnNoTeacher
-    from ...distill_reader.store.settings import LabelStore
+    from ...distill_reader.store import LabelStore
 
 #: How the student's outputs are compared with soft labels.
 SoftLoss = Literal["kl", "mse", "topk"]
@@ -166,7 +166,7 @@ class Distill:
         names = (*names[:at], *self.parts_of_main, *names[at + 1 :])
         if not getattr(self.options.get("ensemble"), "with_weights", False):
             return names
-        from ...distill_reader.ensembles import WEIGHTS
+        from ...distill_reader.options import WEIGHTS
 
         return (*names, WEIGHTS)
 

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader, EnsemblePolicy
-from edl.distill_reader.adapters.kinds import by_name
+from edl.distill_reader.adapters.paddle import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.requests import model_inputs
-from edl.distill_reader.ensembles import Mixing
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
-from edl.distill_reader.options import MOVED, TLS, Limits, Timeouts, Trace
+from edl.distill_reader.options import MOVED, TLS, Limits, Mixing, Timeouts, Trace
 from edl.errors import UsageError
 from edl.proto.forms import Form
 from edl.tests.proto.security.authority import Authority, write_secret

@@ -17,8 +17,8 @@ import pytest
 from edl.distill_reader import engine_client
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine_client import EngineClient
-from edl.distill_reader.progress import Place
 from edl.distill_reader.ring import Ring
+from edl.distill_reader.saved_state import Place
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
 from edl.errors import EngineLost

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import Callback, DistilReader
-from edl.distill_reader.callbacks import Callbacks
 from edl.distill_reader.janitor import Janitor
 from edl.distill_reader.puller import Puller
+from edl.distill_reader.stats import Callbacks
 from edl.errors import UsageError
 from edl.proto.channel import Channel
 from edl.supervise import Process

@@ -13,8 +13,7 @@ import pytest
 from edl.distill_reader import Batched
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.label_forms import LabelForms
-from edl.distill_reader.progress import Progress
-from edl.distill_reader.saved_state import loaded, saved
+from edl.distill_reader.saved_state import Progress, loaded, saved
 from edl.distill_reader.sources import source_of
 from edl.errors import UsageError
 

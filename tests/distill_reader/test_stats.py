@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader import Callback, ReaderStats
-from edl.distill_reader.callbacks import calls_for
+from edl.distill_reader.stats import calls_for
 
 NONE = ReaderStats()
 A_IS_OUT = {"ejected": ("a",), "ejected_for": ("failed",)}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.labelled import Labels
-from edl.distill_reader.progress import Place
 from edl.distill_reader.ring import Leases, Ring
+from edl.distill_reader.saved_state import Place
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
 from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch

@@ -23,7 +23,7 @@ from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
 from edl.distill_reader.engine.roster import NamedTeachers, OnAssigned, OnFailed, Roster
 from edl.distill_reader.engine.teacher_link import TeacherLink
-from edl.distill_reader.ensembles import EnsemblePolicy, Mixing
+from edl.distill_reader.options import EnsemblePolicy, Mixing
 from edl.errors import BadAnswer, EdlError, RateLimited, RequestRefused, RetryableError, TeacherLost
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl.distill_reader.canaries import CanaryPolicy
 from edl.distill_reader.engine.answers import agree, furthest, labels_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.options import CanaryPolicy
 from edl.errors import UsageError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer

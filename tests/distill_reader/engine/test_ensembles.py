@@ -11,7 +11,7 @@ import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.outcomes import Ready
-from edl.distill_reader.ensembles import Mixing
+from edl.distill_reader.options import Mixing
 from edl.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev
 from edl.tests.distill_reader.engine.bench import ROWS, Bench

@@ -25,8 +25,8 @@ from edl.distill_reader.engine.shelf_keeper import (
     stocked,
 )
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.rows import Content, Row, merged
-from edl.distill_reader.store.settings import LabelStore
 from edl.distill_reader.store.store import Store
 from edl.proto.clients import Answer
 from edl.proto.datatypes import Array

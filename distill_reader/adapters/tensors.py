@@ -1,0 +1,242 @@
+"""What a leaf of a batch is: a numpy array, or a tensor of Paddle or PyTorch; and back from arrays.
+
+No framework is imported before a batch holds one of its tensors. Arrays become tensors without a
+copy where that can be.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from ...errors import BatchError
+from ...proto.arena import Array, dtype_named
+
+
+class Kind(Protocol):
+    """The framework of a tensor, where it lay, whether it wants a gradient."""
+
+    def tensor(self, array: Array) -> Any:
+        """`array` as a tensor of this kind; of the same memory where the framework lets it."""
+        ...
+
+    def of_labels(self) -> Kind:
+        """What the soft labels of a batch are that holds such a tensor."""
+        ...
+
+
+class Plain:
+    """A numpy array, which needs nothing."""
+
+    def tensor(self, array: Array) -> Array:
+        return array
+
+    def of_labels(self) -> Plain:
+        return self
+
+
+PLAIN = Plain()
+
+
+def array_of(node: Any) -> tuple[Array, Kind] | None:
+    """The numbers of an array or tensor, and its kind; None for what is neither.
+
+    Raises:
+        BatchError: it holds what cannot travel.
+    """
+    if isinstance(node, np.ndarray):
+        return _checked(node), PLAIN
+    return _paddle_array_of(node) or _torch_array_of(node)
+
+
+def _checked(array: Array) -> Array:
+    if array.dtype.hasobject:
+        raise BatchError(
+            "an array of Python objects cannot travel; use a fixed dtype, or a list of arrays or"
+            " values"
+        )
+    if array.dtype.names is not None or isinstance(array, np.ma.MaskedArray):
+        raise BatchError(
+            f"a {type(array).__name__} of dtype {array.dtype} cannot travel; use one plain array"
+            " for each of its fields, and one for a mask"
+        )
+    return array
+
+
+#: Dtypes that Paddle reads where they lie, with the meaning that numpy gives them.
+_SHARED: Final = frozenset(
+    {"bool", "uint8", "int8", "int16", "int32", "int64"}
+    | {"float16", "float32", "float64", "complex64", "complex128"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleKind:
+    """A tensor of Paddle.
+
+    On the processor arrays become tensors without a copy, but for static programs: a thread of
+    their executor frees what it was fed, and takes memory that is Python's under a lock for which
+    the next `from_dlpack` waits, while it keeps Python's own from that thread. Then both wait for
+    ever.
+
+    Attributes:
+        place: where it lies, as Paddle says it; None: where Paddle puts new tensors.
+        stop_gradient: False where a gradient is wanted.
+        static: it is what loaders yield in static mode.
+    """
+
+    place: Any = None
+    stop_gradient: bool = True
+    static: bool = False
+
+    def tensor(self, array: Array) -> Any:
+        """Raises BatchError where Paddle has no such dtype."""
+        import paddle
+
+        if array.dtype.name == "uint16":  # which Paddle would take for the bits of bfloat16
+            raise BatchError("Paddle has no tensors of uint16; cast the field, as to int32")
+        place = self.place
+        if place is None:
+            place = paddle.base.framework._get_paddle_place(paddle.get_device())
+        if array.dtype.name in _SHARED and place.is_cpu_place() and not self.static:
+            return self._shared(array)
+        if array.dtype.name == "bfloat16":
+            array = array.view(np.uint16)
+        try:
+            if self.static:
+                dense = paddle.base.core.DenseTensor()
+                dense.set(array, _exact(place))
+                return dense
+            return paddle.to_tensor(array, place=place, stop_gradient=self.stop_gradient)
+        except ValueError as error:
+            raise BatchError(f"Paddle has no tensors of {array.dtype}: {error}") from None
+
+    def of_labels(self) -> PaddleKind:
+        return replace(self, stop_gradient=True)
+
+    def _shared(self, array: Array) -> Any:
+        import paddle
+
+        tensor = paddle.utils.dlpack.from_dlpack(array.__dlpack__())
+        tensor.stop_gradient = self.stop_gradient
+        return tensor
+
+
+def _paddle_array_of(node: Any) -> tuple[Array, PaddleKind] | None:
+    """The numbers of a tensor of Paddle; None for anything else."""
+    kind = _kind_of(node)
+    return None if kind is None else (_paddle_numbers(node, kind), kind)
+
+
+def moved(node: Any, place: Any) -> Any:
+    """A tensor of Paddle on `place`, without a copy where it lies there; anything else as it is."""
+    kind = _kind_of(node)
+    if kind is None or kind.place == place:
+        return node
+    return replace(kind, place=place).tensor(_paddle_numbers(node, kind))
+
+
+def _exact(place: Any) -> Any:
+    """The place as the class of its own that static tensors want to be told."""
+    from paddle.base import core
+
+    if place.is_cpu_place():
+        return core.CPUPlace()
+    if place.is_cuda_pinned_place():
+        return core.CUDAPinnedPlace()
+    return core.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else place
+
+
+def _kind_of(node: Any) -> PaddleKind | None:
+    # Whoever holds a Paddle tensor has imported paddle; nobody else shall pay for the import.
+    paddle = sys.modules.get("paddle")
+    if paddle is None or not hasattr(paddle, "Tensor"):  # another thread is importing it
+        return None
+    if isinstance(node, paddle.Tensor):
+        return PaddleKind(node.place, node.stop_gradient)
+    if isinstance(node, paddle.base.core.DenseTensor):
+        return PaddleKind(node._place(), static=True)
+    return None
+
+
+def _paddle_numbers(tensor: Any, kind: PaddleKind) -> Array:
+    array: Array = np.array(tensor) if kind.static else tensor.numpy()
+    # Paddle shows bfloat16, which numpy does not know, as this.
+    return array.view(dtype_named("bfloat16")) if array.dtype == np.uint16 else array
+
+
+@dataclass(frozen=True, slots=True)
+class TorchKind:
+    """A tensor of PyTorch.
+
+    Attributes:
+        device: where it lies, as PyTorch says it; None: in the processor's memory.
+        requires_grad: whether a gradient is wanted.
+    """
+
+    device: Any = None
+    requires_grad: bool = False
+
+    def tensor(self, array: Array) -> Any:
+        """Raises BatchError where PyTorch has no such dtype."""
+        try:
+            tensor = _torch_shared(array)
+        except TypeError as error:
+            raise BatchError(f"PyTorch has no such tensors: {error}") from None
+        if self.device is not None and self.device.type != "cpu":
+            tensor = tensor.to(self.device)
+        return tensor.requires_grad_() if self.requires_grad else tensor
+
+    def of_labels(self) -> TorchKind:
+        return replace(self, requires_grad=False)
+
+
+def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
+    """The numbers of a tensor of PyTorch; None for anything else.
+
+    Raises:
+        BatchError: it is sparse, quantized, nested or without memory.
+    """
+    # Whoever holds a tensor has imported torch; nobody else shall pay for the import.
+    torch: Any = sys.modules.get("torch")
+    # While another thread is importing it, it has no Tensor yet.
+    if torch is None or not isinstance(node, getattr(torch, "Tensor", ())):
+        return None
+    tensor: Any = node
+    odd = tensor.is_quantized or tensor.is_nested or tensor.is_meta
+    if odd or tensor.layout != torch.strided:
+        raise BatchError(
+            f"a torch tensor of layout {tensor.layout}, dtype {tensor.dtype}, device"
+            f" {tensor.device} cannot travel; make it a dense one, as by to_dense() or dequantize()"
+        )
+    kind = TorchKind(tensor.device, tensor.requires_grad)
+    # Plain: a subclass may have its own idea of each of the calls below.
+    values = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu()
+    return _torch_numbers(values), kind
+
+
+def _torch_numbers(tensor: Any) -> Array:
+    import torch
+
+    if tensor.dtype == torch.bfloat16:  # which numpy does not know: the same bits are read
+        bits: Array = tensor.view(torch.int16).numpy()
+        return bits.view(dtype_named("bfloat16"))
+    try:
+        array: Array = tensor.numpy()
+    except TypeError:
+        raise BatchError(
+            f"a torch tensor of dtype {tensor.dtype} cannot travel; cast it to one that numpy has,"
+            " or to bfloat16"
+        ) from None
+    return array
+
+
+def _torch_shared(array: Array) -> Any:
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
