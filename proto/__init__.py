@@ -3,15 +3,3 @@
 Import the module that you need (`from edl.proto import tensors`). This file stays empty of imports:
 `arena` and `channel` are used where neither gRPC nor protobuf may be loaded.
 """
-
-__all__ = [
-    "allocator",
-    "arena",
-    "channel",
-    "coordinator_pb2",
-    "coordinator_pb2_grpc",
-    "inference_pb2",
-    "inference_pb2_grpc",
-    "status",
-    "tensors",
-]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import mmap
 import os
 import platform
@@ -158,7 +159,7 @@ class Arena:
         dtype = dtype_named(ref.dtype)
         if min(ref.shape, default=0) < 0:
             raise WireError(f"array {ref} has a negative dimension")
-        nbytes = dtype.itemsize * _count(ref.shape)
+        nbytes = dtype.itemsize * math.prod(ref.shape)
         return self.memory(ref.offset, nbytes).view(dtype).reshape(ref.shape)
 
     def memory(self, offset: int, nbytes: int) -> Array:
@@ -192,7 +193,7 @@ class Arena:
     def _made(self, kind: Layouts) -> Record:
         """A record of a layout of which none is spare."""
         names = [_dtype_name(dtype) for dtype, _ in kind]
-        sizes = [_aligned(dtype.itemsize * _count(shape)) for dtype, shape in kind]
+        sizes = [_aligned(dtype.itemsize * math.prod(shape)) for dtype, shape in kind]
         nbytes = max(sum(sizes), ALIGNMENT)
         offset = self._take(nbytes)
         refs, at = [], offset
@@ -266,13 +267,6 @@ def _memory_file(name: str) -> int:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

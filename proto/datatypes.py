@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -331,8 +331,3 @@ def whole(value: Input) -> Array:
     """One array; a copy where there are several pieces."""
     pieces = pieces_of(value)
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def all_whole(inputs: Mapping[str, Input]) -> dict[str, Array]:
-    """Each input as one array, for a protocol whose messages cannot be joined from pieces."""
-    return {name: whole(value) for name, value in inputs.items()}

@@ -202,7 +202,7 @@ class Table:
         """
         name, told = service.encode(), json.dumps([model.content, model.inputs]).encode()
         self._database.execute(
-            "INSERT OR REPLACE INTO services VALUES (?, ?, ?)", (name, told, _sum_of(name, told))
+            "INSERT OR REPLACE INTO services VALUES (?, ?, ?)", (name, told, _model_sum(name, told))
         )
 
     def models(self) -> dict[str, Model]:
@@ -211,7 +211,7 @@ class Table:
         rows = self._database.execute("SELECT service, told, sum FROM services").fetchall()
         for name, told, checksum in rows:
             whole = isinstance(name, bytes) and isinstance(told, bytes)
-            if whole and checksum == _sum_of(name, told):
+            if whole and checksum == _model_sum(name, told):
                 content, inputs = json.loads(told)
                 found[name.decode()] = Model(Content(*content), tuple(inputs))
         return found
@@ -261,7 +261,7 @@ def pages_for(rows: Iterable[Row]) -> int:
     return pages + int(count * _KEY_BYTES / _FULL_SHARE / PAGE_BYTES) + 1
 
 
-def _sum_of(name: bytes, told: bytes) -> bytes:
+def _model_sum(name: bytes, told: bytes) -> bytes:
     import xxhash
 
     return xxhash.xxh3_64(b"%d %s%s" % (len(name), name, told)).digest()

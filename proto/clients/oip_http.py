@@ -150,7 +150,7 @@ class OipHttpClient:
     def probe(self, timeout_s: float) -> Found:
         until_s = time.monotonic() + timeout_s
         ready = self._calls.call("GET", f"{self._path}/ready", until_s)
-        if ready.status in _NOT_READY or (ready.status == 200 and _says_no(ready)):
+        if ready.status in _NOT_READY or _told(ready, "ready") is False:
             raise RetryableError(f"model {self._model!r} is not ready there: {ready.words()}")
         if ready.status != 200:
             raise from_http(ready)
@@ -198,13 +198,6 @@ def _told(reply: Reply, name: str) -> Any:
         return parse_object(reply.body).get(name) if reply.status == 200 else None
     except WireError:
         return None
-
-
-def _says_no(reply: Reply) -> bool:
-    try:
-        return parse_object(reply.body).get("ready", True) is False
-    except WireError:  # most say nothing but their status
-        return False
 
 
 def _found(reply: Reply) -> Found:

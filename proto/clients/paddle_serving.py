@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import grpc
 
 from ...errors import BadAnswer, EdlError, RequestRefused, TeacherLost, WireError
-from ..datatypes import Array, all_whole
+from ..datatypes import Array, whole
 from ..paddle_serving import messages
 from ..security import ClientSecurity, open_channel
 from .client import Answer, Found, Request
@@ -51,7 +51,8 @@ class _PaddleClient(ABC):
 
     def infer(self, request: Request, timeout_s: float) -> Answer:
         try:
-            message = self._message(request, all_whole(request.inputs), _log_id(request))
+            inputs = {name: whole(value) for name, value in request.inputs.items()}
+            message = self._message(request, inputs, _log_id(request))
         except WireError as error:  # what cannot be sent here can be sent to none of its kind
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()

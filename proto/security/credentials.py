@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,15 +57,9 @@ class ClientSecurity:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for another process: file names, never what is in them."""
-        tls = None
-        if self.tls is not None:
-            tls = {
-                "certificate": _text(self.tls.certificate),
-                "key": _text(self.tls.key),
-                "ca": _text(self.tls.ca),
-            }
+        files = None if self.tls is None else asdict(self.tls)
         return {
-            "tls": tls,
+            "tls": None if files is None else {name: _text(files[name]) for name in files},
             "token_file": _text(self.token_file),
             "server_name": self.server_name,
             "insecure": self.insecure,

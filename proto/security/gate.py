@@ -183,8 +183,6 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-__all__ = ["ROLES", "Caller", "Gate"]
-
 _SCHEME = "bearer"
 
 
