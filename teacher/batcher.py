@@ -17,6 +17,7 @@ from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.batching import BatchRule, Lane, Waiting, decide
 from .pool import PredictorPool
 from .predictor_session import Answer, Ready, Results
+from .recorder import Recorder
 from .request import Request, Wanted
 from .slots import Slots
 
@@ -76,16 +77,6 @@ READ_AHEAD: Final = 2
 ALONE_S: Final = 60.0
 
 
-class Meter(Protocol):
-    """Who is told what becomes of requests; from any thread."""
-
-    def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
-        """A job of `samples` goes to a device; so long each of its requests has waited."""
-
-    def expired(self) -> None:
-        """Nobody waited for a request any more before it was computed."""
-
-
 @dataclass(eq=False, slots=True)
 class _Ticket:
     """One request inside."""
@@ -112,7 +103,7 @@ class Batcher:
         pool: the predictors.
         slots: requests that wait or are labelled at once; one more is refused.
         rule: how requests are merged.
-        meter: told what becomes of requests.
+        recorder: told what becomes of requests.
         clock: seconds, monotonic: that of the deadlines.
     """
 
@@ -121,13 +112,13 @@ class Batcher:
         pool: PredictorPool,
         slots: int,
         rule: BatchRule,
-        meter: Meter,
+        recorder: Recorder,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._slots = Slots(slots, lambda: pool.t_t_s / max(pool.lanes, 1), clock)
         self._rule = rule
-        self._meter = meter
+        self._recorder = recorder
         self._clock = clock
         self._changed = threading.Condition()
         self._numbers = itertools.count()
@@ -243,11 +234,11 @@ class Batcher:
         if outcome.cancelled():
             with self._changed:
                 self._line.pop(number, None)
-            self._meter.expired()
+            self._recorder.expired()
         elif (error := outcome.exception()) is None:
             return
         elif isinstance(error, DeadlineExceeded):
-            self._meter.expired()
+            self._recorder.expired()
         self._slots.give_back(samples)
 
     def _release(self, samples: int, release: Callable[[], object]) -> None:
@@ -298,7 +289,7 @@ class Batcher:
                 continue
             job = _Job(batch.lane, tickets)
             self._at_lane[batch.lane].append(job)
-            self._meter.dispatched(job.samples, [now - t.waiting.arrived_s for t in tickets])
+            self._recorder.dispatched(job.samples, [now - t.waiting.arrived_s for t in tickets])
             self._workers.submit(self._hand_over, job)
         earlier = decision.look_again_s < self._look_again_s
         self._look_again_s = decision.look_again_s

@@ -7,7 +7,7 @@ import time
 
 from ..coordinator.heartbeat import Heartbeat
 from .front.server import Server
-from .recording import Traffic
+from .recorder import Recorder
 from .registration import Identity
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ QUIET_S = 0.5
 
 def drain(
     identity: Identity,
-    traffic: Traffic,
+    recorder: Recorder,
     server: Server,
     heartbeat: Heartbeat | None,
     grace_s: float,
@@ -33,7 +33,7 @@ def drain(
     identity.draining = True
     if heartbeat is not None:
         heartbeat.update()
-    if not traffic.wait_quiet(QUIET_S, grace_s):
+    if not recorder.wait_quiet(QUIET_S, grace_s):
         log.warning("requests kept coming for %g s: leaving all the same", grace_s)
     if heartbeat is not None:
         heartbeat.stop(leave=True)

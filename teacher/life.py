@@ -18,9 +18,9 @@ from .batcher import Batcher
 from .config import TeacherConfig
 from .drain import drain
 from .front.server import Server
-from .metrics import TeacherMetrics, TeacherView
+from .metrics import TeacherView
 from .pool import PredictorPool
-from .recording import Traffic
+from .recorder import Recorder
 from .registration import Identity, advertised, new_incarnation, new_registration
 from .servicer import Servicer
 from .shared_memory.regions import RegionLimits, SharedMemory
@@ -57,30 +57,29 @@ class Teacher:
         self._asked = ""
         self._heartbeat: Heartbeat | None = None
         self._metrics_server: MetricsServer | None = None
-        self._metrics = TeacherMetrics()
-        export_expiry(self._metrics.registry, config.server.security)
-        self._traffic = Traffic(on_labelled=self._metrics.labelled)
+        self._recorder = Recorder()
+        export_expiry(self._recorder.registry, config.server.security)
         self._identity = Identity(config.service, "", new_incarnation(registry, stop))
         self._pool = PredictorPool(
             config.predictors, on_progress=on_progress, on_change=self._predictors_changed
         )
-        self._batcher = Batcher(self._pool, config.server.slots, config.batching, self._metrics)
-        gate = Gate(config.server.security, self._metrics.refused)
+        self._batcher = Batcher(self._pool, config.server.slots, config.batching, self._recorder)
+        gate = Gate(config.server.security, self._recorder.count_refusal)
         servicer = Servicer(
             self._identity,
             self._batcher,
-            self._traffic,
+            self._recorder,
             SharedMemory(
                 RegionLimits(place_bytes=config.server.max_message_bytes),
                 system=config.server.allow_system_shm,
             ),
         )
-        self._server = Server(config.server, servicer, gate, self._metrics, self._server_ended)
+        self._server = Server(config.server, servicer, gate, self._recorder, self._server_ended)
         try:
             self._address = advertised(config, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address
             log_as(service=config.service, teacher=self._identity.teacher_id)
-            self._metrics.watch(self._view)
+            self._recorder.watch(self._view)
             self._serve_metrics(gate)
         except BaseException:
             self._server.stop(0)
@@ -99,7 +98,7 @@ class Teacher:
     def enter(self) -> str:
         """Register with the mesh; the line that says so."""
         loaded = self._pool.require_loaded()
-        self._metrics.serves(tensor.name for tensor in loaded.spec.outputs)
+        self._recorder.serves(tensor.name for tensor in loaded.spec.outputs)
         speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.device_label}"
         if self._registry is None:
             self._on_progress(f"{speed}; no coordinator was named, serving alone")
@@ -111,7 +110,7 @@ class Teacher:
                 self._identity,
                 self._address,
                 self._batcher,
-                self._traffic,
+                self._recorder,
                 on_superseded=self._fail,
                 on_drain=self._asked_to_drain,
             )
@@ -127,7 +126,7 @@ class Teacher:
         if self._pool.failure is None:
             self._on_progress(f"draining{self._asked}")
             grace_s = self._config.grace_s
-            drain(self._identity, self._traffic, self._server, self._heartbeat, grace_s)
+            drain(self._identity, self._recorder, self._server, self._heartbeat, grace_s)
         if self._failure is not None:
             raise self._failure
 
@@ -148,7 +147,7 @@ class Teacher:
         with_tokens = security is not None and security.tokens_file is not None
         self._metrics_server = MetricsServer(
             listen,
-            self._metrics.registry,
+            self._recorder.registry,
             insecure=self._config.insecure,
             authorize=(lambda token: gate.require(gate.bearer(token), "viewer"))
             if with_tokens
@@ -169,7 +168,7 @@ class Teacher:
             slots=self._config.server.slots,
             lanes=self._pool.lanes,
             micro_batch=loaded.micro_batch if loaded else None,
-            in_flight=self._traffic.in_flight,
+            in_flight=self._recorder.in_flight,
             t_t_s=self._pool.t_t_s if loaded else None,
             loaded=self._pool.ready,
             draining=self._identity.draining,

@@ -1,21 +1,17 @@
-"""What a teacher shows to Prometheus: counted as it happens, or asked for at each scrape.
+"""What a teacher shows to Prometheus: kinds of metrics that cost little, and its present state.
 
 A counter of prometheus_client's has a lock of its own and takes as long as a tenth of a small
-request. A request adds to several figures, so these are added to under one lock, by whoever holds
-them.
+request. A request adds to several metrics, so these are added to under one lock, by whoever holds
+them (`recorder`).
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, Self
 
-from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -25,11 +21,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ..errors import BadAnswer, EdlError
-from .request import REASONS, reason_of
 
-
-class Tally:
+class CounterStats:
     """A count by the value of one label, or of none.
 
     Args:
@@ -56,8 +49,8 @@ class Tally:
         return family
 
 
-class Spread:
-    """How values are spread: a histogram.
+class HistogramStats:
+    """How values are distributed.
 
     Args:
         name: of the metric.
@@ -77,25 +70,29 @@ class Spread:
         self._sum += value
 
     def family(self) -> Metric:
-        labels = [*map(_shown, self._bounds), "+Inf"]
+        # As prometheus_client spells a bound.
+        labels = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         counts = accumulate(self._counts)
         family = HistogramMetricFamily(self._name, self._text)
         family.add_metric([], list(zip(labels, counts, strict=True)), self._sum)
         return family
 
 
-def _shown(bound: float) -> str:
-    """As prometheus_client spells a bound."""
-    return str(float(bound))
+class Collected(Collector):
+    """Metrics that are asked for at each scrape; registering them does not ask.
 
+    Args:
+        families: gives them.
+    """
 
-#: Seconds: from a small batch on a GPU to a big one on an old CPU.
-_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-#: Samples of a batch.
-_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: answered: with labels. refused: the request's own doing. failed: try again, here or elsewhere.
-#: bad_answer: labels that are not finite. abandoned: the caller has gone meanwhile.
-_OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,188 +135,29 @@ class TeacherView:
     micro_batch_reductions: int
     heartbeat: bool | None
 
-
-class RequestMeter:
-    """One request, to be entered at its last byte; `answered` tells that it succeeded.
-
-    Attributes:
-        outcome: one of `_OUTCOMES`.
-        received_bytes: of the request.
-        sent_bytes: of its answer.
-        began_s: when it was entered.
-    """
-
-    __slots__ = ("_metrics", "began_s", "outcome", "received_bytes", "sent_bytes")
-
-    def __init__(self, metrics: TeacherMetrics, received_bytes: int) -> None:
-        self._metrics = metrics
-        self.outcome = "abandoned"
-        self.received_bytes = received_bytes
-        self.sent_bytes = 0
-        self.began_s = 0.0
-
-    def answered(self, size_bytes: int) -> None:
-        self.outcome, self.sent_bytes = "answered", size_bytes
-
-    def __enter__(self) -> Self:
-        self.began_s = time.perf_counter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
-        if isinstance(error, EdlError):
-            self.outcome = _outcome_of(error)
-        self._metrics.over(self, error)
-
-
-class TeacherMetrics:
-    """The metrics of one teacher, in a registry of their own; any thread may use them."""
-
-    def __init__(self) -> None:
-        self.registry = r = CollectorRegistry()
-        self._lock = threading.Lock()  # of all that each request adds to
-        self._requests = Tally(
-            "edl_teacher_requests", "Batches that came, by what became of them.",
-            "outcome", _OUTCOMES,
-        )  # fmt: skip
-        self._samples = Tally("edl_teacher_samples", "Samples that were labelled.")
-        self._received = Tally("edl_teacher_received_bytes", "Requests, in bytes.")
-        self._sent = Tally("edl_teacher_sent_bytes", "Answers, in bytes.")
-        self._device_s = Spread(
-            "edl_teacher_device_seconds", "Time in the model for one request.", _BUCKETS
-        )
-        self._request_s = Spread(
-            "edl_teacher_request_seconds", "Time from a request's last byte to its answer.",
-            _BUCKETS,
-        )  # fmt: skip
-        self._queue_s = Spread(
-            "edl_teacher_queue_seconds", "Time that a request waited for its turn at a device.",
-            _BUCKETS,
-        )  # fmt: skip
-        self._batch_samples = Spread(
-            "edl_teacher_batch_samples", "Samples handed to a device in one go.", _SIZES
-        )
-        r.register(_Figures(self._families))
-        self._refused = Counter(
-            "edl_teacher_refused", "Calls of any method that were refused, by why.", ["reason"],
-            registry=r,
-        )  # fmt: skip
-        self._expired = Counter(
-            "edl_teacher_expired", "Requests that were not computed: nobody waited any more.",
-            registry=r,
-        )  # fmt: skip
-        self._output_errors = Counter(
-            "edl_teacher_output_errors",
-            "Answers that were refused because this output of the model is no label.", ["output"],
-            registry=r,
-        )  # fmt: skip
-        for reason in REASONS:
-            self._refused.labels(reason)
-
-    def watch(self, view: Callable[[], TeacherView]) -> None:
-        """Show, besides, what `view` says at each scrape; once."""
-        self.registry.register(_Views(view))
-
-    def serves(self, outputs: Iterable[str]) -> None:
-        """The model is known, and so what it may go wrong with."""
-        for output in outputs:
-            self._output_errors.labels(output)
-
-    def refused(self, reason: str) -> None:
-        """A call of any method was refused; `reason` is one of `refusals.REASONS`."""
-        self._refused.labels(reason).inc()
-
-    def labelled(self, samples: int, device_s: float) -> None:
-        """One batch went through the model."""
-        with self._lock:
-            self._samples.add(samples)
-            self._device_s.add(device_s)
-
-    def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
-        """Requests that waited for so long go to a device together, as `samples`."""
-        with self._lock:
-            self._batch_samples.add(samples)
-            for seconds in queue_s:
-                self._queue_s.add(seconds)
-
-    def expired(self) -> None:
-        """A request was not computed: its deadline was over, or its caller had gone."""
-        self._expired.inc()
-
-    def request(self, size_bytes: int) -> RequestMeter:
-        """Around one request of `size_bytes`, from its last byte to its answer."""
-        return RequestMeter(self, size_bytes)
-
-    def over(self, request: RequestMeter, error: BaseException | None) -> None:
-        """A request has come to its end, by this error."""
-        took_s = time.perf_counter() - request.began_s
-        with self._lock:
-            self._request_s.add(took_s)
-            self._requests.add(1, request.outcome)
-            self._received.add(request.received_bytes)
-            self._sent.add(request.sent_bytes)
-        if isinstance(error, BadAnswer) and error.output:
-            self._output_errors.labels(error.output).inc()
-
-    def _families(self) -> list[Metric]:
-        with self._lock:
-            figures = (
-                self._requests, self._samples, self._received, self._sent,
-                self._device_s, self._request_s, self._queue_s, self._batch_samples,
-            )  # fmt: skip
-            return [figure.family() for figure in figures]
-
-
-def _outcome_of(error: EdlError) -> str:
-    if isinstance(error, BadAnswer):
-        return "bad_answer"
-    return "refused" if reason_of(error) else "failed"
-
-
-class _Figures(Collector):
-    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families()
-
-
-class _Views(Collector):
-    def __init__(self, view: Callable[[], TeacherView]) -> None:
-        self._view = view
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering does not ask a teacher that is not complete yet
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._view()
+    def families(self) -> Iterator[Metric]:
+        """What a scraper is shown of it; what is not known is left out."""
         who = InfoMetricFamily("edl_teacher", "Which teacher this is.")
-        names = {"service": now.service, "teacher_id": now.teacher_id, "version": now.version}
-        ids = {
-            "incarnation": str(now.incarnation),
-            "content_id": now.content_id,
-            "numerics_id": now.numerics_id,
-        }
-        who.add_metric((), {**names, **ids})
+        names = ("service", "teacher_id", "version", "incarnation", "content_id", "numerics_id")
+        who.add_metric((), {name: str(getattr(self, name)) for name in names})
         yield who
         yield CounterMetricFamily(
-            "edl_teacher_predictor_restarts", "Starts of the model after a crash.", now.restarts
+            "edl_teacher_predictor_restarts", "Starts of the model after a crash.", self.restarts
         )
         yield CounterMetricFamily(
             "edl_teacher_micro_batch_reductions",
             "Times that a device ran out of memory, which halved its micro-batch.",
-            now.micro_batch_reductions,
+            self.micro_batch_reductions,
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (
-            ("slots", "Requests that wait for the model or run in it at once.", now.slots),
-            ("lanes", "Devices that requests run on side by side.", now.lanes),
-            ("micro_batch_samples", "Samples of one run of the model.", now.micro_batch),
-            ("in_flight_requests", "Requests that are not answered yet.", now.in_flight),
-            ("sample_device_seconds", "t_t: device time of one sample, the median.", now.t_t_s),
-            ("model_loaded", "1: the model takes requests.", now.loaded),
-            ("draining", "1: it takes leave.", now.draining),
-            ("heartbeat_answering", "1: the registry answered the last beat.", now.heartbeat),
+            ("slots", "Requests that wait for the model or run in it at once.", self.slots),
+            ("lanes", "Devices that requests run on side by side.", self.lanes),
+            ("micro_batch_samples", "Samples of one run of the model.", self.micro_batch),
+            ("in_flight_requests", "Requests that are not answered yet.", self.in_flight),
+            ("sample_device_seconds", "t_t: device time of one sample, the median.", self.t_t_s),
+            ("model_loaded", "1: the model takes requests.", self.loaded),
+            ("draining", "1: it takes leave.", self.draining),
+            ("heartbeat_answering", "1: the registry answered the last beat.", self.heartbeat),
         )
         for name, text, value in gauges:
             if value is not None:

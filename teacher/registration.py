@@ -17,7 +17,7 @@ from ..lifecycle import Stop
 from ..proto.security.instance import new_key, prove
 from .batcher import Labeller
 from .config import TeacherConfig
-from .recording import Traffic
+from .recorder import Recorder
 
 #: Metadata of `ServerMetadata`: what a service manager asks with, and what it is answered.
 CHALLENGE: Final = "edl-challenge"
@@ -113,7 +113,7 @@ def new_registration(
     identity: Identity,
     address: str,
     labeller: Labeller,
-    traffic: Traffic,
+    recorder: Recorder,
     *,
     on_superseded: Callable[[LeaseSuperseded], None],
     on_drain: Callable[[], None],
@@ -129,7 +129,7 @@ def new_registration(
         identity: who it is.
         address: where students reach it.
         labeller: knows the model, how fast it is, and on how many devices.
-        traffic: how busy it is.
+        recorder: knows how busy it is.
         on_superseded: a newer teacher has taken the id; in the heartbeat's thread.
         on_drain: an administrator wants it to leave; in the heartbeat's thread.
     """
@@ -149,8 +149,8 @@ def new_registration(
             "lanes": str(labeller.lanes),
             # Two digits: who reads it rounds it up, and a change wakes every manager.
             "t_t_seconds": f"{labeller.t_t_s:.2g}",
-            "in_flight": str(traffic.in_flight),
-            "samples_per_second": f"{traffic.samples_per_second:.4g}",
+            "in_flight": str(recorder.in_flight),
+            "samples_per_second": f"{recorder.samples_per_second:.4g}",
             "model": config.service,  # its name on the wire
             "host": socket.gethostname(),
             "output_kinds": kinds_fact({one.name: one.kind for one in loaded.spec.outputs}),

@@ -57,9 +57,6 @@ class Request:
         )
 
 
-TOO_LARGE: Final = "too_large"
-
-
 class Overloaded(RateLimited):
     """Every slot is taken."""
 
@@ -76,7 +73,7 @@ _REASONS: Final[dict[type[Exception], str]] = {
     RequestRefused: "malformed",
     WrongInstance: "wrong_instance",
     Overloaded: "overloaded",
-    TooLarge: TOO_LARGE,
+    TooLarge: "too_large",
     RateLimited: "rate_limited",
 }
 #: Every word there is, so that a counter stands at 0 before it first happens.

@@ -14,11 +14,10 @@ from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.arena import Arena
 from ..proto.wire import Parameter
-from .access_log import UNLOGGED, Entry
 from .batcher import Labeller
 from .in_thread import in_thread
 from .predictor_session import Answer
-from .recording import Statistics, Traffic
+from .recorder import CallRecord, Recorder
 from .registration import Identity
 from .request import (
     MODEL_VERSION,
@@ -62,14 +61,13 @@ class Servicer:
         self,
         identity: Identity,
         labeller: Labeller,
-        traffic: Traffic,
+        recorder: Recorder,
         memory: SharedMemory | None = None,
     ) -> None:
         self.memory = memory or SharedMemory()
         self._identity = identity
         self._labeller = labeller
-        self._traffic = traffic
-        self._statistics = Statistics()
+        self._recorder = recorder
 
     def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=True)
@@ -109,7 +107,7 @@ class Servicer:
         name = self._identity.service
         check_model(request.name or name, request.version, name)
         return pb.ModelStatisticsResponse(
-            model_stats=[self._statistics.message(name, MODEL_VERSION)]
+            model_stats=[self._recorder.statistics(name, MODEL_VERSION)]
         )
 
     def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
@@ -149,8 +147,8 @@ class Servicer:
         self,
         data: bytes,
         visitor: Visitor,
-        deadline_s: float | None = None,
-        entry: Entry = UNLOGGED,
+        deadline_s: float | None,
+        entry: CallRecord,
     ) -> bytes:
         """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised.
 
@@ -167,40 +165,43 @@ class Servicer:
             except tensors.Heavy:
                 return await in_thread(tensors.decode_request, data, reading.read)
 
-        return await self.infer(decode, _encode, visitor, deadline_s, entry)
+        return await self.infer(decode, _encode, visitor, deadline_s, entry, len(data))
 
     async def infer(
         self,
         decode: Callable[[Reading], Awaitable[Request]],
-        encode: Callable[[Request, Response, Collection[str]], Awaitable[_T]],
+        encode: Callable[[Request, Response, Collection[str]], Awaitable[tuple[_T, int]]],
         visitor: Visitor,
-        deadline_s: float | None = None,
-        entry: Entry = UNLOGGED,
+        deadline_s: float | None,
+        entry: CallRecord,
+        nbytes: int,
         record: InputsRecord | None = None,
     ) -> _T:
         """Label one batch; in an event loop, which it does not hold up.
 
         Args:
             decode: gives the request, told how to read what lies in shared memory.
-            encode: makes the answer of the request, the response whose arrays are valid until it
-                returns, and the names of the outputs that lie in shared memory by now.
+            encode: makes the answer, and says its bytes, of the request, the response whose arrays
+                are valid until it returns, and the names of the outputs that lie in shared memory
+                by now.
             visitor: whose request it is.
             deadline_s: of the call, on the monotonic clock: after that it is not computed; None:
                 at any time. The request may name an earlier one.
-            entry: of the access log.
+            entry: the call that it came by.
+            nbytes: of the request.
             record: the inputs in `memory_of_inputs`; None: they lie elsewhere.
         """
-        with self._traffic.request(), self._statistics.request() as stages:
+        with entry.labelling(nbytes) as labelling:
             reading = Reading(self.memory, visitor)
             request = await decode(reading)
-            entry.asked(request.model_name, request.request_id)
+            entry.model, entry.request_id = request.model_name, request.request_id
             self._identity.check(request.parameters)
             check_model(request.model_name, request.model_version, self._identity.service)
             spec = self._labeller.require_loaded().spec
             wanted = check_request(request, spec)
             places = places_of(request)
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
-            stages.read()
+            labelling.read()
             refs = None if record is None else record.refs
             labels = self._labeller.submit(request.inputs, wanted, deadline_s, refs)
             if record is not None:
@@ -209,9 +210,7 @@ class Servicer:
             try:
                 reading.check()
                 samples = len(next(iter(request.inputs.values())))
-                stages.labelled(samples, answer.device_seconds)
-                entry.labelled(samples, stages.queue_ns / 1e9, stages.infer_ns / 1e9)
-                self._traffic.count_answer(samples, answer.device_seconds)
+                labelling.labelled(samples, answer.device_seconds)
                 said = {}
                 if places:
                     said = await in_thread(put, self.memory, visitor, answer.outputs, places)
@@ -230,7 +229,8 @@ class Servicer:
                         "draining": self._identity.draining,
                     },
                 )
-                return await encode(request, response, said)
+                encoded, entry.sent_bytes = await encode(request, response, said)
+                return encoded
             finally:
                 answer.release()
 
@@ -268,15 +268,15 @@ def _give_back(labels: Future[Answer]) -> None:
         labels.result().release()
 
 
-async def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> bytes:
+async def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> tuple[bytes, int]:
     outputs = response.outputs.values()
     if any(array.dtype.hasobject or array.nbytes > _LIGHT_BYTES for array in outputs):
         return await in_thread(_encoded, response, elsewhere)
     return _encoded(response, elsewhere)
 
 
-def _encoded(response: Response, elsewhere: Collection[str]) -> bytes:
-    return tensors.encode_response(
+def _encoded(response: Response, elsewhere: Collection[str]) -> tuple[bytes, int]:
+    data = tensors.encode_response(
         model_name=response.model_name,
         model_version=response.model_version,
         request_id=response.request_id,
@@ -285,6 +285,7 @@ def _encoded(response: Response, elsewhere: Collection[str]) -> bytes:
         output_parameters=response.output_parameters,
         elsewhere=elsewhere,
     )
+    return data, len(data)
 
 
 def _with_places(

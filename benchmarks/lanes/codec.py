@@ -17,11 +17,10 @@ from ...proto.datatypes import datatype_of
 from ...proto.security import Gate
 from ...teacher.config import ServerConfig
 from ...teacher.front.server import Server
-from ...teacher.metrics import TeacherMetrics
 from ...teacher.model import FREE, ModelSpec, TensorSpec
 from ...teacher.over_http import http_listen
 from ...teacher.predictor_session import Answer, Ready
-from ...teacher.recording import Traffic
+from ...teacher.recorder import Recorder
 from ...teacher.registration import Identity
 from ...teacher.request import Wanted
 from ...teacher.servicer import Servicer
@@ -71,10 +70,10 @@ class _Instant:
 def serve(batch: Array) -> int:
     """See `Lane`."""
     tune_allocator()
-    metrics = TeacherMetrics()
-    servicer = Servicer(Identity(MODEL, "", 1), _Instant(batch), Traffic())
+    recorder = Recorder()
+    servicer = Servicer(Identity(MODEL, "", 1), _Instant(batch), recorder)
     config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, "127.0.0.1"))
-    server = Server(config, servicer, Gate(None, metrics.refused), metrics)
+    server = Server(config, servicer, Gate(None, recorder.count_refusal), recorder)
     server.start()
     return server.port
 

@@ -17,15 +17,13 @@ from typing import Any, Final, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireError
+from ...errors import EdlError, RateLimited, RetryableError, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
-from .. import access_log
-from ..access_log import Entry
 from ..config import ServerConfig
-from ..metrics import TeacherMetrics
-from ..request import TOO_LARGE, TooLarge, reason_of
+from ..recorder import CallRecord, Recorder
+from ..request import TooLarge
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
 from ..transport.listener import TransportListener
@@ -43,10 +41,10 @@ _NAMES_BYTES: Final = 64 << 10
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Metadata = tuple[tuple[str, str], ...]
 _Admit = Callable[[_Context], Visitor]
-#: Given the request, whose it is, when its caller has lost interest, and its entry in the log.
-_Answer = Callable[[bytes, Visitor, float | None, Entry], Awaitable[bytes]]
+#: Given the request, whose it is, when its caller has lost interest, and the record of its call.
+_Answer = Callable[[bytes, Visitor, float | None, CallRecord], Awaitable[bytes]]
 #: Serves a call to its end: its answer, unless it has written that.
-_Serve = Callable[[_Context, Entry], Awaitable[bytes]]
+_Serve = Callable[[_Context, CallRecord], Awaitable[bytes]]
 _Handler = Callable[[object, _Context], Awaitable[bytes]]
 _M = TypeVar("_M", bound=Message)
 
@@ -63,7 +61,7 @@ class Methods:
         config: the limits.
         servicer: what to answer.
         gate: who may ask.
-        metrics: told of every request and every refusal.
+        recorder: told of every call.
     """
 
     def __init__(
@@ -71,18 +69,18 @@ class Methods:
         config: ServerConfig,
         servicer: Servicer,
         gate: Gate,
-        metrics: TeacherMetrics,
+        recorder: Recorder,
     ) -> None:
         self._receive_s = config.receive_s
         self._servicer = servicer
         self._callers = Callers(gate)
-        self._metrics = metrics
+        self._recorder = recorder
         self._max_message_bytes = config.max_message_bytes
         # Apart, so that batches which fill the one leave room for questions in the other.
         self.infer_calls, self._named_calls = CallTable.of(config), CallTable.of(config)
-        self.streams = Streams(self.infer_calls, config, self._count)
+        self.streams = Streams(self.infer_calls, config, recorder.refused)
         self.transport = TransportListener(
-            config, self._callers, self.infer_calls, servicer, metrics, self._count
+            config, self._callers, self.infer_calls, servicer, recorder
         )
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -112,7 +110,7 @@ class Methods:
             "SystemSharedMemoryUnregister": self._owned(
                 s.shared_memory_unregister, pb.SystemSharedMemoryUnregisterRequest
             ),
-            "ModelInfer": self._read(self._student, self.infer_calls, self.infer),
+            "ModelInfer": self._read(self._student, self.infer_calls, s.model_infer),
         }
         unary = {
             name: grpc.stream_unary_rpc_method_handler(self._called(name, serve))
@@ -123,27 +121,15 @@ class Methods:
 
     def unknown(self) -> None:
         """Somebody has called a method that is not here."""
-        self._metrics.refused(reason_of(WireError()))
+        self._recorder.refused(WireError())
 
-    async def infer(
-        self, data: bytes, visitor: Visitor, deadline_s: float | None, entry: Entry
-    ) -> bytes:
-        """Have one serialised request answered; raises `errors` only."""
-        with self._metrics.request(len(data)) as request:
-            answer = await self._servicer.model_infer(data, visitor, deadline_s, entry)
-            request.answered(len(answer))
-            return answer
-
-    async def _stream(self, context: _Context, _: Entry) -> Any:
+    async def _stream(self, context: _Context, _: CallRecord) -> Any:
         shown, deadline_s = Shown.by(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
-            with access_log.call("grpc", STREAM, partial(_address, shown.peer)) as entry:
+            with self._recorder.call("grpc", STREAM, partial(_address, shown.peer)) as entry:
                 visitor = self._callers.student(shown)  # it may have been locked out meanwhile
-                entry.received(len(data))
-                answer = await self.infer(data, visitor, deadline_s, entry)
-                entry.sent(len(answer))
-                return answer
+                return await self._servicer.model_infer(data, visitor, deadline_s, entry)
 
         await self.streams.serve(self._callers.student(shown), context, infer)
 
@@ -157,7 +143,7 @@ class Methods:
     ) -> _Serve:
         """A method whose request has no fields: it is answered without being looked at."""
 
-        async def serve(context: _Context, _: Entry) -> bytes:
+        async def serve(context: _Context, _: CallRecord) -> bytes:
             admit(context)
             return answer(context).SerializeToString()
 
@@ -166,10 +152,9 @@ class Methods:
     def _named(self, answer: Callable[[Any], Message], kind: type[Message]) -> _Serve:
         """A method whose request holds names; it is answered at once, in the event loop."""
 
-        async def parsed(data: bytes, _: Visitor, __: float | None, entry: Entry) -> bytes:
+        async def parsed(data: bytes, _: Visitor, __: float | None, entry: CallRecord) -> bytes:
             request = _parse(data, kind)
-            if model := getattr(request, "name", ""):
-                entry.asked(model)
+            entry.model = getattr(request, "name", "") or None
             return answer(request).SerializeToString()
 
         return self._read(self._known, self._named_calls, parsed)
@@ -185,7 +170,7 @@ class Methods:
     def _beside(self, metadata: Callable[[Shown], _Metadata], answer: _Serve) -> _Serve:
         """A method whose answer has metadata with it, for who has shown this."""
 
-        async def serve(context: _Context, entry: Entry) -> bytes:
+        async def serve(context: _Context, entry: CallRecord) -> bytes:
             answered = await answer(context, entry)
             context.set_trailing_metadata(metadata(Shown.by(context)))
             return answered
@@ -195,13 +180,13 @@ class Methods:
     def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""
 
-        async def serve(context: _Context, entry: Entry) -> bytes:
+        async def serve(context: _Context, entry: CallRecord) -> bytes:
             visitor = admit(context)
             call = calls.begin(visitor.owner)
             try:
                 data = await self._request(context, call, calls, entry)
                 calls.received(call, len(data))
-                entry.received(len(data))
+                entry.received_bytes = len(data)
                 return await answer(data, visitor, _deadline_s(context), entry)
             finally:
                 calls.end(call)
@@ -213,12 +198,12 @@ class Methods:
 
         async def called(_: object, context: _Context) -> bytes:
             try:
-                with access_log.call("grpc", name, lambda: _address(context.peer())) as entry:
+                with self._recorder.call("grpc", name, lambda: _address(context.peer())) as entry:
                     answer = await serve(context, entry)
-                    entry.sent(len(answer or b""))
+                    entry.sent_bytes = len(answer or b"")
                     return answer
             except EdlError as error:
-                self._count(error)
+                self._recorder.refused(error)
                 status, beside = to_status(error), to_metadata(error)
             return await context.abort(*status, beside)
 
@@ -231,7 +216,7 @@ class Methods:
         return self._callers.known(Shown.by(context))
 
     async def _request(
-        self, context: _Context, call: Call, calls: CallTable, entry: Entry
+        self, context: _Context, call: Call, calls: CallTable, entry: CallRecord
     ) -> bytes:
         """The bytes of the request, within the time that there is for them."""
         try:
@@ -252,17 +237,12 @@ class Methods:
         if not context.peer():
             # gRPC itself has refused a message above the limit, and has forgotten the peer; one
             # that hung up it still knows.
-            self._metrics.refused(TOO_LARGE)
-            entry.ended(grpc.StatusCode.RESOURCE_EXHAUSTED.name)
+            self._recorder.refused(TooLarge())
+            entry.status = grpc.StatusCode.RESOURCE_EXHAUSTED.name
             raise asyncio.CancelledError
         # Whoever has hung up is not to blame: this call is cancelled a moment later.
         await asyncio.sleep(_HANG_UP_S)
         raise WireError("the call ended without a request")
-
-    def _count(self, error: EdlError) -> None:
-        reason = reason_of(error)
-        if reason and not isinstance(error, AccessError):  # those the gate counts
-            self._metrics.refused(reason)
 
 
 def _address(peer: str) -> str:

@@ -21,7 +21,7 @@ from ...extras import install_command
 from ...proto.security import Gate, listen
 from ...proto.security.sturdy import aio_server
 from ..config import ServerConfig
-from ..metrics import TeacherMetrics
+from ..recorder import Recorder
 from ..servicer import Servicer
 from .methods import SERVICE, Methods
 
@@ -52,7 +52,7 @@ class Server:
         config: where, and how much at once.
         servicer: what to answer.
         gate: who may ask.
-        metrics: told of every request and every refusal.
+        recorder: told of every call.
         on_ended: called in the server's thread when it has ended by itself.
 
     Attributes:
@@ -68,7 +68,7 @@ class Server:
         config: ServerConfig,
         servicer: Servicer,
         gate: Gate,
-        metrics: TeacherMetrics,
+        recorder: Recorder,
         on_ended: Callable[[], None] = lambda: None,
     ) -> None:
         check_free(config.host, config.port)
@@ -77,7 +77,7 @@ class Server:
         self._gate = gate
         self._on_ended = on_ended
         self._stopping = False
-        self._methods = Methods(config, servicer, gate, metrics)
+        self._methods = Methods(config, servicer, gate, recorder)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
         self._thread.start()
@@ -85,7 +85,7 @@ class Server:
         try:
             if config.http is not None:
                 calls = self._methods.infer_calls
-                self._http = _http_server()(config, servicer, gate, metrics, calls)
+                self._http = _http_server()(config, servicer, gate, recorder, calls)
             self._server = self._do(self._bind())
         except BaseException:
             self._end()

@@ -12,18 +12,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ...errors import AccessError, EdlError, RequestRefused, WireError
+from ...errors import EdlError, RequestRefused, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.json_values import parse_object
 from ..config import ServerConfig
 from ..front.calls import CallTable
-from ..metrics import TeacherMetrics
-from ..request import reason_of
+from ..recorder import Recorder
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
 from .bodies import CLIENT_GONE, NotThere, plain, read_body, to_http
 from .inference import Inference
-from .middleware import ENTRY, Callers
+from .middleware import Callers, entry_of
 
 #: Of a request that holds names only.
 _NAMES_BYTES: Final = 64 << 10
@@ -38,7 +37,7 @@ class Api:
         config: the limits.
         servicer: what to answer.
         callers: who may ask.
-        metrics: told of every refusal.
+        recorder: told of every refusal.
         inference: answers batches.
     """
 
@@ -47,13 +46,13 @@ class Api:
         config: ServerConfig,
         servicer: Servicer,
         callers: Callers,
-        metrics: TeacherMetrics,
+        recorder: Recorder,
         inference: Inference,
     ) -> None:
         self._receive_s = config.receive_s
         self._servicer = servicer
         self._callers = callers
-        self._metrics = metrics
+        self._recorder = recorder
         self._inference = inference
         self._named_calls = CallTable.of(config)
 
@@ -90,13 +89,7 @@ class Api:
 
     def malformed(self) -> None:
         """Somebody has sent what is no HTTP."""
-        self._metrics.refused(reason_of(WireError()))
-
-    def count(self, error: EdlError) -> None:
-        """A request is answered with `error`."""
-        reason = reason_of(error)
-        if reason and not isinstance(error, AccessError):  # those the gate counts
-            self._metrics.refused(reason)
+        self._recorder.refused(WireError())
 
     # These two tell nothing but that a teacher is here, and load balancers have no token.
     async def _live(self, _: Request) -> Response:
@@ -164,7 +157,7 @@ class Api:
 
     async def _refuse(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, EdlError)
-        self.count(error)
+        self._recorder.refused(error)
         status, headers, words = to_http(error)
         return JSONResponse({"error": words}, status, headers)
 
@@ -210,7 +203,7 @@ def _model_asked(request: Request) -> dict[str, str]:
     path = request.path_params
     name: str = path.get("model", "")
     if name:
-        getattr(request.state, ENTRY).asked(name)
+        entry_of(request).model = name
     return {"name": name, "version": path.get("version", "")}
 
 

@@ -26,6 +26,7 @@ from ...errors import (
 from ...proto.status import STATUS_HEADER, to_metadata, to_status
 from ..front.calls import EVICTED, Call, CallTable, expire
 from ..request import TooLarge
+from .middleware import entry_of
 
 #: Logged of a request whose caller has hung up, as nginx does.
 CLIENT_GONE: Final = 499
@@ -118,7 +119,7 @@ async def read_body(
     if announced > most_bytes:
         raise _too_large(str(announced), most_bytes)
     calls.announced(call, announced)
-    body = bytearray()
+    entry, body = entry_of(request), bytearray()
     try:
         async with asyncio.timeout(0.0 if call.evicted else within_s) as limit:
             call.on_evicted = lambda: expire(limit)
@@ -126,6 +127,7 @@ async def read_body(
                 if len(body) + len(piece) > most_bytes:
                     raise _too_large("more", most_bytes)
                 body += piece
+                entry.received_bytes = len(body)
     except TimeoutError:
         if call.evicted:
             raise RateLimited(EVICTED) from None

@@ -17,12 +17,11 @@ from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..in_thread import in_thread
-from ..metrics import TeacherMetrics
 from ..request import TooLarge
 from ..servicer import Servicer
 from ..shared_memory.reading import Reading
 from .bodies import read_body
-from .middleware import ENTRY, Callers
+from .middleware import Callers, entry_of
 
 #: JSON takes many times its size while it is read, and the interpreter's lock for as long.
 _MAX_JSON_BYTES: Final = 16 << 20
@@ -41,7 +40,6 @@ class Inference:
         config: the limits.
         servicer: what to answer.
         callers: who may ask.
-        metrics: told of every request.
         calls: the calls that have batches labelled, by whichever protocol they came.
     """
 
@@ -50,13 +48,11 @@ class Inference:
         config: ServerConfig,
         servicer: Servicer,
         callers: Callers,
-        metrics: TeacherMetrics,
         calls: CallTable,
     ) -> None:
         self._config = config
         self._servicer = servicer
         self._callers = callers
-        self._metrics = metrics
         self._calls = calls
         # Of its own, and one: small requests must not wait for large ones.
         self._json_reader = ThreadPoolExecutor(1, "json")
@@ -73,17 +69,16 @@ class Inference:
                 most_bytes=self._config.max_message_bytes,
                 within_s=self._config.receive_s,
             )
-            with self._metrics.request(len(body)) as meter:
-                response = await self._servicer.infer(
-                    self._decoding(request, body),
-                    _encode,
-                    visitor,
-                    entry=getattr(request.state, ENTRY),
-                )
-                meter.answered(len(response.body))
+            return await self._servicer.infer(
+                self._decoding(request, body),
+                _encode,
+                visitor,
+                deadline_s=None,
+                entry=entry_of(request),
+                nbytes=len(body),
+            )
         finally:
             self._calls.end(call)
-        return response
 
     def close(self) -> None:
         """Wait for nobody."""
@@ -125,7 +120,7 @@ class Inference:
 
 async def _encode(
     request: InferRequest, response: InferResponse, elsewhere: Collection[str]
-) -> Response:
+) -> tuple[Response, int]:
     if all(
         name in elsewhere or array.nbytes <= _light_bytes(request, name, array.dtype.hasobject)
         for name, array in response.outputs.items()
@@ -140,9 +135,10 @@ def _light_bytes(request: InferRequest, name: str, text: bool) -> int:
 
 def _encoded(
     request: InferRequest, response: InferResponse, elsewhere: Collection[str]
-) -> Response:
+) -> tuple[Response, int]:
     head, raws = encode_response(request, response, elsewhere)
     if not raws:
-        return Response(head, media_type="application/json")
+        return Response(head, media_type="application/json"), len(head)
     headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
-    return Response(b"".join((head, *raws)), headers=headers)
+    body = b"".join((head, *raws))
+    return Response(body, headers=headers), len(body)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...coordinator.config import join_address
 from ...coordinator.web.guard import is_here
 from ...proto.security import Gate
-from .. import access_log
+from ..recorder import CallRecord, Recorder
 from ..shared_memory.visitors import Visitor
 
 #: In a request's `state`: the common name of the caller's certificate.
@@ -81,15 +81,22 @@ def guarded(app: ASGIApp, *, local: bool) -> ASGIApp:
     return ask
 
 
-#: In a request's `state`: the entry of the access log.
-ENTRY: Final = "entry"
+#: In a request's `state`: the record of its call.
+_ENTRY: Final = "entry"
 
 
-class Logged:
-    """Wraps an application."""
+def entry_of(request: Request) -> CallRecord:
+    """The record of the call that a request is."""
+    entry: CallRecord = getattr(request.state, _ENTRY)
+    return entry
 
-    def __init__(self, app: ASGIApp) -> None:
+
+class Recorded:
+    """Wraps an application: the recorder is told of each call."""
+
+    def __init__(self, app: ASGIApp, recorder: Recorder) -> None:
         self._app = app
+        self._recorder = recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,27 +104,14 @@ class Logged:
             return
         # Without the query, in which somebody may send what is not for a log.
         method = f"{scope['method']} {scope['path']}"
-        with access_log.call("http", method, lambda: join_address(*scope["client"])) as entry:
-            scope["state"][ENTRY] = entry
-            if entry is not access_log.UNLOGGED:
-                receive, send = _counted_in(receive, entry), _counted_out(send, entry)
-            await self._app(scope, receive, send)
+        with self._recorder.call("http", method, lambda: join_address(*scope["client"])) as entry:
+            scope["state"][_ENTRY] = entry
 
+            async def recorded(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    entry.status = message["status"]
+                else:
+                    entry.sent_bytes = len(message.get("body", b""))
+                await send(message)
 
-def _counted_in(receive: Receive, entry: access_log.Entry) -> Receive:
-    async def counted() -> Message:
-        message = await receive()
-        entry.received(len(message.get("body", b"")))
-        return message
-
-    return counted
-
-
-def _counted_out(send: Send, entry: access_log.Entry) -> Send:
-    async def counted(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            entry.ended(message["status"])
-        entry.sent(len(message.get("body", b"")))
-        await send(message)
-
-    return counted
+            await self._app(scope, receive, recorded)

@@ -14,12 +14,12 @@ from ...metrics import split_listen
 from ...proto.security import Acceptor, Gate, is_loopback, reloading_context
 from ..config import ServerConfig
 from ..front.calls import CallTable
-from ..metrics import TeacherMetrics
+from ..recorder import Recorder
 from ..servicer import Servicer
 from .app import Api
 from .connections import Connection, end_longest_idle
 from .inference import Inference
-from .middleware import Callers, Logged, guarded
+from .middleware import Callers, Recorded, guarded
 
 _BACKLOG: Final = 128
 _MAX_HEAD_BYTES: Final = 16 << 10
@@ -39,7 +39,7 @@ class HttpServer:
         config: where, the limits, and the certificates.
         servicer: what to answer.
         gate: who may ask.
-        metrics: told of every request and every refusal.
+        recorder: told of every call.
         infer_calls: the calls that have batches labelled, by whichever protocol they came.
 
     Raises:
@@ -52,14 +52,14 @@ class HttpServer:
         config: ServerConfig,
         servicer: Servicer,
         gate: Gate,
-        metrics: TeacherMetrics,
+        recorder: Recorder,
         infer_calls: CallTable,
     ) -> None:
         host, port = split_listen(config.http or "")
         callers = Callers(gate)
-        self._inference = Inference(config, servicer, callers, metrics, infer_calls)
-        api = Api(config, servicer, callers, metrics, self._inference)
-        app = Logged(guarded(api.app(), local=is_loopback(host)))
+        self._inference = Inference(config, servicer, callers, infer_calls)
+        api = Api(config, servicer, callers, recorder, self._inference)
+        app = Recorded(guarded(api.app(), local=is_loopback(host)), recorder)
         served = _config(app)
         self._server = uvicorn.Server(served)
         state = self._server.server_state

@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
                 pass
         except WireError as error:
             log.debug("a reader sends no frames: %s", error)
-            self._listener.refused(error)
+            self._listener.recorder.refused(error)
             if self._session is not None:
                 self._transport.write(frames.error(0, error))
             self._over = True
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._call = self._listener.calls.begin(offered.owner, is_stream=True)
         except RateLimited as error:
-            self._listener.refused(error)
+            self._listener.recorder.refused(error)
             self._transport.write(frames.error(0, error))
             self._over = True
             return False
@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             except OSError as error:
                 raise RateLimited(f"no shared memory for the request: {error}") from None
         except EdlError as error:  # of this request; those beside it are answered
-            self._listener.refused(error)
+            self._listener.recorder.refused(error)
             self._transport.write(frames.error(header.number, error))
             here = min(header.nbytes, self._end - self._begin)
             self._begin += here

@@ -8,19 +8,18 @@ import secrets
 import socket
 import ssl
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from ...coordinator.config import join_address
-from ...errors import AccessError, AddressInUse, EdlError
+from ...errors import AccessError, AddressInUse
 from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.frames import OFFER, Offer
 from ..config import ServerConfig
 from ..front.callers import Callers, Shown
 from ..front.calls import CallTable
-from ..metrics import TeacherMetrics
+from ..recorder import Recorder
 from ..servicer import Servicer
 from .connection import Connection
 
@@ -49,8 +48,7 @@ class TransportListener:
         callers: who may ask.
         calls: where connections have their places, among other calls.
         servicer: labels batches.
-        metrics: told of every request.
-        refused: told of every request that is not answered.
+        recorder: told of every request.
 
     Attributes:
         port: of TCP; 0 before `open`.
@@ -62,12 +60,11 @@ class TransportListener:
         callers: Callers,
         calls: CallTable,
         servicer: Servicer,
-        metrics: TeacherMetrics,
-        refused: Callable[[EdlError], None],
+        recorder: Recorder,
     ) -> None:
         self.port = 0
         self.config, self.callers, self.calls = config, callers, calls
-        self.servicer, self.metrics, self.refused = servicer, metrics, refused
+        self.servicer, self.recorder = servicer, recorder
         self._grpc_port = 0
         self._unix_name = ""
         self._acceptors: list[Acceptor] = []

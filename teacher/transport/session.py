@@ -18,7 +18,6 @@ from ...proto.lent_arena import Place
 from ...proto.tensors import Heavy
 from ...proto.transport import frames
 from ...proto.transport.frames import Header, Opened
-from .. import access_log
 from ..front.callers import Shown
 from ..request import InputsRecord
 from ..servicer import Request, Response
@@ -111,7 +110,7 @@ class Session:
         try:
             return await self._label(header, fixed, record, head)
         except EdlError as error:
-            self._listener.refused(error)
+            self._listener.recorder.refused(error)
             memory_fails = record is None and (not fixed.region or isinstance(error, _NotMapped))
             return frames.error(header.number, error, memory=memory_fails)
         except Exception as error:
@@ -123,23 +122,17 @@ class Session:
         self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes
     ) -> bytes:
         protocol = "tcp" if self._shown.uid is None else "local"
-        with access_log.call(protocol, "Label", self._address) as entry:
-            visitor = self._visitor()  # who may have been locked out meanwhile
-            nbytes = header.nbytes or header.head_bytes
-            entry.received(nbytes)
-            with self._listener.metrics.request(nbytes) as request:
-                deadline_s = time.monotonic() + header.seconds if header.seconds > 0 else None
-                answer = await self._listener.servicer.infer(
-                    partial(self._decode, header, fixed, record, head),
-                    partial(self._encode, header),
-                    visitor,
-                    deadline_s,
-                    entry,
-                    record,
-                )
-                request.answered(len(answer))
-            entry.sent(len(answer))
-            return answer
+        with self._listener.recorder.call(protocol, "Label", self._address) as entry:
+            entry.received_bytes = header.nbytes or header.head_bytes
+            return await self._listener.servicer.infer(
+                partial(self._decode, header, fixed, record, head),
+                partial(self._encode, header),
+                self._visitor(),  # who may have been locked out meanwhile
+                time.monotonic() + header.seconds if header.seconds > 0 else None,
+                entry,
+                entry.received_bytes,
+                record,
+            )
 
     async def _decode(
         self,
@@ -170,7 +163,7 @@ class Session:
 
     async def _encode(
         self, header: Header, request: Request, response: Response, elsewhere: Collection[str]
-    ) -> bytes:
+    ) -> tuple[bytes, int]:
         del request, elsewhere
         pieces = frames.result(
             header.number,
@@ -179,7 +172,8 @@ class Session:
             device_s=float(response.parameters["device_seconds"]),
             draining=bool(response.parameters["draining"]),
         )
-        return b"".join(pieces)
+        frame = b"".join(pieces)
+        return frame, len(frame)
 
     def _describe(self, response: Response) -> bytes:
         """What the reader has to be told of the answer; empty where it knows that already."""

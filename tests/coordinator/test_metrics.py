@@ -22,7 +22,8 @@ from edl.distill_reader.engine.metrics import Exporter
 from edl.proto.security import ServerSecurity
 from edl.proto.security.certificates import export_expiry
 from edl.scheduler.autoscale import Desired
-from edl.teacher.metrics import TeacherMetrics, TeacherView
+from edl.teacher.metrics import TeacherView
+from edl.teacher.recorder import Recorder
 from edl.tests.proto.security.authority import Authority
 
 LEADER = LeaderView(
@@ -127,7 +128,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """All that the processes of a mesh tell: name of a sample -> its labels."""
     coordinator = CoordinatorMetrics()
     coordinator.watch(lambda: VIEW)
-    teacher = TeacherMetrics()
+    teacher = Recorder()
     now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, 0, True)
     teacher.watch(lambda: now)
     teacher.serves(["logits"])

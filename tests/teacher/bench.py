@@ -16,8 +16,7 @@ from edl.proto import tensors
 from edl.proto.security import ClientSecurity, Gate, open_channel
 from edl.teacher.config import ServerConfig
 from edl.teacher.front.server import Server
-from edl.teacher.metrics import TeacherMetrics
-from edl.teacher.recording import Traffic
+from edl.teacher.recorder import Labelling, Recorder
 from edl.teacher.registration import Identity
 from edl.teacher.servicer import Servicer
 from edl.teacher.shared_memory.regions import SharedMemory
@@ -41,15 +40,14 @@ class Bench:
         self.labeller = FakeLabeller()
         self.at_end = ExitStack()  # what is to be done before it stops
         self._skipped_s = 0.0
-        self.metrics = TeacherMetrics()
-        self.traffic = Traffic(on_labelled=self.metrics.labelled)
+        self.recorder = Recorder()
         memory = SharedMemory(system=config.get("allow_system_shm", False))
-        self.servicer = Servicer(self.identity, self.labeller, self.traffic, memory)
+        self.servicer = Servicer(self.identity, self.labeller, self.recorder, memory)
         self.server = Server(
             ServerConfig(**{"slots": 2, "max_message_bytes": 1 << 20, **config}),
             self.servicer,
-            Gate(config.get("security"), self.metrics.refused),
-            self.metrics,
+            Gate(config.get("security"), self.recorder.count_refusal),
+            self.recorder,
             on_ended,
         )
         self.server.start()
@@ -81,7 +79,7 @@ class Bench:
 
     def count(self, name: str, **labels: str) -> float:
         """The present value of a metric."""
-        value = self.metrics.registry.get_sample_value(name, labels)
+        value = self.recorder.registry.get_sample_value(name, labels)
         assert value is not None, f"no metric {name} {labels}"
         return value
 
@@ -151,6 +149,11 @@ class Bench:
 
 
 Make = Callable[..., Bench]
+
+
+def labelling(recorder: Recorder, nbytes: int = 100) -> Labelling:
+    """A request for labels as the recorder is told of it, to be entered."""
+    return recorder.call("grpc", "ModelInfer", lambda: "127.0.0.1:7").labelling(nbytes)
 
 
 class Held:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edl.proto.security import ClientSecurity, ServerSecurity
-from edl.teacher import access_log
+from edl.teacher.recorder import access_log
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import Bench, Make
 from edl.tests.waiting import wait_until
@@ -77,7 +77,7 @@ class AccessLog:
         return [f"{one['protocol']} {one['method']}" for one in self() if one["samples"]]
 
     def texts(self) -> list[str]:
-        return [r.getMessage() for r in self._caplog.records if r.name == access_log.log.name]
+        return [r.getMessage() for r in self._caplog.records if r.name == access_log.name]
 
     def last(self, count: int = 1) -> dict[str, Any]:
         """The newest line, once there are `count`: it is written after the answer is sent."""
@@ -89,5 +89,5 @@ class AccessLog:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> AccessLog:
-    caplog.set_level(logging.DEBUG, access_log.log.name)
+    caplog.set_level(logging.DEBUG, access_log.name)
     return AccessLog(caplog)

@@ -12,7 +12,7 @@ import pytest
 
 from edl.errors import BadAnswer
 from edl.proto.security import ClientSecurity, ServerSecurity
-from edl.teacher import access_log
+from edl.teacher.recorder import Recorder, access_log
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, rows
@@ -117,7 +117,7 @@ def test_a_cancelled_request(bench: Bench, lines: AccessLog) -> None:
     line = lines.last()
     assert (line["status"], line["sent_bytes"]) == ("CANCELLED", 0)
     held.release()
-    wait_until(lambda: bench.traffic.in_flight == 0)
+    wait_until(lambda: bench.recorder.in_flight == 0)
     assert len(lines()) == 1
 
 
@@ -146,12 +146,13 @@ def test_text_of_the_client_is_cut_and_escaped(bench: Bench, lines: AccessLog) -
 
 
 def test_nothing_is_logged_by_default(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, access_log.log.name)
+    caplog.set_level(logging.INFO, access_log.name)
 
     def peer() -> str:
         raise AssertionError("nobody asks who calls")
 
-    assert access_log.call("grpc", "ModelInfer", peer) is access_log.UNLOGGED
+    with Recorder().call("grpc", "ModelInfer", peer):
+        pass
     bench.infer()
     infer(bench, rows())
     assert caplog.records == []

@@ -17,9 +17,9 @@ from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import at_once
 from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
-from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.parts import Labelled, Part, submit_parts
 from edl.teacher.predictor_session import Answer, Ready, Results
+from edl.teacher.recorder import Recorder
 from edl.teacher.request import Overloaded, Request, Wanted
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
 from edl.tests.waiting import DEADLINE_S as WAIT_S
@@ -100,8 +100,8 @@ class FakePool:
 
 class Bench:
     def __init__(self, pool: FakePool, slots: int, rule: BatchRule) -> None:
-        self.pool, self.metrics = pool, TeacherMetrics()
-        self.batcher = Batcher(pool, slots, rule, self.metrics, pool.clock)  # type: ignore[arg-type]
+        self.pool, self.recorder = pool, Recorder()
+        self.batcher = Batcher(pool, slots, rule, self.recorder, pool.clock)  # type: ignore[arg-type]
         self.batcher.start()
 
     def ask(self, x: Array, deadline_s: float | None = None) -> Future[Array]:
@@ -124,7 +124,7 @@ class Bench:
 
     def count(self, name: str) -> float:
         """The present value of a metric."""
-        value = self.metrics.registry.get_sample_value(f"edl_teacher_{name}")
+        value = self.recorder.registry.get_sample_value(f"edl_teacher_{name}")
         assert value is not None
         return value
 

@@ -18,7 +18,7 @@ from edl.teacher import drain as draining
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.drain import drain
 from edl.teacher.registration import kinds_fact, new_incarnation, new_registration
-from edl.tests.teacher.bench import Bench
+from edl.tests.teacher.bench import Bench, labelling
 from edl.tests.teacher.fakes import SPEC
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -30,7 +30,7 @@ class Teacher:
 
     def __init__(self, bench: Bench) -> None:
         self.registry: Registry = connect(f"memory://{uuid.uuid4()}")
-        self.identity, self.traffic = bench.identity, bench.traffic
+        self.identity, self.recorder = bench.identity, bench.recorder
         self.labeller, self.server = bench.labeller, bench.server
         self.superseded: list[LeaseSuperseded] = []
         self.asked_to_drain = threading.Event()
@@ -40,7 +40,7 @@ class Teacher:
             self.identity,
             "127.0.0.1:7",
             self.labeller,
-            self.traffic,
+            self.recorder,
             on_superseded=self.superseded.append,
             on_drain=self.asked_to_drain.set,
         )
@@ -52,7 +52,7 @@ class Teacher:
         return dict(member.facts)
 
     def drain(self, grace_s: float) -> None:
-        drain(self.identity, self.traffic, self.server, self.heartbeat, grace_s)
+        drain(self.identity, self.recorder, self.server, self.heartbeat, grace_s)
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_the_fact_of_output_kinds() -> None:
 
 
 def test_facts_follow_the_traffic(teacher: Teacher) -> None:
-    teacher.traffic.count_answer(samples=10, device_seconds=0.12345)
+    teacher.recorder.labelled(10, 0.12345)
     teacher.labeller.t_t_s, teacher.labeller.lanes = 0.012345, 2
-    with teacher.traffic.request():
+    with labelling(teacher.recorder):
         teacher.heartbeat.update()
         wait_until(lambda: teacher.facts()["in_flight"] == "1")
     facts = teacher.facts()
@@ -95,7 +95,7 @@ def test_facts_follow_the_traffic(teacher: Teacher) -> None:
 def test_a_drain_waits_for_quiet(teacher: Teacher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "QUIET_S", 0.05)
     with ThreadPoolExecutor(1) as pool:
-        with teacher.traffic.request():
+        with labelling(teacher.recorder):
             drained = pool.submit(teacher.drain, 600.0)
             wait_until(lambda: teacher.facts()["state"] == "draining")
             assert teacher.identity.draining
@@ -105,7 +105,7 @@ def test_a_drain_waits_for_quiet(teacher: Teacher, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_drain_ends_after_its_grace(teacher: Teacher) -> None:
-    with teacher.traffic.request():
+    with labelling(teacher.recorder):
         teacher.drain(0.05)
         assert teacher.registry.members("teachers", "resnet") == []
 

@@ -14,9 +14,10 @@ from prometheus_client import Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
-from edl.teacher.metrics import Spread, Tally, TeacherMetrics, TeacherView
-from edl.teacher.recording import Statistics, Traffic
+from edl.teacher.metrics import CounterStats, HistogramStats, TeacherView
+from edl.teacher.recorder import Recorder
 from edl.teacher.request import REASONS, Overloaded, reason_of
+from edl.tests.teacher.bench import labelling
 
 VIEW = TeacherView(
     service="resnet", teacher_id="t1", incarnation=41, version="1.0", content_id="c0ffee",
@@ -25,18 +26,18 @@ VIEW = TeacherView(
 )  # fmt: skip
 
 
-def shown(metrics: TeacherMetrics) -> dict[str, float]:
+def shown(recorder: Recorder) -> dict[str, float]:
     """Every sample without labels, as a scraper reads them, but for when each began."""
-    text = generate_latest(metrics.registry).decode()
+    text = generate_latest(recorder.registry).decode()
     samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     return {s.name: s.value for s in samples if not s.labels and "_created" not in s.name}
 
 
 def test_the_view_is_exported_at_each_scrape() -> None:
     view = VIEW
-    metrics = TeacherMetrics()
-    metrics.watch(lambda: view)
-    assert {name: value for name, value in shown(metrics).items() if value} == {
+    recorder = Recorder()
+    recorder.watch(lambda: view)
+    assert {name: value for name, value in shown(recorder).items() if value} == {
         "edl_teacher_predictor_restarts_total": 2,
         "edl_teacher_micro_batch_reductions_total": 1,
         "edl_teacher_slots": 4,
@@ -48,19 +49,19 @@ def test_the_view_is_exported_at_each_scrape() -> None:
         "edl_teacher_heartbeat_answering": 1,
     }
     labels = {"service": "resnet", "teacher_id": "t1", "version": "1.0", "incarnation": "41"}
-    sample = metrics.registry.get_sample_value(
+    sample = recorder.registry.get_sample_value(
         "edl_teacher_info", {**labels, "content_id": "c0ffee", "numerics_id": "bea7"}
     )
     assert sample == 1
     view = replace(VIEW, draining=True, heartbeat=False)
-    assert shown(metrics)["edl_teacher_draining"] == 1
-    assert shown(metrics)["edl_teacher_heartbeat_answering"] == 0
+    assert shown(recorder)["edl_teacher_draining"] == 1
+    assert shown(recorder)["edl_teacher_heartbeat_answering"] == 0
 
 
 def test_unknown_values_are_not_exported() -> None:
-    metrics = TeacherMetrics()
-    metrics.watch(lambda: replace(VIEW, t_t_s=None, micro_batch=None, heartbeat=None))
-    now = shown(metrics)
+    recorder = Recorder()
+    recorder.watch(lambda: replace(VIEW, t_t_s=None, micro_batch=None, heartbeat=None))
+    now = shown(recorder)
     assert "edl_teacher_sample_device_seconds" not in now
     assert "edl_teacher_micro_batch_samples" not in now
     assert "edl_teacher_heartbeat_answering" not in now
@@ -78,9 +79,9 @@ def test_unknown_values_are_not_exported() -> None:
     ],
 )
 def test_each_request_has_one_outcome(error: BaseException, outcome: str, reason: str) -> None:
-    metrics = TeacherMetrics()
-    value = metrics.registry.get_sample_value
-    with pytest.raises(type(error)), metrics.request(100):
+    recorder = Recorder()
+    value = recorder.registry.get_sample_value
+    with pytest.raises(type(error)), labelling(recorder):
         raise error
     counts = {
         name: value("edl_teacher_requests_total", {"outcome": name})
@@ -93,22 +94,22 @@ def test_each_request_has_one_outcome(error: BaseException, outcome: str, reason
 
 
 def test_waits_are_summed() -> None:
-    metrics = TeacherMetrics()
-    metrics.dispatched(12, [0.02, 0.3, 0.0])
-    assert shown(metrics)["edl_teacher_queue_seconds_sum"] == pytest.approx(0.32)
+    recorder = Recorder()
+    recorder.dispatched(12, [0.02, 0.3, 0.0])
+    assert shown(recorder)["edl_teacher_queue_seconds_sum"] == pytest.approx(0.32)
 
 
 def test_bad_answers_are_counted_by_output() -> None:
-    metrics = TeacherMetrics()
+    recorder = Recorder()
     name = "edl_teacher_output_errors_total"
-    metrics.serves(["logits", "hidden"])
-    assert metrics.registry.get_sample_value(name, {"output": "logits"}) == 0
+    recorder.serves(["logits", "hidden"])
+    assert recorder.registry.get_sample_value(name, {"output": "logits"}) == 0
     for error in (BadAnswer("NaN", "logits"), BadAnswer("NaN", "logits"), BadAnswer("rows")):
-        with pytest.raises(BadAnswer), metrics.request(1):
+        with pytest.raises(BadAnswer), labelling(recorder):
             raise error
-    assert metrics.registry.get_sample_value(name, {"output": "hidden"}) == 0
-    assert metrics.registry.get_sample_value(name, {"output": "logits"}) == 2
-    assert metrics.registry.get_sample_value(name, {"output": ""}) is None
+    assert recorder.registry.get_sample_value(name, {"output": "hidden"}) == 0
+    assert recorder.registry.get_sample_value(name, {"output": "logits"}) == 2
+    assert recorder.registry.get_sample_value(name, {"output": ""}) is None
 
 
 @pytest.fixture
@@ -118,27 +119,27 @@ def now() -> SimpleNamespace:
 
 
 def answer(
-    statistics: Statistics, now: SimpleNamespace, samples: int, device_seconds: float = 4e-9
+    recorder: Recorder, now: SimpleNamespace, samples: int, device_seconds: float = 4e-9
 ) -> None:
     """A request: 1 ns to read, 10 ns until it is labelled, 2 ns to put together."""
-    with statistics.request() as stages:
+    with labelling(recorder) as request:
         now.ns += 1
-        stages.read()
+        request.read()
         now.ns += 10
-        stages.labelled(samples, device_seconds)
+        request.labelled(samples, device_seconds)
         now.ns += 2
 
 
 def test_times_of_requests(now: SimpleNamespace) -> None:
-    statistics = Statistics(lambda: now.ns, unix_ms=lambda: 1234)
-    with suppress(BadAnswer), statistics.request():
+    recorder = Recorder(lambda: now.ns, unix_ms=lambda: 1234)
+    with suppress(BadAnswer), labelling(recorder):
         now.ns += 5
         raise BadAnswer("NaN")
-    assert statistics.message("net", "1").last_inference == 0
+    assert recorder.statistics("net", "1").last_inference == 0
     for samples in (3, 8, 3):
-        answer(statistics, now, samples)
-    answer(statistics, now, 3, device_seconds=1.0)  # no more than the request took
-    model = statistics.message("net", "1")
+        answer(recorder, now, samples)
+    answer(recorder, now, 3, device_seconds=1.0)  # no more than the request took
+    model = recorder.statistics("net", "1")
     assert (model.name, model.version, model.last_inference) == ("net", "1", 1234)
     assert (model.inference_count, model.execution_count) == (17, 4)
     stats = model.inference_stats
@@ -155,10 +156,10 @@ def test_times_of_requests(now: SimpleNamespace) -> None:
 
 
 def test_no_more_than_256_batch_sizes_are_kept(now: SimpleNamespace) -> None:
-    statistics = Statistics(lambda: now.ns)
+    recorder = Recorder(lambda: now.ns)
     for samples in range(1, 1000):
-        answer(statistics, now, samples)
-    model = statistics.message("net", "1")
+        answer(recorder, now, samples)
+    model = recorder.statistics("net", "1")
     assert len(model.batch_stats) == 256
     assert model.execution_count == 999
 
@@ -166,18 +167,20 @@ def test_no_more_than_256_batch_sizes_are_kept(now: SimpleNamespace) -> None:
 BOUNDS = (0.5, 1, 2.5, 10)
 
 
-def lines(figure: Tally | Spread | Counter | Histogram) -> list[str]:
+def lines(figure: CounterStats | HistogramStats | Counter | Histogram) -> list[str]:
     """What a scraper reads of a metric of ours or of theirs, but for when it began."""
-    families = [figure.family()] if isinstance(figure, Tally | Spread) else figure.collect()
+    families = (
+        [figure.family()] if isinstance(figure, CounterStats | HistogramStats) else figure.collect()
+    )
     registry: Any = SimpleNamespace(collect=lambda: families)
     text = generate_latest(registry).decode()
     return [line for line in text.splitlines() if "_created" not in line]
 
 
 @given(st.lists(st.floats(0, 20) | st.sampled_from(BOUNDS)))
-def test_a_spread_equals_a_histogram(values: list[float]) -> None:
+def test_ours_equals_a_histogram(values: list[float]) -> None:
     theirs = Histogram("a", "b", buckets=BOUNDS, registry=None)
-    ours = Spread("a", "b", BOUNDS)
+    ours = HistogramStats("a", "b", BOUNDS)
     for value in values:
         theirs.observe(value)
         ours.add(value)
@@ -185,10 +188,10 @@ def test_a_spread_equals_a_histogram(values: list[float]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("xy"))))
-def test_a_tally_equals_a_counter(counts: list[tuple[int, str]]) -> None:
+def test_ours_equals_a_counter(counts: list[tuple[int, str]]) -> None:
     """With labels and without."""
     theirs, all_theirs = Counter("a", "b", ["c"], registry=None), Counter("a", "b", registry=None)
-    ours, all_ours = Tally("a", "b", "c", ("x", "y")), Tally("a", "b")
+    ours, all_ours = CounterStats("a", "b", "c", ("x", "y")), CounterStats("a", "b")
     for value in "xy":
         theirs.labels(value)
     for count, value in counts:
@@ -200,12 +203,12 @@ def test_a_tally_equals_a_counter(counts: list[tuple[int, str]]) -> None:
     assert lines(all_ours) == lines(all_theirs)
 
 
-def test_answers_make_a_rate() -> None:
-    now = 100.0
-    traffic = Traffic(lambda: now)
-    assert traffic.samples_per_second == 0.0
+def test_answers_make_a_rate(now: SimpleNamespace) -> None:
+    now.ns = 100 * 10**9
+    recorder = Recorder(lambda: now.ns)
+    assert recorder.samples_per_second == 0.0
     for _ in range(10):
-        traffic.count_answer(samples=8, device_seconds=0.16)
-        now += 0.4
-    assert traffic.answered == 10
-    assert traffic.samples_per_second == pytest.approx(20, rel=0.2)
+        recorder.labelled(samples=8, device_seconds=0.16)
+        now.ns += 4 * 10**8
+    assert recorder.answered == 10
+    assert recorder.samples_per_second == pytest.approx(20, rel=0.2)

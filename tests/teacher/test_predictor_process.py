@@ -29,11 +29,11 @@ from edl.teacher import predictor_client
 from edl.teacher.batcher import Batcher
 from edl.teacher.config import PredictorConfig
 from edl.teacher.devices import Device
-from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.model import TensorSpec
 from edl.teacher.pool import PredictorPool
 from edl.teacher.predictor_client import PredictorClient
 from edl.teacher.predictor_session import Answer, PredictorSession, Results, surroundings
+from edl.teacher.recorder import Recorder
 from edl.teacher.request import Request, Wanted
 from edl.tests.ground.programs import wait_gone
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, NAN
@@ -238,13 +238,13 @@ class Bench:
 
     def __init__(self, *configs: PredictorConfig) -> None:
         self.progress: list[str] = []
-        self.metrics = TeacherMetrics()
+        self.recorder = Recorder()
         self.pool = PredictorPool(
             configs,
             on_progress=self.progress.append,
             on_change=lambda: self.batcher.devices_changed(),
         )
-        self.batcher = Batcher(self.pool, 8, BatchRule(), self.metrics)
+        self.batcher = Batcher(self.pool, 8, BatchRule(), self.recorder)
         self.batcher.start()
         self.pool.start()
 
@@ -272,7 +272,7 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
         held = [threads.submit(bench.ask, HOLD) for _ in range(4)]
         wait_until(lambda: all(hold.with_suffix(f".{pid}").exists() for pid in (victim, other)))
         count = "edl_teacher_batch_samples_count"
-        wait_until(lambda: bench.metrics.registry.get_sample_value(count) == 4)  # two for each
+        wait_until(lambda: bench.recorder.registry.get_sample_value(count) == 4)  # two for each
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: sorted(bench.pool.ready_lanes()) == [False, True])
         hold.touch()

@@ -194,7 +194,7 @@ def test_a_late_request_ends_alone(by: Transport) -> None:
             client.double(0.3)
         held.release()
         assert beside.result(WAIT_S) == (X * 2).tobytes()
-    wait_until(lambda: bench.open_calls == by.connections and bench.traffic.in_flight == 0)
+    wait_until(lambda: bench.open_calls == by.connections and bench.recorder.in_flight == 0)
     assert client.is_answered()
 
 
@@ -271,7 +271,7 @@ def test_closing_a_client_abandons_its_requests_and_leaves_nothing(by: Transport
         client.close()
         with pytest.raises(TeacherLost, match="closed"):
             asked.result(WAIT_S)
-    wait_until(lambda: bench.open_calls == bench.traffic.in_flight == 0)
+    wait_until(lambda: bench.open_calls == bench.recorder.in_flight == 0)
     assert bench.requests("abandoned") == 1
     assert bench.labeller.released == 0
     held.release()

@@ -243,7 +243,7 @@ def test_half_of_a_request_counts_in_the_limits(narrow: Bench) -> None:
         connection = known(narrow, OPEN + request_frame(number=1) + half)
         while answer_of(connection)[0].number != 1:
             pass  # the other one was refused at once
-    wait_until(lambda: narrow.traffic.in_flight == 0)
+    wait_until(lambda: narrow.recorder.in_flight == 0)
     assert LARGE.nbytes <= memory.used_bytes - before <= 1 << 20
 
 
@@ -310,7 +310,7 @@ def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make) -> None
     connection = known(bench, OPEN + request_frame())
     held.wait()
     connection.close()
-    wait_until(lambda: bench.open_calls == 0 and bench.traffic.in_flight == 0)
+    wait_until(lambda: bench.open_calls == 0 and bench.recorder.in_flight == 0)
     assert memory.used_bytes > before
     held.release()
     wait_until(lambda: memory.used_bytes == before)

@@ -187,7 +187,7 @@ def test_large_json_delays_no_small_request(make: Make, monkeypatch: pytest.Monk
     with ThreadPoolExecutor(many) as threads:
         held = [threads.submit(infer, bench, large) for _ in range(many)]
         try:
-            wait_until(lambda: bench.traffic.in_flight == many)
+            wait_until(lambda: bench.recorder.in_flight == many)
             assert infer(bench, rows(2)).status_code == 200
             assert bench.infer(2).outputs["double"].shape == (2, 4)
         finally:
