@@ -15,9 +15,10 @@ dispute is told, and one more teacher is wanted for each that it keeps on trial 
 
 The first teacher of a pool has nobody to be compared with and is trusted; it is compared with each
 that comes after it. So is, at the first occasion, whoever was admitted without having agreed with
-anyone: as the last one that was left, or as those who are trusted did not answer any more. If
-newcomers agree with each other alone, they are compared again when an elder answers. What cannot be
-found out is a largest group of liars that agree.
+anyone: as the last one that was left, or as those who are trusted did not answer any more. Its own
+requests are copied to one that has agreed, as nobody else may get any. If newcomers agree with each
+other alone, they are compared again when an elder answers. What cannot be found out is a largest
+group of liars that agree.
 """
 
 from __future__ import annotations
@@ -166,6 +167,9 @@ def copies(
             for name, member in panel.members.items()
         }
         return replace(panel, members=members), tuple(waiting)
+    is_compared = asked.agreed or asked.vouched
+    if not is_compared and (proven := [n for n in panel.trusted if panel.members[n].agreed]):
+        return panel, (proven[0],)
     if rng.random() >= config.share:  # as nearly always
         return panel, ()
     others = [name for name in panel.trusted if name != teacher]

@@ -162,6 +162,19 @@ class TestCanaries:
         _, verdict = judge(it, ["a", "c", "d"], agreeing("cd"))
         assert verdict.liars == ("a",)
 
+    def test_an_unproven_teacher_that_gets_all_requests_is_compared_with_a_proven_one(self) -> None:
+        it = Panel()
+        for name in "acd":
+            it, _ = join(it, name)
+        for now in (0.0, ALONE_S):
+            it, _ = canaries.look(it, ["c", "d"], now)
+        it, _ = judge(it, ["c", "d"], agreeing("cd"))
+        assert it.trusted == ["a", "c", "d"]
+        assert copies(it, "a", rng, NEVER)[1] == ("c",)
+        it, verdict = judge(it, ["a", "c"], set())
+        assert verdict.trial == ("a", "c")
+        assert copies(it, "d", rng, NEVER)[1] == ("a", "c")
+
     def test_settings(self) -> None:
         config = CanaryConfig()
         assert config.tolerance("cpu-fp32", "cpu-fp32") == config.same
