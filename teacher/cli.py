@@ -93,9 +93,9 @@ def serve(
         PredictorConfig,
         ServerConfig,
         TeacherConfig,
+        parse_devices,
         parse_output_kind,
     )
-    from .devices import parse_devices
     from .microbatch import parse_batching, parse_micro_batch
     from .model import TensorSpec
 
@@ -185,7 +185,7 @@ def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
 
 def _http_of(http: str | None, engine: str, host: str) -> str | None:
     """Where HTTP is listened for: as is said, beside gRPC with our own engine; None: nowhere."""
-    from .over_http import http_listen
+    from .config import http_listen
 
     return http_listen(http, host) if engine == "edl" or http is not None else None
 

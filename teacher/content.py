@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from ..errors import UsageError
 from .backends import content
 from .backends.files import find
-from .backends.images import NAMED
 from .backends.open import KINDS
-from .backends.preprocess import content_behind
+from .backends.preprocess import NAMED, content_behind
 
 
 def content_of(model: str, preprocess: Sequence[str] = ()) -> str:

@@ -8,9 +8,9 @@ from typing import Any, Final
 from ..errors import ModelError, TeacherError
 from ..proto.arena import Array
 from ..proto.tensors import InferRequest
+from .backends.examples import probe_batch
 from .loading import Loaded
 from .microbatch import run_in_micro_batches
-from .probes import probe_batch
 from .request import check_request
 from .self_test import Canary, self_test
 

@@ -179,8 +179,7 @@ def _config(
     self_test: bool = True,
 ) -> PredictorConfig:
     """How the model is run."""
-    from .config import PredictorConfig, parse_output_kind
-    from .devices import Device, check_cores
+    from .config import Device, PredictorConfig, check_cores, parse_output_kind
     from .microbatch import parse_micro_batch
     from .model import TensorSpec
 

@@ -31,7 +31,7 @@ from ..proto.arena import Arena, tune_allocator
 from ..proto.channel import Channel, Message
 from . import jobs, loading
 from .backends import Submit, queue_of, submit_to
-from .backends.example import example_batch
+from .backends.examples import example_batch
 from .config import PredictorConfig
 from .loading import Loaded
 from .microbatch import submit_in_micro_batches

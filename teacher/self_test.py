@@ -26,8 +26,8 @@ from ..proto.arena import Array
 from ..proto.forms import OutputKind, kind_of
 from ..proto.tensors import datatype_of, dtype_of
 from .backends import Backend
+from .backends.examples import probe_batch
 from .microbatch import run_in_micro_batches
-from .probes import probe_batch
 
 
 def check_finite(outputs: Mapping[str, Array]) -> None:

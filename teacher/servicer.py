@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import Final, ParamSpec, TypeVar
 
 from .. import __version__
 from ..errors import EdlError
@@ -15,7 +16,6 @@ from ..proto import tensors
 from ..proto.arena import Arena
 from ..proto.wire import Parameter
 from .batcher import Labeller
-from .in_thread import in_thread
 from .predictor_session import Answer
 from .recorder import CallRecord, Recorder
 from .registration import Identity
@@ -27,10 +27,29 @@ from .request import (
     deadline_of,
     forms_told,
 )
-from .shared_memory.outputs import places_of, put
-from .shared_memory.reading import Reading
-from .shared_memory.regions import SharedMemory
+from .shared_memory.regions import Reading, SharedMemory, places_of, put
 from .shared_memory.visitors import Visitor
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """What `work` gives; whoever is cancelled meanwhile waits for its end nevertheless.
+
+    So what it reads and writes can be given back behind this.
+    """
+    doing = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        while not doing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([doing])
+        raise
+    finally:
+        del doing  # its error knows this frame: without a circle all of it goes at once
+
 
 #: What is spoken beyond the protocol itself, by the names that Triton has for it.
 EXTENSIONS: Final = (
@@ -46,8 +65,6 @@ _LIGHT_BYTES: Final = 1 << 20
 
 Request = tensors.InferRequest
 Response = tensors.InferResponse
-
-_T = TypeVar("_T")
 
 
 class Servicer:

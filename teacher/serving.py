@@ -10,8 +10,7 @@ from ..coordinator.registry.keys import check_member, check_service
 from ..errors import StartCancelled
 from ..lifecycle import Stop
 from .backends.open import check_model
-from .config import TeacherConfig
-from .devices import check_cores
+from .config import TeacherConfig, check_cores
 from .life import Teacher
 from .registration import advertised
 

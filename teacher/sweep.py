@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import ModelError, TeacherError, UsageError
 from .backends import Backend, submit_to
-from .backends.example import example_batch
+from .backends.examples import example_batch
 
 #: Rates so close to the greatest are equal: the smallest size is chosen, it needs least memory.
 _TIE: Final = 0.99

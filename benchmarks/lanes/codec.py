@@ -15,10 +15,9 @@ from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.datatypes import datatype_of
 from ...proto.security import Gate
-from ...teacher.config import ServerConfig
+from ...teacher.config import ServerConfig, http_listen
 from ...teacher.front.server import Server
 from ...teacher.model import FREE, ModelSpec, TensorSpec
-from ...teacher.over_http import http_listen
 from ...teacher.predictor_session import Answer, Ready
 from ...teacher.recorder import Recorder
 from ...teacher.registration import Identity

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...proto.channel import Channel
 from ...supervise import end_with_parent
-from ...teacher.backends.example import example_batch
+from ...teacher.backends.examples import example_batch
 from ...teacher.backends.open import open_backend
 from ...teacher.microbatch import run_in_micro_batches
 from ..children import ANY_CORE

@@ -157,7 +157,7 @@ def agent(
     configure_logging(verbose, log_format)
     from ...proto.security import check_exposure
     from ...proto.security.options import server_security
-    from ...teacher.devices import check_cores, parse_devices
+    from ...teacher.config import check_cores, parse_devices
     from .agent import run_agent
     from .hardware import find_devices
     from .lending import LendingConfig

@@ -81,7 +81,7 @@ def profile(
 
 def _student(job: Path, batch: int | None, steps: int, seconds: float, device: str) -> Any:
     from ...errors import UsageError
-    from ...teacher.devices import Device, check_cores
+    from ...teacher.config import Device, check_cores
     from .stepping import take_steps
 
     where = Device.parse(device)
@@ -94,8 +94,7 @@ def _student(job: Path, batch: int | None, steps: int, seconds: float, device: s
 def _teacher(
     model: str, batch: int | None, seconds: float, device: str, backend: str, rate: float | None
 ) -> Any:
-    from ...teacher.config import PredictorConfig
-    from ...teacher.devices import Device, check_cores
+    from ...teacher.config import Device, PredictorConfig, check_cores
     from ...teacher.offline import offline
 
     where = Device.parse(device)

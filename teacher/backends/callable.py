@@ -9,13 +9,10 @@ import numpy as np
 from ...errors import ModelError, RequestRefused
 from ...proto.arena import Array
 from ..model import ModelSpec
-from ..numerics import instruction_set
 from . import content
 from .declared import declared, outputs_by_trial
-from .device import gpu_of
-from .factory import Made
-from .kind import Kind, Settings, Things
-from .translation import translated
+from .framework import gpu_of, instruction_set, translated
+from .kind import Kind, Made, Settings, Things
 
 
 class NumpyFunction:

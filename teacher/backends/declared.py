@@ -12,7 +12,7 @@ from ...errors import EdlError, ModelError, UsageError, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
 from ..model import FREE, TensorSpec
-from .example import example_batch
+from .examples import example_batch
 from .kind import Settings
 
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]

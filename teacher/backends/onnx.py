@@ -14,12 +14,10 @@ from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
 from ...proto.wire import Buffer, take_out
 from ..model import FREE, ModelSpec, TensorSpec
-from ..numerics import instruction_set
 from . import content
 from .declared import narrowed, outputs_by_trial, refuse_outputs
-from .device import gpu_of
+from .framework import first_line, gpu_of, instruction_set, translated
 from .kind import Files, Kind, Settings
-from .translation import first_line, translated
 
 # Field numbers of onnx.proto.
 _MODEL_GRAPH = 7

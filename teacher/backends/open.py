@@ -10,10 +10,9 @@ from ...errors import ModelError, UsageError
 from ..model import TensorSpec
 from . import Backend, callable, onnx, paced, paddle, torch
 from .checked import Checked
-from .device import compared
-from .factory import Made, is_factory, make
 from .files import find
-from .kind import Kind, Settings, Things
+from .framework import compared
+from .kind import Kind, Made, Settings, Things, is_factory, make
 from .preprocess import check_hook, made_by, preprocessed
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a

@@ -17,7 +17,7 @@ from ...errors import ModelError, UsageError
 from ...proto.arena import Array
 from ..model import ModelSpec
 from . import Backend
-from .example import example_batch
+from .examples import example_batch
 
 #: How `--backend` calls it, and the word that it is labelled with.
 NAME: Final = "paced"

@@ -8,10 +8,9 @@ from typing import Any
 
 from ...errors import ModelError
 from ...extras import install_command
-from ..numerics import instruction_set
-from . import translation
+from . import framework
 from .declared import datatype_named
-from .device import check_gpu, gpu_of
+from .framework import check_gpu, gpu_of, instruction_set
 
 
 def import_paddle() -> Any:
@@ -70,7 +69,7 @@ def translated(doing: str) -> AbstractContextManager[None]:
         RetryableError: the device or its memory failed; the same values may do elsewhere.
         RequestRefused: anything else is about the values that were given.
     """
-    return translation.translated(doing, _may_pass, first_line)
+    return framework.translated(doing, _may_pass, first_line)
 
 
 def first_line(error: BaseException) -> str:

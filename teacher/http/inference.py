@@ -16,10 +16,9 @@ from ...proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, 
 from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ..config import ServerConfig
 from ..front.calls import CallTable
-from ..in_thread import in_thread
 from ..request import TooLarge
-from ..servicer import Servicer
-from ..shared_memory.reading import Reading
+from ..servicer import Servicer, in_thread
+from ..shared_memory.regions import Reading
 from .bodies import read_body
 from .middleware import Callers, entry_of
 

@@ -1,16 +1,21 @@
-"""What a pipeline server reads: its configuration, the model's feeds and fetches, the model."""
+"""What a pipeline server reads: its configuration, the model's feeds and fetches, the model.
+
+Which settings of a teacher mean something to it is known here; the others are refused by name.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ...errors import ModelError
+from ...errors import ModelError, UsageError
 from ...proto.datatypes import TensorSpec
 from ...proto.paddle_serving.arrays import NUMBERS
-from ..backends.device import gpu_of
+from ..backends.framework import gpu_of
+from ..config import PredictorConfig, TeacherConfig
 
 #: The operator that runs the model, as `service.py` calls it.
 OPERATOR: Final = "model"
@@ -104,3 +109,53 @@ def _variable(kind: str, tensor: TensorSpec) -> str:
         *(f"shape: {size}" for size in tensor.shape[1:]),  # all but the batch
     ]
     return "\n  ".join([f"{kind}_var {{", *lines]) + "\n}\n"
+
+
+#: Settings that are heeded; every other one has to be what it is by default.
+_HEEDED: Final = frozenset(
+    {"service", "coordinator", "teacher_id", "advertise", "ttl_s", "grace_s", "insecure", "devices"}
+    | {"model", "threads", "micro_batch", "inputs", "canary"}
+    | {"host", "port", "slots"}
+)
+_PARTS: Final = ("predictor", "server")
+#: Flags whose name is not that of the setting.
+_FLAGS: Final = {
+    "security": "--tls-* and --tokens",
+    "self_test": "--no-self-test",
+    "batching": "--batch-*",
+    "outputs": "--output",
+    "max_message_bytes": "--max-message-mib",
+    "receive_s": "--receive-timeout",
+}
+
+
+def check(config: TeacherConfig) -> None:
+    """Raise UsageError where a setting would not be heeded, or one that is needed is missing."""
+    if config.coordinator is None:
+        raise UsageError("Paddle Serving is registered at a coordinator: name it by --coordinator")
+    if len(config.devices) > 1:
+        raise UsageError("a Paddle Serving teacher has one device: start another for each other")
+    if config.devices[0].cores:
+        raise UsageError("Paddle Serving is not bound to cores: say --devices cpu, and --threads")
+    if config.predictor.micro_batch is None:
+        raise UsageError("Paddle Serving does not measure its micro-batch: name a number")
+    plain = TeacherConfig("", PredictorConfig(""))
+    unheeded = [
+        *_changed(config, plain, _PARTS),
+        *_changed(config.predictor, plain.predictor),
+        *_changed(config.server, plain.server),
+    ]
+    if unheeded:
+        flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in unheeded)
+        raise UsageError(f"with --engine paddle-serving there is no {flags}: leave it out")
+
+
+def _changed(settings: Any, plain: Any, parts: Sequence[str] = ()) -> list[str]:
+    """Names of the settings that are not heeded, and not what they are by default."""
+    return [
+        field.name
+        for field in fields(settings)
+        if field.name not in _HEEDED
+        and field.name not in parts
+        and getattr(settings, field.name) != getattr(plain, field.name)
+    ]

@@ -1,18 +1,23 @@
-"""The regions that callers have registered, each caller's apart, and how many there may be."""
+"""The regions that callers have registered, each caller's apart, and how many there may be.
+
+What one request reads of its caller's memory is read in place where that can be, else as a copy;
+outputs that a caller wants in its own memory are put there.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...errors import RateLimited, RequestRefused
-from ...proto.datatypes import shown
+from ...proto.datatypes import shown, to_bytes
+from ...proto.forms import Form
 from ...proto.lent_arena import Place
-from .objects import is_lent
-from .segment import Segment
+from ...proto.tensors import Array, Heavy, InferRequest, Parameter
+from .segment import Segment, is_lent
 from .visitors import Visitor
 
 _MAX_NAME: Final = 256
@@ -192,3 +197,81 @@ class SharedMemory:
                 f"{held} bytes are registered already, of {self._limits.nbytes} that one caller "
                 "may: unregister some"
             )
+
+
+class Reading:
+    """The inputs of one request; they must not be used for an answer unless `check` passes.
+
+    Args:
+        memory: the regions of all callers.
+        visitor: whose request it is.
+    """
+
+    def __init__(self, memory: SharedMemory, visitor: Visitor) -> None:
+        self._memory = memory
+        self._visitor = visitor
+        self._in_place: list[tuple[Segment, Place]] = []
+
+    def read(self, place: Place) -> memoryview:
+        """What lies at `place`; raises what `SharedMemory.read` does."""
+        try:
+            return self.read_in_place(place)
+        except Heavy:
+            return self._memory.read(self._visitor, place)
+
+    def read_in_place(self, place: Place) -> memoryview:
+        """The same for an event loop; raises Heavy where it has to be copied."""
+        segment = self._memory.holding(self._visitor, place)
+        if (data := segment.read_in_place(place)) is None:
+            raise Heavy
+        self._in_place.append((segment, place))
+        return data
+
+    def check(self) -> None:
+        """To be called when the inputs have been used.
+
+        Raises:
+            RetryableError: one was read in place, and belongs to another request by now.
+        """
+        for segment, place in self._in_place:
+            segment.check(place)
+
+
+def places_of(request: InferRequest) -> dict[str, Place]:
+    """Where outputs are wanted that are not to travel, by their names.
+
+    Raises:
+        WireError: a place is impossible.
+        RequestRefused: an output that has several parts cannot lie in one place.
+    """
+    places = {}
+    for name, parameters in request.output_parameters.items():
+        if (place := Place.named_by(parameters)) is None:
+            continue
+        form = Form.named_by(parameters, request.parameters)
+        if form is not None and form.k:
+            raise RequestRefused(
+                f"output {name!r} is asked for as {form}, in several parts, which cannot lie in "
+                "one place of shared memory: ask for it without"
+            )
+        places[name] = place
+    return places
+
+
+def put(
+    memory: SharedMemory,
+    visitor: Visitor,
+    outputs: Mapping[str, Array],
+    places: Mapping[str, Place],
+) -> dict[str, dict[str, Parameter]]:
+    """Write outputs to where the caller wants them; raises what `SharedMemory.write` does.
+
+    Returns:
+        For each place what the answer says of it, by the output's name.
+    """
+    said = {}
+    for name, place in places.items():
+        data = to_bytes(outputs[name])
+        memory.write(visitor, place, data)
+        said[name] = replace(place, nbytes=len(data)).parameters()
+    return said

@@ -21,7 +21,7 @@ from ...proto.transport.frames import Header, Opened
 from ..front.callers import Shown
 from ..request import InputsRecord
 from ..servicer import Request, Response
-from ..shared_memory.reading import Reading
+from ..shared_memory.regions import Reading
 from ..shared_memory.visitors import Visitor
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import pytest
 from edl.errors import ModelError, TeacherError
 from edl.proto.arena import Array
 from edl.teacher.backends import Backend
+from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.open import KINDS, open_backend
 from edl.teacher.config import PredictorConfig
 from edl.teacher.content import content_of
 from edl.teacher.microbatch import run_in_micro_batches, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.numerics import instruction_set
 from edl.teacher.predictor_client import PredictorClient
 from edl.teacher.predictor_session import Answer
 from edl.teacher.request import Request, Wanted

@@ -22,7 +22,7 @@ from edl.coordinator.machines.urls import check_url
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
-from edl.teacher.backends.images import NAMED
+from edl.teacher.backends.preprocess import NAMED
 from edl.teacher.cli import app
 from edl.tests.coordinator.scripted_manager import served
 

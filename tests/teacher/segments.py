@@ -13,7 +13,7 @@ from pathlib import Path
 from edl.proto.arena import Record
 from edl.proto.datatypes import Array, to_bytes
 from edl.proto.lent_arena import LentArena, Place
-from edl.teacher.shared_memory.objects import FOLDER, PREFIX
+from edl.teacher.shared_memory.segment import FOLDER, PREFIX
 
 
 class Object:

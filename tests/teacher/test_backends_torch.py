@@ -18,7 +18,7 @@ from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends import torch_runtime
 from edl.teacher.backends.open import open_backend
-from edl.teacher.backends.torch_copies import Copies
+from edl.teacher.backends.torch_runtime import Copies
 from edl.teacher.model import TensorSpec
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME

@@ -18,10 +18,16 @@ from edl.errors import UsageError
 from edl.lifecycle import Stop
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.scheduler.batching import BatchRule
-from edl.teacher import cli, over_http, serving
+from edl.teacher import cli, config, serving
 from edl.teacher.cli import app, model_name
-from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
-from edl.teacher.devices import Device, check_cores, parse_devices
+from edl.teacher.config import (
+    Device,
+    PredictorConfig,
+    ServerConfig,
+    TeacherConfig,
+    check_cores,
+    parse_devices,
+)
 from edl.teacher.model import TensorSpec
 from edl.teacher.paddle_serving import engine
 from edl.teacher.registration import advertised
@@ -171,7 +177,7 @@ def test_the_address_of_http(
 def test_http_is_off_without_its_packages(
     served: list[TeacherConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(over_http, "_NEEDED", ("starlette", "edl_no_such_package"))
+    monkeypatch.setattr(config, "_NEEDED", ("starlette", "edl_no_such_package"))
     run("--model", "m")
     run("--model", "m", "--http", "0")  # asked for: the server says what is missing
     assert [config.server.http for config in served] == [None, "127.0.0.1:0"]

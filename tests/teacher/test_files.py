@@ -8,10 +8,9 @@ import pytest
 
 from edl.errors import ModelError, UsageError
 from edl.extras import EXTRA_BY_PACKAGE
-from edl.teacher.backends import content, device, onnx, paddle, torch
-from edl.teacher.backends.factory import is_factory
+from edl.teacher.backends import content, framework, onnx, paddle, torch
 from edl.teacher.backends.files import FOREIGN, find
-from edl.teacher.backends.kind import Kind
+from edl.teacher.backends.kind import Kind, is_factory
 from edl.teacher.backends.open import KINDS, check_model, open_backend
 from edl.tests.teacher.fakes import FakeBackend, double_and_sum
 from edl.tests.teacher.same_network import NAME
@@ -157,6 +156,6 @@ def test_the_cost_of_a_precision_is_told_of_each_output() -> None:
         exact["double"][:, 0] += 1e6
         return exact
 
-    said = device.compared(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
+    said = framework.compared(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
     assert "sum differs by at most 0 " in said
     assert "double differs by at most 1e+06" in said

@@ -11,7 +11,7 @@ import pytest
 from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends.checked import Checked
-from edl.teacher.backends.example import example_batch, example_shape
+from edl.teacher.backends.examples import example_batch, example_shape
 from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.sweep import sweep

@@ -17,7 +17,7 @@ from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.channel import Channel, Message
 from edl.proto.forms import Form, decode
 from edl.teacher import jobs
-from edl.teacher.backends.example import example_batch
+from edl.teacher.backends.examples import example_batch
 from edl.teacher.loading import Loaded
 from edl.teacher.model import TensorSpec
 from edl.teacher.parts import Part

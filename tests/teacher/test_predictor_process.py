@@ -27,8 +27,7 @@ from edl.proto.arena import GROWTH_BYTES, Arena, Array, Record
 from edl.scheduler.batching import BatchRule
 from edl.teacher import predictor_client
 from edl.teacher.batcher import Batcher
-from edl.teacher.config import PredictorConfig
-from edl.teacher.devices import Device
+from edl.teacher.config import Device, PredictorConfig
 from edl.teacher.model import TensorSpec
 from edl.teacher.pool import PredictorPool
 from edl.teacher.predictor_client import PredictorClient

@@ -10,9 +10,8 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused, UsageError
 from edl.proto.arena import Array
-from edl.teacher.backends.images import NAMED
 from edl.teacher.backends.open import check_model, open_backend
-from edl.teacher.backends.preprocess import preprocessed
+from edl.teacher.backends.preprocess import NAMED, preprocessed
 from edl.teacher.config import PredictorConfig
 from edl.teacher.loading import load
 from edl.teacher.model import ModelSpec, TensorSpec

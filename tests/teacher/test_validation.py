@@ -19,8 +19,8 @@ from edl.proto.arena import Array
 from edl.proto.forms import Form
 from edl.proto.tensors import InferRequest
 from edl.proto.wire import Parameter
+from edl.teacher.backends.framework import instruction_set
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.numerics import instruction_set
 from edl.teacher.registration import CHALLENGE, Identity
 from edl.teacher.request import Wanted, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array

@@ -12,7 +12,7 @@ from edl.errors import ProcessFailed, UsageError
 from edl.mesh.agent.cli import default_name, parse_time
 from edl.mesh.agent.hardware import OtherLoad, find_devices, memory_bytes
 from edl.mesh.agent.yielding import Corner, corners, wait_given_back
-from edl.teacher.devices import parse_devices
+from edl.teacher.config import parse_devices
 from edl.tests.waiting import wait_until
 
 

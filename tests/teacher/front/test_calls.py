@@ -11,7 +11,7 @@ import pytest
 
 from edl.errors import RateLimited
 from edl.teacher.front.calls import PATIENCE_S, Call, CallTable
-from edl.teacher.in_thread import in_thread
+from edl.teacher.servicer import in_thread
 from edl.tests.waiting import DEADLINE_S
 
 #: Bytes, where they do not matter.

@@ -18,7 +18,7 @@ import pytest
 
 from edl.proto.security import ServerSecurity, TlsFiles, listening
 from edl.teacher.http import server as http_server
-from edl.teacher.http.connections import Connection
+from edl.teacher.http.server import Connection
 from edl.tests.proto.security.authority import Authority
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, half_open
 from edl.tests.teacher.bench_http import (

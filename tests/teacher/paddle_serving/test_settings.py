@@ -16,12 +16,10 @@ from edl.lifecycle import Stop
 from edl.proto.datatypes import TensorSpec
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli
-from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
-from edl.teacher.devices import Device
+from edl.teacher.config import Device, PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.paddle_serving import engine, environment
-from edl.teacher.paddle_serving.configuration import Model, write
+from edl.teacher.paddle_serving.configuration import Model, check, write
 from edl.teacher.paddle_serving.environment import main, make, recipe
-from edl.teacher.paddle_serving.settings import check
 
 PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis://head")
 

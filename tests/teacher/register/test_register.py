@@ -27,10 +27,9 @@ from edl.proto.forms import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
-from edl.teacher.register.dialect import with_scheme
-from edl.teacher.register.sidecar import register
+from edl.teacher.register.sidecar import register, with_scheme
+from edl.teacher.register.standing import Voucher
 from edl.teacher.register.trial import MEASURED, Trial
-from edl.teacher.register.voucher import Voucher
 from edl.teacher.registration import Identity
 from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe

@@ -20,10 +20,8 @@ from edl.proto.clients import Request
 from edl.proto.datatypes import Stacked
 from edl.proto.lent_arena import LentArena, Place, key_of
 from edl.teacher.shared_memory import visitors
-from edl.teacher.shared_memory.objects import open_object
-from edl.teacher.shared_memory.reading import Reading
-from edl.teacher.shared_memory.regions import SharedMemory
-from edl.teacher.shared_memory.segment import Segment
+from edl.teacher.shared_memory.regions import Reading, SharedMemory
+from edl.teacher.shared_memory.segment import Segment, open_object
 from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters

@@ -16,9 +16,8 @@ import pytest
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.lent_arena import Place
 from edl.teacher.shared_memory import visitors
-from edl.teacher.shared_memory.objects import FOLDER
 from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
-from edl.teacher.shared_memory.segment import Segment
+from edl.teacher.shared_memory.segment import FOLDER, Segment
 from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.teacher.segments import Lender, Object, shared
 
