@@ -18,7 +18,7 @@ from typing import Any
 
 from ..student.checkpoint import Contents, Repository, SnapshotOwner, SnapshotWriter
 from ..student.checkpoint.capture import Trained, capture
-from ..teacher.backends.paddle_runtime import import_paddle
+from ..teacher.backends.paddle import import_paddle
 from .report import Estimate, Goal, Report, Row, interleaved
 
 #: Layers, and features of each; parameters and as much again of the optimizer.

@@ -1,7 +1,12 @@
-"""The steps of a teacher's life, and the parts of this folder that it puts together for them."""
+"""The steps of a teacher's life, and the parts of this folder that it puts together for them.
+
+A teacher leaves in steps too: it says so, serves until nobody asks any more, and goes.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 
 from .. import __version__
@@ -16,7 +21,6 @@ from ..proto.security import Gate
 from ..proto.security.certificates import export_expiry
 from .batcher import Batcher
 from .config import TeacherConfig
-from .drain import drain
 from .front.server import Server
 from .metrics import TeacherView
 from .pool import PredictorPool
@@ -24,6 +28,36 @@ from .recorder import Recorder
 from .registration import Identity, advertised, new_incarnation, new_registration
 from .servicer import Servicer
 from .shared_memory.regions import RegionLimits, SharedMemory
+
+log = logging.getLogger(__name__)
+
+#: Nobody has asked for so long: the word has got round.
+QUIET_S = 0.5
+
+
+def drain(
+    identity: Identity,
+    recorder: Recorder,
+    server: Server,
+    heartbeat: Heartbeat | None,
+    grace_s: float,
+) -> None:
+    """Leave within `grace_s` seconds, in such an order that no request has to be sent again.
+
+    First the state "draining" goes to the registry and into every answer; students send elsewhere.
+    Requests that come nevertheless are served until `QUIET_S` have passed without one. Then the
+    lease ends, and last the sockets.
+    """
+    deadline = time.monotonic() + grace_s
+    identity.draining = True
+    if heartbeat is not None:
+        heartbeat.update()
+    if not recorder.wait_quiet(QUIET_S, grace_s):
+        log.warning("requests kept coming for %g s: leaving all the same", grace_s)
+    if heartbeat is not None:
+        heartbeat.stop(leave=True)
+    server.stop(max(0.0, deadline - time.monotonic()))
+
 
 #: How soon a wish to stop is seen while the model loads.
 _POLL_S = 0.1

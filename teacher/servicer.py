@@ -16,6 +16,7 @@ from ..proto import tensors
 from ..proto.arena import Arena
 from ..proto.wire import Parameter
 from .batcher import Labeller
+from .callers import Visitor
 from .predictor_session import Answer
 from .recorder import CallRecord, Recorder
 from .registration import Identity
@@ -28,7 +29,6 @@ from .request import (
     forms_told,
 )
 from .shared_memory.regions import Reading, SharedMemory, places_of, put
-from .shared_memory.visitors import Visitor
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

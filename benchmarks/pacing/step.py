@@ -22,7 +22,7 @@ from ...proto.channel import Channel
 from ...student.losses import DistillLoss
 from ...student.trainer import Trainer
 from ...supervise import end_with_parent
-from ...teacher.backends.paddle_runtime import import_paddle
+from ...teacher.backends.paddle import import_paddle
 from ..children import ANY_CORE, move_to
 from . import SERVICE, Repeated
 

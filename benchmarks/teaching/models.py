@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ...proto.arena import Array
-from ...teacher.backends.paddle_runtime import import_paddle
+from ...teacher.backends.paddle import import_paddle
 
 #: Numbers of a sample that the cheap model takes.
 FEATURES = 64

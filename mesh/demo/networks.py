@@ -6,7 +6,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ...teacher.backends.paddle_runtime import import_paddle
+from ...teacher.backends.paddle import import_paddle
 from .digits import CLASSES
 
 if TYPE_CHECKING:

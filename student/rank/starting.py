@@ -137,7 +137,7 @@ def _synchronize() -> None:
 
 
 def set_device(local_rank: int) -> str:
-    from ...teacher.backends.paddle_runtime import import_paddle
+    from ...teacher.backends.paddle import import_paddle
 
     paddle = import_paddle()
     device = device_of(local_rank)

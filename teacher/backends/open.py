@@ -1,4 +1,4 @@
-"""Chooses the backend that a model needs, and opens it."""
+"""Chooses the backend that a model needs, and opens it; before that, says what it would serve."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 
 from ...errors import ModelError, UsageError
 from ..model import TensorSpec
-from . import Backend, callable, onnx, paced, paddle, torch
+from . import Backend, callable, content, onnx, paced, paddle, torch
 from .checked import Checked
 from .files import find
 from .framework import compared
 from .kind import Kind, Made, Settings, Things, is_factory, make
-from .preprocess import check_hook, made_by, preprocessed
+from .preprocess import NAMED, check_hook, content_behind, made_by, preprocessed
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
 #: file beside this and a name in this line.
@@ -134,3 +134,22 @@ def _at_precision(kind: Kind, settings: Settings) -> Settings:
             f"{settings.precision}"
         )
     return settings
+
+
+def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
+    """What a teacher of this model will say that it serves.
+
+    Args:
+        model: path of a model: folder, prefix or file.
+        preprocess: named steps before it, the first one first.
+
+    Raises:
+        ModelError: there is none, it is more than one, or it cannot be read.
+        UsageError: a step is not one of the package's own.
+    """
+    if strange := [name for name in preprocess if name not in NAMED]:
+        raise UsageError(f"no preprocessing {strange[0]!r}: expected one of {', '.join(NAMED)}")
+    found = content.of_files(find(model, KINDS).parts)
+    for name in reversed(preprocess):
+        found = content_behind(found, name)
+    return found

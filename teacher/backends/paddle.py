@@ -1,19 +1,246 @@
-"""Backend `paddle`: exported models by Paddle Inference, networks of a factory eagerly."""
+"""Backend `paddle`: exported models by Paddle Inference, networks of a factory eagerly.
+
+An exported model is a `.json` or `.pdmodel` file with a `.pdiparams` file beside it. Paddle itself
+is imported quietly; its errors and dtypes are translated.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
 
 from ...errors import ModelError
+from ...extras import install_command
 from ...proto.arena import Array
 from ..model import FREE, ModelSpec, TensorSpec
-from . import content, paddle_runtime
-from .declared import by_name, declared, outputs_by_trial
+from . import content, framework
+from .declared import by_name, datatype_named, declared, narrowed, outputs_by_trial, refuse_outputs
+from .framework import check_gpu, gpu_of, instruction_set
 from .kind import Files, Kind, Made, Settings, Things
-from .paddle_inference import WEIGHTS, PaddleInference
+
+
+def import_paddle() -> Any:
+    """The `paddle` module; raises ModelError where it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of tools that only building extensions needs
+            import paddle
+            import paddle.inference
+    except ImportError as error:
+        raise ModelError(
+            f"paddle cannot be imported ({error}): {install_command('paddle')}"
+        ) from None
+    # Its handlers print a C++ traceback at SIGTERM, which is how we ask a process to leave.
+    paddle.disable_signal_handler()
+    return paddle
+
+
+def check_device(paddle: Any, device: str) -> int | None:
+    """The number of the GPU that `device` names, None for the CPU.
+
+    Raises:
+        ModelError: there is no such device, or this paddle cannot use it.
+    """
+    if (index := gpu_of(device)) is None:
+        return None
+    if not paddle.is_compiled_with_cuda():
+        raise ModelError(
+            f"device {device} asked for, but paddle {paddle.__version__} has no GPU support: "
+            "install paddlepaddle-gpu"
+        )
+    check_gpu(device, index, paddle.device.cuda.device_count())
+    return index
+
+
+def numerics(
+    paddle: Any, engine: str, gpu: int | None, threads: int, precision: str = "fp32"
+) -> tuple[str, ...]:
+    """What bits depend on with Paddle, in words; the micro-batch is added by who chooses it."""
+    if gpu is None:
+        where = ["cpu", f"threads={threads}", instruction_set()]
+    else:
+        where = ["gpu", paddle.device.cuda.get_device_name(gpu), f"cuda={paddle.version.cuda()}"]
+    return (f"{engine}-{paddle.__version__}", precision, *where)
+
+
+def datatype(dtype: Any) -> str:
+    """The protocol's name of a Paddle dtype; raises ModelError where it has none."""
+    return datatype_named(str(dtype).rpartition(".")[2].lower())
+
+
+def translated(doing: str) -> AbstractContextManager[None]:
+    """Errors of a run, as ours: Paddle raises Python's classes for the classes of its own.
+
+    Raises:
+        RetryableError: the device or its memory failed; the same values may do elsewhere.
+        RequestRefused: anything else is about the values that were given.
+    """
+    return framework.translated(doing, _may_pass, first_line)
+
+
+def first_line(error: BaseException) -> str:
+    """What a Paddle error says, without the C++ place it came from."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    notes = ("In user code", "[Hint", "[operator", "---")
+    said = [line for line in lines if line and not line.startswith(notes)]
+    return said[0] if said else type(error).__name__
+
+
+def _may_pass(error: Exception) -> bool:
+    """NotImplementedError is a RuntimeError, but not one that time or place cures."""
+    return isinstance(error, MemoryError | OSError | SystemError | RuntimeError) and not isinstance(
+        error, NotImplementedError
+    )
+
+
+#: What lies beside a program.
+WEIGHTS: Final = ".pdiparams"
+
+
+class PaddleInference:
+    """A model under Paddle's inference engine; oneDNN on CPUs.
+
+    Args:
+        program: the exported program; its weights lie beside it.
+        settings: how to run it. `inputs` are narrower shapes for inputs of which the program leaves
+            more than the batch free.
+
+    Raises:
+        ModelError: the files cannot be read, the model has no inputs or no outputs, `inputs` are
+            not its inputs, or this machine has not the precision.
+    """
+
+    def __init__(self, program: Path, settings: Settings) -> None:
+        refuse_outputs(program, settings)
+        paddle = import_paddle()
+        _check_format(paddle, program)
+        gpu = check_device(paddle, settings.device)
+        _check_precision(paddle, gpu, settings.precision)
+        try:
+            declared = _declared(paddle, program)
+            self._predictor = paddle.inference.create_predictor(
+                _engine_config(paddle, program, gpu, settings)
+            )
+        except (ValueError, RuntimeError, OSError, TypeError, LookupError) as error:
+            why = first_line(error)
+            raise ModelError(
+                f"paddle {paddle.__version__} cannot load {program}: {why}; "
+                "if a newer one wrote it: pip install --upgrade paddlepaddle"
+            ) from error
+        names = self._predictor.get_input_names(), self._predictor.get_output_names()
+        if not names[0] or not names[1]:
+            raise ModelError(
+                f"{program} has {len(names[0])} inputs and {len(names[1])} outputs: "
+                "a teacher needs at least one of each"
+            )
+        self._inputs = [(name, self._predictor.get_input_handle(name)) for name in names[0]]
+        self._outputs = [(name, self._predictor.get_output_handle(name)) for name in names[1]]
+        self._spec = ModelSpec(
+            platform="paddle_inference",
+            inputs=narrowed(
+                [_spec_of(name, declared, program) for name in names[0]], settings.inputs
+            ),
+            outputs=tuple(_spec_of(name, declared, program) for name in names[1]),
+            content_id=content.of_files([program, program.with_suffix(WEIGHTS)]),
+            numerics=numerics(
+                paddle, "paddle-inference", gpu, settings.threads, settings.precision
+            ),
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with translated("the model"):
+            for name, handle in self._inputs:
+                handle.copy_from_cpu(np.ascontiguousarray(inputs[name]))
+            self._predictor.run()
+            return {name: handle.copy_to_cpu() for name, handle in self._outputs}
+
+
+def _check_format(paddle: Any, program: Path) -> None:
+    """Raise ModelError where this paddle is older than the program's format."""
+    if program.suffix == ".json" and int(paddle.__version__.partition(".")[0] or 3) in (1, 2):
+        raise ModelError(
+            f"{program} is in the format of Paddle 3, and paddle {paddle.__version__} reads "
+            ".pdmodel alone: pip install 'paddlepaddle>=3.0', or export it with Paddle 2"
+        )
+
+
+def _check_precision(paddle: Any, gpu: int | None, precision: str) -> None:
+    if precision == "fp32":
+        return
+    if gpu is not None:
+        raise ModelError(f"{precision} is for CPUs: leave --precision out on a GPU")
+    if not paddle.base.core.supports_bfloat16_fast_performance():
+        raise ModelError(
+            f"this CPU has no {precision} instructions (avx512_bf16): leave --precision out"
+        )
+
+
+def _engine_config(paddle: Any, program: Path, gpu: int | None, settings: Settings) -> Any:
+    config = paddle.inference.Config(str(program), str(program.with_suffix(WEIGHTS)))
+    config.disable_glog_info()
+    config.set_cpu_math_library_num_threads(settings.threads)
+    if gpu is not None:
+        config.enable_use_gpu(256, gpu)  # MiB of the memory pool at the start; it grows
+        return config
+    config.disable_gpu()
+    # Five times faster than without; older versions know both by their former names.
+    getattr(config, "enable_onednn", config.enable_mkldnn)()
+    if settings.precision == "bf16":
+        getattr(config, "enable_onednn_bfloat16", config.enable_mkldnn_bfloat16)()
+    return config
+
+
+def _spec_of(name: str, declared: Mapping[str, TensorSpec], program: Path) -> TensorSpec:
+    if name not in declared:
+        raise ModelError(f"{program} does not say the shape and dtype of {name!r}")
+    return declared[name]
+
+
+def _declared(paddle: Any, program: Path) -> dict[str, TensorSpec]:
+    """Name, datatype and shape of every input and output, as the program states them."""
+    if program.suffix == ".json":
+        return _declared_by_pir(paddle, str(program))
+    return _declared_by_protobuf(paddle, program.read_bytes())
+
+
+def _declared_by_pir(paddle: Any, path: str) -> dict[str, TensorSpec]:
+    program = paddle.base.libpaddle.pir.Program()
+    paddle.base.core.deserialize_pir_program(path, program, 1)
+    declared = {}
+    for operation in program.global_block().ops:
+        if operation.name() in ("pd_op.data", "pd_op.feed"):
+            value = operation.results()[0]
+        elif operation.name() == "pd_op.fetch":
+            value = operation.operands_source()[0]
+        else:
+            continue
+        name = operation.attrs()["name"]
+        declared[name] = _tensor_spec(name, value)
+    return declared
+
+
+def _declared_by_protobuf(paddle: Any, program_bytes: bytes) -> dict[str, TensorSpec]:
+    with paddle.pir_utils.OldIrGuard():
+        block = paddle.static.Program.parse_from_string(program_bytes).global_block()
+        feeds = [op.output("Out")[0] for op in block.ops if op.type == "feed"]
+        fetches = [op.input("X")[0] for op in block.ops if op.type == "fetch"]
+        return {name: _tensor_spec(name, block.var(name)) for name in (*feeds, *fetches)}
+
+
+def _tensor_spec(name: str, value: Any) -> TensorSpec:
+    shape = tuple(int(size) for size in value.shape)
+    return TensorSpec(name, datatype(value.dtype), shape)
 
 
 class PaddleDygraph:
@@ -34,8 +261,8 @@ class PaddleDygraph:
                 f"{settings.precision} is for exported models: write {made.name} with "
                 "paddle.jit.save"
             )
-        self._paddle = paddle_runtime.import_paddle()
-        gpu = paddle_runtime.check_device(self._paddle, settings.device)
+        self._paddle = import_paddle()
+        gpu = check_device(self._paddle, settings.device)
         place = "cpu" if gpu is None else f"gpu:{gpu}"
         self._paddle.set_device(place)
         self._layer = made.thing.to(place)  # its factory did not know where
@@ -56,7 +283,7 @@ class PaddleDygraph:
                 made.thing,
                 ((name, value.numpy()) for name, value in self._layer.state_dict().items()),
             ),
-            numerics=paddle_runtime.numerics(self._paddle, "paddle-dygraph", gpu, settings.threads),
+            numerics=numerics(self._paddle, "paddle-dygraph", gpu, settings.threads),
         )
 
     @property
@@ -64,7 +291,7 @@ class PaddleDygraph:
         return self._spec
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with paddle_runtime.translated("the model"), self._paddle.no_grad():
+        with translated("the model"), self._paddle.no_grad():
             given = [self._paddle.to_tensor(inputs[tensor.name]) for tensor in self._inputs]
             return {name: tensor.numpy() for name, tensor in by_name(self._layer(*given)).items()}
 
@@ -83,7 +310,7 @@ def _declared_by(made: Made) -> tuple[TensorSpec, ...]:
 def _of_input_spec(spec: Any, argument: str) -> TensorSpec:
     try:
         shape = tuple(FREE if size is None else int(size) for size in spec.shape)
-        return TensorSpec(spec.name or argument, paddle_runtime.datatype(spec.dtype), shape)
+        return TensorSpec(spec.name or argument, datatype(spec.dtype), shape)
     except AttributeError:
         raise ModelError(f"{spec!r} declares no input: expected an InputSpec") from None
 

@@ -21,13 +21,12 @@ from ...errors import EdlError, RateLimited, RetryableError, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
+from ..callers import Callers, Shown, Visitor
 from ..config import ServerConfig
 from ..recorder import CallRecord, Recorder
 from ..request import TooLarge
 from ..servicer import Servicer
-from ..shared_memory.visitors import Visitor
 from ..transport.listener import TransportListener
-from .callers import Callers, Shown
 from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 from .streams import Streams
 

@@ -20,9 +20,9 @@ from ...errors import EdlError, RateLimited, RetryableError, TeacherLost, WireEr
 from ...proto import inference_pb2 as pb
 from ...proto.status import to_status
 from ...proto.wire import bytes_field, take_out
+from ..callers import Visitor
 from ..config import ServerConfig
 from ..request import TooLarge
-from ..shared_memory.visitors import Visitor
 from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 
 log = logging.getLogger(__name__)

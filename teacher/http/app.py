@@ -15,11 +15,11 @@ from starlette.routing import Route
 from ...errors import EdlError, RequestRefused, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.json_values import parse_object
+from ..callers import Visitor
 from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..recorder import Recorder
 from ..servicer import Servicer
-from ..shared_memory.visitors import Visitor
 from .bodies import CLIENT_GONE, NotThere, plain, read_body, to_http
 from .inference import Inference
 from .middleware import Callers, entry_of

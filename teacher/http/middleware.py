@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...coordinator.config import join_address
 from ...coordinator.web.guard import is_here
 from ...proto.security import Gate
+from ..callers import Visitor
 from ..recorder import CallRecord, Recorder
-from ..shared_memory.visitors import Visitor
 
 #: In a request's `state`: the common name of the caller's certificate.
 CERTIFICATE = "certificate"

@@ -34,8 +34,7 @@ from ..register.trial import Trial
 from ..registration import advertised, split
 from ..self_test import Canary
 from . import configuration
-from .configuration import Model, check
-from .model import PYTHON_OPTIONS, open_model
+from .configuration import PYTHON_OPTIONS, Model, check, open_model
 
 #: A start takes 5 to 16 s for a small model, and one for GPUs compiles.
 START_S: Final = 300.0

@@ -16,9 +16,10 @@ from ...errors import RateLimited, RequestRefused
 from ...proto.datatypes import shown, to_bytes
 from ...proto.forms import Form
 from ...proto.lent_arena import Place
-from ...proto.tensors import Array, Heavy, InferRequest, Parameter
+from ...proto.tensors import Array, Heavy, InferRequest
+from ...proto.wire import Parameter
+from ..callers import Visitor
 from .segment import Segment, is_lent
-from .visitors import Visitor
 
 _MAX_NAME: Final = 256
 

@@ -21,9 +21,9 @@ import numpy as np
 from ...errors import EdlError, RateLimited, WireError
 from ...proto.transport import frames
 from ...proto.transport.frames import Header
+from ..callers import user_behind
 from ..front.calls import Call
 from ..request import Deadline, InputsRecord, SendingDeadline, TooLarge
-from ..shared_memory.visitors import user_behind
 from .session import Fixed, Session
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from ...coordinator.config import join_address
 from ...errors import AccessError, AddressInUse
 from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.frames import OFFER, Offer
+from ..callers import Callers, Shown
 from ..config import ServerConfig
-from ..front.callers import Callers, Shown
 from ..front.calls import CallTable
 from ..recorder import Recorder
 from ..servicer import Servicer

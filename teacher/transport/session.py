@@ -18,11 +18,10 @@ from ...proto.lent_arena import Place
 from ...proto.tensors import Heavy
 from ...proto.transport import frames
 from ...proto.transport.frames import Header, Opened
-from ..front.callers import Shown
+from ..callers import Shown, Visitor
 from ..request import InputsRecord
 from ..servicer import Request, Response
 from ..shared_memory.regions import Reading
-from ..shared_memory.visitors import Visitor
 
 if TYPE_CHECKING:
     from .listener import TransportListener

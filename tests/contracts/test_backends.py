@@ -15,9 +15,8 @@ from edl.errors import ModelError, TeacherError
 from edl.proto.arena import Array
 from edl.teacher.backends import Backend
 from edl.teacher.backends.framework import instruction_set
-from edl.teacher.backends.open import KINDS, open_backend
+from edl.teacher.backends.open import KINDS, content_of, open_backend
 from edl.teacher.config import PredictorConfig
-from edl.teacher.content import content_of
 from edl.teacher.microbatch import run_in_micro_batches, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.predictor_client import PredictorClient

@@ -130,7 +130,7 @@ def test_callbacks_of_the_reader() -> None:
 def test_the_example_of_a_job_file_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from edl.student.job.assembly import assemble
     from edl.student.job.rehearsal import rehearse
-    from edl.teacher.backends.paddle_runtime import import_paddle
+    from edl.teacher.backends.paddle import import_paddle
 
     import_paddle()
     monkeypatch.setattr(sys, "path", list(sys.path))

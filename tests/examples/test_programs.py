@@ -14,7 +14,7 @@ import pytest
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.student import load_job
 from edl.supervise import Command, start
-from edl.teacher.backends.paddle_runtime import import_paddle
+from edl.teacher.backends.paddle import import_paddle
 from edl.tests.examples.test_job_files import EXAMPLES
 
 

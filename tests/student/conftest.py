@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edl.teacher.backends.paddle_runtime import import_paddle
+from edl.teacher.backends.paddle import import_paddle
 
 
 @pytest.fixture(scope="session")

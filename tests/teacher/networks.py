@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edl.teacher.backends.paddle_runtime import import_paddle
+from edl.teacher.backends.paddle import import_paddle
 from edl.tests.teacher import same_network
 
 paddle = import_paddle()

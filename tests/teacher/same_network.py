@@ -35,7 +35,7 @@ def weights() -> Weights:
 
 
 def by_paddle() -> Any:
-    from edl.teacher.backends.paddle_runtime import import_paddle
+    from edl.teacher.backends.paddle import import_paddle
 
     paddle = import_paddle()
 
@@ -91,7 +91,7 @@ def label(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def write_paddle(folder: Path) -> Path:
-    from edl.teacher.backends.paddle_runtime import import_paddle
+    from edl.teacher.backends.paddle import import_paddle
 
     layer, specs = by_paddle()
     layer.eval()

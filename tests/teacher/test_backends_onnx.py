@@ -13,8 +13,7 @@ import pytest
 from edl.errors import ModelError, RetryableError, UsageError
 from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.onnx import OnnxSession, files_of
-from edl.teacher.backends.open import open_backend
-from edl.teacher.content import content_of
+from edl.teacher.backends.open import content_of, open_backend
 from edl.teacher.model import TensorSpec
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME

@@ -11,7 +11,7 @@ import pytest
 from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.supervise import start
 from edl.teacher.backends.open import open_backend
-from edl.teacher.backends.paddle_runtime import import_paddle, translated
+from edl.teacher.backends.paddle import import_paddle, translated
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.model import TensorSpec
 from edl.tests.ground.programs import python

@@ -11,7 +11,7 @@ import numpy as np
 from ....proto.arena import Array
 from ....student import DistillLoss
 from ....teacher.backends.open import open_backend
-from ....teacher.backends.paddle_runtime import import_paddle
+from ....teacher.backends.paddle import import_paddle
 from ....teacher.microbatch import run_in_micro_batches
 from ...teaching.models import export_resnet
 from .models import ALPHA, BETA, CLASSES, LEARNING_RATE, MICRO_BATCH, TEMPERATURE

@@ -19,10 +19,10 @@ from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import Request
 from edl.proto.datatypes import Stacked
 from edl.proto.lent_arena import LentArena, Place, key_of
-from edl.teacher.shared_memory import visitors
+from edl.teacher import callers
+from edl.teacher.callers import Visitor
 from edl.teacher.shared_memory.regions import Reading, SharedMemory
 from edl.teacher.shared_memory.segment import Segment, open_object
-from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
@@ -181,7 +181,7 @@ def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_lent_memory_needs_a_generation(slash: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "_TABLES", ())  # a caller without a connection
+    monkeypatch.setattr(callers, "_TABLES", ())  # a caller without a connection
     memory, visitor = SharedMemory(), Visitor("alice", "127.0.0.1", 0, os.geteuid())
     with closing(Lender()) as lender:
         _, place, _ = lender.put(X)

@@ -15,10 +15,10 @@ import pytest
 
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.lent_arena import Place
-from edl.teacher.shared_memory import visitors
+from edl.teacher import callers
+from edl.teacher.callers import Visitor
 from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
 from edl.teacher.shared_memory.segment import FOLDER, Segment
-from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.teacher.segments import Lender, Object, shared
 
 HERE = Visitor("anyone", "127.0.0.1", 1)
@@ -29,7 +29,7 @@ AT = 64
 @pytest.fixture
 def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """`HERE` and `OTHER` have no connections that the system could list."""
-    monkeypatch.setattr(visitors, "_TABLES", ())
+    monkeypatch.setattr(callers, "_TABLES", ())
 
 
 @pytest.fixture
@@ -335,7 +335,7 @@ def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
     )
     (tmp_path / "tcp").write_text(table)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(visitors, "_TABLES", (tmp_path / "none", tmp_path / "tcp"))
+        patched.setattr(callers, "_TABLES", (tmp_path / "none", tmp_path / "tcp"))
         assert Visitor("ann", "127.0.0.1", 5000).listed_uid() == 3
         assert Visitor("ann", "::ffff:127.0.0.1", 80).listed_uid() == 2
         # Another user may have the same address and port, if it has another peer.
