@@ -145,9 +145,9 @@ class Handing:
 
     def poisoned(self, number: int, text: str) -> None:
         """A batch will never be labelled."""
-        self._poison[number] = text
+        self._poison.setdefault(number, text)
         for member in self._members.values():
-            member.labels.drop(number)
+            member.pass_over(number)
         self._offer(self.delivery.poisoned(number))
 
     def unlabelled_again(self, member: Member, number: int) -> None:
@@ -156,7 +156,7 @@ class Handing:
         self._makers.pop(number, None)
         if anew := self.delivery.undone(member.config.service, number):
             self._channel.send("withdraw", number=number)
-            for service in anew:
+            for service in anew - {member.config.service}:
                 self._members[service].doubt(number)
 
     def release(self, batch_s: float | None) -> None:

@@ -225,6 +225,11 @@ class Member:
         self.labels.let_go(number)
         self._carry_out(self.core.handle(ev.Taken(number, samples, step_s), now))
 
+    def pass_over(self, number: int) -> None:
+        """Another member will never label this batch: it needs no labels of this one either."""
+        self.labels.drop(number)
+        self._tell(ev.Forgo(number))
+
     def released(self, number: int) -> None:
         """The training loop may take a batch: its labels stay what they are."""
         self._tell(ev.Released(number))

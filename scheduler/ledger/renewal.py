@@ -7,7 +7,7 @@ from dataclasses import replace
 from .events import Doubt, Found, Relabel
 from .instructions import Instruction, LookUp, Span
 from .pieces import count, pieces_of
-from .state import LABELLED, RELEASED, Batch
+from .state import LABELLED, POISONED, RELEASED, Batch
 from .tables import Tables
 
 
@@ -41,12 +41,12 @@ def found(tables: Tables, event: Found) -> None:
 
 
 def doubt(tables: Tables, event: Doubt) -> None:
-    """No label of a batch is to be believed, unless it is released."""
+    """No label of a batch is to be believed, unless it is released; refusals stand."""
     known = tables.batches.get(event.batch)
-    if known is not None and known.stage is LABELLED:
+    if known is not None and known.stage in (LABELLED, POISONED):
         # A new object: where it went without labels, a request may still be in flight, and refers
         # to the old one. Its answer must not label rows that are sent anew now.
-        batch = tables.batches[known.id] = replace(known, waiting=[])
+        batch = tables.batches[known.id] = replace(known, waiting=[], unlabelled_rows=0)
         tables.unsettle(batch, batch.disown_all())
 
 

@@ -80,16 +80,19 @@ class Delivery:
         """Labels of a service are void, of a batch that is not released.
 
         Returns:
-            If it was offered, the services that label it anew: the trainer is to forget what it was
-            offered. Else nothing.
+            If it was offered, or is poison: the services that label it anew. The trainer is to
+            forget what it was offered. Else nothing.
         """
+        anew = self._services if batch in self._inseparable else frozenset([service])
         if (lacking := self._undone.get(batch)) is not None:
-            lacking.add(service)
-            return frozenset()
+            lacking.update(anew)
+            if batch not in self._inseparable:
+                return frozenset()
+            self._inseparable.discard(batch)
+            return anew
         if batch not in self._offered:
             return frozenset()
         del self._offered[batch]
-        anew = self._services if batch in self._inseparable else frozenset([service])
         self._inseparable.discard(batch)
         self._undone[batch] = set(anew)
         self._undone = dict(sorted(self._undone.items()))

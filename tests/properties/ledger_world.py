@@ -316,7 +316,7 @@ class World:
         if name in self.workers:
             self.workers[name].labels = True
         for book in self.books.values():
-            if name in book.said and not book.condemned:
+            if name in book.said:
                 book.counted.add(name)
         wanted = self.rows_of(request) if counts else []
         if counts:

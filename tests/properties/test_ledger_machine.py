@@ -89,8 +89,8 @@ class LedgerMachine(LedgerTeachers):
             batches = sorted(self.world.books)
             batch = batches[index % len(batches)]
             book = self.world.books[batch]
-            if batch in self.world.line and book.settled and not book.condemned:
-                book.forgone = False
+            if batch in self.world.line and book.settled:
+                book.forgone = book.condemned = False
                 book.makers.clear()
                 book.void(range(len(book.rows)))
             self.world.tell(ev.Doubt(batch))

@@ -85,9 +85,30 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(
     two.fail("a", REFUSED, service="a")
     assert "not for me" in two.told("poison")[0]["text"]
     assert two.metric("poison_batches") == 1
-    if not answers_first:  # it is still asked of the other service
-        answer_of_b()
+    if not answers_first:  # it is not asked of the other service any more
+        two.outcome("b", Ready(("x",)), "b")
+        assert two.jobs("b", "b") == []
+    two.release()
     assert two.arena.used_bytes == 0
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_poison_that_is_taken_back_is_labelled_by_every_service(two: Bench, behind: bool) -> None:
+    """Also where it waits behind a batch that is not complete, and both services refused it."""
+    answer(two, "a", "b")  # so that a refusal counts
+    two.labelled()
+    two.take(0)
+    number = 1 + behind
+    for batch in range(1, number + 1):
+        two.batch(batch)
+    two.fail("a", REFUSED, number, service="a")
+    two.fail("b", REFUSED, number, service="b")
+    assert len(two.told("poison")) == (not behind)
+    two.tell_ledger(ev.Relabel(), "a")
+    two.answer_all("a", service="a")
+    assert two.labelled() == {}, "`b` has not labelled it"
+    two.answer_all("b", service="b")
+    assert [*two.labelled()] == [*range(1, number + 1)]
 
 
 def test_only_the_liars_part_of_a_mixed_batch_is_made_anew(two: Bench) -> None:

@@ -67,7 +67,8 @@ class TestInvalidateLabels:
         after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2), *queued(1), answer("a", 3))
         out = after(ledger, ev.Disbelieve("b"))
         assert out == [ev.Unlabelled(0, whole=True), ev.Poison(0, ("a: bad",))]
-        assert after(ledger, ev.Disbelieve("b"), ev.Doubt(0)) == []
+        assert after(ledger, ev.Disbelieve("b")) == []
+        assert after(ledger, ev.Doubt(0)) == out, "it is refused by the same teachers"
         out = after(ledger, ev.Relabel())
         assert out[0] == ev.Unlabelled(0, whole=True), "the new model may take it"
         ledger = Ledger()

@@ -78,6 +78,10 @@ def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
     assert delivery.done("b", 0) == []
     assert delivery.undone("a", 0) == {"a", "b"}
     assert delivery.incomplete == {0: {"a", "b"}}
+    delivery = delivery_of(0, 1, services="ab")
+    assert delivery.poisoned(1) == [], "it waits for the first batch"
+    assert delivery.undone("a", 1) == {"a", "b"}
+    assert delivery.incomplete == {0: {"a", "b"}, 1: {"a", "b"}}
 
 
 def test_batches_of_an_engine_before_are_labelled_anew_by_all() -> None:
