@@ -31,13 +31,13 @@ class Teacher(ScriptedTeacher):
 
     def __init__(self, *, lies: bool = False, port: int = 0) -> None:
         self.lies = lies
-        self.lied: set[float] = set()  # first values of the requests that it answered wrongly
+        self.lied: set[int] = set()  # numbers of the batches of which it labelled rows wrongly
         super().__init__(self._label, port=port)
 
     def _label(self, request: InferRequest) -> dict[str, Array]:
         x = request.inputs["x"]
         if self.lies:
-            self.lied.add(float(x[0, 0]))
+            self.lied.update(int(value) // 1000 for value in x[:, 0])
         return {"logits": logits_of(x) * (-1 if self.lies else 1)}
 
 
@@ -118,7 +118,7 @@ class Deceived:
         wrong = [number for number, batch in enumerate(self.batches) if not is_right(batch)]
         released = self.believed + MOST_AHEAD
         assert all(number < released for number in wrong), "lies after it was found out"
-        assert len(wrong) < len(self.liar.lied), "what lay in the buffer was labelled again"
+        assert {*wrong} < self.liar.lied, "what lay in the buffer was labelled again"
 
 
 def test_what_a_liar_has_labelled_is_labelled_again(stack: ExitStack, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_what_a_liar_made_for_an_engine_that_died_is_labelled_again_too(stack: E
     scene.call_the_witnesses()
     scene.go_on_until_it_is_found_out()
     scene.check()
-    late = scene.batches[scene.believed :]
-    assert any(float(x[0, 0]) in lied for x, _, _ in late), "none of its lies was left to take back"
+    late = numbers_of(scene.batches[scene.believed :])
+    assert lied.intersection(late), "none of its lies was left to be made again"
 
 
 def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
