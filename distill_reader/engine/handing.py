@@ -134,7 +134,7 @@ class Handing:
         self._members = {member.config.service: member for member in members}
         self._failed = failed
         self._poison: dict[int, str] = {}  # why a batch will never be labelled
-        self._makers: dict[int, int] = {}  # how many members' labels a batch was offered with
+        self._taking_part: dict[int, int] = {}  # services whose labels an offered batch has
         self._names = _unseen_names(config)
 
     def labelled(self, member: Member, number: int) -> None:
@@ -153,7 +153,7 @@ class Handing:
     def unlabelled_again(self, member: Member, number: int) -> None:
         """Labels that a member has given a batch are void."""
         self._poison.pop(number, None)
-        self._makers.pop(number, None)
+        self._taking_part.pop(number, None)
         if anew := self.delivery.undone(member.config.service, number):
             self._channel.send("withdraw", number=number)
             for service in anew - {member.config.service}:
@@ -165,9 +165,9 @@ class Handing:
             return
         self._channel.send("release", numbers=numbers)
         for number in numbers:
-            if (makers := self._makers.pop(number, None)) is not None:
-                self.unlabelled += not makers
-                self.partial += 0 < makers < len(self._members)
+            if (services := self._taking_part.pop(number, None)) is not None:
+                self.unlabelled += not services
+                self.partial += 0 < services < len(self._members)
             for member in self._members.values():
                 member.released(number)
 
@@ -188,7 +188,7 @@ class Handing:
         """An epoch was left."""
         self.delivery.reset()
         self._poison.clear()
-        self._makers.clear()
+        self._taking_part.clear()
 
     def _offer(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -200,7 +200,7 @@ class Handing:
                 for service, member in self._members.items()
                 if (labels := member.labels.offer(number)) is not None
             }
-            self._makers[number] = len(labelled)
+            self._taking_part[number] = len(labelled)
             self._send_labels(number, labelled)
 
     def _send_labels(self, number: int, labelled: Mapping[str, Assembled]) -> None:
@@ -214,7 +214,7 @@ class Handing:
             self._names = labels.names
             self._send(number, labels.record, labels.names)
             return
-        self._makers[number] = 0
+        self._taking_part[number] = 0
         self._send(number, None, self._names)
 
     @property

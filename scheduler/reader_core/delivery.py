@@ -83,19 +83,18 @@ class Delivery:
             If it was offered, or is poison: the services that label it anew. The trainer is to
             forget what it was offered. Else nothing.
         """
-        anew = self._services if batch in self._inseparable else frozenset([service])
+        is_inseparable = batch in self._inseparable
+        anew = self._services if is_inseparable else frozenset([service])
         if (lacking := self._undone.get(batch)) is not None:
             lacking.update(anew)
-            if batch not in self._inseparable:
-                return frozenset()
-            self._inseparable.discard(batch)
-            return anew
-        if batch not in self._offered:
+            anew = anew if is_inseparable else frozenset()
+        elif batch in self._offered:
+            del self._offered[batch]
+            self._undone[batch] = set(anew)
+            self._undone = dict(sorted(self._undone.items()))
+        else:
             return frozenset()
-        del self._offered[batch]
         self._inseparable.discard(batch)
-        self._undone[batch] = set(anew)
-        self._undone = dict(sorted(self._undone.items()))
         return anew
 
     def release(self, ahead: int) -> list[int]:
