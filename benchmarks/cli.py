@@ -95,7 +95,7 @@ def bench(
     device: Annotated[
         BenchDevice | None,
         typer.Option(
-            help="Where the teacher of `teacher` or `paper.table1 --measure` runs, with PyTorch.",
+            help="Where the teacher of `teacher` or `paper.table1 --measure` runs.",
         ),
     ] = None,
 ) -> None:

@@ -4,7 +4,7 @@ Three questions, each with real processes. An emulated device of a stated rate: 
 rate comes out of a reader that takes each batch at once. A ResNet with Paddle: how much of what the
 bare model does alone, by turns on the same core. And while that model runs: how much later than an
 idle process on the same core the socket side answers `ServerLive`, and beats. With `--device`, in
-place of these: what a teacher with PyTorch delivers of a bare loop's speed on that device.
+place of these: what a teacher delivers of the speed of a bare loop of PyTorch or onnxruntime there.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _READY_S: Final = 120.0
 
 
 def run(quick: bool, device: str | None = None) -> Report:
-    """The emulated devices, then the ResNet; or networks of PyTorch on one device.
+    """The emulated devices, then the ResNet; or networks of PyTorch and ONNX on one device.
 
     Args:
         quick: shorter windows, and ResNet18 in place of ResNet50.
-        device: "cpu" or "cuda": only what a teacher with PyTorch delivers of it.
+        device: "cpu" or "cuda": only what a teacher delivers of it.
     """
     if device is not None:
         return on_device.compare(device, quick)

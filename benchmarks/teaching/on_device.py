@@ -1,10 +1,13 @@
-"""What a teacher with PyTorch delivers of its device, by turns with a bare loop on that device."""
+"""What a teacher delivers of its device, by turns with a loop of its framework on that device."""
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from ...distill_reader import DistilReader
@@ -13,6 +16,8 @@ from ..pacing import SERVICE, Repeated
 from ..pacing.teachers import start_teachers
 from ..report import Estimate, Goal, Report, Row, interleaved
 from . import networks
+
+log = logging.getLogger(__name__)
 
 _OURS: Final = networks.__name__
 #: What `--device` is called in a teacher's `--devices`.
@@ -34,13 +39,15 @@ class Network:
 
     Attributes:
         name: for the table.
-        factory: `module:function`.
+        factory: `module:function` of a PyTorch module.
         rows: of a batch, and of a run.
+        framework: "torch", or "onnx": the module is exported and runs under onnxruntime.
     """
 
     name: str
     factory: str
     rows: int
+    framework: str = "torch"
 
 
 NETWORKS: Final = {
@@ -49,10 +56,13 @@ NETWORKS: Final = {
         Network("ResNet50 bfloat16", f"{_OURS}:resnet50_bf16", 64),
         Network("ViT-B/16 float32", f"{_OURS}:vit_b", 64),
         Network("ViT-B/16 bfloat16", f"{_OURS}:vit_b_bf16", 64),
+        Network("ResNet50 float32, ONNX", f"{_OURS}:resnet50", 64, "onnx"),
+        Network("ViT-B/16 float32, ONNX", f"{_OURS}:vit_b", 64, "onnx"),
     ),
     "cpu": (
         Network("ResNet50 float32", f"{_OURS}:resnet50", 8),
         Network("ViT-B/16 float32", f"{_OURS}:vit_b", 8),
+        Network("ResNet50 float32, ONNX", f"{_OURS}:resnet50", 8, "onnx"),
     ),
 }
 
@@ -67,6 +77,9 @@ def compare(device: str, quick: bool) -> Report:
     rows: list[Row] = []
     goals: list[Goal] = []
     for network in NETWORKS[device]:
+        if network.framework == "onnx" and not _onnxruntime_has(device):
+            log.info("%s is left out: onnxruntime for %s is not installed", network.name, device)
+            continue
         part, bare_per_s = _by_turns(network, device, _QUICK_TURN_S if quick else _TURN_S)
         rows.append(
             {
@@ -84,14 +97,24 @@ def compare(device: str, quick: bool) -> Report:
     return Report(rows, goals)
 
 
+def _onnxruntime_has(device: str) -> bool:
+    try:
+        import onnxruntime
+    except ImportError:
+        return False
+    return f"{device.upper()}ExecutionProvider" in onnxruntime.get_available_providers()
+
+
 def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, float]:
     """The teacher's part of the bare loop's speed, and that speed in samples per second."""
     options = ("--devices", DEVICES[device], "--micro-batch", str(network.rows))
     with ExitStack() as ending:
-        module = "edl.benchmarks.teaching.bare_torch"
-        bare = Child(ending, "the bare loop", module, network.factory, device, network.rows, TOP)
-        bare.hear()
-        [(address, _)] = start_teachers(ending, [options], network.factory)
+        folder = ending.enter_context(TemporaryDirectory(prefix="edl-bench-"))
+        module = "edl.benchmarks.teaching.bare_loop"
+        what = (network.framework, network.factory, device, network.rows, TOP, Path(folder))
+        bare = Child(ending, "the bare loop", module, *what)
+        model = bare.hear()["model"]
+        [(address, _)] = start_teachers(ending, [options], model)
         source = Repeated(networks.picture(network.rows), count=_TRIAL)
         reader = ending.enter_context(
             DistilReader(source, service=SERVICE, teachers=[address], label_form=f"topk:{TOP}")

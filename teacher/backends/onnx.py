@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
 from ...proto.wire import Buffer, take_out
 from ..model import FREE, ModelSpec, TensorSpec
-from . import content
+from . import Finish, Submit, at_once, content
 from .declared import narrowed, outputs_by_trial, refuse_outputs
 from .framework import first_line, gpu_of, instruction_set, translated
 from .kind import Files, Kind, Settings
@@ -98,6 +100,7 @@ class OnnxSession:
         self._inputs = narrowed(own, settings.inputs)
         if not all(tensor.shape for tensor in outputs):  # it does not say how many dimensions
             outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
+        self._runs = None if gpu is None else ThreadPoolExecutor(1, "onnxruntime")
         self._spec = ModelSpec(
             platform="onnxruntime",
             inputs=self._inputs,
@@ -109,6 +112,14 @@ class OnnxSession:
     @property
     def spec(self) -> ModelSpec:
         return self._spec
+
+    @property
+    def submit(self) -> Submit | None:
+        """On a GPU, where a thread waits for the device; None on a CPU, whose cores a run takes."""
+        return None if self._runs is None else partial(self._submit, self._runs)
+
+    def _submit(self, runs: ThreadPoolExecutor, inputs: Mapping[str, Array]) -> Finish:
+        return runs.submit(lambda: at_once(self.run)(inputs)()).result
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         given = {

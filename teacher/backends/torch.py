@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -19,6 +20,7 @@ from . import Finish, Submit, content, torch_runtime
 from .declared import by_name, declared, narrowed, outputs_by_trial
 from .framework import translated
 from .kind import Files, Kind, Made, Settings, Things
+from .torch_graphs import GraphedCalls
 from .torch_runtime import Copies
 
 #: Operators that do something else in training, and which argument says so.
@@ -130,7 +132,11 @@ class TorchModel:
         device = torch_runtime.open_device(torch, settings.device, settings.threads)
         self._copies = Copies(torch, device)
         network = load(torch, device, settings)
-        self._call, self._inputs = network.call, network.inputs
+        self._inputs = network.inputs
+        self._call: Callable[..., dict[str, Any]] = lambda *tensors: by_name(network.call(*tensors))
+        if self._copies.on_gpu:
+            self._call = GraphedCalls(torch, network.call)
+        self._queueing = threading.Lock()
         self._spec = ModelSpec(
             platform=network.platform,
             inputs=network.inputs,
@@ -157,10 +163,11 @@ class TorchModel:
     def _submit(self, inputs: Mapping[str, Array]) -> Finish:
         with _model_errors(), self._torch.inference_mode():
             staged = [self._copies.staged(inputs[tensor.name]) for tensor in self._inputs]
-            timer = torch_runtime.Timer(self._torch, on_gpu=self._copies.on_gpu)
-            outputs = by_name(self._call(*map(self._copies.to_device, staged)))
-            host = self._copies.to_host(outputs)
-            timer.stop()
+            with self._queueing, self._copies.on_device():
+                timer = torch_runtime.Timer(self._torch, on_gpu=self._copies.on_gpu)
+                outputs = self._call(*map(self._copies.to_device, staged))
+                host = self._copies.to_host(outputs)
+                timer.stop()
 
         def finish() -> tuple[dict[str, Array], float]:
             with _model_errors():

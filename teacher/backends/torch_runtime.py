@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,10 @@ class Copies:
         self._torch = torch
         self._device = device
         self.on_gpu: bool = device.type == "cuda"
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Makes the device that of the calling thread: each thread begins with the first GPU."""
+        return self._torch.cuda.device(self._device) if self.on_gpu else nullcontext()
 
     def staged(self, array: Array) -> Any:
         """A copy in memory that the device can read; on a CPU, what the network is given."""

@@ -263,15 +263,18 @@ def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
     assert changes.suspended(0.02, 2, 0.02, volume_s=0.2, stop_s=0.5, times=1) > 0
 
 
-def test_a_teacher_with_pytorch_is_compared_with_a_bare_loop(
+def test_a_teacher_on_a_device_is_compared_with_a_bare_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tiny = on_device.Network("tiny", "edl.tests.gpu.networks:taking_bytes", 2)
-    monkeypatch.setattr(on_device, "NETWORKS", {"cpu": (tiny,)})
+    tiny = [
+        on_device.Network(framework, "edl.tests.gpu.networks:taking_bytes", 2, framework)
+        for framework in ("torch", "onnx")
+    ]
+    monkeypatch.setattr(on_device, "NETWORKS", {"cpu": tiny})
     monkeypatch.setattr(on_device, "_QUICK_TURN_S", 0.001)
     report = cli.run("teacher", quick=True, device="cpu")
-    check_form(report, "bare_samples_per_s", "delivered", "low", "high", goals=1)
-    assert [row["network"] for row in report.rows] == ["tiny"]
+    check_form(report, "bare_samples_per_s", "delivered", "low", "high", goals=2)
+    assert [row["network"] for row in report.rows] == ["torch", "onnx"]
     with pytest.raises(UsageError, match="no --device"):
         cli.run("paper.edl_controller", quick=True, measure=True, device="cpu")
     with pytest.raises(UsageError, match="leave --device out"):

@@ -1,0 +1,147 @@
+"""Networks of PyTorch as CUDA graphs: one launch in place of one for each kernel.
+
+A network of many short kernels is bound by the thread that launches them, not by the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .declared import by_name
+from .framework import first_line
+
+log = logging.getLogger(__name__)
+
+#: Runs of a shape before it is captured: those that come once or twice are not worth it.
+_RUNS_BEFORE: Final = 2
+#: Each graph keeps its inputs and outputs; further shapes run kernel by kernel.
+_MOST_GRAPHS: Final = 16
+#: Shapes whose runs are counted, before counting begins anew.
+_MOST_SHAPES: Final = 256
+
+#: The dtypes and shapes of a network's inputs.
+_Key = tuple[tuple[Any, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A captured run: `inputs` are written, `graph` is replayed, and `outputs` hold the result."""
+
+    graph: Any
+    inputs: tuple[Any, ...]
+    outputs: dict[str, Any]
+
+    def __call__(self, tensors: tuple[Any, ...]) -> dict[str, Any]:
+        for held, given in zip(self.inputs, tensors, strict=True):
+            held.copy_(given)
+        self.graph.replay()
+        return self.outputs
+
+
+class GraphedCalls:
+    """A network on the current CUDA device that captures each shape which comes often.
+
+    A graph is used only if it gives the same bits as the network itself, for the inputs at hand. A
+    network that waits for the device between its kernels, because it looks at values, cannot be
+    captured and runs as it is. So does every shape once memory was short: graphs keep theirs.
+
+    All calls are queued on one stream. The outputs of a call are overwritten by the next one of
+    that shape: its caller queues their copy before it lets another call begin.
+
+    Args:
+        torch: the module.
+        call: the network, from tensors on the device to its outputs, in inference mode.
+    """
+
+    def __init__(self, torch: Any, call: Callable[..., Any]) -> None:
+        self._torch = torch
+        self._call = call
+        self._runs: Counter[_Key] = Counter()
+        self._graphs: dict[_Key, _Graph] = {}
+        self._pool = torch.cuda.graph_pool_handle()  # of all: they never run beside each other
+        self._capturing = True
+
+    def __call__(self, *tensors: Any) -> dict[str, Any]:
+        key = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tensors)
+        if (graph := self._graphs.get(key)) is not None:
+            return graph(tensors)
+        try:
+            if self._is_due(key):
+                return self._first_graph(key, tensors)
+            return by_name(self._call(*tensors))
+        except self._torch.OutOfMemoryError:
+            self._stop_capturing("the device is short of memory")
+            raise
+
+    def _is_due(self, key: _Key) -> bool:
+        """Count a run of this shape; whether it is to be captured now."""
+        if not self._capturing or len(self._graphs) == _MOST_GRAPHS:
+            return False
+        if len(self._runs) > _MOST_SHAPES:
+            self._runs.clear()
+        self._runs[key] += 1
+        return self._runs[key] > _RUNS_BEFORE
+
+    def _first_graph(self, key: _Key, tensors: tuple[Any, ...]) -> dict[str, Any]:
+        """Run the network, and capture it if that can be and gives the same."""
+
+        def copies() -> list[Any]:  # the network may write into what it is given
+            return [tensor.clone() for tensor in tensors]
+
+        if self._waits_for_device(copies()):
+            self._stop_capturing("it waits for the device between its kernels")
+            return by_name(self._call(*tensors))
+        expected = by_name(self._call(*copies()))
+        try:
+            graph = self._captured(copies())
+            same = self._are_equal(graph(tensors), expected)
+        except Exception as error:  # whatever the network's own code raises while it is captured
+            self._stop_capturing(first_line(error))
+            return expected
+        if same:
+            self._graphs[key] = graph
+        else:
+            self._stop_capturing("its graph gives other bits")
+        return expected
+
+    def _waits_for_device(self, tensors: list[Any]) -> bool:
+        """Whether a capture would fail, which leaves PyTorch's allocator in a state of its own."""
+        cuda = self._torch.cuda
+        mode = cuda.get_sync_debug_mode()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that this mode is a prototype
+                cuda.set_sync_debug_mode("error")
+            self._call(*tensors)
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            return True
+        finally:
+            cuda.set_sync_debug_mode(mode)
+        return False
+
+    def _captured(self, inputs: list[Any]) -> _Graph:
+        cuda = self._torch.cuda
+        graph = cuda.CUDAGraph()
+        # Another thread waits for the results of earlier runs meanwhile.
+        with cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            outputs = by_name(self._call(*inputs))
+        return _Graph(graph, tuple(inputs), outputs)
+
+    def _are_equal(self, given: dict[str, Any], expected: dict[str, Any]) -> bool:
+        equal = self._torch.equal
+        return given.keys() == expected.keys() and all(
+            equal(given[name], tensor) for name, tensor in expected.items()
+        )
+
+    def _stop_capturing(self, why: str) -> None:
+        if self._capturing:
+            log.info("the network runs without CUDA graphs from here on: %s", why)
+        self._capturing = False
+        self._graphs.clear()
