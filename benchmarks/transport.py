@@ -6,23 +6,47 @@ two requests on their way; the server looks at each page of a batch and answers 
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
+from .lanes import certificate
 from .lanes.turns import RunningLane, Turns
 from .report import Estimate, Goal, Report, Row, interleaved
 
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """A lane of the table.
+
+    Attributes:
+        module: of `lanes`.
+        title: for the table.
+        tls: whether it is encrypted.
+    """
+
+    module: str
+    title: str
+    tls: bool = False
+
+
 BASELINE: Final = "tcp"
-#: The lanes by their modules, and what they are called.
 LANES: Final = {
-    BASELINE: "raw TCP",
-    "protobuf": "OIP, generated code",
-    "codec": "OIP over gRPC, our codec",
-    "own": "our transport",
-    "shared": "our transport, shared memory",
+    BASELINE: LaneRow("tcp", "raw TCP"),
+    "protobuf": LaneRow("protobuf", "OIP, generated code"),
+    "codec": LaneRow("codec", "OIP over gRPC, our codec"),
+    "own": LaneRow("own", "our transport"),
+    "shared": LaneRow("shared", "our transport, shared memory"),
+    "ssl": LaneRow("tcp", "a socket of ssl", tls=True),
+    "own_tls": LaneRow("own", "our transport, TLS", tls=True),
 }
 #: Bytes of a request.
 SIZES: Final = (32 * 224 * 224 * 3, 32 * 224 * 224 * 3 * 4)
@@ -30,6 +54,8 @@ SIZES: Final = (32 * 224 * 224 * 3, 32 * 224 * 224 * 3 * 4)
 #: in times of raw TCP; both by the clock, and the first in CPU time of both sides too.
 OWN: Final = 1.15
 SHARED: Final = 0.15
+#: By our transport with TLS, in times of a socket of `ssl`.
+OWN_TLS: Final = 1.3
 _BYTES_PER_TURN: Final = 300e6
 _QUICK_BYTES_PER_TURN: Final = 60e6
 
@@ -60,6 +86,9 @@ def run(quick: bool) -> Report:
                 SHARED,
             ),
         ]
+        if "ssl" in turns:
+            encrypted = _ratio(turns["own_tls"].wall_s, turns["ssl"].wall_s)
+            goals.append(Goal.judge(f"{mb}: ours with TLS, times ssl", encrypted, "<=", OWN_TLS))
     return Report(rows, goals)
 
 
@@ -70,18 +99,26 @@ def measure(size: int, requests: int) -> dict[str, Turns]:
         ProcessFailed: a side did not start, or ended by itself.
     """
     with ExitStack() as ending:
-        lanes = {name: RunningLane(ending, name, size) for name in LANES}
+        folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-bench-")))
+        if has_tls := certificate.has_openssl():
+            certificate.make(folder)
+        else:
+            log.info("without openssl, lanes with TLS are left out")
+        lanes = {
+            name: RunningLane(ending, row.module, size, tls=folder if row.tls else None)
+            for name, row in LANES.items()
+            if has_tls or not row.tls
+        }
         interleaved(*(partial(one.turn, requests) for one in lanes.values()))
         return {name: one.turns for name, one in lanes.items()}
 
 
 def _rows(mb: str, size: int, turns: dict[str, Turns]) -> Iterator[Row]:
     raw = turns[BASELINE].wall_s
-    for name, lane in LANES.items():
-        taken = turns[name]
+    for name, taken in turns.items():
         yield {
             "request": mb,
-            "lane": lane,
+            "lane": LANES[name].title,
             "ms": 1e3 * statistics.median(taken.wall_s[1:]),
             "times_raw_tcp": _ratio(taken.wall_s, raw).value,
             "client_cpu_s_per_gb": statistics.median(taken.client_cpu_s[1:]) / size * 1e9,

@@ -9,7 +9,9 @@ from typing import Final, Protocol, cast
 import numpy as np
 
 from ...proto.arena import Array
+from ...proto.security import TlsFiles
 
+HOST: Final = "127.0.0.1"
 #: Requests on their way at once.
 IN_FLIGHT: Final = 2
 #: What a teacher answers a batch with: logits of 32 samples.
@@ -23,14 +25,15 @@ Ask = Callable[[int], None]
 class Lane(Protocol):
     """A module of this package."""
 
-    def serve(self, batch: Array) -> int:
+    def serve(self, batch: Array, tls: TlsFiles | None = None) -> int:
         """Answer from now on, on threads of its own; returns the port.
 
         Args:
             batch: as those that will come.
+            tls: a certificate that signs itself, with its key; None: no TLS.
         """
 
-    def connect(self, port: int, batch: Array) -> Ask:
+    def connect(self, port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
         """What sends `batch`."""
 
 

@@ -14,7 +14,7 @@ from ...proto.arena import Arena, Array, ArrayRef, tune_allocator
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.datatypes import datatype_of
-from ...proto.security import Gate
+from ...proto.security import ClientSecurity, Gate, ServerSecurity, TlsFiles
 from ...teacher.config import ServerConfig, http_listen
 from ...teacher.front.server import Server
 from ...teacher.model import FREE, ModelSpec, TensorSpec
@@ -23,7 +23,7 @@ from ...teacher.recorder import Recorder
 from ...teacher.registration import Identity
 from ...teacher.request import Wanted
 from ...teacher.servicer import Servicer
-from . import IN_FLIGHT, Ask, look_at
+from . import HOST, IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 
 #: Its service.
@@ -66,22 +66,30 @@ class _Instant:
         return labels
 
 
-def serve(batch: Array) -> int:
+def serve(batch: Array, tls: TlsFiles | None = None) -> int:
     """See `Lane`."""
     tune_allocator()
     recorder = Recorder()
     servicer = Servicer(Identity(MODEL, "", 1), _Instant(batch), recorder)
-    config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, "127.0.0.1"))
-    server = Server(config, servicer, Gate(None, recorder.count_refusal), recorder)
+    security = None if tls is None else ServerSecurity(tls=tls)
+    config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, HOST), security=security)
+    server = Server(config, servicer, Gate(security, recorder.count_refusal), recorder)
     server.start()
     return server.port
 
 
-def connect(port: int, batch: Array) -> Ask:
-    """See `Lane`."""
+def client_of(port: int, tls: TlsFiles | None) -> OipGrpcClient:
+    """A reader's client of the server at that port, which has answered."""
     tune_allocator()
-    client = OipGrpcClient(f"127.0.0.1:{port}", MODEL)
+    security = None if tls is None else ClientSecurity(tls=TlsFiles(ca=tls.certificate))
+    client = OipGrpcClient(f"{HOST}:{port}", MODEL, security)
     client.probe(TIMEOUT_S)
+    return client
+
+
+def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
+    """See `Lane`."""
+    client = client_of(port, tls)
 
     def ask(_: int) -> None:
         client.infer(Request({"x": batch}), TIMEOUT_S)

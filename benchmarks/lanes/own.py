@@ -6,27 +6,25 @@ import itertools
 import select
 
 from ...errors import EdlError, ProcessFailed
-from ...proto.arena import Array, tune_allocator
+from ...proto.arena import Array
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.lent_arena import LentArena
+from ...proto.security import TlsFiles
 from ...proto.transport.connection import Connection
 from . import IN_FLIGHT, Ask
-from .codec import MODEL, TIMEOUT_S, serve
+from .codec import TIMEOUT_S, client_of, serve
 
 __all__ = ["connect", "serve"]
 
 
-def connect(port: int, batch: Array) -> Ask:
+def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
     """See `Lane`."""
-    return asking(port, batch, None)
+    return asking(client_of(port, tls), batch, None)
 
 
-def asking(port: int, batch: Array, arena: LentArena | None) -> Ask:
+def asking(client: OipGrpcClient, batch: Array, arena: LentArena | None) -> Ask:
     """What sends `batch`, or in shared memory the place of it; each thread by a connection."""
-    tune_allocator()
-    client = OipGrpcClient(f"127.0.0.1:{port}", MODEL)
-    client.probe(TIMEOUT_S)
     lent = {}
     if arena is not None:
         ref = arena.put([batch]).arrays[0]

@@ -11,6 +11,7 @@ import numpy as np
 from ...proto import inference_pb2 as pb
 from ...proto import inference_pb2_grpc as oip
 from ...proto.arena import Array
+from ...proto.security import TlsFiles
 from . import IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 
@@ -30,9 +31,9 @@ class _Servicer(oip.GRPCInferenceServiceServicer):
         )
 
 
-def serve(batch: Array) -> int:
-    """See `Lane`."""
-    del batch
+def serve(batch: Array, tls: TlsFiles | None = None) -> int:
+    """See `Lane`; without TLS."""
+    del batch, tls
     server = grpc.server(ThreadPoolExecutor(IN_FLIGHT), options=_UNLIMITED)
     oip.add_GRPCInferenceServiceServicer_to_server(_Servicer(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
@@ -45,8 +46,9 @@ def serve(batch: Array) -> int:
 _KEPT: list[grpc.Server] = []
 
 
-def connect(port: int, batch: Array) -> Ask:
-    """See `Lane`."""
+def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
+    """See `Lane`; without TLS."""
+    del tls
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_UNLIMITED)
     stub: Any = oip.GRPCInferenceServiceStub(channel)  # type: ignore[no-untyped-call]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ...proto.arena import Array
 from ...proto.lent_arena import LentArena
+from ...proto.security import TlsFiles
 from . import Ask
-from .codec import serve
+from .codec import client_of, serve
 from .own import asking
 
 __all__ = ["connect", "serve"]
 
 
-def connect(port: int, batch: Array) -> Ask:
+def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
     """See `Lane`."""
-    return asking(port, batch, LentArena.create())
+    return asking(client_of(port, tls), batch, LentArena.create())

@@ -1,9 +1,9 @@
 """One side of one lane, a process of its own: `python -m` this.
 
-    python -m edl.benchmarks.lanes.side CHANNEL LANE BYTES CORE[,CORE] [PORT]
+    python -m edl.benchmarks.lanes.side CHANNEL LANE BYTES CORE[,CORE] FOLDER [PORT]
 
-With the port of a server it is the client. It is told what to do over a channel, and says what it
-used.
+With the port of a server it is the client. FOLDER has certificate and key for TLS, and is "" for
+none. It is told what to do over a channel, and says what it used.
 """
 
 from __future__ import annotations
@@ -11,24 +11,29 @@ from __future__ import annotations
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from ...proto.channel import Channel, Message
 from ...supervise import end_with_parent
 from ..children import stay_on
 from . import IN_FLIGHT, Ask, batch_of, lane
+from .certificate import tls_files
 
 
-def main(channel_fd: int, name: str, size: int, cores: str, port: int | None = None) -> None:
+def main(
+    channel_fd: int, name: str, size: int, cores: str, folder: str, port: int | None = None
+) -> None:
     """Serve, or ask, until the channel ends."""
     end_with_parent(at_once=True)
     stay_on(cores)
     channel, batch = Channel.attach(channel_fd), batch_of(size)
+    tls = tls_files(Path(folder)) if folder else None
     if port is None:
-        channel.send("ready", port=lane(name).serve(batch))
+        channel.send("ready", port=lane(name).serve(batch, tls))
         for _ in channel:
             channel.send("used", cpu_s=time.process_time())
         return
-    ask = lane(name).connect(port, batch)
+    ask = lane(name).connect(port, batch, tls)
     with ThreadPoolExecutor(IN_FLIGHT) as threads:
         channel.send("ready")
         for message in channel:
@@ -52,5 +57,5 @@ def _run(threads: ThreadPoolExecutor, ask: Ask, each: int) -> Message:
 
 
 if __name__ == "__main__":
-    fd, chosen, length, allowed, *ports = sys.argv[1:]
-    main(int(fd), chosen, int(length), allowed, *map(int, ports))
+    fd, chosen, length, allowed, certificates, *ports = sys.argv[1:]
+    main(int(fd), chosen, int(length), allowed, certificates, *map(int, ports))

@@ -1,33 +1,42 @@
-"""Bytes over a socket, and nothing else: the baseline."""
+"""Bytes over a socket of TCP or of `ssl`, and nothing else: the baselines."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 
 import numpy as np
 
 from ...proto.arena import Array
-from . import IN_FLIGHT, Ask, look_at
+from ...proto.security import ClientSecurity, TlsFiles
+from ...proto.security.dial import client_context, reloading_context
+from . import HOST, IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 
 
-def serve(batch: Array) -> int:
+def serve(batch: Array, tls: TlsFiles | None = None) -> int:
     """See `Lane`."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server((HOST, 0))
+    context = None if tls is None else reloading_context(tls)
 
     def accept() -> None:
         while True:
             connection, _ = listener.accept()
+            if context is not None:
+                connection = context.wrap_socket(connection, server_side=True)
             threading.Thread(target=_answer, args=(connection, batch), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     return int(listener.getsockname()[1])
 
 
-def connect(port: int, batch: Array) -> Ask:
+def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
     """See `Lane`."""
-    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(IN_FLIGHT)]
+    connections = [socket.create_connection((HOST, port)) for _ in range(IN_FLIGHT)]
+    if tls is not None:
+        context = client_context(ClientSecurity(tls=TlsFiles(ca=tls.certificate)))
+        connections = [context.wrap_socket(one, server_hostname=HOST) for one in connections]
     replies = [make_reply() for _ in connections]
     for connection in connections:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -50,4 +59,8 @@ def _answer(connection: socket.socket, batch: Array) -> None:
 def _receive(connection: socket.socket, array: Array) -> bool:
     """Fill `array`; False at the end of the connection."""
     view = array.data.cast("B")
-    return connection.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)
+    if not isinstance(connection, ssl.SSLSocket):
+        return connection.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)
+    while view and (count := connection.recv_into(view)):
+        view = view[count:]
+    return not view

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..children import Child, two_cores, two_cores_shared
 
@@ -25,6 +26,7 @@ class RunningLane:
         name: a module of this package.
         size: of a request, in bytes.
         shared: both may run on either core; else the server has the first, the client the second.
+        tls: folder of the certificate; None: no TLS.
 
     Raises:
         ProcessFailed: a side did not start, or ended by itself.
@@ -33,12 +35,23 @@ class RunningLane:
         turns: those that were taken.
     """
 
-    def __init__(self, ending: ExitStack, name: str, size: int, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        ending: ExitStack,
+        name: str,
+        size: int,
+        *,
+        shared: bool = False,
+        tls: Path | None = None,
+    ) -> None:
         near, far = (two_cores_shared(),) * 2 if shared else two_cores()
         module = "edl.benchmarks.lanes.side"
-        self._server = Child(ending, f"the server of lane {name}", module, name, size, near)
+        what, folder = f"of lane {name}", tls or ""
+        server = (name, size, near, folder)
+        self._server = Child(ending, f"the server {what}", module, *server)
         port = self._server.hear()["port"]
-        self._client = Child(ending, f"the client of lane {name}", module, name, size, far, port)
+        client = (name, size, far, folder, port)
+        self._client = Child(ending, f"the client {what}", module, *client)
         self._client.hear()
         self.turns = Turns()
 
