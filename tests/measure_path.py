@@ -1,0 +1,189 @@
+"""Count what one batch costs on its way to a teacher and back: files, and calls of our own Python.
+
+    python tests/measure_path.py [CHECKOUT ...]
+
+Trainer, engine and teacher run as processes, with batches of 4.8 MB and an instant model. All calls
+of functions of the package are counted in all of them, between two moments of a steady stream. A
+file counts if it is called at least once for every two batches. Each CHECKOUT is the root of a
+working copy; none: this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = 32
+WARM_UP = 200  # batches before counting begins
+COUNTED = 400
+OFTEN = 0.5  # calls per batch from which on a file counts
+READY_S = 60.0
+TOLD_S = 0.3  # within which each process sees that counting begins or ends
+#: In a process's command line -> what the process is called here.
+PROCESSES = {"predictor": "predictor", "engine": "engine", "teacher": "teacher"}
+#: (file, function) -> calls per batch.
+Calls = Counter[tuple[str, str]]
+#: Of the counting below: its folder, and that of the package.
+FOLDER, PACKAGE = "EDL_PATH_FOLDER", "EDL_PATH_PACKAGE"
+
+#: Imported by every Python that starts with the folder on its path.
+COUNTING = """
+import json, os, sys, threading, time
+from collections import Counter
+folder, package = os.environ["EDL_PATH_FOLDER"], os.environ["EDL_PATH_PACKAGE"]
+counts = Counter()
+counting = False
+def called(frame, event, argument):
+    if counting and event == "call":
+        code = frame.f_code
+        counts[code.co_filename, code.co_qualname] += 1
+def watch():
+    global counting
+    while not os.path.exists(f"{folder}/on"):
+        time.sleep(0.02)
+    counting = True
+    while not os.path.exists(f"{folder}/off"):
+        time.sleep(0.02)
+    counting = False
+    own = [
+        (file[len(package):], function, count)
+        for (file, function), count in counts.items() if file.startswith(package)
+    ]
+    with open("/proc/self/cmdline") as file:
+        command = file.read().split("\\0")
+    with open(f"{folder}/{os.getpid()}.json", "w") as file:
+        json.dump({"command": command, "counts": own}, file)
+def begin():
+    sys.setprofile(called)
+    threading.setprofile(called)
+    threading.Thread(target=watch, daemon=True).start()
+begin()
+os.register_at_fork(after_in_child=begin)
+"""
+#: A model that takes hardly any time, as a factory.
+MODEL = """
+import numpy
+def instant():
+    matrix = numpy.random.default_rng(0).standard_normal((48, 1000), numpy.float32)
+    def forward(inputs):
+        pixels = inputs["x"][:, :, ::56, ::56].reshape(len(inputs["x"]), -1)
+        return {"logits": pixels.astype(numpy.float32) @ matrix}
+    return forward, ["x:UINT8:-1,3,224,224"]
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Print a table: a line for each process and way, two columns for each checkout."""
+    parser = argparse.ArgumentParser(prog="tests/measure_path.py", description=__doc__)
+    parser.add_argument("--functions", action="store_true", help="list all functions as well")
+    parser.add_argument("checkouts", nargs="*", type=Path, help="none: this one")
+    options = parser.parse_args(argv)
+    checkouts = [path.resolve() for path in options.checkouts or [ROOT]]
+    names = [path.name if path != ROOT else "this checkout" for path in checkouts]
+    print(f"| way | process |{' |'.join(f' {name}: files | calls' for name in names)} |")
+    print("|---" * (2 + 2 * len(names)) + "|")
+    for way, same_host in (("remote", False), ("same host", True)):
+        found = [measure(checkout, same_host) for checkout in checkouts]
+        for process in dict.fromkeys(name for one in found for name in one):
+            print(_line(way, process, [one.get(process, Counter()) for one in found]))
+        together = [sum(one.values(), Calls()) for one in found]
+        print(_line(way, "together", together))
+        if options.functions:
+            for name, one in zip(names, found, strict=True):
+                print(f"\n{name}, {way}:")
+                for process, calls in one.items():
+                    for (file, function), count in calls.most_common():
+                        if count >= OFTEN:
+                            print(f"{count:8.1f} {process} {file} {function}")
+    return 0
+
+
+def measure(checkout: Path, same_host: bool) -> dict[str, Calls]:
+    """What each process calls per batch, for a reader and a teacher of that checkout."""
+    with tempfile.TemporaryDirectory(prefix="edl-path-") as name:
+        folder = Path(name)
+        (folder / "sitecustomize.py").write_text(COUNTING)
+        (folder / "path_model.py").write_text(MODEL)
+        package = f"{(checkout / 'src' / 'edl')}/"
+        environment = {
+            **os.environ, FOLDER: name, PACKAGE: package,
+            "PYTHONPATH": f"{name}{os.pathsep}{checkout / 'src'}",
+        }  # fmt: skip
+        words = [
+            sys.executable,
+            "-P",
+            str(Path(__file__).resolve()),
+            "--drive",
+            str(int(same_host)),
+        ]
+        subprocess.run(words, env=environment, check=True, timeout=600)
+        told = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    calls: dict[str, Calls] = {}
+    for process in told:
+        counts = {(file, function): n / COUNTED for file, function, n in process["counts"]}
+        calls.setdefault(_name(process["command"]), Counter()).update(counts)
+    return {name: calls[name] for name in sorted(calls) if sum(calls[name].values()) >= 1}
+
+
+def drive(same_host: bool) -> None:
+    """The trainer: starts a teacher, and tells all processes when to count."""
+    import numpy as np
+
+    from edl.distill_reader import DistilReader
+    from edl.mesh.local import TEACHER_READY
+    from edl.supervise import python_command, start
+
+    class Source:
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return iter([(np.zeros((ROWS, 3, 224, 224), np.uint8),)] * (WARM_UP + COUNTED + 100))
+
+    folder = Path(os.environ[FOLDER])
+    words = ("teacher", "serve", "--service", "path", "--model", "path_model:instant")
+    teacher = start(python_command("teacher", "edl", *words, "--micro-batch", ROWS))
+    try:
+        address = teacher.expect(TEACHER_READY, READY_S)[3]
+        with DistilReader(
+            Source(), service="path", teachers=[address], shared_memory=same_host
+        ) as reader:
+            for number, _ in enumerate(reader):
+                if number == WARM_UP:
+                    (folder / "on").touch()
+                if number == WARM_UP + COUNTED:
+                    (folder / "off").touch()
+                    break
+            time.sleep(TOLD_S)
+    finally:
+        teacher.stop()
+
+
+def _name(command: list[str]) -> str:
+    words = " ".join(command)
+    return next((name for word, name in PROCESSES.items() if f"edl.{word}" in words
+                 or f".{word}" in words or f" {word} " in words), "trainer")  # fmt: skip
+
+
+def _line(way: str, process: str, of_each: list[Calls]) -> str:
+    cells = (f" {_files(calls)} | {sum(calls.values()):.0f}" for calls in of_each)
+    return f"| {way} | {process} |{' |'.join(cells)} |"
+
+
+def _files(calls: Calls) -> int:
+    of_files: Counter[str] = Counter()
+    for (file, _), count in calls.items():
+        of_files[file] += count
+    return sum(count >= OFTEN for count in of_files.values())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--drive"]:
+        drive(sys.argv[2] == "1")
+        sys.exit(0)
+    sys.exit(main(sys.argv[1:]))
