@@ -1,6 +1,6 @@
 """The trainer's hold on its engine: starts it, speaks to it, and starts another when it dies.
 
-The engine is a process of its own (ADR-0003). What it knows can be rebuilt at any moment from what
+The engine is a process of its own (ADR-0021). What it knows can be rebuilt at any moment from what
 lies in the ring: after a death the next engine is told of every batch that still waits for its
 labels, and begins again; labels that had come already stay valid, in the arena of the engine that
 wrote them.

@@ -73,7 +73,7 @@ class ArrayRef:
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        return cls(str(value[0]), tuple(int(size) for size in value[1]), int(value[2]))
+        return cls(str(value[0]), tuple(map(int, value[1])), int(value[2]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,9 +177,12 @@ def received(answer: Answer, name: str, form: Form | None) -> dict[str, Array]:
     Raises:
         BadAnswer: the answer lacks it.
     """
-    for parts in (() if form is None else form.parts(name), (name,)):
-        if parts and all(part in answer.outputs for part in parts):
-            return {part: answer.outputs[part] for part in parts}
+    outputs = answer.outputs
+    parts = () if form is None else form.parts(name)
+    if parts and all(part in outputs for part in parts):
+        return {part: outputs[part] for part in parts}
+    if name in outputs:
+        return {name: outputs[name]}
     raise BadAnswer(f"the answer lacks {name!r}, it has {list(answer.outputs)}")
 
 
