@@ -7,8 +7,10 @@ import numpy as np
 from ...proto.arena import Array
 from .trace import Figures, Seen
 
-#: An engine that has just begun still loads and fills what it keeps.
+#: A process that has just begun still loads.
 WARM_S = 8.0
+#: An engine fills what it keeps for so long: the latest events, and memory for each kind of fault.
+ENGINE_WARM_S = 60.0
 #: Fewer measurements say nothing.
 LEAST_POINTS = 10
 #: Pairs of measurements closer than this say more about noise than about growth.
@@ -25,7 +27,7 @@ def growth(seen: Seen) -> list[tuple[str, float]]:
     """
     points = [figures for figures in seen.figures if figures.trainer_bytes and figures.engine_bytes]
     births = _births(seen.figures)
-    warm = [one for one in points if one.at_s - births[one.engine_pid] >= WARM_S]
+    warm = [one for one in points if one.at_s - births[one.engine_pid] >= ENGINE_WARM_S]
     found = []
     for what, used, sizes, lives in (
         (

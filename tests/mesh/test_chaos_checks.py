@@ -33,11 +33,15 @@ def samples(count: int = 600) -> Array:
 
 
 def figures(
-    teachers: Sequence[str] = TEACHERS, *, grows: int = 0, engines: Sequence[float] = ()
+    teachers: Sequence[str] = TEACHERS,
+    *,
+    grows: int = 0,
+    engines: Sequence[float] = (),
+    seconds: float = SECONDS,
 ) -> tuple[Figures, ...]:
     """Five a second; one engine dies at each time of `engines`, and the next begins small."""
     told = []
-    for at_s in map(float, np.arange(0.0, SECONDS, 0.2)):
+    for at_s in map(float, np.arange(0.0, seconds, 0.2)):
         deaths = [death for death in engines if at_s >= death]
         volume = int(MIB * (1 + at_s % 3))
         one = Figures(at_s, tuple(teachers), 100 + len(deaths), volume)
@@ -182,11 +186,12 @@ def test_a_check_without_healthy_teachers_says_so() -> None:
     assert "had a healthy teacher for 8% of the time only" in finding.broken[0]
 
 
-@pytest.mark.parametrize("engines", [(), (20.0, 40.0)])
+@pytest.mark.parametrize("engines", [(), (20.0, 100.0)])
 def test_memory_that_grows_is_named(engines: Sequence[float]) -> None:
-    finding = checks.memory(trace(student(figures=figures(grows=300 << 10, engines=engines))))
+    growing = figures(grows=300 << 10, engines=engines, seconds=180.0)
+    finding = checks.memory(trace(student(figures=growing)))
     assert finding.broken == ("s1: trainer and engine grow by 300 KiB/s",)
-    assert checks.memory(trace(student(figures=figures(engines=engines)))).held
+    assert checks.memory(trace(student(figures=figures(engines=engines, seconds=180.0)))).held
 
 
 def test_a_trainer_that_grows_is_found_across_the_lives_of_its_engines() -> None:
