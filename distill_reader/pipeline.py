@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,9 @@ PULLER_GRACE_S = 5.0
 MOMENT_S = 0.001
 #: A source that does not return is left alone then, so that a reader's end is bounded.
 SOURCE_GRACE_S = 2.0
+
+#: What the training loop gets in place of a batch.
+Convert = Callable[[Any], Any]
 
 
 class Pipeline:
@@ -118,8 +121,14 @@ class Pipeline:
             if self.stream.epoch == epoch and not self.closed:
                 self._leave(empty=True)
 
-    def next(self, epoch: int, step_s: float | None) -> Any:
-        """The next batch with its labels; `step_s` is the time that was worked on the last one."""
+    def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
+        """The next batch with its labels.
+
+        Args:
+            epoch: of which it is.
+            step_s: the time that was worked on the last one.
+            convert: what is made of the batch.
+        """
         self._check_process()
         waited_s = 0.0
         while True:
@@ -128,6 +137,8 @@ class Pipeline:
             waited_s += time.monotonic() - called_at
             # Before it counts as taken: where this raises, the same batch is the next one again.
             batch, pulled = labelled.batch(), labelled.pulled
+            if convert is not None:
+                batch = convert(batch)
             if self.stream.take(epoch, labelled):
                 break
         self.engine.taken(pulled.number, pulled.parts.samples, step_s)

@@ -40,7 +40,7 @@ from .options import (
     naming_moved,
     services_of,
 )
-from .pipeline import Pipeline
+from .pipeline import Convert, Pipeline
 from .saved_state import State, loaded, saved
 from .sources import batched, source_of
 from .sources.batched import Collate, MakesGenerator
@@ -264,7 +264,14 @@ class DistilReader:
         The first one after `load_state_dict` has the batches that remain of the epoch that the
         state is of.
         """
-        return Epoch(self, self._pipeline, self._pipeline.begin())
+        return self.iterate(None)
+
+    def iterate(self, convert: Convert | None) -> Epoch:
+        """As `iter`, each batch as `convert` returns it.
+
+        Where it raises, the batch does not count as taken: it is the next one again.
+        """
+        return Epoch(self, self._pipeline, self._pipeline.begin(), convert)
 
     def state_dict(self) -> dict[str, Any]:
         """How far the training loop has come, as JSON values: by what it was handed, not by reads.
@@ -338,10 +345,13 @@ class Epoch(Iterator[Any]):
         UsageError: more is asked of it after another epoch has begun: it would seem to have ended.
     """
 
-    def __init__(self, reader: object, pipeline: Pipeline, epoch: int) -> None:
+    def __init__(
+        self, reader: object, pipeline: Pipeline, epoch: int, convert: Convert | None
+    ) -> None:
         self._reader = reader  # which must not be collected while it is read
         self._pipeline = pipeline
         self._epoch = epoch
+        self._convert = convert
         self._returned_at: float | None = None
         self._ended = False
 
@@ -351,7 +361,7 @@ class Epoch(Iterator[Any]):
         called_at = time.monotonic()
         step_s = None if self._returned_at is None else called_at - self._returned_at
         try:
-            batch = self._pipeline.next(self._epoch, step_s)
+            batch = self._pipeline.next(self._epoch, step_s, self._convert)
         except StopIteration:
             if self._pipeline.stream.epoch == self._epoch:
                 self._ended = True

@@ -43,7 +43,7 @@ class Loader(ABC):
 
     def __iter__(self) -> Iterator[Any]:
         """A new epoch; one that is still being read is left."""
-        return map(self._converted, iter(self.reader))
+        return self.reader.iterate(self._converted)
 
     def state_dict(self) -> dict[str, Any]:
         """How far the training loop has come: the reader's."""

@@ -63,6 +63,7 @@ def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) 
     second, student.fields["incarnation"] = student.stream, 2
     student.subscribe(manager)
     world.run(1, until=lambda: isinstance(second.error, LeaseSuperseded))
+    assert "give each reader another rank=" in str(second.error)
     world.run(1)
     assert world.registry.members("students", SERVICE)[0].incarnation == 2
     assert student.stream.error is None

@@ -20,6 +20,7 @@ from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import MOVED, TLS, Limits, Mixing, Timeouts, Trace
 from edl.errors import UsageError
 from edl.proto.forms import Form
+from edl.tests.distill_reader.readers import Batches, numbers_of, reader_of
 from edl.tests.proto.security.authority import Authority, write_secret
 
 TEACHERS = {"a": ["h:1"], "b": ["h:2", "h:3"]}
@@ -155,6 +156,16 @@ def test_the_rank_is_that_of_the_launcher(
             DistilReader([], service="s", teachers=["127.0.0.1:9"])
     else:
         assert rank_of(given) == rank
+
+
+def test_the_world_of_a_launcher_does_not_divide_the_source(
+    teacher_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frameworks divide their own data; a reader does only if it is told to."""
+    for variable, value in {"RANK": "0", "WORLD_SIZE": "2", "PADDLE_TRAINERS_NUM": "2"}.items():
+        monkeypatch.setenv(variable, value)
+    with reader_of(Batches(6), teacher_address) as reader:
+        assert numbers_of(list(reader)) == [*range(6)]
 
 
 @pytest.mark.parametrize("option", [*inspect.signature(DistilReader).parameters][1:])

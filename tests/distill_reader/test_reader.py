@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edl.distill_reader import Callback, LabelStore, pipeline
+from edl.distill_reader import Callback, DistilReader, LabelStore, pipeline
 from edl.distill_reader.options import Limits, Timeouts
 from edl.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, UsageError
 from edl.proto.arena import Array
@@ -91,28 +91,34 @@ def test_a_loader_that_fills_the_same_buffer_again_is_not_mislabelled(
 
 
 class Hints(tuple[Array]):
-    """A field like a named tuple, which cannot be put together while `memory_is_full`."""
+    """A field like a named tuple, which cannot be put together while there is a `problem`."""
 
-    memory_is_full = False
+    problem: BaseException | None = None
 
     @classmethod
     def _make(cls, values: Any) -> Hints:
-        if cls.memory_is_full and isinstance(values[0], np.ndarray):
-            raise MemoryError("no room for the batch")
+        in_the_loop = threading.current_thread() is threading.main_thread()
+        if cls.problem is not None and isinstance(values[0], np.ndarray):
+            raise cls.problem if in_the_loop else MemoryError
         return cls(values)
 
 
-def test_a_batch_that_could_not_be_put_together_comes_next(teacher: ScriptedTeacher) -> None:
+@pytest.mark.parametrize(
+    "problem", [MemoryError("no room"), KeyboardInterrupt(), UsageError("no such field")]
+)
+def test_a_batch_that_could_not_be_put_together_comes_next(
+    teacher: ScriptedTeacher, problem: BaseException
+) -> None:
     source = [(np.full((ROWS, 3), n, np.float32), Hints([np.full(ROWS, n)])) for n in range(5)]
     with reader_of(source, teacher) as reader:
         iterator = iter(reader)
-        Hints.memory_is_full = True
+        Hints.problem = problem
         try:
             for _ in range(2):
-                with pytest.raises(MemoryError, match="no room for the batch"):
+                with pytest.raises(type(problem)):
                     next(iterator)
         finally:
-            Hints.memory_is_full = False
+            Hints.problem = None
         assert reader.stats.delivered == 0
         batches = list(iterator)
         assert [hints[0][0] for _, hints, _ in batches] == [0, 1, 2, 3, 4]
@@ -307,20 +313,34 @@ def test_no_teacher_is_an_error_that_says_why() -> None:
             list(reader)
 
 
+def train_until_closed(reader: DistilReader) -> None:
+    with pytest.raises(UsageError, match="closed"):
+        list(reader)
+
+
 def test_a_wait_is_explained_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edl.distill_reader.pipeline.EXPLAIN_EVERY_S", 0.05)
-
-    def train() -> None:
-        with pytest.raises(UsageError, match="closed"):
-            list(reader)
-
+    monkeypatch.setattr(pipeline, "EXPLAIN_EVERY_S", 0.05)
     with reader_of(Batches(3), NOBODY) as reader:
-        trainer = threading.Thread(target=train)
+        trainer = threading.Thread(target=train_until_closed, args=(reader,))
         trainer.start()
         wait_until(lambda: "0 of 1 teachers live" in caplog.text)
     trainer.join()
+
+
+def test_a_coordinator_that_does_not_answer_is_named_within_five_seconds(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pipeline.EXPLAIN_EVERY_S <= 5
+    monkeypatch.setattr(pipeline, "EXPLAIN_EVERY_S", 0.05)
+    with kept_port() as port:
+        url = f"redis://127.0.0.1:{port}"
+        with DistilReader(Batches(3), service="s", coordinator=url, profiles=None) as reader:
+            trainer = threading.Thread(target=train_until_closed, args=(reader,))
+            trainer.start()
+            wait_until(lambda: f"127.0.0.1:{port}" in caplog.text)
+        trainer.join()
 
 
 def test_hard_only_goes_on_without_soft_labels_and_counts() -> None:

@@ -13,7 +13,14 @@ from edl.distill_reader.options import Limits, Timeouts
 from edl.errors import NoTeacherAvailable, PoisonBatch, RateLimited, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch, kept_port, reader_of
+from edl.tests.distill_reader.readers import (
+    ROWS,
+    Batches,
+    check_epoch,
+    kept_port,
+    numbers_of,
+    reader_of,
+)
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label, logits_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -79,6 +86,16 @@ def test_the_buffer_holds_no_more_than_its_limit(teacher: ScriptedTeacher) -> No
         answers.set()
         for taken, _ in enumerate(iterator, 1):
             assert given - taken <= 4
+
+
+def test_batches_that_the_loop_holds_do_not_count_towards_the_limit(
+    teacher: ScriptedTeacher,
+) -> None:
+    limit = int(2.5 * ROWS * 4096 * 4)
+    options = {"limits": Limits(buffer_bytes=limit), "upper_bytes": limit}
+    with reader_of(Batches(40, (4096,)), teacher, **options) as reader:
+        held = list(reader)
+        assert numbers_of(held) == [*range(40)]
 
 
 def test_a_full_teacher_loses_no_batch(teacher: ScriptedTeacher) -> None:

@@ -50,10 +50,29 @@ def test_three_epochs_of_a_stock_dataloader(teacher_address: str, workers: int) 
             assert sorted(seen) == list(range(SAMPLES))
 
 
+def test_a_batch_that_could_not_be_converted_comes_next(
+    teacher_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its tensors have no room."""
+    with reader_of(Batches(3), teacher_address) as reader:
+        loader = TorchLoader(reader)
+        iterator = iter(loader)
+        with monkeypatch.context() as full:
+            full.setattr("edl.distill_reader.adapters.torch.numbers_of", _no_room)
+            with pytest.raises(MemoryError):
+                next(iterator)
+        batches = list(iterator)
+    check_epoch(Batches(3), [tuple(tensor.numpy() for tensor in batch) for batch in batches])
+
+
+def _no_room(leaf: object) -> None:
+    raise MemoryError
+
+
 def test_tensors_are_views(teacher_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     views = [(np.ones((ROWS, 3), np.float32), np.arange(ROWS), np.ones((ROWS, CLASSES), "f4"))]
     with reader_of(Batches(1), teacher_address) as reader:
-        monkeypatch.setattr(DistilReader, "__iter__", lambda _: iter(views))
+        monkeypatch.setattr(DistilReader, "iterate", lambda _, convert: map(convert, views))
         (tensors,) = TorchLoader(reader)
     assert [tensor.data_ptr() for tensor in tensors] == [view.ctypes.data for view in views[0]]
 

@@ -16,6 +16,7 @@ from edl.student.checkpoint import Repository
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.manifest import MANIFEST
 from edl.student.supervisor.fencing import BoardFence
+from edl.student.supervisor.keeping import Keeping
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import (
     JOB,
@@ -294,7 +295,7 @@ def test_one_training_without_a_coordinator_has_the_place(tmp_path: Path) -> Non
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(UsageError, match="another training saves its checkpoints to"):
-            Repository(url).lock()
+            Keeping(url, 3, MemoryBoard(), JOB, alone=True)
         other.kill()
         other.wait(DEADLINE_S)
         lock = Repository(url).lock()
