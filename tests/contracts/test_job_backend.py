@@ -19,7 +19,7 @@ from edl.mesh.jobs.backend import Where
 from edl.mesh.jobs.cli import app
 from edl.mesh.kubernetes import resources
 from edl.mesh.kubernetes.resources import DISTILL_JOB, rfc3339
-from edl.tests.cli_output import run
+from edl.tests.cli_output import output_of
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.waiting import DEADLINE_S
 
@@ -125,9 +125,7 @@ class Said:
         self._options, self._folder = stage.options, folder
 
     def __call__(self, command: str, *words: object) -> str:
-        result = run(app, command, *words, *self._options)
-        assert result.exit_code == 0, result.output
-        return result.output
+        return output_of(app, command, *words, *self._options)
 
     def file(self, name: str, *lines: str) -> Path:
         path = self._folder / f"{name}.yaml"

@@ -25,16 +25,11 @@ from edl.mesh.demo.report import DemoReport, as_json, caption, table
 from edl.mesh.demo.settings import DemoSettings
 from edl.mesh.demo.stream_check import StreamFacts
 from edl.mesh.demo.teacher_model import TeacherModel
-
-
-def printed(shown: DemoReport) -> str:
-    screen = io.StringIO()
-    Console(file=screen, width=80).print(table(shown))
-    return screen.getvalue()
+from edl.tests.cli_output import printed
 
 
 def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
-    text = printed(report(starved_s=1.5))
+    text = printed(table(report(starved_s=1.5)), 80)
     rows = dict(" ".join(line.split()).split(" ", 1) for line in text.splitlines() if "±" in line)
     assert rows["N-training"] == "91.0 ± 1.4 500 2.50 200.0 - - - -"
     assert rows["EDL-Dist"] == "94.5 ± 0.7 400 2.00 225.0 100.0 50.0 1.5 2"
@@ -66,7 +61,7 @@ def test_the_sentences_follow_the_figures() -> None:
         assert [figure for figure in figures if figure not in text] == []
     assert not any("Other programs" in line or "changed" in line for line in caption(report()))
     assert caption(report(stream("bb"))) != caption(report())
-    assert "90.0 500 2.50" in " ".join(printed(report(seeds=1)).split())
+    assert "90.0 500 2.50" in " ".join(printed(table(report(seeds=1)), 80).split())
 
 
 def test_json_is_plain_and_complete() -> None:

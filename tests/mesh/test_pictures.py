@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from edl.tests import cli_output
+from edl.tests.cli_output import output_of
 from edl.tests.mesh.plan.test_plan import FILES, PLAN
 from edl.tests.mesh.simulate.test_simulate import SIMULATE, SMALL
 
@@ -30,7 +30,6 @@ def test_a_plot_has_the_format_of_its_name(
     small.write_text(SMALL)
     files = FILES if app is PLAN else (small,)
     (tmp_path / "out").mkdir()
-    result = cli_output.run(app, *files, *options, "--plot", tmp_path / "out" / name)
-    assert result.exit_code == 0, result.output
+    output_of(app, *files, *options, "--plot", tmp_path / "out" / name)
     (drawn,) = (tmp_path / "out").iterdir()
     assert (b"<svg" if name.endswith("svg") else b"\x89PNG") in drawn.read_bytes()[:1000]

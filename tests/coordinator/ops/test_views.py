@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any, get_args
 
 import pytest
-from rich.console import Console, RenderableType
 
 from edl.commands import command_line
 from edl.coordinator.jobs.memory_board import MemoryBoard
@@ -19,14 +17,8 @@ from edl.coordinator.registry.records import LogEntry
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.job_states import State
 from edl.scheduler.outliers import IN_WORDS, Cause
-from edl.tests.cli_output import run
+from edl.tests.cli_output import printed, run
 from edl.tests.coordinator.scripted_manager import served
-
-
-def printed(what: RenderableType, width: int = 160) -> str:
-    out = io.StringIO()
-    Console(file=out, width=width).print(what)
-    return out.getvalue()
 
 
 def row_of(status: pb.MeshStatus, name: str) -> list[str]:

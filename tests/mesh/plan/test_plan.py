@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
 from edl.scheduler.cost_model import predict
 from edl.scheduler.simulator import Scenario, simulate
 from edl.scheduler.stages import Mesh, Team
-from edl.tests import cli_output
+from edl.tests.cli_output import output_of, refusal_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"
 FILES = ("--cluster", str(EXAMPLES / "cluster.yaml"), "--job", str(EXAMPLES / "job.yaml"))
@@ -30,16 +31,8 @@ PLAN = typer.Typer()
 PLAN.command()(cli.plan)
 
 
-def run(*words: str) -> str:
-    result = cli_output.run(PLAN, *FILES, *words)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*words: str) -> str:
-    with pytest.raises(UsageError) as raised:
-        cli_output.run(PLAN, *words)
-    return str(raised.value)
+run = partial(output_of, PLAN, *FILES)
+refused = partial(refusal_of, PLAN)
 
 
 def test_a_mesh_is_proposed_if_it_is_worth_it() -> None:
@@ -164,7 +157,7 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
 def test_names_that_do_not_meet_are_noted(tmp_path: Path) -> None:
     text = (EXAMPLES / "job.yaml").read_text()
     (tmp_path / "job.yaml").write_text(text.replace("  core:", "  cores:"))
-    output = cli_output.run(PLAN, *FILES[:2], "--job", tmp_path / "job.yaml").output
+    output = output_of(PLAN, *FILES[:2], "--job", tmp_path / "job.yaml")
     assert "note: the cluster has no devices cores" in output
     assert "note: the job has no rate on core" in output
 

@@ -12,7 +12,7 @@ from edl.mesh.files import read
 from edl.mesh.plan.job_file import Profile
 from edl.mesh.profile.figures import label_bytes, source_rate, student_rate, teacher_rate
 from edl.mesh.profile.stepping import Steps
-from edl.tests.cli_output import run
+from edl.tests.cli_output import output_of, run
 
 pytestmark = pytest.mark.system
 JOB = """
@@ -77,8 +77,7 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     student = ("--job", job, "--out", out, "--steps", 6)
     teacher = ("--model", "edl.benchmarks.teaching.models:cheap", "--backend", "paced")
     pace = ("--rate", 1000, "--seconds", 0.5, "--teacher-on", "p4")
-    result = run(command_line("profile"), "profile", *student, *teacher, *pace)
-    assert result.exit_code == 0, result.output
+    output_of(command_line("profile"), "profile", *student, *teacher, *pace)
     found = read(out, Profile)
     assert (found.batch, found.samples, found.sample_bytes) == (8, 24, 256)
     assert found.teacher["p4"].sample_s > 0.9e-3  # a busy machine may be slower

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import typer
 
 from edl.benchmarks.simulator import LARGE
-from edl.errors import UsageError
 from edl.mesh.files import read
 from edl.mesh.simulate.cli import simulate
 from edl.scheduler.simulator import Scenario
-from edl.tests import cli_output
-from edl.tests.cli_output import json_of
+from edl.tests.cli_output import json_of, output_of, refusal_of
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "scenarios").glob("*.yaml"))
 #: `edl simulate` alone: to put all commands together for each call takes longer than a run.
@@ -40,16 +39,8 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def run(*words: object) -> str:
-    result = cli_output.run(SIMULATE, *words)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*words: object) -> str:
-    with pytest.raises(UsageError) as raised:
-        cli_output.run(SIMULATE, *words)
-    return str(raised.value)
+run = partial(output_of, SIMULATE)
+refused = partial(refusal_of, SIMULATE)
 
 
 def test_the_tables_show_students_and_teachers(small: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from edl.mesh.jobs.kubernetes.translate import to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
 from edl.scheduler.elastic import ElasticConfig
-from edl.tests import cli_output
+from edl.tests.cli_output import output_of
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.deploy.kube_api.store import Refusal
 from edl.tests.deploy.kubernetes import Right, granted
@@ -47,13 +48,7 @@ def cluster(tmp_path: Path) -> Iterator[Emulated]:
 def edl_job(cluster: Emulated, monkeypatch: pytest.MonkeyPatch) -> Edl:
     monkeypatch.setenv("EDL_JOBS_ON", f"kubernetes:{cluster.namespace}")
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-    return run
-
-
-def run(*words: object) -> str:
-    result = cli_output.run(app, *words)
-    assert result.exit_code == 0, result.output
-    return result.output
+    return partial(output_of, app)
 
 
 def submitted(cluster: Emulated, state: str = "", **status: Any) -> Object:
