@@ -21,23 +21,6 @@ def at_rest(room: float, *jobs: tuple[str, int, int], config: PodsConfig = AT_ON
 
 
 class TestPods:
-    def test_running_jobs_make_room_for_a_new_one(self) -> None:
-        world = at_rest(4, ("a", 1, 4))
-        world.submit("b", 2, 2)
-        world.turn()
-        assert world.staying("a") == [1, 2]  # the newest leave first
-        assert world.orders["a"].reason == "gives 2 nodes to make room for b"
-        assert world.orders["b"].reason == "waits for nodes that are leaving to make room"
-        assert world.counts()["b"] == 0, "its room is not there yet"
-        world.rest()
-        assert world.counts() == {"a": 2, "b": 2}
-        assert world.said.count("a: Scaled") == 2
-        world.ask("b", stop=True)
-        world.rest()
-        assert world.counts() == {"a": 4, "b": 0}
-        assert world.staying("a") == [1, 2, 5, 6], "numbers are not used again"
-        assert world.state("b") == "stopped"
-
     def test_stopped_job_may_start_again(self) -> None:
         world = at_rest(2, ("a", 1, 2))
         world.ask("a", stop=True)
