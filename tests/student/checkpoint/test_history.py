@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import History, due_beside
 from edl.student.checkpoint import Repository
@@ -90,14 +89,6 @@ def test_who_dies_as_it_begins_a_generation_loses_nothing(training: Training) ->
     assert training.newest() == 10
 
 
-def test_a_save_that_joins_while_the_leader_looks_is_not_left_behind(training: Training) -> None:
-    fence = training.begin()
-    seen = training.look()
-    training.save(fence, 10)
-    assert training.publish(*seen) is None
-    assert training.begin().after.startswith("step-000000000010")
-
-
 def test_two_nodes_of_a_generation_save_in_order_of_their_steps(training: Training) -> None:
     fence = training.begin()
     one, other = training.repository(), training.repository()
@@ -145,15 +136,6 @@ def test_a_checkpoint_with_a_damaged_manifest_keeps_its_place(tmp_path: Path) ->
     assert training.counting() == [40, 30, 20]
     training.save(fence, 50)
     assert training.counting() == [50, 40]
-
-
-def test_what_continues_something_else_is_not_taken(training: Training) -> None:
-    fence = training.begin()
-    training.save(fence, 10)
-    behind = training.fence("step-of-another-history")
-    training.repository().write(contents(90), behind)
-    training.board, training.generation = MemoryBoard(), 0
-    assert training.begin().after.startswith("step-000000000010")
 
 
 def test_what_an_older_generation_wrote_late_is_not_taken(training: Training) -> None:
