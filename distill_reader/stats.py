@@ -47,6 +47,8 @@ class ReaderStats:
         source_wait_s: seconds that the training loop waited for the source.
         state: `starved`, `source_wait`, `blocked` or `steady`.
         content_id: the model content that labels come from; empty while that is not known.
+        label_kinds: what the teachers publish of their outputs, by name: "logits", "probabilities",
+            "log-probabilities" or "other"; nothing of outputs of which they do not say it.
         store_hits: samples whose labels the store had.
         store_misses: samples whose labels it did not have.
         store_dropped: samples whose labels could not be put into it.
@@ -87,6 +89,7 @@ class ReaderStats:
     source_wait_s: float = 0.0
     state: str = "steady"
     content_id: str = ""
+    label_kinds: tuple[tuple[str, str], ...] = ()
     store_hits: int = 0
     store_misses: int = 0
     store_dropped: int = 0

@@ -303,6 +303,9 @@ def stats(members: Sequence[Member], handing: Handing, now: float) -> dict[str, 
         "source_wait_s": min(core.memory.source_wait_s for core in cores),
         "state": next(state for state in _WORST if state in states),
         "content_id": ", ".join(filter(None, (member.content_id for member in members))),
+        "label_kinds": [
+            [name, kind] for member in members for name, kind in member.output_kinds.items()
+        ],
         "waiting_for": _waiting_for(members),
         "store_hits": sum(shelf.figures.hits for shelf in shelves),
         "store_misses": sum(shelf.figures.misses for shelf in shelves),

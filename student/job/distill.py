@@ -74,8 +74,8 @@ class Distill:
         student_output: which of the student's outputs are its logits; None: what the model returns,
             or the first of a tuple or list, or "logits" of a dict.
         soft_label_is: what the model gives; an error if teachers publish what does not fit. None:
-            probabilities if labels look so, else logits. Top-k labels without `teacher_temperature`
-            arrive as logits.
+            what they publish, else probabilities if labels look so, else logits. Top-k labels
+            without `teacher_temperature` arrive as logits.
         teacher_temperature: have teachers send softmax(logits / this); None: what the model gives.
         hints: feature maps to be imitated.
         label_smoothing: part of the hard term, from 0 to below 1, that is the cross entropy with

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError
-from ...scheduler.students.weights import needs_total, weight_at
+from ...proto.forms import SoftLabelIs
+from ...scheduler.students.weights import always_zero, needs_total, weight_at
 from ..job.distill import Distill, OutputKey
 from .features import feature_l2
-from .kl import as_logits, kl_divergence
+from .kl import as_logits, kl_divergence, logarithm
 from .mse import logits_mse
 from .projectors import attach_projectors
 from .smoothing import smoothed
@@ -64,6 +65,7 @@ class StepLoss:
         if distill is not None and steps_total is None:
             _check_schedules(distill)
         self._projectors = attach_projectors(distill, model)
+        self._published: SoftLabelIs | None = None
 
     def __call__(
         self, outputs: Any, labels: Any, soft: Mapping[str, Any] | None, step: int
@@ -98,6 +100,30 @@ class StepLoss:
         named["total"] = total.detach()
         return Terms(total, named)
 
+    def labels_are(self, kinds: Mapping[str, str]) -> None:
+        """Teachers have published what their outputs are. What the job says goes before.
+
+        Args:
+            kinds: by output, as `ReaderStats.label_kinds`.
+
+        Raises:
+            UsageError: the loss compares distributions, and this output is none.
+        """
+        distill = self.distill
+        if distill is None or distill.labels_are is not None or always_zero(distill.beta):
+            return
+        only = next(iter(kinds.values())) if len(kinds) == 1 else ""
+        kind = kinds.get(distill.main_output, only)
+        if kind == "other" and distill.loss != "mse":
+            name = distill.main_output or next(iter(kinds))
+            raise UsageError(
+                f"loss={distill.loss!r} compares distributions, and the teachers publish that their"
+                f" output {name!r} is neither logits nor probabilities: take loss='mse', another"
+                f" output, or start them with --output-kind {name}=logits if it is logits"
+            )
+        if kind and kind != "other":
+            self._published = "probabilities" if kind == "probabilities" else "logits"
+
     def _terms(
         self, distill: Distill, outputs: Any, labels: Any, soft: Mapping[str, Any], step: int
     ) -> Iterator[tuple[str, float, Any]]:
@@ -129,18 +155,21 @@ class StepLoss:
         logits = _full(logits_of(outputs, distill))
         t = distill.temperature
         labels = [soft[name] for name in distill.parts_of_main]
+        are = distill.labels_are or self._published
         if distill.loss == "mse":
             (label,) = labels
-            if distill.labels_are is None:
+            if are is None:
                 label = as_logits(label)
+            elif are == "probabilities":
+                label = logarithm(label)
             return logits_mse(logits, label), 1.0
         if distill.loss == "topk":
             values, indices, tail = labels
-            are = distill.labels_are or "logits"  # of probabilities, log p travel
-            psi = top_k_divergence(logits, values, indices, tail, t, are)
+            of_top_k = distill.labels_are or "logits"  # of probabilities, log p travel
+            psi = top_k_divergence(logits, values, indices, tail, t, of_top_k)
             return psi, t**2
         made_at = distill.teacher_temperature or 1.0
-        return kl_divergence(logits, labels[0], t, distill.labels_are, made_at), t**2
+        return kl_divergence(logits, labels[0], t, are, made_at), t**2
 
     def _weight(self, weight: Any, step: int) -> float:
         return weight_at(weight, step, self.steps_total)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
@@ -39,14 +39,19 @@ class Intake:
     Args:
         reader: where they come from.
         source: it is stopped before the reader is closed.
+        labels_are: told once what the teachers publish of their outputs, before a batch is given
+            from which on that is known; in the thread of the intake.
 
     Attributes:
         source_s: seconds that the batch which was taken last took to come, whoever waited for it.
     """
 
-    def __init__(self, reader: Reader, source: Stops) -> None:
+    def __init__(
+        self, reader: Reader, source: Stops, labels_are: Callable[[Mapping[str, str]], None]
+    ) -> None:
         self._reader = reader
         self._source = source
+        self._labels_are: Callable[[Mapping[str, str]], None] | None = labels_are
         self._epochs: SimpleQueue[Iterator[Any] | None] = SimpleQueue()
         self._taken: SimpleQueue[Any] = SimpleQueue()
         self._room = threading.Semaphore(0)
@@ -105,8 +110,16 @@ class Intake:
         self._room.acquire()
         began = time.perf_counter()
         for batch in batches:
+            self._hear_kinds()
             self._taken.put(("batch", batch, time.perf_counter() - began))
             self._room.acquire()
             if self._closed:
                 return
             began = time.perf_counter()
+
+    def _hear_kinds(self) -> None:
+        if self._labels_are is None or (stats := self.stats()) is None:
+            return
+        if stats.label_kinds:
+            self._labels_are(dict(stats.label_kinds))
+            self._labels_are = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import History, due_beside
 from edl.student.checkpoint import Repository

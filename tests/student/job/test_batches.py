@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +22,9 @@ from edl.student.losses.kl import kl_divergence
 from edl.student.losses.mse import logits_mse
 from edl.student.losses.step import StepLoss
 from edl.student.losses.top_k import top_k_divergence
+from edl.student.rank.intake import OVER, Intake
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("paddle")]
 
@@ -177,6 +181,22 @@ def labelled(distill: Distill, teacher: ScriptedTeacher, kind: str) -> Iterator[
 FETCHES = ["logits", "map"]
 HINT = Hint("map", "hidden", weight=0.5)
 TOP_2 = {"loss": "topk", "label_form": "topk:2"}
+
+
+def test_a_rank_hears_what_teachers_publish_of_their_outputs(teacher: ScriptedTeacher) -> None:
+    teacher.output_kind = "other"
+    loss = StepLoss(lambda outputs, labels: None, Distill("teachers"), None)
+    options = Distill("teachers").reader_options()
+    source = batches("tuple") * 100
+    reader = DistilReader(source, teachers=[teacher.address], **options)
+    intake = Intake(reader, Mock(), loss.labels_are)
+    try:
+        intake.begin()
+        taken = iter(partial(intake.take, DEADLINE_S), OVER)
+        with pytest.raises(UsageError, match=r"output 'logits' is neither"):
+            list(taken)
+    finally:
+        intake.close()
 
 
 @pytest.mark.parametrize(

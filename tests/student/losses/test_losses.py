@@ -101,6 +101,36 @@ def test_probabilities_give_the_loss_of_their_logits_also_where_nobody_says_what
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("published", "stated"),
+    [("logits", "logits"), ("log-probabilities", "logits"), ("probabilities", "probabilities")],
+)
+def test_the_loss_follows_what_teachers_publish(
+    paddle: Any, cross_entropy: Any, published: str, stated: Any
+) -> None:
+    """The soft label's rows sum to 1, whatever they are."""
+    student, _, teacher = batch(0)
+    soft = paddle.to_tensor(softmax(teacher))
+
+    def loss_of(distill: Distill, kinds: dict[str, str]) -> float:
+        loss = StepLoss(cross_entropy, distill, None)
+        loss.labels_are(kinds)
+        return float(loss(paddle.to_tensor(student), None, {"": soft}, 0).total)
+
+    options: dict[str, Any] = {"alpha": 0, "beta": 1, "temperature": 4.0}
+    told = loss_of(Distill("s", **options), {"scores": published})
+    expected = loss_of(Distill("s", soft_label_is=stated, **options), {})
+    assert told == pytest.approx(expected, rel=1e-12)
+
+
+def test_outputs_that_are_no_distributions_are_refused_by_losses_that_compare_such() -> None:
+    kinds = {"scores": "other", "hidden": "logits"}
+    loss = StepLoss(lambda outputs, labels: None, Distill("s", output="scores"), None)
+    with pytest.raises(UsageError, match=r"output 'scores' is neither logits nor probabilities"):
+        loss.labels_are(kinds)
+    StepLoss(lambda outputs, labels: None, Distill("s", loss="mse"), None).labels_are(kinds)
+
+
 def test_probabilities_that_travelled_in_16_bits_are_recognised(paddle: Any) -> None:
     """They arrive as float32, and their rows do not quite sum to 1."""
     given = softmax(4 * np.random.default_rng(5).normal(size=(64, 1000)))
