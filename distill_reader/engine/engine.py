@@ -59,7 +59,6 @@ class Engine:
         self._pulled = 0  # number of the next batch
         self._allowed = 0
         self._stream_epoch = 0
-        self._samples = 1  # of the latest batch that was taken
 
     def run(self) -> None:
         """Work until the trainer's side says stop or is gone."""
@@ -136,11 +135,10 @@ class Engine:
                 member.released(batch.number)
 
     def _on_taken(self, message: Message, now: float) -> None:
-        number, samples = message["number"], message["samples"]
-        self._samples = samples
-        self._handing.delivery.taken(number)
+        number, samples, step_s = message["number"], message["samples"], message["step_s"]
+        self._handing.delivery.taken(number, step_s)
         for member in self.members:
-            member.taken(number, samples, message["step_s"], now)
+            member.taken(number, samples, step_s, now)
         self._batches.pop(number, None)
 
     def _on_resumed(self, message: Message, now: float) -> None:
@@ -188,8 +186,7 @@ class Engine:
     # --- what follows
 
     def _decide(self, now: float) -> None:
-        step_s = self.members[0].core.figures.t_s_s
-        self._handing.release(step_s and step_s * self._samples)
+        self._handing.release()
         for member in self.members:
             member.look(now)
         limit = self._pulled + min(member.core.decision.pull for member in self.members)

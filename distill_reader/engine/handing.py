@@ -14,7 +14,7 @@ from ...proto.channel import Channel
 from ...proto.forms import kind_of, softmax
 from ...scheduler import no_teacher
 from ...scheduler.no_teacher import Mixture, mixture
-from ...scheduler.reader_core.delivery import Delivery, look_ahead
+from ...scheduler.reader_core.delivery import Delivery
 from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
@@ -159,9 +159,9 @@ class Handing:
             for service in anew - {member.config.service}:
                 self._members[service].doubt(number)
 
-    def release(self, batch_s: float | None) -> None:
-        """Let the training loop, which needs so long for a batch, take what it may."""
-        if not (numbers := self.delivery.release(look_ahead(batch_s))):
+    def release(self) -> None:
+        """Let the training loop take what it may."""
+        if not (numbers := self.delivery.release()):
             return
         self._channel.send("release", numbers=numbers)
         for number in numbers:

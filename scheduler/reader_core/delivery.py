@@ -12,9 +12,14 @@ from collections.abc import Iterable
 from math import ceil, inf
 from typing import Final
 
+from ..rates import RecentMean
+
 #: The training loop has so much work at hand, in released batches; and so many at least, at most.
 AHEAD_S: Final = 0.1
 FEWEST_AHEAD, MOST_AHEAD = 2, 64
+#: Steps over which the time of a batch is taken. A loop whose device is asynchronous runs ahead for
+#: some steps and then waits for all of them, so it is a mean; a pause makes it longer for a while.
+STEPS: Final = 64
 
 
 def look_ahead(batch_s: float | None) -> int:
@@ -38,6 +43,7 @@ class Delivery:
         self._undone: dict[int, set[str]] = {}  # services by batch that is not offered, in order
         self._offered: dict[int, None] = {}  # and not released, in the order of their release
         self._released: set[int] = set()  # and not taken
+        self._batch_s = RecentMean(STEPS)
         #: Poison, or offered by an engine before this one: no service has labels of its own there.
         self._inseparable: set[int] = set()
 
@@ -97,9 +103,9 @@ class Delivery:
         self._inseparable.discard(batch)
         return anew
 
-    def release(self, ahead: int) -> list[int]:
-        """Batches that the loop may take from now on; none while it has half of `ahead` at hand."""
-        batches = list[int]()
+    def release(self) -> list[int]:
+        """Batches that the loop may take from now on; none while it has half of them at hand."""
+        batches, ahead = list[int](), look_ahead(self._batch_s.value)
         if 2 * len(self._released) > ahead or not self._offered:
             return batches
         room = ahead - len(self._released)
@@ -113,8 +119,10 @@ class Delivery:
         self._released.update(batches)
         return batches
 
-    def taken(self, batch: int) -> None:
-        """The training loop has a batch."""
+    def taken(self, batch: int, step_s: float | None) -> None:
+        """The training loop has a batch, after `step_s` of work on the one before; None: unknown."""
+        if step_s:
+            self._batch_s.add(step_s)
         self._released.discard(batch)
         self._inseparable.discard(batch)
 

@@ -16,7 +16,7 @@ from ..ledger import Ledger
 from ..reader_core import CoreConfig, ReaderCore
 from ..reader_core import events as ev
 from ..reader_core import instructions as do
-from ..reader_core.delivery import Delivery, look_ahead
+from ..reader_core.delivery import Delivery
 from ..stream_stats import StreamStats
 from ..windows import WindowConfig
 from .cast import Report, Student
@@ -91,7 +91,6 @@ class Reader:
         self.student = student
         self.port = port
         self._delivery = Delivery([student.name])
-        self._ahead = look_ahead(group.t_s_s * group.batch)
         self.most_volume = 0
         self._clock = clock
         self._connect_s = scenario.connect_s
@@ -139,7 +138,7 @@ class Reader:
 
     def taken(self, batch: int, step_s: float | None) -> None:
         """The training loop has a batch, after so long a step on the one before."""
-        self._delivery.taken(batch)
+        self._delivery.taken(batch, step_s)
         self._tell(ev.Taken(batch, self.student.group.batch, step_s))
         self._release()
         self.decide()
@@ -267,7 +266,7 @@ class Reader:
 
     def _release(self) -> None:
         """Let the training loop have what it may take."""
-        for batch in self._delivery.release(self._ahead):
+        for batch in self._delivery.release():
             self.core.handle(ev.Released(batch), self._clock.now)
             self._deliver(batch)
 

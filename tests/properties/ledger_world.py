@@ -10,11 +10,12 @@ import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from statistics import fmean
 from typing import Final
 
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.reader_core.delivery import Delivery
+from edl.scheduler.reader_core.delivery import STEPS, Delivery, look_ahead
 
 ROW_NBYTES: Final = 7
 WAITS: Final = None  # a row that nobody has; an int: in flight in this request; a str: labelled by
@@ -133,6 +134,7 @@ class World:
         self.line: list[int] = []  # not released, in order
         self.student: list[int] = []  # released, not taken
         self.taken: list[int] = []
+        self.steps: list[float] = []  # seconds of the student's
         self.awaited = 0  # teachers that may join any moment
         self.sent = self.resends = self.copies = 0
 
@@ -180,10 +182,11 @@ class World:
         book.told = True
         return book
 
-    def release(self, ahead: int) -> None:
+    def release(self) -> None:
         """Let the student have what it may take."""
-        released = self.delivery.release(ahead)
-        if not self.student and ahead:
+        ahead = look_ahead(fmean(self.steps[-STEPS:]) if self.steps else None)
+        released = self.delivery.release()
+        if not self.student:
             first = self.line[:1] if self.ordered else self.line
             assert released or not any(self.books[batch].settled for batch in first)
         for batch in released:
@@ -193,10 +196,19 @@ class World:
             assert self.ledger.handle(ev.Released(batch)) == []
             if self.books[batch].condemned:
                 del self.books[batch]
-                self.delivery.taken(batch)
+                self.delivery.taken(batch, None)
             else:
                 self.student.append(batch)
         assert len(self.student) <= ahead or not released
+
+    def take(self, step_s: float) -> None:
+        """The student takes the next batch, after a step that took so long."""
+        batch = self.student.pop(0)
+        self.taken.append(batch)
+        del self.books[batch]
+        self.steps.append(step_s)
+        self.delivery.taken(batch, step_s)
+        self.tell(ev.Taken(batch))
 
     def judge(self) -> None:
         there = {n for n, w in self.workers.items() if not (w.revoked or w.on_trial)}

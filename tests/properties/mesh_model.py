@@ -20,7 +20,7 @@ from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, d
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.rates import LowQuantile, RecentMedian, pooled_t_t
-from edl.scheduler.reader_core.delivery import FEWEST_AHEAD, Delivery
+from edl.scheduler.reader_core.delivery import Delivery
 
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
 TICK_S, GRANT_S, TTL_S, RECONNECT_S = 0.05, 0.2, 3.0, 0.1
@@ -169,14 +169,14 @@ class Mesh(VirtualTime):
         self.release()
 
     def release(self) -> None:
-        while batches := self.delivery.release(FEWEST_AHEAD):
+        while batches := self.delivery.release():
             for batch in batches:
                 assert self.in_line.pop(0) == batch, "out of order, or twice"
                 self.offered.remove(batch)
                 assert self.ledger.handle(ev.Released(batch)) == []
                 if batch in self.poison:  # the loop of a real student would end
                     self.poisoned.append(batch)
-                    self.delivery.taken(batch)
+                    self.delivery.taken(batch, None)
                     assert self.ledger.handle(ev.Taken(batch)) == []
                     continue
                 assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
@@ -253,7 +253,7 @@ class Mesh(VirtualTime):
             self.after(self.step_s, self.call_next)
 
     def is_taken(self, batch: int) -> None:
-        self.delivery.taken(batch)
+        self.delivery.taken(batch, self.step_s)
         self.tell(ev.Taken(batch))
 
     def leave_epoch(self) -> None:

@@ -66,20 +66,17 @@ class LedgerMachine(LedgerTeachers):
             self.world.delivery.queue(batch)
             self.world.tell(ev.Queued(batch, book.nbytes, rows, missing, ROW_NBYTES, kind))
 
-    @rule(ahead=st.integers(0, 4))
-    def batches_are_released(self, ahead: int) -> None:
-        self.world.release(ahead)
+    @rule()
+    def batches_are_released(self) -> None:
+        self.world.release()
 
-    @precondition(lambda self: self.world.student)
-    @rule(count=st.integers(1, 3))
-    def the_student_takes(self, count: int) -> None:
+    @rule(count=st.integers(1, 3), step_s=st.sampled_from([0.02, 0.03, 0.1]))
+    def the_student_takes(self, count: int, step_s: float) -> None:
         world = self.world
+        if not world.student:  # it waits
+            world.release()
         for _ in range(min(count, len(world.student))):
-            batch = world.student.pop(0)
-            world.taken.append(batch)
-            del world.books[batch]
-            world.delivery.taken(batch)
-            world.tell(ev.Taken(batch))
+            world.take(step_s)
         assert not world.ordered or world.taken == sorted(set(world.taken))
 
     @precondition(lambda self: self.world.books)
@@ -194,5 +191,5 @@ def test_an_answer_from_before_a_batch_was_doubted_does_not_count() -> None:
     machine.its_figures_are_the_worlds()
     machine.the_oldest_requests_are_answered(8)
     machine.its_figures_are_the_worlds()
-    machine.batches_are_released(1)
+    machine.batches_are_released()
     assert machine.world.student == [0]

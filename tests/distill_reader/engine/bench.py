@@ -79,7 +79,7 @@ class Bench:
 
     def release(self) -> None:
         """The training loop may take what follows."""
-        self.engine._handing.release(None)  # noqa: SLF001  # it needs no time, as `look` does
+        self.engine._handing.release()  # noqa: SLF001  # it needs no time, as `look` does
 
     def look(self, now: float) -> None:
         """Time goes by."""

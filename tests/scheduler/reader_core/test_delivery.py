@@ -25,9 +25,9 @@ def test_a_tenth_of_a_second_of_work_is_at_hand(batch_s: float | None, ahead: in
 def test_in_order_a_batch_waits_for_those_before_it() -> None:
     delivery = delivery_of(0, 1, 2)
     assert delivery.done("s", 1) == []
-    assert delivery.release(2) == []
+    assert delivery.release() == []
     assert delivery.done("s", 0) == [0, 1]
-    assert delivery.release(2) == [0, 1]
+    assert delivery.release() == [0, 1]
     assert delivery.done("s", 2) == [2]
     assert (delivery.done("s", 2), delivery.incomplete) == ([], {})
 
@@ -36,18 +36,26 @@ def test_without_order_they_go_as_they_are_completed() -> None:
     delivery = delivery_of(0, 1, 2, ordered=False)
     assert delivery.done("s", 2) == [2]
     assert delivery.done("s", 0) == [0]
-    assert delivery.release(2) == [2, 0]
+    assert delivery.release() == [2, 0]
 
 
 def test_more_is_released_once_half_is_taken() -> None:
     delivery = delivery_of(*range(10))
     for batch in range(10):
         delivery.done("s", batch)
-    assert delivery.release(4) == [0, 1, 2, 3]
-    delivery.taken(0)
-    assert delivery.release(4) == []
-    delivery.taken(1)
-    assert delivery.release(4) == [4, 5]
+    assert delivery.release() == [0, 1]
+    delivery.taken(0, None)
+    delivery.taken(1, 0.03)
+    assert delivery.release() == [2, 3, 4, 5]
+    delivery.taken(2, 0.0)
+    assert delivery.release() == []
+    delivery.taken(3, 0.04)
+    delivery.taken(4, None)
+    assert delivery.release() == [6, 7], "3 are at hand where a step takes 0.035 s"
+    delivery.taken(5, 100.0)
+    assert delivery.release() == []
+    delivery.taken(6, 0.04)
+    assert delivery.release() == [8]
 
 
 def test_a_withdrawn_batch_holds_up_those_behind_it() -> None:
@@ -55,11 +63,11 @@ def test_a_withdrawn_batch_holds_up_those_behind_it() -> None:
     for batch in range(3):
         delivery.done("s", batch)
     assert delivery.undone("s", 0) == {"s"}
-    assert delivery.release(2) == []
+    assert delivery.release() == []
     assert delivery.done("s", 3) == [], "0 is to be offered first"
     assert delivery.undone("s", 3) == frozenset(), "nobody was told of it"
     assert delivery.done("s", 0) == [0]
-    assert delivery.release(2) == [0, 1]
+    assert delivery.release() == [0, 1]
     assert delivery.undone("s", 1) == frozenset(), "it is released"
 
 
@@ -96,5 +104,5 @@ def test_batches_of_an_engine_before_are_labelled_anew_by_all() -> None:
         delivery.done(service, 2)
     delivery.done("a", 1)
     assert delivery.done("b", 1) == [1, 2]
-    delivery.taken(0)
-    assert delivery.release(2) == [1, 2]
+    delivery.taken(0, None)
+    assert delivery.release() == [1, 2]
