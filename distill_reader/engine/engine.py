@@ -13,14 +13,15 @@ from ... import errors
 from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
 from ...proto.lent_arena import LentArena
-from ...scheduler.reader_core.events import Legacy, TakenOver
+from ...scheduler.reader_core import instructions as do
+from ...scheduler.reader_core.events import Ended, Legacy, TakenOver, Waiting
 from ..config import ReaderConfig
-from .handing import Handing, Vigil
+from .handing import Handing
 from .inbox import Inbox
 from .member import Member, Says
 from .outcomes import Done
 from .requests import Batches
-from .telling import Teller, poison
+from .telling import Teller
 from .tracing import open_trace
 
 #: Decisions that depend on time alone are looked at so often.
@@ -38,9 +39,7 @@ class Engine:
         self._batches = Batches(config)
         self._trace = open_trace(config)
         says = Says(
-            self._on_labelled,
-            self._on_unlabelled,
-            self._on_poisoned,
+            self._on_settled,
             self._trace.came,
             self._on_answered,
             self._on_failed,
@@ -51,9 +50,14 @@ class Engine:
             for one in config.members
         )
         self._handing = handing = Handing(
-            config, channel, labels, self.members, partial(self._on_failed, for_good=False)
+            config,
+            channel,
+            labels,
+            self.members,
+            partial(self._on_failed, for_good=False),
+            self._on_given_up,
         )
-        self._vigil = Vigil(config, self.members, handing)
+        self._delivery = handing.delivery
         self._teller = Teller(config, channel, self.members, handing)
         self._labels = labels
         self._pulled = 0  # number of the next batch
@@ -99,13 +103,14 @@ class Engine:
             case "held":
                 self._on_held(message)
             case "waiting":
+                self._delivery.wait()
                 for member in self.members:
-                    member.waits(now)
+                    member.tell(Waiting())
             case "taken":
                 self._on_taken(message, now)
             case "ended":
                 for member in self.members:
-                    member.ended()
+                    member.tell(Ended())
             case "figures":
                 self._teller.ask(message["number"])
             case "story":
@@ -118,7 +123,7 @@ class Engine:
     def _on_batch(self, message: Message) -> None:
         batch = self._batches.add(message)
         self._pulled = batch.number + 1
-        self._handing.delivery.queue(batch.number)
+        self._delivery.queue(batch.number)
         for member in self.members:
             member.queue(batch, message["source_s"])
 
@@ -126,17 +131,14 @@ class Engine:
         """The trainer was offered a batch with its labels by an engine before this one."""
         batch = self._batches.add(message)
         self._pulled = batch.number + 1
-        released = message["released"]
-        self._handing.delivery.hold(batch.number, released=released)
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
-            if released:
-                member.released(batch.number)
+        self._handing.do(self._delivery.hold(batch.number, released=message["released"]))
 
     def _on_taken(self, message: Message, now: float) -> None:
         number, samples, step_s = message["number"], message["samples"], message["step_s"]
-        self._handing.delivery.taken(number, step_s)
+        self._delivery.taken(number, step_s)
         for member in self.members:
             member.taken(number, samples, step_s, now)
         self._batches.pop(number, None)
@@ -145,6 +147,7 @@ class Engine:
         """Told all that the engine before this one knew."""
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
+        self._delivery.wait(waits=message["waiting"])
         legacies = message["legacies"]
         for member in self.members:
             told = legacies.get(member.config.service)
@@ -157,7 +160,7 @@ class Engine:
     def _on_reset(self, message: Message, now: float) -> None:
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
-        self._handing.reset()
+        self._delivery.reset()
         self._batches.clear()
         self._teller.forgive()
         for member in self.members:
@@ -165,17 +168,19 @@ class Engine:
 
     # --- the members
 
-    def _on_labelled(self, member: Member, number: int) -> None:
-        self._trace.labelled(number)
-        self._teller.tell_resends()
-        self._handing.labelled(member, number)
+    def _on_settled(
+        self, member: Member, said: do.Labelled | do.Forgone | do.Unlabelled | do.Poison
+    ) -> None:
+        match said:
+            case do.Labelled(number) | do.Forgone(number):
+                self._trace.labelled(number)
+                self._teller.tell_resends()
+            case do.Unlabelled(number):
+                self._trace.unlabelled(number)
+        self._handing.do(self._delivery.heard(member.config.service, said))
 
-    def _on_unlabelled(self, member: Member, number: int) -> None:
-        self._trace.unlabelled(number)
-        self._handing.unlabelled_again(member, number)
-
-    def _on_poisoned(self, number: int, reasons: tuple[str, ...]) -> None:
-        self._handing.poisoned(number, poison(number, reasons))
+    def _on_given_up(self) -> None:
+        self._teller.give_up(self._stream_epoch)
 
     def _on_answered(self, member: Member, teacher: str, done: Done) -> None:
         self._teller.answered(member, teacher, done)
@@ -186,14 +191,12 @@ class Engine:
     # --- what follows
 
     def _decide(self, now: float) -> None:
-        self._handing.release()
         for member in self.members:
             member.look(now)
         limit = self._pulled + min(member.core.decision.pull for member in self.members)
         if limit > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
-        if self._vigil.look(now):
-            self._teller.give_up(self._stream_epoch)
+        self._handing.do(self._delivery.look(now))
         self._teller.tell(now)
         self._trace.look(self.members, now)

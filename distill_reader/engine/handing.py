@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -12,17 +10,15 @@ from ...errors import EdlError, UsageError
 from ...proto.arena import Arena, Array, Record
 from ...proto.channel import Channel
 from ...proto.forms import kind_of, softmax
-from ...scheduler import no_teacher
-from ...scheduler.no_teacher import Mixture, mixture
+from ...scheduler.no_teacher import Mixture
+from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.delivery import Delivery
 from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
 from ..ring import refused
 from .labels import Assembled
-from .member import Member
-
-log = logging.getLogger(__name__)
+from .member import Member, log_news
 
 
 def mixed_into(
@@ -94,10 +90,9 @@ def layout_of(
 
 
 class Handing:
-    """Offers each batch that all members are done with, as `Delivery` says. For one thread.
+    """Carries out what `Delivery` says: offers each batch that all members are done with.
 
-    A member is done with a batch when it has labelled it, or goes without. What several members
-    have labelled is mixed into a record of its own.
+    What several members have labelled is mixed into a record of its own. For one thread.
 
     Args:
         config: of the reader.
@@ -105,11 +100,10 @@ class Handing:
         arena: where labels lie.
         members: who labels.
         failed: told when labels cannot be mixed.
+        gave_up: told when the stream does not wait for teachers any more.
 
     Attributes:
-        delivery: in which order, and how far ahead.
-        partial: batches whose labels lack those of a member.
-        unlabelled: batches that went without any.
+        delivery: decides.
         mixture: of the latest batch that was mixed.
     """
 
@@ -120,107 +114,60 @@ class Handing:
         arena: Arena,
         members: Sequence[Member],
         failed: Callable[[EdlError], None],
+        gave_up: Callable[[], None],
     ) -> None:
         self.delivery = Delivery(
-            [member.config.service for member in members], ordered=config.ordered
+            {member.config.service: member.ledger for member in members},
+            ordered=config.ordered,
+            policy=config.policy(),
+            ensemble=None if config.mixing is None else config.mixing.rule(),
         )
-        self.partial = self.unlabelled = 0
         self.mixture: Mixture | None = None
         self._config = config
         self._mixing = config.mixing
-        self._rule = None if config.mixing is None else config.mixing.rule()
         self._channel = channel
         self._arena = arena
         self._members = {member.config.service: member for member in members}
         self._failed = failed
-        self._poison: dict[int, str] = {}  # why a batch will never be labelled
-        self._taking_part: dict[int, int] = {}  # services whose labels an offered batch has
+        self._gave_up = gave_up
         self._names = _unseen_names(config)
 
-    def labelled(self, member: Member, number: int) -> None:
-        """A member has labelled a batch, or goes without."""
-        if number in self._poison:
-            member.labels.drop(number)
-        self._offer(self.delivery.done(member.config.service, number))
+    def do(self, instructions: Sequence[do.StreamInstruction]) -> None:
+        """Carry out what `delivery` has said."""
+        for one in instructions:
+            match one:
+                case do.Tell(service, event):
+                    self._members[service].tell(event)
+                case do.Offer(number, mixture):
+                    self._offer(number, mixture)
+                case do.Release(numbers):
+                    self._channel.send("release", numbers=numbers)
+                case do.OfferPoison(number, reasons):
+                    self._channel.send("poison", number=number, text=poison(number, reasons))
+                case do.Withdraw(number):
+                    self._channel.send("withdraw", number=number)
+                case do.DropBatch(number):
+                    for member in self._members.values():
+                        member.labels.drop(number)
+                case do.GiveUp():
+                    self._gave_up()
+                case do.News():
+                    log_news(one)
 
-    def poisoned(self, number: int, text: str) -> None:
-        """A batch will never be labelled."""
-        self._poison.setdefault(number, text)
-        for member in self._members.values():
-            member.pass_over(number)
-        self._offer(self.delivery.poisoned(number))
-
-    def unlabelled_again(self, member: Member, number: int) -> None:
-        """Labels that a member has given a batch are void."""
-        self._poison.pop(number, None)
-        self._taking_part.pop(number, None)
-        if anew := self.delivery.undone(member.config.service, number):
-            self._channel.send("withdraw", number=number)
-            for service in anew - {member.config.service}:
-                self._members[service].doubt(number)
-
-    def release(self) -> None:
-        """Let the training loop take what it may."""
-        if not (numbers := self.delivery.release()):
-            return
-        self._channel.send("release", numbers=numbers)
-        for number in numbers:
-            if (services := self._taking_part.pop(number, None)) is not None:
-                self.unlabelled += not services
-                self.partial += 0 < services < len(self._members)
-            for member in self._members.values():
-                member.released(number)
-
-    def go_on_without(self, alone_since: dict[str, float], now: float) -> None:
-        """Let batches go that only lack members which are missing, as far as that is tolerated."""
-        if self._rule is None or not alone_since:
-            return
-        members = self._members
-        for number, undone in self.delivery.incomplete.items():
-            if any(members[service].is_on_shelf(number) for service in undone):
-                continue  # a label store may have what teachers do not give
-            labelled = {s for s in members.keys() - undone if members[s].labels.has(number)}
-            if mixture(self._rule, labelled, alone_since, now) is not None:
-                for service in undone:
-                    members[service].forgo(number)
-
-    def reset(self) -> None:
-        """An epoch was left."""
-        self.delivery.reset()
-        self._poison.clear()
-        self._taking_part.clear()
-
-    def _offer(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            if (text := self._poison.get(number)) is not None:
-                self._channel.send("poison", number=number, text=text)
-                continue
-            labelled = {
-                service: labels
-                for service, member in self._members.items()
-                if (labels := member.labels.offer(number)) is not None
-            }
-            self._taking_part[number] = len(labelled)
-            self._send_labels(number, labelled)
-
-    def _send_labels(self, number: int, labelled: Mapping[str, Assembled]) -> None:
-        if self._rule is not None:
-            mix = mixture(self._rule, labelled.keys(), self._gone, 0.0)
-            if mix is not None:
-                self._mix(number, labelled, mix)
-                return
-        elif labelled:
+    def _offer(self, number: int, mixture: Mixture | None) -> None:
+        labelled = {
+            service: labels
+            for service, member in self._members.items()
+            if (labels := member.labels.offer(number)) is not None
+        }
+        if mixture is None or not labelled:
+            self._send(number, None, self._names)
+        elif self._mixing is not None:
+            self._mix(number, labelled, mixture)
+        else:
             (labels,) = labelled.values()
             self._names = labels.names
             self._send(number, labels.record, labels.names)
-            return
-        self._taking_part[number] = 0
-        self._send(number, None, self._names)
-
-    @property
-    def _gone(self) -> dict[str, float]:
-        """Every member as missing for ever: who has not labelled a batch by its turn never will."""
-        return dict.fromkeys(self._members, -float("inf"))
 
     def _mix(self, number: int, labelled: Mapping[str, Assembled], mix: Mixture) -> None:
         mixing = self._mixing
@@ -267,6 +214,14 @@ class Handing:
         )
 
 
+def poison(number: int, reasons: tuple[str, ...]) -> str:
+    """Why a batch will never be labelled."""
+    return (
+        f"batch {number} will never be labelled: {'; '.join(reasons)} (so many refusals are enough"
+        " to blame the batch, or there is nobody else to ask)"
+    )
+
+
 def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
     """The labels of a batch that goes without any, before one was labelled."""
     names: list[str] = []
@@ -277,69 +232,3 @@ def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
     if config.mixing is not None and config.mixing.policy.with_weights:
         names.append(WEIGHTS)
     return tuple(names)
-
-
-#: Nobody waits without a teacher, and nobody has.
-_CALM: Final = no_teacher.Patience()
-
-
-class Vigil:
-    """One look each time that something has changed, or time has gone by.
-
-    Args:
-        config: of the reader.
-        members: who labels.
-        handing: where their labels go.
-    """
-
-    def __init__(self, config: ReaderConfig, members: Sequence[Member], handing: Handing) -> None:
-        self._policy = config.policy()
-        self._needs_all = config.mixing is None or config.mixing.policy.missing == "wait"
-        self._members = members
-        self._handing = handing
-        self._patience = no_teacher.Patience()
-        self._alone_since: dict[str, float] = {}
-        self._lacking: list[Member] = []  # who had no teacher lately
-
-    def look(self, now: float) -> bool:
-        """Let batches go that are not to wait any more; whether to give up instead."""
-        for member in self._members:
-            if member.ledger.usable:
-                self._alone_since.pop(member.config.service, None)
-            else:
-                self._alone_since.setdefault(member.config.service, now)
-        if not self._alone_since and self._patience == _CALM:
-            return False
-        self._handing.go_on_without(self._alone_since, now)
-        usable = [member.ledger.usable for member in self._members]
-        alone = [one for one in self._members if one.config.service in self._alone_since]
-        self._lacking = alone or self._lacking
-        need = no_teacher.Need(
-            usable=min(usable) if self._needs_all else max(usable),
-            waits=self._loop_waits() and self._head_lacks_teachers(),
-            answers=sum(member.labels.accepted for member in self._lacking),
-        )
-        action, self._patience = no_teacher.decide(need, self._patience, now, self._policy)
-        if action == "go_unlabelled":
-            self._go_unlabelled(now)
-        return action == "give_up"
-
-    def _head_lacks_teachers(self) -> bool:
-        head = self._head
-        return head is not None and not any(one.is_on_shelf(head) for one in self._members)
-
-    @property
-    def _head(self) -> int | None:
-        """The first batch that not all members are done with; None: there is none."""
-        return next(iter(self._handing.delivery.incomplete), None)
-
-    def _loop_waits(self) -> bool:
-        return any(member.core.waiting_since is not None for member in self._members)
-
-    def _go_unlabelled(self, now: float) -> None:
-        head = self._head
-        assert head is not None  # as the training loop waits for it
-        log.warning("batch %d goes without soft labels: there is no teacher", head)
-        for member in self._members:
-            member.forgo(head)
-            member.waits(now, waits=False)  # it has what it waits for

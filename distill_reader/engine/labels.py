@@ -44,12 +44,11 @@ class Labels:
 
     Attributes:
         discards: answers whose labels nobody wanted: late, not the first, or of an old model.
-        accepted: answers whose labels were.
         is_mixed: as given.
     """
 
     def __init__(self, arena: Arena, batches: Batches, *, mixed: bool = False) -> None:
-        self.discards = self.accepted = 0
+        self.discards = 0
         self.is_mixed = mixed
         self._arena = arena
         self._batches = batches
@@ -78,7 +77,6 @@ class Labels:
 
     def write(self, done: Done, wanted: Collection[Span]) -> None:
         """Copy the labels of the spans that are `wanted` into their batches' records."""
-        self.accepted += 1
         if self._is_written_whole(done, wanted):
             return
         for span, batch, rows in self._places(done.job):

@@ -51,17 +51,13 @@ class Says:
     """What a member tells its engine: calls in the engine's own thread.
 
     Attributes:
-        labelled: a batch has all its labels, or goes without.
-        unlabelled: a batch that was said to be labelled, or poisoned, is to be labelled anew.
-        poisoned: a batch will never be labelled, for these reasons.
+        settled: what has become of a batch.
         came: the link to a teacher has posted something.
         answered: a teacher has sent labels.
         failed: the stream cannot go on; in this epoch, or (True) for good.
     """
 
-    labelled: Callable[[Member, int], None]
-    unlabelled: Callable[[Member, int], None]
-    poisoned: Callable[[int, tuple[str, ...]], None]
+    settled: Callable[[Member, do.Labelled | do.Forgone | do.Unlabelled | do.Poison], None]
     came: Callable[[str, Outcome, float], None]
     answered: Callable[[Member, str, Done], None]
     failed: Callable[[errors.EdlError, bool], None]
@@ -84,7 +80,6 @@ class Member:
         roster: who names the teachers.
         labels: those that are here.
         shelf: where labels are kept; None: nowhere.
-        forgone: batches that went without labels of this service.
         relabelled: batches whose labels were thrown away.
         links: connections that are open, by number.
         poisoned: batches that will never be labelled.
@@ -107,20 +102,20 @@ class Member:
         self._remembering = Remembering(config, inbox, core.measured, self._remembered)
         self.roster = open_roster(
             config,
-            on_assigned=partial(inbox.post, self._tell),
+            on_assigned=partial(inbox.post, self.tell),
             on_failed=partial(inbox.post, self._on_failed_for_good),
         )
         self.labels = Labels(arena, batches, mixed=mixed)
         self.shelf = None
         if config.store is not None:
             self.shelf = Shelf(config, inbox, ring, core.numerics, self._enqueue, says.failed)
-        self.forgone = self.relabelled = self.poisoned = self.reports = 0
+        self.relabelled = self.poisoned = self.reports = 0
         self._batches = batches
         self._inbox = inbox
         self._ring = ring if config.shared_memory else None
         self._says = says
         self.links: dict[int, TeacherLink] = {}
-        self._paths = PathAttempts(inbox, self._tell)
+        self._paths = PathAttempts(inbox, self.tell)
         self._sending = Sending(config, batches, ring, self.links, core.teachers.links)
         self._unsent: list[tuple[str, int]] = []  # what the ledger takes to be in flight
         self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}  # answers, to be compared
@@ -171,15 +166,11 @@ class Member:
         since = self.core.teachers.silent_since
         return None if since is None else time.time() - (time.monotonic() - since)
 
-    def is_on_shelf(self, number: int) -> bool:
-        """Whether a batch has not come to the teachers, as its labels may be in the store."""
-        return self.shelf is not None and self.shelf.has(number)
-
     # --- the stream
 
     def queue(self, batch: Batch, source_s: float) -> None:
         """Have a batch labelled that lies in the ring, after the source took so long for it."""
-        self._tell(ev.Pulled(source_s, batch.samples, batch.rows))
+        self.tell(ev.Pulled(source_s, batch.samples, batch.rows))
         if self.shelf is None:
             self._enqueue(batch, NOTHING)
         else:
@@ -193,30 +184,18 @@ class Member:
             missing = stocked.missing(batch.rows)
             row_nbytes = stocked.row_nbytes
         if batch.number in self.ledger.withheld:
-            self._tell(ev.Found(batch.number, missing, row_nbytes))
+            self.tell(ev.Found(batch.number, missing, row_nbytes))
             return
-        self._tell(
+        self.tell(
             ev.Queued(batch.number, batch.nbytes, batch.rows, missing, row_nbytes, batch.kind)
         )
 
     def hold(self, batch: Batch, labels_nbytes: int, makers: Sequence[str]) -> None:
         """An engine before this one has offered the trainer a batch, labelled by these teachers."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
-        self._tell(
+        self.tell(
             ev.Held(batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes)
         )
-
-    def waits(self, now: float, *, waits: bool = True) -> None:
-        """The training loop waits for a batch, or does no more."""
-        self._carry_out(self.core.handle(ev.Waiting(waits), now))
-
-    def ended(self) -> None:
-        """The source has nothing more for this epoch."""
-        self._tell(ev.Ended())
-
-    def doubt(self, number: int) -> None:
-        """All labels of a batch are to be made anew, whoever has made them."""
-        self._tell(ev.Doubt(number))
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
         """The training loop has a batch, after `step_s` of work on the one before."""
@@ -224,24 +203,6 @@ class Member:
             self.shelf.forget(number)
         self.labels.let_go(number)
         self._carry_out(self.core.handle(ev.Taken(number, samples, step_s), now))
-
-    def pass_over(self, number: int) -> None:
-        """Another member will never label this batch: it needs no labels of this one either."""
-        self.labels.drop(number)
-        self._tell(ev.Forgo(number))
-
-    def released(self, number: int) -> None:
-        """The training loop may take a batch: its labels stay what they are."""
-        self._tell(ev.Released(number))
-
-    def forgo(self, number: int) -> None:
-        """Go without the labels of a batch, unless it has them all; it is not on the shelf."""
-        before = self.ledger.unlabelled
-        out = self.core.handle(ev.Forgo(number), time.monotonic())
-        if self.ledger.unlabelled < before:
-            self.labels.drop(number)
-            self.forgone += 1
-        self._carry_out(out)
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; the teachers stay, if they may label `data_epoch`."""
@@ -251,7 +212,7 @@ class Member:
         self._carry_out(self.core.handle(ev.EpochBegan(data_epoch), now))
         unsent, self._unsent = self._unsent, []
         for teacher, request in unsent:  # free the windows that these hold
-            self._tell(ev.Cancelled(teacher, request))
+            self.tell(ev.Cancelled(teacher, request))
 
     def resume(self, taken_over: ev.TakenOver, now: float) -> None:
         """Go on where the engine before this one was."""
@@ -276,7 +237,7 @@ class Member:
     # --- the teachers
 
     def _remembered(self, profile: Profile | None) -> None:
-        self._tell(ev.Remembered(profile, time.time()))
+        self.tell(ev.Remembered(profile, time.time()))
 
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
         self._says.failed(error, True)
@@ -293,16 +254,16 @@ class Member:
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if self.shelf is not None and not words:
                     self.shelf.meet(link.peer, inputs)
-                self._tell(ev.Probed(name, link.number, link.most_rows, words))
+                self.tell(ev.Probed(name, link.number, link.most_rows, words))
             case Broke(None, error):
                 failed = ev.ProbeFailed(
                     name, link.number, failure_of(error), str(error), room_in_s(error)
                 )
-                self._tell(failed)
+                self.tell(failed)
             case Broke(Job() as job, error):
                 about = {"service": self.config.service, **job.about(name)}
                 log.debug("%s does not label a request: %s", name, error, extra=about)
-                self._tell(
+                self.tell(
                     ev.RequestFailed(
                         name,
                         link.number,
@@ -356,7 +317,7 @@ class Member:
             if agree(done.labels, labels, tolerance(other), forms)
         )
 
-    def _tell(self, event: ev.Event) -> None:
+    def tell(self, event: ev.Event) -> None:
         """Have the core hear of something, and do what it says."""
         self._carry_out(self.core.handle(event, time.monotonic()))
 
@@ -380,7 +341,7 @@ class Member:
                 case do.Labelled(number):
                     if log.isEnabledFor(logging.DEBUG):
                         log.debug("batch %d has its labels", number, extra={"batches": [number]})
-                    self._says.labelled(self, number)
+                    self._says.settled(self, one)
                 case do.KeepAnswer(request, name):
                     assert done is not None
                     self._kept.setdefault(request, {})[name] = done.labels
@@ -394,9 +355,8 @@ class Member:
                 self.labels.discards += 1
             case do.Report():
                 self.reports += 1
-            case do.News(level, text, name):
-                extra = {"teacher": name} if name else {}
-                log.log(logging.INFO if level == "info" else logging.WARNING, text, extra=extra)
+            case do.News():
+                log_news(instruction)
             case do.Open(number, peer):
                 self._open(number, peer)
             case do.Close(number):
@@ -419,15 +379,21 @@ class Member:
                 self.labels.clear()
                 if self.shelf is not None:
                     self.shelf.follow(content_id)
+            case do.Forgone(number):
+                self.labels.drop(number)
+                self._says.settled(self, instruction)
             case do.Unlabelled(number, whole):
                 self.relabelled += 1
                 self.labels.take_back(number, whole=whole)
-                self._says.unlabelled(self, number)
+                self._says.settled(self, instruction)
             case do.LookUp(number):
                 assert self.shelf is not None
                 self.shelf.look_again(self._batches[number], time.monotonic())
-            case do.Poison(number, reasons):
-                self._poison(number, reasons)
+            case do.Poison(number):
+                self.poisoned += 1
+                if self.shelf is not None:
+                    self.shelf.forget(number)
+                self._says.settled(self, instruction)
             case do.Refuse(reason):
                 self._on_failed_for_good(errors.UsageError(reason))
 
@@ -462,12 +428,11 @@ class Member:
         )
         log.warning("%s", self._dispute)
 
-    def _poison(self, number: int, reasons: tuple[str, ...]) -> None:
-        self.poisoned += 1
-        self.labels.drop(number)
-        if self.shelf is not None:
-            self.shelf.forget(number)
-        self._says.poisoned(number, reasons)
+
+def log_news(news: do.News) -> None:
+    """Log what people may want to know."""
+    level = logging.INFO if news.level == "info" else logging.WARNING
+    log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})
 
 
 def core_config(config: ReaderConfig) -> CoreConfig:

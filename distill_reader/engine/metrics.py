@@ -69,6 +69,7 @@ class Seen:
     Attributes:
         member: it.
         times: how its teachers have answered of late.
+        forgone: batches that went without its labels.
         weight: with which its labels are in the latest batch that was mixed; None: nothing is.
         upper_bytes: `ut`.
         lower_bytes: `lt`.
@@ -77,6 +78,7 @@ class Seen:
 
     member: Member
     times: TeacherTimes
+    forgone: int
     weight: float | None
     upper_bytes: int
     lower_bytes: int
@@ -222,10 +224,11 @@ _STREAM: Final = (
 
 #: What became of batches.
 _BATCHES: Final = (
-    _counter(
+    Family(
+        "counter",
         "forgone_batches",
         "Batches that went without labels of the service, as it had no teacher.",
-        lambda m: m.forgone,
+        lambda seen: [((), seen.forgone)],
     ),
     _counter(
         "poison_batches",
@@ -402,13 +405,15 @@ class Exporter:
         seen = []
         for member in members:
             self._times[member].keep(member.ledger.teachers)
-            weight = None if mixture is None else mixture.shares.get(member.config.service, 0.0)
+            service = member.config.service
+            forgone = handing.delivery.forgone[service]
+            weight = None if mixture is None else mixture.shares.get(service, 0.0)
             bounds = config.upper_bytes, config.lower_bytes
-            seen.append(Seen(member, self._times[member], weight, *bounds, now))
+            seen.append(Seen(member, self._times[member], forgone, weight, *bounds, now))
         self._shown = [
             *(_metric(family, seen) for family in FAMILIES),
-            self._whole("partly_labelled_batches", _PARTLY, handing.partial),
-            self._whole("unlabelled_batches", _UNLABELLED, handing.unlabelled),
+            self._whole("partly_labelled_batches", _PARTLY, handing.delivery.partial),
+            self._whole("unlabelled_batches", _UNLABELLED, handing.delivery.unlabelled),
         ]
 
     def collect(self) -> list[Metric]:

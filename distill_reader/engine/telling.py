@@ -68,14 +68,6 @@ def story(member: Member, batch: int, now: float) -> list[str]:
     return lines
 
 
-def poison(number: int, reasons: tuple[str, ...]) -> str:
-    """Why a batch will never be labelled."""
-    return (
-        f"batch {number} will never be labelled: {'; '.join(reasons)} (so many refusals are enough"
-        " to blame the batch, or there is nobody else to ask)"
-    )
-
-
 REPORT_EVERY_S = 1.0
 
 
@@ -311,7 +303,7 @@ def stats(members: Sequence[Member], handing: Handing, now: float) -> dict[str, 
         "store_misses": sum(shelf.figures.misses for shelf in shelves),
         "store_dropped": sum(shelf.figures.dropped for shelf in shelves),
         "store_trouble": next(filter(None, (shelf.figures.trouble for shelf in shelves)), ""),
-        "partly_labelled": handing.partial,
+        "partly_labelled": handing.delivery.partial,
         "weights": [] if handing.mixture is None else [*map(list, handing.mixture.shares.items())],
     }
 

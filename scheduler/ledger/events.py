@@ -21,6 +21,7 @@ from typing import NamedTuple
 # What is answered can be named from here too.
 from .instructions import Accept as Accept
 from .instructions import Discard as Discard
+from .instructions import Forgone as Forgone
 from .instructions import Instruction as Instruction
 from .instructions import Labelled as Labelled
 from .instructions import LookUp as LookUp
@@ -191,11 +192,10 @@ class Released(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Forgo:
-    """The student goes without the labels of this batch: it counts as labelled.
+    """The student goes without the labels of this batch: it is `Forgone`, and counts as labelled.
 
-    Labels that it has already are void, and so is what is still answered; the shell drops both. One
-    that is labelled, poisoned or over stays what it is. A `Relabel` before it is released takes it
-    back.
+    Labels that it has already are void, and so is what is still answered. One that is labelled,
+    poisoned or over stays what it is. A `Relabel` before it is released takes it back.
     """
 
     batch: int

@@ -55,6 +55,7 @@ class Figures:
     """The reading side of a ledger: nothing here changes anything."""
 
     def __init__(self) -> None:
+        self.accepted = 0  # answers that counted
         self._tables = Tables()
         self._dispatcher = Dispatcher()
 
@@ -94,6 +95,11 @@ class Figures:
     def withheld(self) -> Collection[int]:
         """Those of them that a store is asked for first: not sent before `Found`."""
         return self._tables.withheld.keys()
+
+    def awaits_store(self, batch: int) -> bool:
+        """Whether a store is asked for a batch that is not over, before it comes to teachers."""
+        tables = self._tables
+        return batch in tables.withheld or batch not in tables.batches
 
     @property
     def refusers(self) -> frozenset[str]:

@@ -60,7 +60,14 @@ class Discard:
 
 
 class Labelled(NamedTuple):
-    """All rows of the batch have their labels, or it goes without: it may be released."""
+    """All rows of the batch have their labels: it may be released."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgone:
+    """The batch goes without labels: drop those that it has; it may be released."""
 
     batch: int
 
@@ -79,7 +86,7 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class Unlabelled:
-    """A batch that was `Labelled`, or `Poison`, is to be labelled anew.
+    """A batch that was `Labelled`, `Forgone` or `Poison` is to be labelled anew.
 
     Attributes:
         batch: its id.
@@ -102,4 +109,4 @@ class LookUp:
     batch: int
 
 
-Instruction = Send | Accept | Discard | Labelled | Unlabelled | Poison | LookUp
+Instruction = Send | Accept | Discard | Labelled | Forgone | Unlabelled | Poison | LookUp

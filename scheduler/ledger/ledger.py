@@ -187,6 +187,7 @@ class Ledger(Figures):
         if not spans:
             out.append(Discard(event.request, event.teacher))
             return
+        self.accepted += 1
         out.append(Accept(request.id, spans))
         for span in spans:
             self._tables.label(span, event.teacher, event.row_nbytes)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappush
 
-from .instructions import Instruction, Labelled, Poison, Span, Unlabelled
+from .instructions import Forgone, Instruction, Labelled, Poison, Span, Unlabelled
 from .pieces import Piece, count, put_back
 from .state import LABELLED, POISONED, UNLABELLED, Batch, Request, Stage, Teacher
 
@@ -96,7 +96,7 @@ class Tables:
         self.unqueue(batch)
         self.withheld.pop(batch.id, None)
         batch.labels, batch.row_nbytes, batch.unlabelled_rows = (), 0, 0
-        self.settle(batch, LABELLED)
+        self.settle(batch, LABELLED, is_forgone=True)
 
     def waiting(self) -> Iterator[Batch]:
         """The batches with rows that wait, in no order."""
@@ -109,7 +109,7 @@ class Tables:
             self.queue.remove(batch.id)
             heapify(self.queue)
 
-    def settle(self, batch: Batch, stage: Stage) -> None:
+    def settle(self, batch: Batch, stage: Stage, *, is_forgone: bool = False) -> None:
         """An unlabelled batch is decided: LABELLED, or POISONED and never to be."""
         batch.stage = stage
         self.unlabelled -= 1
@@ -124,7 +124,7 @@ class Tables:
         self.volume_bytes += nbytes
         if nbytes > self.batch_bytes:
             self.batch_bytes = nbytes
-        self.news.append(Labelled(batch.id))
+        self.news.append(Forgone(batch.id) if is_forgone else Labelled(batch.id))
 
     def withhold(self, batch: Batch) -> None:
         """Nothing of the batch has a label, and none of its rows is sent before `Found`."""

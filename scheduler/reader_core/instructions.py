@@ -1,6 +1,7 @@
-"""What the reader core has its driver do, in this order.
+"""What the reader core has its driver do, in this order: `ReaderCore`, and `Delivery`.
 
-The ledger's `Accept`, `Discard`, `Labelled`, `Unlabelled`, `Poison` and `LookUp` are among them.
+The ledger's `Accept`, `Discard`, `Labelled`, `Forgone`, `Unlabelled`, `Poison` and `LookUp` are
+among them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from typing import Literal, NamedTuple
 
 from ..ledger.instructions import Accept as Accept
 from ..ledger.instructions import Discard as Discard
+from ..ledger.instructions import Forgone as Forgone
 from ..ledger.instructions import Labelled as Labelled
 from ..ledger.instructions import LookUp as LookUp
 from ..ledger.instructions import Poison as Poison
 from ..ledger.instructions import Send, Span
 from ..ledger.instructions import Unlabelled as Unlabelled
-from .events import Peer
+from ..no_teacher import Mixture
+from .events import Doubt, Forgo, Peer, Released, Waiting
 
 Level = Literal["info", "warning"]
 
@@ -131,6 +134,7 @@ Instruction = (
     | Accept
     | Discard
     | Labelled
+    | Forgone
     | Unlabelled
     | Open
     | Close
@@ -148,3 +152,61 @@ Instruction = (
     | Poison
     | LookUp
 )
+
+
+# ------------------------------------------------------------------- of a stream: `Delivery`
+
+
+class Tell(NamedTuple):
+    """Have the core of a service hear of something."""
+
+    service: str
+    event: Released | Forgo | Doubt | Waiting
+
+
+class Offer(NamedTuple):
+    """Give the trainer a batch's labels, which the training loop gets once it is released.
+
+    Attributes:
+        batch: its number.
+        mixture: whose labels, in which shares; None: the batch goes without any.
+    """
+
+    batch: int
+    mixture: Mixture | None
+
+
+@dataclass(frozen=True, slots=True)
+class OfferPoison:
+    """Tell the trainer that a batch will never be labelled: its turn is an error."""
+
+    batch: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The trainer is to forget what it was offered of a batch."""
+
+    batch: int
+
+
+class Release(NamedTuple):
+    """The training loop may take these batches, in this order."""
+
+    batches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropBatch:
+    """The labels that there are of a batch are void, of all services: it is poison."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """There has been no teacher for as long as the user is willing to wait: raise that."""
+
+
+StreamInstruction = Tell | Offer | Release | OfferPoison | Withdraw | DropBatch | GiveUp | News

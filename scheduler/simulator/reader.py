@@ -90,7 +90,7 @@ class Reader:
         )
         self.student = student
         self.port = port
-        self._delivery = Delivery([student.name])
+        self._delivery = Delivery({student.name: self.core.ledger})
         self.most_volume = 0
         self._clock = clock
         self._connect_s = scenario.connect_s
@@ -133,6 +133,7 @@ class Reader:
 
     def wait(self) -> None:
         """The training loop waits for a batch."""
+        self._delivery.wait()
         self._tell(ev.Waiting())
         self.decide()
 
@@ -140,7 +141,6 @@ class Reader:
         """The training loop has a batch, after so long a step on the one before."""
         self._delivery.taken(batch, step_s)
         self._tell(ev.Taken(batch, self.student.group.batch, step_s))
-        self._release()
         self.decide()
 
     def decide(self) -> None:
@@ -150,6 +150,7 @@ class Reader:
         self._look()
         while self._pull():
             self._look()
+        self._deliver_all(self._delivery.look(self._clock.now))
 
     def _look(self) -> None:
         self._looked_at = self._clock.now
@@ -248,9 +249,8 @@ class Reader:
             match instruction:
                 case do.Ask():
                     self._ask(instruction)
-                case do.Labelled(batch):
-                    if self._delivery.done(self.student.name, batch):
-                        self._release()
+                case do.Labelled() | do.Forgone() | do.Unlabelled() | do.Poison():
+                    self._deliver_all(self._delivery.heard(self.student.name, instruction))
                 case do.Report():
                     self._news()
                 case do.Open(number, peer):
@@ -264,11 +264,15 @@ class Reader:
         self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
         return out
 
-    def _release(self) -> None:
+    def _deliver_all(self, instructions: list[do.StreamInstruction]) -> None:
         """Let the training loop have what it may take."""
-        for batch in self._delivery.release():
-            self.core.handle(ev.Released(batch), self._clock.now)
-            self._deliver(batch)
+        for one in instructions:
+            match one:
+                case do.Tell(_, event):
+                    self._tell(event)
+                case do.Release(batches):
+                    for batch in batches:
+                        self._deliver(batch)
 
     def _ask(self, ask: do.Ask) -> None:
         now, send = self._clock.now, ask.send

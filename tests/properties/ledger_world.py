@@ -15,6 +15,7 @@ from typing import Final
 
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import STEPS, Delivery, look_ahead
 
 ROW_NBYTES: Final = 7
@@ -125,7 +126,7 @@ class World:
     def __init__(self, *, ordered: bool) -> None:
         self.ordered = ordered
         self.ledger = Ledger()
-        self.delivery = Delivery(["s"], ordered=ordered)
+        self.delivery = Delivery({"s": self.ledger}, ordered=ordered)
         self.workers: dict[str, Worker] = {}
         self.ghosts: list[tuple[str, int]] = []  # requests of teachers that were declared lost
         self.asked: dict[int, SentRequest] = {}
@@ -150,19 +151,23 @@ class World:
                 case ev.Labelled(batch):
                     book = self.settles(batch)
                     assert not book.condemned, "labelled poison"
-                    self.delivery.done("s", batch)
+                    assert not book.forgone, "it goes without labels"
+                    self.heard(instruction)
+                case ev.Forgone(batch):
+                    assert self.settles(batch).forgone
+                    self.heard(instruction)
                 case ev.Poison(batch, reasons):
                     book = self.settles(batch)
                     assert book.condemned, "poisoned too early"
                     assert reasons == tuple(f"{name}: {why}" for name, why in book.said.items())
-                    self.delivery.poisoned(batch)
+                    self.heard(instruction)
                 case ev.Unlabelled(batch, whole):
                     assert batch in self.line, "of a batch that is released"
                     book = self.books[batch]
                     assert book.told
                     assert whole is not any(isinstance(row, str) for row in book.rows)
                     book.told = False
-                    self.delivery.undone("s", batch)
+                    self.heard(instruction)
                 case ev.LookUp(batch):
                     lookups.remove(batch)
                     self.books[batch].looked_up = True
@@ -173,6 +178,10 @@ class World:
         for batch in self.line:
             assert self.books[batch].told is self.books[batch].settled, "and nobody was told"
         return out
+
+    def heard(self, said: ev.Labelled | ev.Forgone | ev.Unlabelled | ev.Poison) -> None:
+        out = self.delivery.heard("s", said)
+        assert not any(isinstance(one, do.Tell) for one in out), "there is no other service"
 
     def settles(self, batch: int) -> Book:
         assert batch in self.line
@@ -185,7 +194,11 @@ class World:
     def release(self) -> None:
         """Let the student have what it may take."""
         ahead = look_ahead(fmean(self.steps[-STEPS:]) if self.steps else None)
-        released = self.delivery.release()
+        out = self.delivery.release()
+        released = [batch for one in out if isinstance(one, do.Release) for batch in one.batches]
+        assert [one.event for one in out if isinstance(one, do.Tell)] == [
+            ev.Released(batch) for batch in released
+        ]
         if not self.student:
             first = self.line[:1] if self.ordered else self.line
             assert released or not any(self.books[batch].settled for batch in first)

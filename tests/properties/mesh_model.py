@@ -20,6 +20,7 @@ from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, d
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.rates import LowQuantile, RecentMedian, pooled_t_t
+from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import Delivery
 
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
@@ -131,17 +132,13 @@ class Mesh(VirtualTime):
         self.ledger = Ledger()
         self.memory = FlowMemory.start()
         self.decision = FlowDecision.start(self.config)
-        self.delivery = Delivery(["s"])
+        self.delivery = Delivery({"s": self.ledger})
         kept = {*self.ready, *self.offered}
         self.labels = {batch: labels for batch, labels in self.labels.items() if batch in kept}
-        for batch in self.ready:
-            self.delivery.hold(batch, released=True)
-            self.tell(ev.Held(batch, BATCH_BYTES, ROWS, row_nbytes=LABEL_BYTES // ROWS))
-            self.tell(ev.Released(batch))
-        for batch in self.in_line:
-            if batch in self.offered:
-                self.delivery.hold(batch, released=False)
+        for batch in (*self.ready, *self.in_line):
+            if batch in kept:
                 self.tell(ev.Held(batch, BATCH_BYTES, ROWS, row_nbytes=LABEL_BYTES // ROWS))
+                self.deliver(self.delivery.hold(batch, released=batch in self.ready))
             else:
                 self.delivery.queue(batch)
                 self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
@@ -156,34 +153,43 @@ class Mesh(VirtualTime):
             match instruction:
                 case ev.Send():
                     self.send(instruction)
-                case ev.Labelled(batch):
-                    self.offered.update(self.delivery.done("s", batch))
-                case ev.Unlabelled(batch):
-                    self.poison.discard(batch)
-                    self.offered -= {batch} if self.delivery.undone("s", batch) else set()
-                case ev.Poison(batch):
-                    self.poison.add(batch)
-                    self.offered.update(self.delivery.poisoned(batch))
+                case ev.Labelled() | ev.Unlabelled() | ev.Poison():
+                    self.deliver(self.delivery.heard("s", instruction))
                 case ev.Accept() | ev.Discard():
                     pass  # done where the answer came in
-        self.release()
-
-    def release(self) -> None:
-        while batches := self.delivery.release():
-            for batch in batches:
-                assert self.in_line.pop(0) == batch, "out of order, or twice"
-                self.offered.remove(batch)
-                assert self.ledger.handle(ev.Released(batch)) == []
-                if batch in self.poison:  # the loop of a real student would end
-                    self.poisoned.append(batch)
-                    self.delivery.taken(batch, None)
-                    assert self.ledger.handle(ev.Taken(batch)) == []
-                    continue
-                assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
-                    "rows without labels, or with those of a model that was exchanged"
-                )
-                self.ready.append(batch)
+        while out := self.delivery.release():
+            self.deliver(out)
         self.serve()
+
+    def deliver(self, instructions: list[do.StreamInstruction]) -> None:
+        released: list[int] = []
+        for instruction in instructions:
+            match instruction:
+                case do.Offer(batch):
+                    self.offered.add(batch)
+                case do.OfferPoison(batch):
+                    self.offered.add(batch)
+                    self.poison.add(batch)
+                case do.Withdraw(batch):
+                    self.offered.remove(batch)
+                    self.poison.discard(batch)
+                case do.Release(batches):
+                    released += batches
+                case do.Tell(_, event):
+                    assert isinstance(event, ev.Released)
+                    assert self.ledger.handle(event) == []
+        for batch in released:
+            assert self.in_line.pop(0) == batch, "out of order, or twice"
+            self.offered.remove(batch)
+            if batch in self.poison:  # the loop of a real student would end
+                self.poisoned.append(batch)
+                self.delivery.taken(batch, None)
+                assert self.ledger.handle(ev.Taken(batch)) == []
+                continue
+            assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
+                "rows without labels, or with those of a model that was exchanged"
+            )
+            self.ready.append(batch)
 
     def decide(self) -> None:
         ledger = self.ledger

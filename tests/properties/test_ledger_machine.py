@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.reader_core import instructions as do
 
 from .ledger_teachers import NAMES, LedgerTeachers, nth, seldom
 from .ledger_world import ROW_NBYTES, STORE, WAITS, Book, World, check_liveness, runs_of
@@ -39,10 +40,12 @@ class LedgerMachine(LedgerTeachers):
         book.told = True
         self.world.line.append(batch)
         assert self.world.tell(ev.Held(batch, nbytes, rows, kind, makers, ROW_NBYTES)) == []
-        self.world.delivery.hold(batch, released=released)
         if released:
             self.world.line.remove(batch)
             self.world.student.append(batch)
+        told = self.world.delivery.hold(batch, released=released)
+        assert told == [do.Tell("s", ev.Released(batch))] * released
+        if released:
             assert self.world.ledger.handle(ev.Released(batch)) == []
 
     @rule(

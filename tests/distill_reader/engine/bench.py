@@ -79,7 +79,8 @@ class Bench:
 
     def release(self) -> None:
         """The training loop may take what follows."""
-        self.engine._handing.release()  # noqa: SLF001  # it needs no time, as `look` does
+        handing = self.engine._handing  # noqa: SLF001  # it needs no time, as `look` does
+        handing.do(handing.delivery.release())
 
     def look(self, now: float) -> None:
         """Time goes by."""
@@ -129,7 +130,7 @@ class Bench:
         """A roster says who may be asked; those answer a probe, if they are `ready`."""
         told = tuple(Peer(one, NOBODY, "s") if isinstance(one, str) else one for one in peers)
         assigned = Assigned(told, frozenset(lost), len(told), (7, counter), advice)
-        self.of(service)._tell(assigned)  # noqa: SLF001  # rosters post it
+        self.of(service).tell(assigned)
         for one in told if ready else ():
             self.outcome(one.teacher_id, Ready(("x",)), service)
 
@@ -189,7 +190,8 @@ class Bench:
 
     def metric(self, name: str, *labels: str) -> float:
         """The value of a metric of the first member."""
-        seen = Seen(self.member, TeacherTimes(), None, 0, 0, 0.0)
+        forgone = self.engine._handing.delivery.forgone.total()  # noqa: SLF001  # `Exporter` reads it
+        seen = Seen(self.member, TeacherTimes(), forgone, None, 0, 0, 0.0)
         (family,) = (one for one in FAMILIES if one.name == name)
         return dict(family.samples(seen))[labels]
 

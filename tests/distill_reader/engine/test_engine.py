@@ -474,7 +474,7 @@ def stored(tmp_path: Path) -> Iterator[Bench]:
         for number in range(3):
             bench.batch(number)
             bench.member.look(float(number))
-            assert bench.member.is_on_shelf(number)
+            assert bench.member.ledger.awaits_store(number)
             bench.store_has(number, "old", rows=0)
         bench.answer("a", 0)
         assert list(bench.labelled()) == [0]
@@ -510,12 +510,12 @@ def test_what_was_looked_up_of_the_old_model_comes_too_late(stored: Bench) -> No
         stored.store_has(number, "old")
         member.look(6.0 + number)
     assert stored.labelled() == {}
-    assert member.is_on_shelf(1)
+    assert member.ledger.awaits_store(1)
     for number in (1, 2, 3):
         stored.store_has(number, "new", rows=2)
     stored.answer_all("b")
     assert [*stored.labelled()] == [1, 2, 3]
-    assert member.is_on_shelf(4), "what was found of it before was of the old model"
+    assert member.ledger.awaits_store(4), "what was found of it before was of the old model"
     stored.store_has(4, "new", rows=2)
     stored.answer_all("b")
     assert [*stored.labelled()] == [4]

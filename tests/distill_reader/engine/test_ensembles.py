@@ -160,7 +160,7 @@ def test_a_batch_without_labels_of_a_service_comes_back_when_its_model_changes(t
     """Both batches wait for `b`; `a` labelled the first, and went without the second."""
     two.batch(1)
     answer(two, "a")
-    two.of("a").forgo(1)
+    two.of("a").tell(ev.Forgo(1))
     two.tell_ledger(ev.Relabel(), "a")
     disbelieve(two, "a")
     two.answer_all("a", service="a")

@@ -1,18 +1,56 @@
-"""In which order, and how far ahead, batches go to the training loop."""
+"""In which order, how far ahead, and without which labels batches go to the training loop."""
 
 from __future__ import annotations
 
 import pytest
 
+from edl.scheduler.ledger import Ledger
+from edl.scheduler.ledger import events as ev
+from edl.scheduler.no_teacher import Ensemble, Mixture, Policy
+from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import Delivery, look_ahead
+from edl.scheduler.reader_core.events import Waiting
+
+ALL_OF_AB = Mixture({"a": 0.25, "b": 0.75}, 1.0)
 
 
-def delivery_of(*batches: int, services: str = "s", ordered: bool = True) -> Delivery:
-    """These batches are to be labelled by services of one letter each."""
-    delivery = Delivery(services, ordered=ordered)
-    for batch in batches:
-        delivery.queue(batch)
-    return delivery
+class Stream:
+    """A delivery of services of one letter each; the test says what their ledgers would."""
+
+    def __init__(self, *batches: int, services: str = "s", ordered: bool = True) -> None:
+        self.ledgers = {name: Ledger() for name in services}
+        ensemble = Ensemble({"a": 1.0, "b": 3.0}, "tolerate", 5.0) if services == "ab" else None
+        policy = Policy("hard_only", 10.0)
+        self.delivery = Delivery(self.ledgers, ordered=ordered, policy=policy, ensemble=ensemble)
+        for batch in batches:
+            self.delivery.queue(batch)
+
+    def labelled(self, *batches: int, by: str = "s") -> list[do.StreamInstruction]:
+        out = list[do.StreamInstruction]()
+        for batch in batches:
+            out += self.delivery.heard(by, ev.Labelled(batch))
+        return out
+
+    def offered(self, *batches: int, by: str = "s") -> list[int]:
+        """These are labelled; which are offered because of it."""
+        return [one.batch for one in self.labelled(*batches, by=by) if isinstance(one, do.Offer)]
+
+    def forgone(self, batch: int, by: str) -> list[do.StreamInstruction]:
+        return self.delivery.heard(by, ev.Forgone(batch))
+
+    def void(self, batch: int, by: str = "s") -> list[do.StreamInstruction]:
+        return self.delivery.heard(by, ev.Unlabelled(batch, whole=True))
+
+    def poison(self, batch: int, by: str) -> list[do.StreamInstruction]:
+        return self.delivery.heard(by, ev.Poison(batch, ("no",)))
+
+    def released(self) -> list[int]:
+        """Which are released now; the ledgers hear of each."""
+        out = self.delivery.release()
+        batches = [batch for one in out if isinstance(one, do.Release) for batch in one.batches]
+        told = [do.Tell(name, ev.Released(batch)) for batch in batches for name in self.ledgers]
+        assert out == ([*told, do.Release(tuple(batches))] if batches else [])
+        return batches
 
 
 @pytest.mark.parametrize(
@@ -23,86 +61,196 @@ def test_a_tenth_of_a_second_of_work_is_at_hand(batch_s: float | None, ahead: in
 
 
 def test_in_order_a_batch_waits_for_those_before_it() -> None:
-    delivery = delivery_of(0, 1, 2)
-    assert delivery.done("s", 1) == []
-    assert delivery.release() == []
-    assert delivery.done("s", 0) == [0, 1]
-    assert delivery.release() == [0, 1]
-    assert delivery.done("s", 2) == [2]
-    assert (delivery.done("s", 2), delivery.incomplete) == ([], {})
+    stream = Stream(0, 1, 2)
+    assert stream.offered(1) == []
+    assert stream.released() == []
+    assert stream.offered(0) == [0, 1]
+    assert stream.released() == [0, 1]
+    assert stream.offered(2) == [2]
+    assert stream.offered(2) == []
 
 
 def test_without_order_they_go_as_they_are_completed() -> None:
-    delivery = delivery_of(0, 1, 2, ordered=False)
-    assert delivery.done("s", 2) == [2]
-    assert delivery.done("s", 0) == [0]
-    assert delivery.release() == [2, 0]
+    stream = Stream(0, 1, 2, ordered=False)
+    assert stream.offered(2) == [2]
+    assert stream.offered(0) == [0]
+    assert stream.released() == [2, 0]
 
 
 def test_more_is_released_once_half_is_taken() -> None:
-    delivery = delivery_of(*range(10))
-    for batch in range(10):
-        delivery.done("s", batch)
-    assert delivery.release() == [0, 1]
+    stream = Stream(*range(10))
+    delivery = stream.delivery
+    stream.labelled(*range(10))
+    assert stream.released() == [0, 1]
     delivery.taken(0, None)
     delivery.taken(1, 0.03)
-    assert delivery.release() == [2, 3, 4, 5]
+    assert stream.released() == [2, 3, 4, 5]
     delivery.taken(2, 0.0)
-    assert delivery.release() == []
+    assert stream.released() == []
     delivery.taken(3, 0.04)
     delivery.taken(4, None)
-    assert delivery.release() == [6, 7], "3 are at hand where a step takes 0.035 s"
+    assert stream.released() == [6, 7], "3 are at hand where a step takes 0.035 s"
     delivery.taken(5, 100.0)
-    assert delivery.release() == []
+    assert stream.released() == []
     delivery.taken(6, 0.04)
-    assert delivery.release() == [8]
+    assert stream.released() == [8]
 
 
 def test_a_withdrawn_batch_holds_up_those_behind_it() -> None:
-    delivery = delivery_of(0, 1, 2, 3)
-    for batch in range(3):
-        delivery.done("s", batch)
-    assert delivery.undone("s", 0) == {"s"}
-    assert delivery.release() == []
-    assert delivery.done("s", 3) == [], "0 is to be offered first"
-    assert delivery.undone("s", 3) == frozenset(), "nobody was told of it"
-    assert delivery.done("s", 0) == [0]
-    assert delivery.release() == [0, 1]
-    assert delivery.undone("s", 1) == frozenset(), "it is released"
+    stream = Stream(0, 1, 2, 3)
+    stream.labelled(0, 1, 2)
+    assert stream.void(0) == [do.Withdraw(0)]
+    assert stream.released() == []
+    assert stream.offered(3) == [], "0 is to be offered first"
+    assert stream.void(3) == [], "nobody was told of it"
+    assert stream.offered(0) == [0]
+    assert stream.released() == [0, 1]
+    assert stream.void(1) == [], "it is released"
 
 
 def test_a_batch_is_complete_with_the_last_service() -> None:
-    delivery = delivery_of(0, services="ab")
-    assert delivery.done("a", 0) == []
-    assert delivery.incomplete == {0: {"b"}}
-    assert delivery.done("b", 0) == [0]
-    assert delivery.undone("a", 0) == {"a"}, "the labels of the other service stay"
-    assert delivery.done("a", 0) == [0]
+    stream = Stream(0, services="ab")
+    assert stream.labelled(0, by="a") == []
+    assert stream.labelled(0, by="b") == [do.Offer(0, ALL_OF_AB)]
+    assert stream.void(0, by="a") == [do.Withdraw(0)], "the labels of the other service stay"
+    assert stream.labelled(0, by="a") == [do.Offer(0, ALL_OF_AB)]
 
 
 def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
-    delivery = delivery_of(0, services="ab")
-    assert delivery.poisoned(0) == [0]
-    assert delivery.done("b", 0) == []
-    assert delivery.undone("a", 0) == {"a", "b"}
-    assert delivery.incomplete == {0: {"a", "b"}}
-    delivery = delivery_of(0, 1, services="ab")
-    assert delivery.poisoned(1) == [], "it waits for the first batch"
-    assert delivery.undone("a", 1) == {"a", "b"}
-    assert delivery.incomplete == {0: {"a", "b"}, 1: {"a", "b"}}
+    dropped, forgo = do.DropBatch(0), do.Tell("b", ev.Forgo(0))
+    stream = Stream(0, services="ab")
+    assert stream.poison(0, by="a") == [dropped, do.OfferPoison(0, ("no",)), forgo]
+    assert stream.labelled(0, by="b") == [dropped], "too late"
+    assert stream.poison(0, by="b") == []
+    assert stream.void(0, by="a") == [do.Withdraw(0), do.Tell("b", ev.Doubt(0))]
+    assert stream.void(0, by="b") == []
+    assert stream.offered(0, by="a") + stream.offered(0, by="b") == [0]
+
+
+def test_poison_behind_another_batch_is_offered_in_its_turn() -> None:
+    stream = Stream(0, 1, services="ab")
+    assert do.OfferPoison(1, ("no",)) not in stream.poison(1, by="a")
+    assert stream.void(1, by="a") == [do.Tell("b", ev.Doubt(1))], "the trainer has not heard of it"
+    stream.poison(1, by="b")
+    stream.labelled(0, by="a")
+    assert do.OfferPoison(1, ("no",)) in stream.labelled(0, by="b")
+    assert stream.released() == [0, 1]
 
 
 def test_batches_of_an_engine_before_are_labelled_anew_by_all() -> None:
-    delivery = Delivery("ab")
-    delivery.hold(0, released=True)
-    delivery.hold(1, released=False)
+    stream = Stream(services="ab")
+    delivery = stream.delivery
+    tell = [do.Tell(name, ev.Released(0)) for name in "ab"]
+    assert delivery.hold(0, released=True) == tell
+    assert delivery.hold(1, released=False) == []
     delivery.queue(2)
-    assert delivery.undone("a", 0) == frozenset()
-    assert delivery.undone("a", 1) == {"a", "b"}
-    assert delivery.undone("b", 1) == frozenset()
-    for service in "ab":
-        delivery.done(service, 2)
-    delivery.done("a", 1)
-    assert delivery.done("b", 1) == [1, 2]
+    assert stream.void(0, by="a") == []
+    assert stream.void(1, by="a") == [do.Withdraw(1), do.Tell("b", ev.Doubt(1))]
+    assert stream.void(1, by="b") == []
+    stream.labelled(2, by="a")
+    stream.labelled(2, by="b")
+    assert stream.offered(1, by="a") == []
+    assert stream.offered(1, by="b") == [1, 2]
+    assert stream.void(1, by="a") == [do.Withdraw(1)], "this engine knows whose labels it has"
+    assert stream.offered(1, by="a") == [1]
     delivery.taken(0, None)
-    assert delivery.release() == [1, 2]
+    assert stream.released() == [1, 2]
+
+
+def test_after_the_epoch_was_left_nothing_is_known_of_its_batches() -> None:
+    stream = Stream(0, 1, 2)
+    stream.labelled(0)
+    assert stream.released() == [0]
+    stream.poison(1, by="s")
+    stream.delivery.reset()
+    assert stream.labelled(1, 2) == []
+    stream.delivery.queue(3)
+    assert stream.offered(3) == [3]
+
+
+class TestNoTeacher:
+    """Nobody has a teacher at first."""
+
+    @pytest.fixture
+    def stream(self) -> Stream:
+        stream = Stream(0, 1, 2, services="ab")
+        for batch in (0, 1, 2):
+            for ledger in stream.ledgers.values():
+                ledger.handle(ev.Queued(batch, 10, 1))
+        return stream
+
+    def test_a_service_that_is_missing_is_tolerated(self, stream: Stream) -> None:
+        """Batch 0 has labels of `a`, batch 1 of both, batch 2 of none."""
+        stream.labelled(0, 1, by="a")
+        stream.labelled(1, by="b")
+        assert stream.delivery.look(100.0) == []
+        assert stream.delivery.look(104.9) == []
+        assert stream.delivery.look(105.0) == [do.Tell("b", ev.Forgo(0))]
+        part = Mixture({"a": 1.0}, 0.25)
+        assert stream.forgone(0, by="b") == [do.Offer(0, part), do.Offer(1, ALL_OF_AB)]
+        stream.delivery.release()
+        delivery = stream.delivery
+        assert (delivery.forgone, delivery.partial, delivery.unlabelled) == ({"b": 1}, 1, 0)
+
+    def test_labels_that_come_anew_are_mixed_again(self, stream: Stream) -> None:
+        stream.labelled(0, by="a")
+        stream.forgone(0, by="b")
+        assert stream.void(0, by="b") == [do.Withdraw(0)]
+        assert stream.labelled(0, by="b") == [do.Offer(0, ALL_OF_AB)]
+        stream.delivery.release()
+        assert stream.delivery.partial == 0
+
+    @pytest.mark.parametrize("withheld", [False, True])
+    def test_a_store_is_asked_first(self, withheld: bool, stream: Stream) -> None:
+        """Before the ledger has the batch, or after it was withheld."""
+        stream.delivery.queue(3)
+        stream.labelled(3, by="a")
+        if withheld:
+            stream.ledgers["b"].handle(ev.Queued(3, 10, 1))
+            stream.ledgers["b"].handle(ev.Relabel(stored=True))
+        stream.delivery.look(0.0)
+        assert stream.delivery.look(100.0) == []
+        if withheld:
+            stream.ledgers["b"].handle(ev.Found(3))
+        else:
+            stream.ledgers["b"].handle(ev.Queued(3, 10, 1))
+        assert stream.delivery.look(101.0) == [do.Tell("b", ev.Forgo(3))]
+
+    def test_the_batch_that_is_waited_for_goes_without_labels(self, stream: Stream) -> None:
+        delivery = stream.delivery
+        delivery.look(0.0)
+        assert delivery.look(99.0) == [], "the loop does not wait"
+        delivery.wait()
+        assert delivery.look(100.0) == []
+        news, *told = delivery.look(110.0)
+        assert news == do.News("warning", "batch 0 goes without soft labels: there is no teacher")
+        assert told == [
+            *(do.Tell(name, ev.Forgo(0)) for name in "ab"),
+            *(do.Tell(name, Waiting(False)) for name in "ab"),
+        ]
+        assert delivery.look(111.0) == [], "it does not wait any more"
+        stream.forgone(0, by="a")
+        assert stream.forgone(0, by="b") == [do.Offer(0, None)]
+        delivery.release()
+        assert (delivery.partial, delivery.unlabelled) == (0, 1)
+        delivery.taken(0, None)
+        delivery.wait()
+        assert do.Tell("a", ev.Forgo(1)) in delivery.look(112.0), "at once, as for the first"
+
+    def test_a_teacher_that_comes_is_waited_for(self, stream: Stream) -> None:
+        stream.delivery.wait()
+        stream.delivery.look(0.0)
+        stream.ledgers["b"].handle(ev.TeacherJoined("t", 1))
+        assert stream.delivery.look(100.0) == []
+
+
+def test_it_gives_up_when_the_user_does() -> None:
+    ledger = Ledger()
+    delivery = Delivery({"s": ledger}, policy=Policy("fail", 5.0))
+    delivery.queue(0)
+    ledger.handle(ev.Queued(0, 10, 1))
+    delivery.wait()
+    assert delivery.look(0.0) == []
+    assert delivery.look(5.0) == [do.GiveUp()]
+    delivery.taken(0, None)
+    assert delivery.look(6.0) == []
