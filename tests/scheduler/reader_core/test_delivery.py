@@ -123,8 +123,8 @@ def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
     assert stream.labelled(0, by="b") == [dropped], "too late"
     assert stream.poison(0, by="b") == []
     assert stream.void(0, by="a") == [do.Withdraw(0), do.Tell("b", ev.Doubt(0))]
-    assert stream.void(0, by="b") == []
-    assert stream.offered(0, by="a") + stream.offered(0, by="b") == [0]
+    assert stream.offered(0, by="a") == [], "also where `b` has not begun with it"
+    assert stream.offered(0, by="b") == [0]
 
 
 def test_poison_behind_another_batch_is_offered_in_its_turn() -> None:
@@ -199,6 +199,16 @@ class TestNoTeacher:
         assert stream.labelled(0, by="b") == [do.Offer(0, ALL_OF_AB)]
         stream.delivery.release()
         assert stream.delivery.partial == 0
+
+    def test_a_service_is_missing_after_a_while_without_a_teacher(self, stream: Stream) -> None:
+        stream.labelled(0, by="a")
+        stream.delivery.look(100.0)
+        stream.ledgers["b"].handle(ev.TeacherJoined("t", 1))
+        assert stream.delivery.look(104.0) == []
+        stream.ledgers["b"].handle(ev.TeacherLost("t"))
+        assert stream.delivery.look(104.5) == []
+        assert stream.delivery.look(109.4) == []
+        assert stream.delivery.look(109.5) == [do.Tell("b", ev.Forgo(0))]
 
     @pytest.mark.parametrize("withheld", [False, True])
     def test_a_store_is_asked_first(self, withheld: bool, stream: Stream) -> None:
