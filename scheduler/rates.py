@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from heapq import nlargest
 from math import ceil, isfinite
 from typing import Final
 
@@ -110,10 +109,13 @@ class MeanWithoutPause(RecentMean):
     """
 
     def _mean(self) -> float:
-        longest = nlargest(2, self._latest)
-        if len(self._latest) < max(self._size, 2) or longest[0] <= 2 * longest[1]:
-            return super()._mean()
-        return (sum(self._latest) - longest[0]) / (len(self._latest) - 1)
+        mean = super()._mean()
+        if len(self._latest) < max(self._size, 2):
+            return mean
+        *_, second, longest = sorted(self._latest)
+        if longest <= 2 * second:
+            return mean
+        return (sum(self._latest) - longest) / (len(self._latest) - 1)
 
 
 class RecentRate:

@@ -77,7 +77,9 @@ class StreamStats:
     def answer(self, teacher: str, device_s: float, samples: int) -> None:
         """A teacher's device worked so long on a batch of `samples`."""
         if samples and device_s > 0:
-            self._answers.setdefault(teacher, RecentMedian(RECENT_ANSWERS)).add(device_s / samples)
+            if (known := self._answers.get(teacher)) is None:
+                known = self._answers[teacher] = RecentMedian(RECENT_ANSWERS)
+            known.add(device_s / samples)
             self._is_t_t_known = False
             self.answers += 1
 
@@ -119,8 +121,8 @@ class StreamStats:
         averaged, which is the harmonic mean of their times; n is a number of such teachers.
         """
         if not self._is_t_t_known:
-            known = [one for one in self._answers.values() if len(one) >= FEWEST_ANSWERS]
-            times = [one.value for one in known if one.value is not None]
+            known = [one.value for one in self._answers.values() if len(one) >= FEWEST_ANSWERS]
+            times = [value for value in known if value is not None]
             self._t_t_s = pooled_t_t(times) if times else None
             self._is_t_t_known = True
         return self._t_t_s
