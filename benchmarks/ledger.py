@@ -25,6 +25,7 @@ from ..scheduler.ledger.events import (
 from ..scheduler.reader_core import CoreConfig, ReaderCore
 from ..scheduler.reader_core import events as ev
 from ..scheduler.reader_core import instructions as do
+from ..scheduler.reader_core.delivery import Delivery
 from ..scheduler.windows import WindowConfig
 from .report import Estimate, Goal, Report, Row, interleaved
 
@@ -97,7 +98,7 @@ def events_per_s(batches: int, case: Case) -> float:
 
 
 def core_events_per_s(batches: int) -> float:
-    """The same of a reader core that decides after each answer, as a live engine has it do."""
+    """The same of a whole reader core that decides after each answer, as in a live engine."""
     began = time.process_time()
     events = CoreStream(batches).drive()
     return events / (time.process_time() - began)
@@ -111,6 +112,8 @@ class CoreStream:
         flow = FlowConfig(upper_bytes=64 * BATCH_BYTES, lower_bytes=32 * BATCH_BYTES)
         config = CoreConfig("s", flow, WindowConfig(WINDOW, WINDOW), canaries=CanaryConfig(0.0))
         self._core = ReaderCore(config, random.Random(1))
+        self._delivery = Delivery({"s": self._core.ledger})
+        self._released = deque[int]()
         self._asked: deque[do.Ask] = deque()
         self._events = 0
         self._now = 0.0
@@ -121,37 +124,52 @@ class CoreStream:
         for number, name in enumerate(TEACHERS, start=1):
             self._handle(ev.Probed(name, number))
         self._handle(ev.Look())
-        ledger, pulled, taken = self._core.ledger, 0, 0
+        delivery, pulled, taken = self._delivery, 0, 0
         while taken < self._batches:
             for _ in range(min(self._core.decision.pull, self._batches - pulled)):
                 self._handle(ev.Pulled(0.0, ROWS, ROWS))
+                delivery.queue(pulled)
                 self._handle(ev.Queued(pulled, BATCH_BYTES, ROWS))
                 pulled += 1
-            ask = self._asked.popleft()
-            self._now += 0.1 / len(TEACHERS)
-            answer = ev.AnswerCame(
-                ask.send.teacher,
-                ask.link,
-                ask.send.request,
-                ROWS,
-                ROW_LABEL_BYTES,
-                0.1,
-                ROWS,
-                agrees=EVERYBODY,
-            )
-            self._handle(answer)
-            while ledger.has_next(ordered=True):
-                self._handle(ev.Released(taken))
-                self._handle(ev.Taken(taken, ROWS, 0.01))
-                taken += 1
+            if self._asked:
+                self._answer(self._asked.popleft())
             self._handle(ev.Look())
+            self._deliver(delivery.look(self._now))
+            while self._released:
+                delivery.taken(taken, 0.01)
+                self._handle(ev.Taken(self._released.popleft(), ROWS, 0.01))
+                taken += 1
         return self._events
+
+    def _answer(self, ask: do.Ask) -> None:
+        self._now += 0.1 / len(TEACHERS)
+        answer = ev.AnswerCame(
+            ask.send.teacher,
+            ask.link,
+            ask.send.request,
+            ROWS,
+            ROW_LABEL_BYTES,
+            0.1,
+            ROWS,
+            agrees=EVERYBODY,
+        )
+        self._handle(answer)
 
     def _handle(self, event: ev.Event) -> None:
         self._events += 1
         for instruction in self._core.handle(event, self._now):
             if type(instruction) is do.Ask:
                 self._asked.append(instruction)
+            elif type(instruction) is do.Labelled:
+                self._deliver(self._delivery.heard("s", instruction))
+
+    def _deliver(self, instructions: list[do.StreamInstruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case do.Tell(_, event):
+                    self._handle(event)
+                case do.Release(batches):
+                    self._released += batches
 
 
 class Stream:
