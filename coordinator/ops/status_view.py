@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...proto import coordinator_pb2 as pb
-from ...scheduler.outliers import IN_WORDS
+from ...scheduler.circuit_breakers import IN_WORDS
 from ..manager.summary import state_of
 from .service_view import desired, number_of
 

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from ...errors import WireError
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import check_version
-from ...scheduler.outliers import IN_WORDS
+from ...scheduler.circuit_breakers import IN_WORDS
 from ..limits import Limits
 from ..registry import keys
 

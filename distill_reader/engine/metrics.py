@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ...proto.security.certificates import export_expiry
+from ...scheduler.circuit_breakers import IN_WORDS
 from ...scheduler.flow_values import State
-from ...scheduler.outliers import IN_WORDS
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
 from ..store.store import Figures as StoreFigures

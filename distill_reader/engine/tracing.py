@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ...proto.channel import Message
-from ...scheduler.outliers import IN_WORDS, Cause
+from ...scheduler.circuit_breakers import IN_WORDS, Cause
 from ..config import ReaderConfig
 from ..trace_file import Event, TraceFile
 from .outcomes import Broke, Done, Job, Outcome

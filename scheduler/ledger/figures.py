@@ -1,4 +1,4 @@
-"""What the ledger knows, for those who decide about flow, windows, hedges and outliers."""
+"""What the ledger knows, for those who decide about flow, windows, hedges and ejections."""
 
 from __future__ import annotations
 

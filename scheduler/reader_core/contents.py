@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from .. import label_origin
-from .breakers import Say
+from ..circuit_breakers import Say
 from .events import Assigned, Legacy, Peer
 
 

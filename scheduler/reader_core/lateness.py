@@ -13,10 +13,10 @@ from math import inf
 from typing import Final
 
 from .. import hedging
+from ..circuit_breakers import Say
 from ..hedging import began
 from ..ledger import InFlight, Ledger
 from ..ledger import events as ev
-from .breakers import Say
 from .pace import Pace
 
 #: While something is late it is looked at so often.

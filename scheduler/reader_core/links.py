@@ -12,7 +12,7 @@ from math import inf
 
 from .. import reachability
 from ..backoff import RandomLike
-from .breakers import Say
+from ..circuit_breakers import Say
 from .events import Assigned, Failure, Peer
 from .instructions import Close, Instruction, Open, Probe
 

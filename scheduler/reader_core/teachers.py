@@ -11,11 +11,11 @@ from typing import Final
 from .. import reachability
 from ..backoff import RandomLike
 from ..canaries import CanaryConfig, Verdict
+from ..circuit_breakers import CircuitBreakers, Say
 from ..ledger import Ledger
 from ..ledger import events as ev
 from ..reachability import Reachability
 from ..stream_stats import StreamStats
-from .breakers import Breakers, Say
 from .comparisons import Comparisons
 from .events import AnswerCame, PathsTried, Peer, Probed, ProbeFailed, RequestFailed
 from .instructions import Disown, Instruction, Refuse, TryPaths
@@ -65,7 +65,7 @@ class Teachers:
         self._tell = tell
         self._say = say
         self.links = Links(rng, do, say)
-        self.breakers = Breakers(rng, say)
+        self.breakers = CircuitBreakers(rng, say)
         self.lateness = Lateness(ledger, pace, say)
         self.comparisons = Comparisons(canaries, ledger, rng, do)
         self._resting: set[str] = set()  # until they answer a probe
@@ -204,7 +204,7 @@ class Teachers:
         """
         links = self.links
         links.answers(name)
-        self.breakers.refused(name, now)
+        self.breakers.convict(name, "refused", now)
         links.mark_useless(name)
         links.probe(name, self._pause_s(name, now), f"does not fit: {words}", now)
         if links.all_useless and not self._ledger.sent:
@@ -288,12 +288,12 @@ class Teachers:
             self._tell(ev.Refused(name, request, reason))
             is_in = links.is_assigned(name) and not self.breakers.is_open(name)
             if is_in and self._ledger.is_useless(name):
-                self.breakers.refused(name, now)
+                self.breakers.convict(name, "refused", now)
                 links.mark_useless(name)
                 self._eject(name, f"has labelled nothing and refuses: {reason}", now)
         elif failure in ("bad answer", "lost"):
             if failure == "bad answer":
-                self.breakers.wrong(name, now)
+                self.breakers.convict(name, "wrong", now)
                 links.mark_useless(name)
             self._lost(name, now)
             pause_s = self._pause_s(name, now)
@@ -331,7 +331,7 @@ class Teachers:
                 self._say("warning", words, name)
                 self._tell(ev.Ejected(name))
             for name in verdict.liars:
-                self.breakers.lied(name, now)
+                self.breakers.convict(name, "lied", now)
                 self._tell(ev.Disbelieve(name))
                 waiting.extend(self.comparisons.left(name))
                 self._do(Disown(name))

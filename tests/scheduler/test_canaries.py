@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler import canaries, outliers
+from edl.scheduler import canaries, circuit_breakers
 from edl.scheduler.canaries import (
     ALONE_S,
     CanaryConfig,
@@ -23,13 +23,12 @@ from edl.scheduler.canaries import (
     leave,
     refused,
 )
-from edl.scheduler.outliers import (
+from edl.scheduler.circuit_breakers import (
     LONGEST_PAUSE_OF_LIARS_S,
     SILENCE_S,
     Cause,
-    Standing,
-    Step,
-    probe_at,
+    CircuitBreaker,
+    CircuitBreakers,
 )
 
 ALWAYS, NEVER = CanaryConfig(share=1.0), CanaryConfig(share=0.0)
@@ -223,41 +222,43 @@ class TestCanaries:
 class Case:
     """One teacher of a pool, and a clock."""
 
-    standing: Standing = field(default_factory=Standing)
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     now: float = 100.0
     others: int = 3
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def happens(self, what: str) -> Step:
-        step: Step = "stay"
+    def happens(self, what: str) -> bool:
+        """Whether that ejects it, or lets it in again."""
+        breaker = self.breaker
         match what:
             case "answered":
-                self.standing = outliers.answered(self.standing, self.now)
+                breaker.answered(self.now)
             case "heard of":
-                self.standing = outliers.heard_of(self.standing)
-            case "failed" | "silent":
-                act = getattr(outliers, what)
-                self.standing, step = act(self.standing, self.others, self.now, self.rng)
+                breaker.silent_since = None
+            case "failed":
+                return breaker.failed(self.others, self.now, self.rng)
+            case "silent":
+                return breaker.silent(self.others, self.now, self.rng)
             case "wrong" | "lied" | "refused":
-                self.standing, step = getattr(outliers, what)(self.standing, self.now, self.rng)
+                return breaker.open(what, self.now, self.rng)
             case _:
-                passed = {"probe passed": True, "probe failed": False}[what]
-                self.standing, step = outliers.probed(self.standing, passed, self.now, self.rng)
-        return step
+                assert what == "probed"
+                return breaker.close(self.now)
+        return False
 
     def eject(self, cause: Cause) -> None:
         match cause:
             case "failed":
-                assert [self.happens("failed") for _ in range(3)][-1] == "eject"
+                assert [self.happens("failed") for _ in range(3)][-1]
             case "silent":
                 self.happens("silent")
                 self.now += SILENCE_S
-                assert self.happens("silent") == "eject"
+                assert self.happens("silent")
             case _:
-                assert self.happens(cause) == "eject"
+                assert self.happens(cause)
 
     def pause_s(self) -> float:
-        due = probe_at(self.standing, self.others)
+        due = self.breaker.probe_at(self.others)
         assert due is not None
         return due - self.now
 
@@ -269,34 +270,37 @@ EVENTS = st.tuples(
 )
 
 
-class TestOutliers:
+class TestCircuitBreakers:
     def test_three_failures_in_a_row_eject(self) -> None:
         case = Case()
         for what in ("failed", "failed", "answered", "failed", "failed"):
-            assert case.happens(what) == "stay"
-        assert case.happens("failed") == "eject"
-        assert case.standing.cause == "failed"
-        assert case.happens("failed") == "stay", "it is ejected already"
+            assert not case.happens(what)
+        assert case.happens("failed")
+        assert case.breaker.cause == "failed"
+        assert not case.happens("failed"), "it is ejected already"
 
     def test_lasting_silence_ejects(self) -> None:
         case = Case()
-        assert case.happens("silent") == "stay"
+        assert not case.happens("silent")
         case.now += SILENCE_S
         case.happens("heard of")
-        assert case.happens("silent") == "stay"
+        assert not case.happens("silent")
         case.now += SILENCE_S
-        assert case.happens("silent") == "eject"
+        assert case.happens("silent")
 
     @pytest.mark.parametrize("cause", CAUSES)
     def test_pauses_double_up_to_a_limit_and_are_scattered(self, cause: Cause) -> None:
         case = Case()
-        case.eject(cause)
-        pauses = [case.pause_s()]
-        for _ in range(12):
-            case.now += case.pause_s()
-            case.happens("probe failed")
+        pauses = []
+        for _ in range(13):
+            case.happens("answered")
+            case.eject(cause)
             pauses.append(case.pause_s())
-        longest_s = LONGEST_PAUSE_OF_LIARS_S if cause == "lied" else outliers.LONGEST_PAUSE_S
+            case.now += case.pause_s()
+            case.happens("probed")
+        longest_s = (
+            LONGEST_PAUSE_OF_LIARS_S if cause == "lied" else circuit_breakers.LONGEST_PAUSE_S
+        )
         assert max(pauses) <= longest_s
         assert min(pauses[-3:]) >= longest_s / 2
         assert all(b >= 0.99 * a or b > longest_s / 2 for a, b in pairwise(pauses))
@@ -307,34 +311,35 @@ class TestOutliers:
         case = Case()
         case.eject(cause)
         case.now += case.pause_s()
-        assert case.happens("probe passed") == "readmit"
-        assert probe_at(case.standing, case.others) is None
-        assert case.happens("failed") == "eject", "it has labelled nothing yet"
-        assert case.standing.ejections == 2
+        assert case.happens("probed")
+        assert not case.happens("probed"), "it is in"
+        assert case.breaker.probe_at(case.others) is None
+        assert case.happens("failed"), "it has labelled nothing yet"
+        assert case.breaker.ejections == 2
         case = Case()
         case.eject(cause)
-        case.happens("probe passed")
+        case.happens("probed")
         case.happens("answered")
-        assert case.happens("failed") == "stay"
+        assert not case.happens("failed")
 
     @pytest.mark.parametrize("cause", CAUSES)
     def test_without_usable_teachers_all_but_liars_are_probed_soon(self, cause: Cause) -> None:
-        case = Case(Standing(ejections=6))
+        case = Case(CircuitBreaker(ejections=6))
         case.eject(cause)
         assert case.pause_s() >= 15.0
         case.others = 0
-        assert (case.pause_s() == outliers.DESPERATE_S) == (cause != "lied")
+        assert (case.pause_s() == circuit_breakers.DESPERATE_S) == (cause != "lied")
 
     def test_ejections_are_forgotten_after_a_while(self) -> None:
         case = Case()
         case.eject("wrong")
-        case.happens("probe passed")
-        case.now += outliers.FORGIVEN_S - 1
+        case.happens("probed")
+        case.now += circuit_breakers.FORGIVEN_S - 1
         case.happens("answered")
-        assert case.standing.ejections == 1
+        assert case.breaker.ejections == 1
         case.now += 1
         case.happens("answered")
-        assert case.standing == Standing()
+        assert case.breaker == CircuitBreaker()
 
     @given(SEEDS, st.lists(EVENTS, min_size=10))
     def test_a_pool_keeps_its_last_teacher(self, seed: int, events: list[Event]) -> None:
@@ -345,31 +350,39 @@ class TestOutliers:
             now += after_s
             for case in cases:
                 case.now = now
-                usable = sum(not other.standing.ejected for other in cases)
-                due = probe_at(case.standing, usable)
-                assert (due is None) == (not case.standing.ejected)
+                usable = sum(other.breaker.cause is None for other in cases)
+                due = case.breaker.probe_at(usable)
+                assert (due is None) == (case.breaker.cause is None)
                 if due is not None:
-                    assert due <= case.standing.since + LONGEST_PAUSE_OF_LIARS_S
+                    assert due <= case.breaker.since + LONGEST_PAUSE_OF_LIARS_S
                     if now >= due:
-                        assert case.happens("probe passed") == "readmit"
+                        assert case.happens("probed")
             case = cases[index]
-            case.others = sum(not o.standing.ejected for o in cases if o is not case)
-            was_in, ejected = not case.standing.ejected, case.happens(what) == "eject"
+            case.others = sum(o.breaker.cause is None for o in cases if o is not case)
+            was_in, ejected = case.breaker.cause is None, case.happens(what)
             if what in ("wrong", "lied", "refused"):
                 assert ejected == was_in
             else:
                 assert case.others or not ejected
 
     def test_a_look_never_ejects_the_last_reachable_teacher(self) -> None:
-        quiet = Standing(silent_since=0.0)
-        standings = {"a": quiet, "b": quiet, "c": Standing(silent_since=4.0), "d": quiet}
-        after, ejected = outliers.look(standings, set("abd"), set("abd"), 10.0, rng)
-        assert ejected == ("a", "b")
-        assert [after[name].ejected for name in "abcd"] == [True, True, False, False]
-        assert after["c"].silent_since is None
-        assert after["d"] == quiet
+        said = list[str]()
+        breakers = CircuitBreakers(rng, lambda level, text, name: said.append(f"{level} {name}"))
+        assert breakers.look("abcd", set("abcd"), set("abcd"), 9.0) == []
+        assert breakers.look("abcd", set("abd"), set("abd"), 10.0) == ["a", "b"]
+        assert breakers.ejected == {"a": "silent", "b": "silent"}
+        assert (said, breakers.ejections.total()) == (["warning a", "warning b"], 2)
+        assert breakers.look("cd", set("cd"), set("cd"), 10.0 + SILENCE_S / 2) == ["d"]
+        assert not breakers.is_open("c"), "it was heard of meanwhile"
+        breakers.probed("a", 11.0)
+        assert (list(breakers.ejected), breakers.readmissions) == (["b", "d"], 1)
+        assert said[-1] == "info a"
+        breakers.keep("ac")
+        assert breakers.ejected == {}
 
     def test_a_newcomer_that_never_answers_is_ejected_while_another_is_usable(self) -> None:
-        standings = {"elder": Standing(), "newcomer": Standing(silent_since=0.0)}
-        for usable, ejected in (({"elder"}, ("newcomer",)), (set[str](), ())):
-            assert outliers.look(standings, {"newcomer"}, usable, 1.0, rng)[1] == ejected
+        for usable, ejected in ((["elder"], ["newcomer"]), ([], [])):
+            breakers = CircuitBreakers(rng, lambda level, text, name: None)
+            for now in (0.0, 1.0):
+                found = breakers.look(["elder", "newcomer"], ["newcomer"], usable, now)
+            assert found == ejected

@@ -15,8 +15,8 @@ from edl.coordinator.queue import Progress
 from edl.coordinator.queue.memory_board import MemoryQueue
 from edl.coordinator.registry.records import LogEntry
 from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.circuit_breakers import IN_WORDS, Cause
 from edl.scheduler.job_states import State
-from edl.scheduler.outliers import IN_WORDS, Cause
 from edl.tests.cli_output import printed, run
 from edl.tests.coordinator.scripted_manager import served
 

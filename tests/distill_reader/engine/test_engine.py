@@ -134,7 +134,7 @@ def test_long_pauses_end_without_others(bench: Bench, monkeypatch: pytest.Monkey
     bench.assign("a", "b")
     bench.tell_ledger(ev.Readmitted("b"))
     for _ in range(6):
-        breakers.wrong("a", time.monotonic())
+        breakers.convict("a", "wrong", time.monotonic())
     bench.fail("a", WRONG, 0)
     now = time.monotonic()
     assert breakers.pause_s("a", 1, now) > 15.0

@@ -118,7 +118,7 @@ def test_a_breaker_is_half_open_when_its_teacher_may_be_probed() -> None:
     world = World()
     world.assign("a", "b")
     breakers = world.core.teachers.breakers
-    breakers.wrong("a", world.now)
+    breakers.convict("a", "wrong", world.now)
     assert list(breakers.ejected) == ["a"]
     assert breakers.half_open(1, world.now) == []
     world.now += breakers.pause_s("a", 1, world.now)
