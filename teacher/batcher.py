@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.batching import BatchRule, Lane, Waiting, decide, promise_s
+from .jobs import Answer, Ready, Result, Results
 from .pool import PredictorPool
-from .predictor_session import Answer, Ready, Results
 from .recorder import Recorder
 from .request import Overloaded, Request, Wanted
 
@@ -125,12 +125,11 @@ READ_AHEAD: Final = 2
 ALONE_S: Final = 60.0
 
 
-@dataclass(eq=False, slots=True)
-class _Ticket:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ticket(Waiting):
     """One request inside."""
 
     request: Request
-    waiting: Waiting
     outcome: Future[Answer] = field(default_factory=Future)
 
 
@@ -141,7 +140,7 @@ class _Job:
 
     @property
     def samples(self) -> int:
-        return sum(ticket.waiting.samples for ticket in self.tickets)
+        return sum(ticket.samples for ticket in self.tickets)
 
 
 class Batcher:
@@ -171,7 +170,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._numbers = itertools.count()
         self._line: dict[int, _Ticket] = {}  # in the order in which they came
-        self._at_lane: list[list[_Job]] = [[] for _ in pool.ready_lanes()]
+        self._at_lane: list[list[_Job]] = [[] for _ in pool.predictors]
         self._look_again_s = math.inf
         self._alone_until_s = -math.inf
         self._closed = False
@@ -266,16 +265,17 @@ class Batcher:
         with self._changed:
             if self._closed or not self._pool.ready:
                 raise RetryableError("the predictor is restarting")
-            waiting = Waiting(
-                next(self._numbers),
-                request.shape,
-                request.samples,
-                self._clock(),
-                request.deadline_s,
+            ticket = _Ticket(
+                number=next(self._numbers),
+                shape=request.shape,
+                samples=request.samples,
+                arrived_s=self._clock(),
+                deadline_s=request.deadline_s,
+                request=request,
             )
-            self._line[waiting.number] = ticket = _Ticket(request, waiting)
+            self._line[ticket.number] = ticket
             self._look()
-        return waiting.number, ticket.outcome
+        return ticket.number, ticket.outcome
 
     def _done(self, number: int, samples: int, outcome: Future[Answer]) -> None:
         """A request has come to its end; one that has labels keeps its slot until their release."""
@@ -295,11 +295,8 @@ class Batcher:
 
     def _hand_over(self, job: _Job) -> None:
         """Copy `job` to its device, and go on once it is labelled."""
-        try:
-            results = self._pool.submit(job.lane, [ticket.request for ticket in job.tickets])
-        except Exception as error:  # no memory, for one: nobody may wait for ever
-            results = Results()
-            results.set_exception(error)
+        requests = [ticket.request for ticket in job.tickets]
+        results = self._pool.predictors[job.lane].submit(requests)
         results.add_done_callback(partial(self._finish, job))
 
     def _finish(self, job: _Job, done: Results) -> None:
@@ -312,7 +309,7 @@ class Batcher:
             self._look()
         for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
             if isinstance(result, Answer):
-                release = partial(self._release, ticket.waiting.samples, result.release)
+                release = partial(self._release, ticket.samples, result.release)
                 ticket.outcome.set_result(replace(result, release=release))
             else:
                 ticket.outcome.set_exception(result)
@@ -324,9 +321,8 @@ class Batcher:
         if not self._pool.ready:
             self._fail_line(RetryableError("the predictor is restarting"))
         now = self._clock()
-        line = [ticket.waiting for ticket in self._line.values()]
         rule = BatchRule() if now < self._alone_until_s else self._rule
-        decision = decide(rule, line, self._lanes(), now)
+        decision = decide(rule, list(self._line.values()), self._lanes(), now)
         for number in decision.expired:
             error = DeadlineExceeded("its deadline was over before its turn came")
             _fail(self._line.pop(number), error)
@@ -337,7 +333,7 @@ class Batcher:
                 continue
             job = _Job(batch.lane, tickets)
             self._at_lane[batch.lane].append(job)
-            self._recorder.dispatched(job.samples, [now - t.waiting.arrived_s for t in tickets])
+            self._recorder.dispatched(job.samples, [now - t.arrived_s for t in tickets])
             self._workers.submit(self._hand_over, job)
         earlier = decision.look_again_s < self._look_again_s
         self._look_again_s = decision.look_again_s
@@ -347,13 +343,11 @@ class Batcher:
     def _lanes(self) -> list[Lane]:
         return [
             Lane(
-                READ_AHEAD - len(jobs) if ready else 0,
+                READ_AHEAD - len(jobs) if predictor.ready else 0,
                 sum(job.samples for job in jobs),
-                self._pool.lane_t_t_s(index),
+                predictor.t_t_s,
             )
-            for index, (ready, jobs) in enumerate(
-                zip(self._pool.ready_lanes(), self._at_lane, strict=True)
-            )
+            for predictor, jobs in zip(self._pool.predictors, self._at_lane, strict=True)
         ]
 
     def _fail_line(self, error: EdlError) -> None:
@@ -371,7 +365,7 @@ class Batcher:
                     self._look()
 
 
-def _each(done: Results, count: int) -> Sequence[Answer | EdlError]:
+def _each(done: Results, count: int) -> Sequence[Result]:
     """What each of `count` requests gets that went together."""
     if (error := done.exception()) is None:
         return done.result()

@@ -20,6 +20,8 @@ from ..scheduler.batching import BatchRule
 from .backends import paced
 from .model import TensorSpec
 
+#: What the number of threads is told by, to the libraries that a framework may use.
+_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: More than any machine has.
 _MAX_CORES = 1 << 16
 
@@ -188,6 +190,14 @@ class PredictorConfig:
         if self.rate is not None:
             return paced.device_label(self.rate)
         return str(Device(self.device, self.cores))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of a process that runs a model: libraries read them when they are loaded."""
+        threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
+        # What is called fp32 is fp32: on GPUs, libraries would round products to the ten bits of
+        # TF32.
+        return {**threads, "GLOG_minloglevel": "2", "NVIDIA_TF32_OVERRIDE": "0"}
 
     def on(self, device: Device) -> Self:
         """The predictor of `device`: of cores, one thread runs on each."""

@@ -1,7 +1,9 @@
-"""The messages between the socket side and the predictor process, over `proto.channel`.
+"""Jobs: what the socket side has the predictor process label, and how a job is labelled.
+
+They travel as messages over `proto.channel`:
 
 ```
-to the predictor    job   id, inputs {name: ref}, parts [part]     label these requests in one go
+to the predictor    job   id, at_s, inputs {name: ref}, parts [part]   label these in one go
                     free  record                                   the answer has been sent
 from it             progress  text                                 for the operator
                     ready     spec, t_t_s, micro_batch             it takes jobs from now on; again
@@ -12,15 +14,25 @@ a result            record, outputs {name: ref}, device_seconds
                     or error, message
 ```
 
-What a part is stands in `parts`. A ref says where an array lies in shared memory (`proto.arena`).
-The socket side owns the memory of the inputs, the predictor that of the outputs: each frees what it
-allocated, when told that it may.
+A ref says where an array lies in shared memory (`proto.arena`). The socket side owns the memory of
+the inputs, the predictor that of the outputs: each frees what it allocated, when told that it may.
+
+A job is made of several requests, of which none spoils the others. A request whose time is over is
+not computed. Where the joint run fails, each request is run alone, so that the error of one is the
+error of that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
 
 from ..errors import (
     BadAnswer,
@@ -33,6 +45,66 @@ from ..errors import (
     UsageError,
 )
 from ..proto.arena import Arena, Array, ArrayRef
+from .backends import Submit
+from .model import ModelSpec
+from .request import Wanted, in_their_forms
+from .self_test import check_finite
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one request has in a job: so many rows of its inputs; the rest as in `Request`."""
+
+    samples: int
+    outputs: tuple[Wanted, ...]
+    deadline_s: float = math.inf
+
+    def to_json(self) -> list[Any]:
+        deadline_s = None if self.deadline_s == math.inf else self.deadline_s
+        return [self.samples, [one.to_json() for one in self.outputs], deadline_s]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        samples, outputs, deadline_s = value
+        wanted = tuple(Wanted.from_json(one) for one in outputs)
+        return cls(samples, wanted, math.inf if deadline_s is None else deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The labels of one request, in memory that is valid until `release`, which is called once.
+
+    Attributes:
+        outputs: what was wanted, in that order.
+        device_seconds: time in the model, its share of a joint run by its samples.
+        release: gives the memory back, where that is shared.
+    """
+
+    outputs: Mapping[str, Array]
+    device_seconds: float
+    release: Callable[[], object] = lambda: None
+
+
+#: What becomes of one request: its labels, or the error that it ends with.
+Result = Answer | EdlError
+#: What a job gives, for each of its requests in order.
+Results = Future[Sequence[Result]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a predictor says once it takes jobs.
+
+    Attributes:
+        spec: the model.
+        t_t_s: device time in seconds per sample, as measured at the start.
+        micro_batch: samples of one run.
+    """
+
+    spec: ModelSpec
+    t_t_s: float
+    micro_batch: int
+
 
 _BY_NAME: dict[str, type[EdlError]] = {
     kind.__name__: kind
@@ -69,3 +141,100 @@ def refs_to_json(names: Mapping[str, Any], refs: tuple[ArrayRef, ...]) -> dict[s
 def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:
     """The arrays that a message names, as views of shared memory."""
     return {name: arena.get(ArrayRef.from_json(ref)) for name, ref in refs.items()}
+
+
+def submit_parts(
+    submit: Submit,
+    inputs: Mapping[str, Array],
+    parts: Sequence[Part],
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[], list[Result]]:
+    """Begin to label the requests that `inputs` is made of.
+
+    Args:
+        submit: begins a run of the model, which may be of any number of rows.
+        inputs: the requests' rows, one request after another.
+        parts: the requests; at least 1.
+        clock: of their deadlines.
+
+    Returns:
+        What waits for the end, and returns for each part its labels, or the error that it ends
+        with.
+    """
+    now = clock()
+    cut = _cut(inputs, parts)
+    live = [index for index, part in enumerate(parts) if part.deadline_s > now]
+    if not live:
+        return lambda: _in_place(len(parts), {})
+    together = inputs if len(live) == len(parts) else _joined([cut[index] for index in live])
+    alone = partial(_submit_each, submit, [cut[index] for index in live], live, parts, clock)
+    try:
+        running = submit(together)
+    except EdlError as error:
+        # Without its frames: the arrays that they know are to be let go at once.
+        refused = error.with_traceback(None)
+        labels = alone() if len(live) > 1 else lambda: {live[0]: refused}
+        return lambda: _in_place(len(parts), labels())
+
+    def finish() -> list[Result]:
+        try:
+            every, device_s = running()
+        except EdlError as error:
+            failed: dict[int, Result] = {live[0]: error.with_traceback(None)}
+            return _in_place(len(parts), alone()() if len(live) > 1 else failed)
+        samples = sum(parts[index].samples for index in live)
+        labels = _cut(every, [parts[index] for index in live])
+        return _in_place(
+            len(parts),
+            {
+                index: _checked(own, parts[index], device_s * parts[index].samples / samples)
+                for index, own in zip(live, labels, strict=True)
+            },
+        )
+
+    return finish
+
+
+def _submit_each(
+    submit: Submit,
+    cut: Sequence[Mapping[str, Array]],
+    live: Sequence[int],
+    parts: Sequence[Part],
+    clock: Callable[[], float],
+) -> Callable[[], dict[int, Result]]:
+    """Each request by itself, so that the error of one is the error of that one."""
+    runs = [
+        submit_parts(submit, own, [parts[index]], clock)
+        for index, own in zip(live, cut, strict=True)
+    ]
+    return lambda: {index: run()[0] for index, run in zip(live, runs, strict=True)}
+
+
+def _in_place(count: int, results: Mapping[int, Result]) -> list[Result]:
+    """The results in the order of their requests; those that are missing were not computed."""
+    late = DeadlineExceeded("its deadline was over before its turn")
+    return [results.get(index, late) for index in range(count)]
+
+
+def _checked(own: Mapping[str, Array], part: Part, device_seconds: float) -> Result:
+    try:
+        check_finite({one.name: own[one.name] for one in part.outputs})
+        return Answer(in_their_forms(own, part.outputs), device_seconds)
+    except EdlError as error:
+        return error.with_traceback(None)
+
+
+def _cut(arrays: Mapping[str, Array], parts: Sequence[Part]) -> list[dict[str, Array]]:
+    """The rows of each part, as views."""
+    cut, start = [], 0
+    for part in parts:
+        stop = start + part.samples
+        cut.append({name: array[start:stop] for name, array in arrays.items()})
+        start = stop
+    return cut
+
+
+def _joined(some: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
+    if len(some) == 1:
+        return some[0]
+    return {name: np.concatenate([own[name] for own in some]) for name in some[0]}

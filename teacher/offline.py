@@ -31,7 +31,6 @@ from .backends.examples import probe_batch
 from .config import PredictorConfig
 from .loading import Loaded, load, open_model
 from .microbatch import run_in_micro_batches
-from .predictor_session import surroundings
 from .request import check_request
 from .self_test import Canary, load_samples, self_test
 from .sweep import sweep
@@ -112,7 +111,7 @@ def offline(
     channel, child_end = Channel.pair()
     words = json.dumps({"task": task, "config": config.to_json(), "options": options})
     command = supervise.python_command(
-        task, __name__, child_end, words, pass_fds=(child_end,), env=surroundings(config)
+        task, __name__, child_end, words, pass_fds=(child_end,), env=config.environment
     )
     try:
         process = supervise.start(command)

@@ -1,6 +1,6 @@
 """The predictor process: runs one model on one device, and nothing else.
 
-`python -m edl.teacher.predictor`, started by `predictor_session`. It is a process of its own
+`python -m edl.teacher.predictor`, started by `pool`. It is a process of its own
 because a framework's run holds Python's lock for as long as it takes: a server in the same process
 would be deaf meanwhile. Jobs come over a channel, arrays lie in shared memory (`jobs`).
 """
@@ -33,9 +33,9 @@ from . import jobs, loading
 from .backends import Submit, queue_of, submit_to
 from .backends.examples import example_batch
 from .config import PredictorConfig
+from .jobs import Part, Result, submit_parts
 from .loading import Loaded
 from .microbatch import submit_in_micro_batches
-from .parts import Part, Result, submit_parts
 
 
 class Predictor:
@@ -190,12 +190,10 @@ def main() -> int | str:
     """The process; its exit code, or its last words."""
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--channel", type=int, required=True, help="descriptor of the channel")
-    parser.add_argument(
-        "--inputs", type=int, required=True, help="descriptor of the inputs' memory"
-    )
-    parser.add_argument("--outputs", type=int, required=True, help="that of the outputs")
-    parser.add_argument("--config", required=True, help="PredictorConfig as JSON")
+    parser.add_argument("channel", type=int, help="descriptor of the channel")
+    parser.add_argument("inputs", type=int, help="descriptor of the inputs' memory")
+    parser.add_argument("outputs", type=int, help="that of the outputs")
+    parser.add_argument("config", help="PredictorConfig as JSON")
     given = parser.parse_args()
     configure_logging()
     config = PredictorConfig.from_json(json.loads(given.config))

@@ -17,7 +17,7 @@ from ..proto.arena import Arena
 from ..proto.wire import Parameter
 from .batcher import Labeller
 from .callers import Visitor
-from .predictor_session import Answer
+from .jobs import Answer
 from .recorder import CallRecord, Recorder
 from .registration import Identity
 from .request import (

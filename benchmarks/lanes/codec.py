@@ -17,8 +17,8 @@ from ...proto.datatypes import datatype_of
 from ...proto.security import ClientSecurity, Gate, ServerSecurity, TlsFiles
 from ...teacher.config import ServerConfig, http_listen
 from ...teacher.front.server import Server
+from ...teacher.jobs import Answer, Ready
 from ...teacher.model import FREE, ModelSpec, TensorSpec
-from ...teacher.predictor_session import Answer, Ready
 from ...teacher.recorder import Recorder
 from ...teacher.registration import Identity
 from ...teacher.request import Wanted

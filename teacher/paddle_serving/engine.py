@@ -27,7 +27,7 @@ from ...proto.security import is_loopback
 from ..backends import content
 from ..backends.declared import narrowed
 from ..config import TeacherConfig
-from ..predictor_client import CRASHES_AT_MOST
+from ..pool import CRASHES_AT_MOST
 from ..register.config import RegisterConfig
 from ..register.sidecar import register
 from ..register.trial import Trial

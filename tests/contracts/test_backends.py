@@ -17,10 +17,10 @@ from edl.teacher.backends import Backend
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.open import KINDS, content_of, open_backend
 from edl.teacher.config import PredictorConfig
+from edl.teacher.jobs import Answer
 from edl.teacher.microbatch import run_in_micro_batches, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.predictor_client import PredictorClient
-from edl.teacher.predictor_session import Answer
+from edl.teacher.pool import PredictorPool
 from edl.teacher.request import Request, Wanted
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
@@ -177,16 +177,16 @@ def test_two_processes_agree_bit_for_bit(subject: Subject, folder: Path, images:
     config = PredictorConfig(str(subject.model(folder)), **settings)
     answers = []
     with ExitStack() as stack:
-        clients = [PredictorClient(config) for _ in range(2)]
-        for client in clients:
-            client.start()
-            stack.callback(client.stop)
-        for client in clients:
-            assert client.settled(2 * DEADLINE_S)
-            assert client.loaded is not None
-            spec = client.loaded.spec
+        pools = [PredictorPool([config]) for _ in range(2)]
+        for pool in pools:
+            pool.start()
+            stack.callback(pool.stop)
+        for pool in pools:
+            assert pool.settled(2 * DEADLINE_S)
+            spec = pool.require_loaded().spec
             wanted = [Wanted(tensor.name) for tensor in spec.outputs]
-            (answer,) = client.submit([Request({"image": images}, wanted)]).result()
+            (predictor,) = pool.predictors
+            (answer,) = predictor.submit([Request({"image": images}, wanted)]).result()
             assert isinstance(answer, Answer)
             labels = {name: array.tobytes() for name, array in answer.outputs.items()}
             answer.release()

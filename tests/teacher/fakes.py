@@ -12,8 +12,8 @@ import numpy as np
 from edl.errors import RetryableError
 from edl.proto.arena import Arena, Array, ArrayRef
 from edl.teacher.backends import Finish
+from edl.teacher.jobs import Answer, Ready
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.predictor_session import Answer, Ready
 from edl.teacher.request import Wanted, in_their_forms
 from edl.tests.waiting import DEADLINE_S
 

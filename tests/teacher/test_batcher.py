@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,8 +18,7 @@ from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import at_once
 from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
-from edl.teacher.parts import Labelled, Part, submit_parts
-from edl.teacher.predictor_session import Answer, Ready, Results
+from edl.teacher.jobs import Answer, Part, Ready, Results, submit_parts
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import Overloaded, Request, Wanted
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
@@ -28,6 +28,19 @@ from edl.tests.waiting import wait_until
 DOUBLE = [Wanted("double")]
 
 
+@dataclass
+class FakeDevice:
+    """One device of a pool."""
+
+    pool: FakePool
+    index: int
+    t_t_s: float
+    ready: bool = True
+
+    def submit(self, requests: Sequence[Request]) -> Results:
+        return self.pool.submit(self.index, requests)
+
+
 class FakePool:
     """Devices that label one job after another, each when the test lets it `go`.
 
@@ -35,9 +48,8 @@ class FakePool:
     """
 
     def __init__(self, *t_ts_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.t_ts_s = t_ts_s
+        self.predictors = [FakeDevice(self, index, t_t_s) for index, t_t_s in enumerate(t_ts_s)]
         self.clock = clock
-        self.alive = [True] * len(t_ts_s)
         self.backend = FakeBackend()
         self.runs: list[tuple[int, list[int]]] = []
         self.at_device = 0
@@ -49,24 +61,18 @@ class FakePool:
 
     @property
     def ready(self) -> bool:
-        return any(self.alive)
+        return any(device.ready for device in self.predictors)
 
     @property
     def lanes(self) -> int:
-        return len(self.t_ts_s)
+        return len(self.predictors)
 
     @property
     def t_t_s(self) -> float:
-        return self.t_ts_s[0]
+        return self.predictors[0].t_t_s
 
     def require_loaded(self) -> Ready:
         return Ready(SPEC, self.t_t_s, 8)
-
-    def lane_t_t_s(self, index: int) -> float:
-        return self.t_ts_s[index]
-
-    def ready_lanes(self) -> list[bool]:
-        return self.alive
 
     def submit(self, index: int, requests: Sequence[Request]) -> Results:
         with self._lock:
@@ -84,9 +90,7 @@ class FakePool:
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
         results = submit_parts(at_once(self.backend.run), rows, parts, self.clock)()
         return [
-            Answer(one.outputs, one.device_seconds, self._release)
-            if isinstance(one, Labelled)
-            else one
+            replace(one, release=self._release) if isinstance(one, Answer) else one
             for one in results
         ]
 
@@ -292,13 +296,13 @@ def test_a_crash_is_blamed_on_a_request_that_was_alone() -> None:
 
 def test_a_restarting_device_gets_no_jobs() -> None:
     with bench(0.01, 0.01) as b:
-        b.pool.alive[0] = False
+        b.pool.predictors[0].ready = False
         b.batcher.devices_changed()
         for _ in range(3):
             b.ask(array(1, 4))
         wait_until(lambda: b.pool.at_device == 2)
         assert [lane for lane, _ in b.pool.runs] == [1, 1]
-        b.pool.alive[0] = True
+        b.pool.predictors[0].ready = True
         b.batcher.devices_changed()
         wait_until(lambda: [lane for lane, _ in b.pool.runs] == [1, 1, 0])
 
@@ -306,7 +310,7 @@ def test_a_restarting_device_gets_no_jobs() -> None:
 def test_without_a_device_requests_fail_at_once() -> None:
     with bench() as b, bench() as stopped:
         held, others = ([each.ask(array(1, 4)) for _ in range(3)] for each in (b, stopped))
-        b.pool.alive[0] = False
+        b.pool.predictors[0].ready = False
         b.batcher.devices_changed()
         with pytest.raises(RetryableError, match="restarting"):
             held[2].result(WAIT_S)
@@ -335,7 +339,7 @@ def test_inputs_are_freed_with_the_answer(end: str, no_garbage_collector: None) 
             b.pool.error = RequestRefused("no such word")
         if end == "own error":
             b.pool.backend.function = _refusing
-        b.pool.alive = [end != "restarting"]
+        b.pool.predictors[0].ready = end != "restarting"
         b.pool.go.release()
         try:
             b.label(x, deadline_s)

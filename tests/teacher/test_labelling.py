@@ -14,8 +14,8 @@ from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused
 from edl.proto.arena import Array
 from edl.proto.forms import Form
 from edl.teacher.backends import at_once
+from edl.teacher.jobs import Answer, Part, Result, submit_parts
 from edl.teacher.microbatch import run_in_micro_batches
-from edl.teacher.parts import Labelled, Part, Result, submit_parts
 from edl.teacher.request import Wanted, in_their_forms
 from edl.teacher.self_test import check_finite
 from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
@@ -40,7 +40,7 @@ DOUBLE = (Wanted("double"),)
 
 
 def outputs(result: Result) -> Mapping[str, Array]:
-    assert isinstance(result, Labelled), result
+    assert isinstance(result, Answer), result
     return result.outputs
 
 

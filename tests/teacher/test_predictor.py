@@ -18,9 +18,9 @@ from edl.proto.channel import Channel, Message
 from edl.proto.forms import Form, decode
 from edl.teacher import jobs
 from edl.teacher.backends.examples import example_batch
+from edl.teacher.jobs import Part
 from edl.teacher.loading import Loaded
 from edl.teacher.model import TensorSpec
-from edl.teacher.parts import Part
 from edl.teacher.predictor import Predictor
 from edl.teacher.request import Wanted
 from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum

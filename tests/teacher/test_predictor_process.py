@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import psutil
@@ -23,15 +22,14 @@ from edl.errors import (
     ProcessFailed,
     RetryableError,
 )
-from edl.proto.arena import GROWTH_BYTES, Arena, Array, Record
+from edl.proto.arena import GROWTH_BYTES, Array, Record
 from edl.scheduler.batching import BatchRule
-from edl.teacher import predictor_client
+from edl.teacher import pool
 from edl.teacher.batcher import Batcher
 from edl.teacher.config import Device, PredictorConfig
+from edl.teacher.jobs import Answer, Results
 from edl.teacher.model import TensorSpec
 from edl.teacher.pool import PredictorPool
-from edl.teacher.predictor_client import PredictorClient
-from edl.teacher.predictor_session import Answer, PredictorSession, Results, surroundings
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import Request, Wanted
 from edl.tests.ground.programs import wait_gone
@@ -74,23 +72,24 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def started(
     config: PredictorConfig = STEERED,
-    micro_batch: int | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
     on_change: Callable[[], None] = lambda: None,
-) -> Iterator[PredictorClient]:
-    client = PredictorClient(config, on_progress=on_progress, on_change=on_change)
-    client.start(micro_batch)
+) -> Iterator[PredictorPool]:
+    """A pool of one."""
+    client = PredictorPool([config], on_progress=on_progress, on_change=on_change)
+    client.start()
     try:
         yield client
     finally:
         client.stop()
 
 
-def submit(client: PredictorClient, x: Array) -> Results:
-    return client.submit([Request({"x": x}, [Wanted("twice")])])
+def submit(client: PredictorPool, x: Array) -> Results:
+    (predictor,) = client.predictors
+    return predictor.submit([Request({"x": x}, [Wanted("twice")])])
 
 
-def ask(client: PredictorClient, order: float = 0.0) -> Array:
+def ask(client: PredictorPool, order: float = 0.0) -> Array:
     (result,) = submit(client, batch(order)).result(DEADLINE_S)
     if isinstance(result, EdlError):
         raise result
@@ -108,12 +107,12 @@ def memory_bytes() -> int:
 
 
 def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
+    hold: Path,
 ) -> None:
     """Else the same bytes would be two requests'."""
-    monkeypatch.setattr("edl.supervise.start", mock.Mock())
-    with closing(Arena.create()) as arena:
-        session = PredictorSession(STEERED, arena)
+    with started() as client:
+        assert client.settled(DEADLINE_S)
+        (predictor,), arena = client.predictors, client.inputs
         ends = threading.Lock()
 
         class EndsBehind:
@@ -125,18 +124,18 @@ def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(
             def __exit__(self, *_: object) -> None:
                 ends.release()
                 if not taken:
-                    session._lock = ends  # noqa: SLF001 - the moment is the point
-                    session.fail_all(RetryableError("gone"), RetryableError("crashed"))
+                    predictor._lock = ends  # noqa: SLF001 - the moment is the point
+                    for pid in pids():
+                        os.kill(pid, signal.SIGKILL)
+                    wait_until(lambda: not client.ready)
                     taken.append(arena.allocate(((batch().dtype, batch().shape),)))
 
         taken: list[Record] = []
-        session._lock = EndsBehind()  # type: ignore[assignment] # noqa: SLF001
-        request = Request({"x": batch()}, [Wanted("twice")])
-        with suppress(RetryableError):
-            session.submit([request])
+        predictor._lock = EndsBehind()  # type: ignore[assignment] # noqa: SLF001
+        submitted = submit(client, batch(HOLD))
+        assert isinstance(submitted.exception(DEADLINE_S), RetryableError)
         taken.append(arena.allocate(((batch().dtype, batch().shape),)))
         assert taken[0].offset != taken[1].offset
-        session.close()
 
 
 def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
@@ -177,15 +176,17 @@ def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
 
 
 def test_a_measured_micro_batch_holds_for_the_next_start() -> None:
-    with started(PredictorConfig(STEERED.model, micro_batch=None), micro_batch=2) as client:
+    told: list[str] = []
+    config = PredictorConfig(STEERED.model, micro_batch=None)
+    with started(config, on_progress=told.append) as client:
         assert client.settled(DEADLINE_S)
-        assert client.loaded is not None
-        assert client.loaded.micro_batch == 2
-        assert "micro-batch=2" in client.loaded.spec.numerics
+        chosen = client.require_loaded().micro_batch
+        assert f"micro-batch={chosen}" in client.require_loaded().spec.numerics
         (pid,) = pids()
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: client.restarts == 1 and client.ready)
-        assert client.loaded.micro_batch == 2
+        assert client.require_loaded().micro_batch == chosen
+    assert sum("by ms/sample" in text for text in told) == 1
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_an_error_of_a_callback_gives_it_up() -> None:
 
 
 def test_fp32_is_exact_on_gpus() -> None:
-    assert surroundings(STEERED)["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert STEERED.environment["NVIDIA_TF32_OVERRIDE"] == "0"
 
 
 class Bench:
@@ -273,7 +274,7 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
         count = "edl_teacher_batch_samples_count"
         wait_until(lambda: bench.recorder.registry.get_sample_value(count) == 4)  # two for each
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: sorted(bench.pool.ready_lanes()) == [False, True])
+        wait_until(lambda: sorted(one.ready for one in bench.pool.predictors) == [False, True])
         hold.touch()
         outcomes = [future.exception(DEADLINE_S) for future in held]
         lost = [error for error in outcomes if error is not None]
@@ -285,7 +286,7 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
         # The other serves while the first restarts, and both do after that.
         assert bench.pool.ready
         np.testing.assert_array_equal(bench.ask(7.0), batch(7.0) * 2)
-        wait_until(lambda: bench.pool.ready_lanes() == [True, True])
+        wait_until(lambda: all(one.ready for one in bench.pool.predictors))
         assert (bench.pool.restarts, bench.pool.lanes) == (1, 2)
         assert other in pids()
         bench.ask()
@@ -294,7 +295,7 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
 
 
 def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictor_client, "CRASHES_AT_MOST", 1)
+    monkeypatch.setattr(pool, "CRASHES_AT_MOST", 1)
     with running() as bench:
         assert bench.pool.lanes == 2
         with pytest.raises(RetryableError):
@@ -341,11 +342,10 @@ def test_different_devices_have_mixed_numerics_and_a_common_time() -> None:
         loaded = bench.pool.require_loaded()
         assert loaded.spec.numerics_id.startswith("mixed-")
         assert client.settled(DEADLINE_S)
-        assert client.loaded is not None
-        assert client.loaded.spec.content_id == loaded.spec.content_id
+        assert client.require_loaded().spec.content_id == loaded.spec.content_id
         with pytest.raises(BadAnswer, match="NaN"):
             bench.ask(NAN)
         for _ in range(20):
             bench.ask()
-        lanes = [bench.pool.lane_t_t_s(index) for index in range(2)]
+        lanes = [predictor.t_t_s for predictor in bench.pool.predictors]
         assert bench.pool.t_t_s == pytest.approx(2 / sum(1 / t_t_s for t_t_s in lanes))
