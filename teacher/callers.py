@@ -15,14 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
 
 from ..coordinator.config import join_address
 from ..errors import RequestRefused
-from ..proto.security import Gate
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"
@@ -45,11 +44,6 @@ class Visitor:
     host: str
     port: int
     uid: int | None = None
-
-    @classmethod
-    def of_peer(cls, principal: str, peer: str, uid: int | None = None) -> Self:
-        """The caller that gRPC calls `peer`: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000"."""
-        return cls(principal, *_host_and_port(peer), uid)
 
     @property
     def address(self) -> str:
@@ -166,14 +160,17 @@ class Shown:
     Attributes:
         metadata: of the call.
         identities: of its connection.
-        peer: where that comes from.
+        peer: where that comes from, as gRPC says it: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000";
+            empty: it is none of gRPC's.
         uid: the user behind the Unix socket that it is used by; None: it is used by TCP.
+        client: host and port of a connection that is none of gRPC's.
     """
 
     metadata: Iterable[tuple[str, str | bytes]] | None
     identities: Mapping[str, Any] | None
     peer: str
     uid: int | None = None
+    client: tuple[str, int] | None = None
 
     @classmethod
     def by(cls, context: _Context) -> Shown:
@@ -181,43 +178,6 @@ class Shown:
         identities: Any = context.auth_context()
         return cls(context.invocation_metadata(), identities, str(context.peer()))
 
-
-class Callers:
-    """Admits callers.
-
-    Args:
-        gate: who may ask.
-    """
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def anybody(self, context: _Context) -> None:
-        """Let everybody in: the call is one that needs no credential."""
-        self._gate.called(str(context.peer()))
-
-    def known(self, shown: Shown) -> Visitor:
-        """Who has shown this.
-
-        Raises:
-            AccessError: a credential is missing or unknown.
-        """
-        return self._admitted(shown, "")
-
-    def student(self, shown: Shown) -> Visitor:
-        """The student that has shown this.
-
-        Raises:
-            AccessError: a credential is missing or unknown, or is not that of a student.
-        """
-        return self._admitted(shown, "student")
-
-    def is_student(self, shown: Shown) -> bool:
-        """Whether a student has shown this; who has not is not counted as refused."""
-        return self._gate.admit(shown.metadata, shown.identities, shown.peer).may("student")
-
-    def _admitted(self, shown: Shown, role: str) -> Visitor:
-        caller = self._gate.admit(shown.metadata, shown.identities, shown.peer)
-        if role:
-            self._gate.require(caller, role)
-        return Visitor.of_peer(caller.principal, shown.peer, shown.uid)
+    def visitor(self, principal: str = "") -> Visitor:
+        """Who has shown it, once it is known which authority that has."""
+        return Visitor(principal, *(self.client or _host_and_port(self.peer)), self.uid)

@@ -11,23 +11,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ...errors import EdlError, RateLimited, RetryableError, WireError
+from ...errors import EdlError, WireError
 from ...proto import inference_pb2 as pb
-from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
-from ..callers import Callers, Shown, Visitor
+from ..callers import Shown, Visitor
+from ..calls import Call, CallAdmission, CallTable
 from ..config import ServerConfig
 from ..recorder import CallRecord, Recorder
 from ..request import TooLarge
 from ..servicer import Servicer
 from ..transport.listener import TransportListener
-from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 from .streams import Streams
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -39,7 +37,6 @@ _NAMES_BYTES: Final = 64 << 10
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Metadata = tuple[tuple[str, str], ...]
-_Admit = Callable[[_Context], Visitor]
 #: Given the request, whose it is, when its caller has lost interest, and the record of its call.
 _Answer = Callable[[bytes, Visitor, float | None, CallRecord], Awaitable[bytes]]
 #: Serves a call to its end: its answer, unless it has written that.
@@ -52,14 +49,13 @@ class Methods:
     """The methods of the Open Inference Protocol as gRPC calls them; lives in one event loop.
 
     Attributes:
-        infer_calls: the calls that have batches labelled, by whichever protocol they came.
         streams: those of `ModelStreamInfer`.
         transport: for batches of our own readers.
 
     Args:
         config: the limits.
         servicer: what to answer.
-        gate: who may ask.
+        admission: who may ask, and how much at once.
         recorder: told of every call.
     """
 
@@ -67,33 +63,29 @@ class Methods:
         self,
         config: ServerConfig,
         servicer: Servicer,
-        gate: Gate,
+        admission: CallAdmission,
         recorder: Recorder,
     ) -> None:
         self._receive_s = config.receive_s
         self._servicer = servicer
-        self._callers = Callers(gate)
+        self._admission = admission
         self._recorder = recorder
         self._max_message_bytes = config.max_message_bytes
-        # Apart, so that batches which fill the one leave room for questions in the other.
-        self.infer_calls, self._named_calls = CallTable.of(config), CallTable.of(config)
-        self.streams = Streams(self.infer_calls, config, recorder.refused)
-        self.transport = TransportListener(
-            config, self._callers, self.infer_calls, servicer, recorder
-        )
+        self.streams = Streams(admission.infer_calls, config, recorder.refused)
+        self.transport = TransportListener(config, admission, servicer, recorder)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """By name; without (de)serializers, as malformed bytes are ours to refuse."""
-        s = self._servicer
+        s, admission = self._servicer, self._admission
         methods = {
             # These tell nothing but that a teacher is here, and load balancers have no token.
             "ServerLive": self._unread(
-                self._callers.anybody, lambda _: s.server_live(pb.ServerLiveRequest())
+                admission.anybody, lambda _: s.server_live(pb.ServerLiveRequest())
             ),
             "ServerReady": self._unread(
-                self._callers.anybody, lambda _: s.server_ready(pb.ServerReadyRequest())
+                admission.anybody, lambda _: s.server_ready(pb.ServerReadyRequest())
             ),
-            "ServerMetadata": self._unread(self._known, self._server_metadata),
+            "ServerMetadata": self._unread(admission.known, self._server_metadata),
             "ModelReady": self._named(s.model_ready, pb.ModelReadyRequest),
             "ModelMetadata": self._beside(
                 self.transport.offer, self._named(s.model_metadata, pb.ModelMetadataRequest)
@@ -109,7 +101,7 @@ class Methods:
             "SystemSharedMemoryUnregister": self._owned(
                 s.shared_memory_unregister, pb.SystemSharedMemoryUnregisterRequest
             ),
-            "ModelInfer": self._read(self._student, self.infer_calls, s.model_infer),
+            "ModelInfer": self._read(admission.student, admission.infer_calls, s.model_infer),
         }
         unary = {
             name: grpc.stream_unary_rpc_method_handler(self._called(name, serve))
@@ -126,11 +118,11 @@ class Methods:
         shown, deadline_s = Shown.by(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
-            with self._recorder.call("grpc", STREAM, partial(_address, shown.peer)) as entry:
-                visitor = self._callers.student(shown)  # it may have been locked out meanwhile
+            with self._recorder.call("grpc", STREAM, lambda: shown.visitor().address) as entry:
+                visitor = self._admission.student(shown)  # it may have been locked out meanwhile
                 return await self._servicer.model_infer(data, visitor, deadline_s, entry)
 
-        await self.streams.serve(self._callers.student(shown), context, infer)
+        await self.streams.serve(self._admission.student(shown), context, infer)
 
     def _server_metadata(self, context: _Context) -> Message:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
@@ -138,12 +130,12 @@ class Methods:
         return self._servicer.server_metadata(pb.ServerMetadataRequest())
 
     def _unread(
-        self, admit: Callable[[_Context], object], answer: Callable[[_Context], Message]
+        self, admit: Callable[[Shown], object], answer: Callable[[_Context], Message]
     ) -> _Serve:
         """A method whose request has no fields: it is answered without being looked at."""
 
         async def serve(context: _Context, _: CallRecord) -> bytes:
-            admit(context)
+            admit(Shown.by(context))
             return answer(context).SerializeToString()
 
         return serve
@@ -156,7 +148,7 @@ class Methods:
             entry.model = getattr(request, "name", "") or None
             return answer(request).SerializeToString()
 
-        return self._read(self._known, self._named_calls, parsed)
+        return self._read(self._admission.known, self._admission.named_calls, parsed)
 
     def _owned(self, answer: Callable[[Any, Visitor], Message], kind: type[Message]) -> _Serve:
         """The same where the names are of things that belong to the caller, a student."""
@@ -164,7 +156,7 @@ class Methods:
         async def parsed(data: bytes, visitor: Visitor, *_: object) -> bytes:
             return answer(_parse(data, kind), visitor).SerializeToString()
 
-        return self._read(self._student, self._named_calls, parsed)
+        return self._read(self._admission.student, self._admission.named_calls, parsed)
 
     def _beside(self, metadata: Callable[[Shown], _Metadata], answer: _Serve) -> _Serve:
         """A method whose answer has metadata with it, for who has shown this."""
@@ -176,19 +168,16 @@ class Methods:
 
         return serve
 
-    def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Serve:
+    def _read(self, admit: Callable[[Shown], Visitor], calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
-            visitor = admit(context)
-            call = calls.begin(visitor.owner)
-            try:
-                data = await self._request(context, call, calls, entry)
-                calls.received(call, len(data))
+            visitor = admit(Shown.by(context))
+            with calls.begin(visitor.owner) as call:
+                data = await self._request(context, call, entry)
+                call.received(len(data))
                 entry.received_bytes = len(data)
                 return await answer(data, visitor, _deadline_s(context), entry)
-            finally:
-                calls.end(call)
 
         return serve
 
@@ -196,8 +185,11 @@ class Methods:
         """The method `name` as gRPC calls it: our errors end the call; all are logged."""
 
         async def called(_: object, context: _Context) -> bytes:
+            def address() -> str:
+                return Shown.by(context).visitor().address
+
             try:
-                with self._recorder.call("grpc", name, lambda: _address(context.peer())) as entry:
+                with self._recorder.call("grpc", name, address) as entry:
                     answer = await serve(context, entry)
                     entry.sent_bytes = len(answer or b"")
                     return answer
@@ -208,29 +200,11 @@ class Methods:
 
         return called
 
-    def _student(self, context: _Context) -> Visitor:
-        return self._callers.student(Shown.by(context))
-
-    def _known(self, context: _Context) -> Visitor:
-        return self._callers.known(Shown.by(context))
-
-    async def _request(
-        self, context: _Context, call: Call, calls: CallTable, entry: CallRecord
-    ) -> bytes:
+    async def _request(self, context: _Context, call: Call, entry: CallRecord) -> bytes:
         """The bytes of the request, within the time that there is for them."""
-        try:
-            async with asyncio.timeout(self._receive_s) as limit:
-                call.on_evicted = lambda: expire(limit)
-                await calls.expect(call, self._max_message_bytes)
-                data = await context.read()
-        except TimeoutError:
-            if call.evicted:
-                raise RateLimited(EVICTED) from None
-            if not call.nbytes:
-                raise RateLimited(NO_ROOM) from None
-            raise RetryableError(
-                f"the request did not come within {self._receive_s:g} s of its call"
-            ) from None
+        async with call.receiving(self._receive_s):
+            await call.expect(self._max_message_bytes)
+            data = await context.read()
         if isinstance(data, bytes):
             return data
         if not context.peer():
@@ -242,10 +216,6 @@ class Methods:
         # Whoever has hung up is not to blame: this call is cancelled a moment later.
         await asyncio.sleep(_HANG_UP_S)
         raise WireError("the call ended without a request")
-
-
-def _address(peer: str) -> str:
-    return Visitor.of_peer("", peer).address
 
 
 def _deadline_s(context: _Context) -> float | None:

@@ -20,6 +20,7 @@ from ...errors import UsageError
 from ...extras import install_command
 from ...proto.security import Gate, listen
 from ...proto.security.sturdy import aio_server
+from ..calls import CallAdmission
 from ..config import ServerConfig
 from ..recorder import Recorder
 from ..servicer import Servicer
@@ -56,6 +57,7 @@ class Server:
         on_ended: called in the server's thread when it has ended by itself.
 
     Attributes:
+        admission: of its calls.
         url: of the protocol over HTTP; None: it is not spoken.
 
     Raises:
@@ -77,15 +79,15 @@ class Server:
         self._gate = gate
         self._on_ended = on_ended
         self._stopping = False
-        self._methods = Methods(config, servicer, gate, recorder)
+        self.admission = CallAdmission(config, gate)
+        self._methods = Methods(config, servicer, self.admission, recorder)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
         self._thread.start()
         self._http: HttpServer | None = None
         try:
             if config.http is not None:
-                calls = self._methods.infer_calls
-                self._http = _http_server()(config, servicer, gate, recorder, calls)
+                self._http = _http_server()(config, servicer, self.admission, recorder)
             self._server = self._do(self._bind())
         except BaseException:
             self._end()

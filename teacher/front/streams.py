@@ -16,14 +16,14 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from ...errors import EdlError, RateLimited, RetryableError, TeacherLost, WireError
+from ...errors import EdlError, RetryableError, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.status import to_status
 from ...proto.wire import bytes_field, take_out
 from ..callers import Visitor
+from ..calls import Call, CallTable
 from ..config import ServerConfig
 from ..request import TooLarge
-from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 
 log = logging.getLogger(__name__)
 
@@ -62,31 +62,18 @@ class Streams:
             RateLimited: there is no room for it, or it had to make room.
             TeacherLost: this teacher takes leave.
         """
-        call = self._calls.begin(visitor.owner, is_stream=True)
-        stream = _Stream(context, call, self._calls, infer, self._refused)
-        self._open.add(stream)
-        try:
-            if not self._leaving:
-                await self._wait_for_room(call)
-                await stream.serve()
-        finally:
-            self._open.discard(stream)
-            self._calls.end(call)
-            call.on_evicted = _nothing  # or the call and its stream would know each other
+        with self._calls.begin(visitor.owner, is_stream=True) as call:
+            stream = _Stream(context, call, infer, self._refused)
+            self._open.add(stream)
+            try:
+                if not self._leaving:
+                    async with call.receiving(self._receive_s):
+                        await call.expect(self._max_message_bytes)  # of one request, while open
+                    await stream.serve()
+            finally:
+                self._open.discard(stream)
         if self._leaving:
             raise TeacherLost("this teacher takes leave: go on with another one")
-
-    async def _wait_for_room(self, call: Call) -> None:
-        """It keeps room for one request as long as it is open."""
-        hang_up = call.on_evicted
-        try:
-            async with asyncio.timeout(self._receive_s) as limit:
-                call.on_evicted = lambda: expire(limit)
-                await self._calls.expect(call, self._max_message_bytes)
-        except TimeoutError:
-            raise RateLimited(EVICTED if call.evicted else NO_ROOM) from None
-        finally:
-            call.on_evicted = hang_up
 
     def leave(self) -> None:
         """Each stream ends once what has been read of it is answered."""
@@ -102,13 +89,11 @@ class _Stream:
         self,
         context: _Context,
         call: Call,
-        calls: CallTable,
         infer: Infer,
         refused: Callable[[EdlError], None],
     ) -> None:
         self._context = context
         self._call = call
-        self._calls = calls
         self._infer = infer
         self._refused = refused
         self._to_read, self._to_write = asyncio.Lock(), asyncio.Lock()
@@ -133,8 +118,7 @@ class _Stream:
             # no request waits for the garbage collector.
             while workers:
                 workers.pop().cancel()
-        if self._call.evicted:
-            raise RateLimited(EVICTED)
+        self._call.check()
 
     async def _work(self) -> None:
         while True:
@@ -153,7 +137,7 @@ class _Stream:
             mine.set_result(None)
             self._in_work -= 1
             if not self._in_work:
-                self._calls.owes(self._call)
+                self._call.owes()
 
     async def _read(self) -> bytes | None:
         """The next request; None: there will be none."""
@@ -169,7 +153,7 @@ class _Stream:
         finally:
             self._reader = None
         if isinstance(data, bytes):
-            self._calls.received(self._call)
+            self._call.received()
             self._in_work += 1
             return data
         self._over = True
@@ -202,10 +186,6 @@ def _failed(error: EdlError, data: bytes) -> bytes:
     return pb.ModelStreamInferResponse(
         error_message=details or code.name, infer_response=pb.ModelInferResponse(id=request_id)
     ).SerializeToString()
-
-
-def _nothing() -> None:
-    """For a call that is over."""
 
 
 def _written() -> asyncio.Future[None]:

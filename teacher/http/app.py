@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
@@ -16,13 +17,12 @@ from ...errors import EdlError, RequestRefused, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.json_values import parse_object
 from ..callers import Visitor
+from ..calls import CallAdmission
 from ..config import ServerConfig
-from ..front.calls import CallTable
 from ..recorder import Recorder
 from ..servicer import Servicer
-from .bodies import CLIENT_GONE, NotThere, plain, read_body, to_http
-from .inference import Inference
-from .middleware import Callers, entry_of
+from .bodies import CLIENT_GONE, NotThere, decoder, encode, plain, read_body, to_http
+from .middleware import entry_of, shown_by
 
 #: Of a request that holds names only.
 _NAMES_BYTES: Final = 64 << 10
@@ -36,25 +36,23 @@ class Api:
     Args:
         config: the limits.
         servicer: what to answer.
-        callers: who may ask.
+        admission: who may ask, and how much at once.
         recorder: told of every refusal.
-        inference: answers batches.
     """
 
     def __init__(
         self,
         config: ServerConfig,
         servicer: Servicer,
-        callers: Callers,
+        admission: CallAdmission,
         recorder: Recorder,
-        inference: Inference,
     ) -> None:
-        self._receive_s = config.receive_s
+        self._config = config
         self._servicer = servicer
-        self._callers = callers
+        self._admission = admission
         self._recorder = recorder
-        self._inference = inference
-        self._named_calls = CallTable.of(config)
+        # Of its own, and one: small requests must not wait for large ones.
+        self._json_reader = ThreadPoolExecutor(1, "json")
 
     def app(self) -> Starlette:
         """The application."""
@@ -71,7 +69,7 @@ class Api:
                 _get(model, self._model),
                 _get(f"{model}/ready", self._model_ready),
                 _get(f"{model}/stats", self._statistics),
-                _post(f"{model}/infer", self._inference.endpoint),
+                _post(f"{model}/infer", self._infer),
             ]
         for memory in ("/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{region}"):
             routes += [
@@ -87,6 +85,10 @@ class Api:
         app.router.redirect_slashes = False
         return app
 
+    def close(self) -> None:
+        """Wait for nobody."""
+        self._json_reader.shutdown(wait=False)
+
     def malformed(self) -> None:
         """Somebody has sent what is no HTTP."""
         self._recorder.refused(WireError())
@@ -99,61 +101,68 @@ class Api:
         return _whether(self._servicer.server_ready(pb.ServerReadyRequest()).ready)
 
     async def _server(self, request: Request) -> Response:
-        self._callers.visitor(request)
+        self._admission.known(shown_by(request))
         return _as_json(self._servicer.server_metadata(pb.ServerMetadataRequest()))
 
     async def _model(self, request: Request) -> Response:
-        self._callers.visitor(request)
+        self._admission.known(shown_by(request))
         asked = pb.ModelMetadataRequest(**_model_asked(request))
         return _as_json(_there(self._servicer.model_metadata, asked))
 
     async def _model_ready(self, request: Request) -> Response:
-        self._callers.visitor(request)
+        self._admission.known(shown_by(request))
         asked = pb.ModelReadyRequest(**_model_asked(request))
         return _whether(_there(self._servicer.model_ready, asked).ready)
 
     async def _statistics(self, request: Request) -> Response:
-        self._callers.visitor(request)
+        self._admission.known(shown_by(request))
         asked = pb.ModelStatisticsRequest(**_model_asked(request))
         return _as_json(_there(self._servicer.model_statistics, asked))
 
     async def _index(self, request: Request) -> Response:
-        ready = (await self._body(request, self._callers.visitor(request))).get("ready", False)
+        visitor = self._admission.known(shown_by(request))
+        ready = (await self._body(request, visitor)).get("ready", False)
         index = self._servicer.repository_index(pb.RepositoryIndexRequest(ready=ready is True))
         return JSONResponse([plain(model) for model in index.models])
 
     async def _memory(self, request: Request) -> Response:
-        visitor = self._callers.visitor(request, "student")
+        visitor = self._admission.student(shown_by(request))
         asked = pb.SystemSharedMemoryStatusRequest(name=_region_of(request))
         status = self._servicer.shared_memory_status(asked, visitor)
         return JSONResponse([plain(region) for region in status.regions.values()])
 
     async def _register(self, request: Request) -> Response:
-        visitor = self._callers.visitor(request, "student")
+        visitor = self._admission.student(shown_by(request))
         asked = _registration(_region_of(request), await self._body(request, visitor))
         self._servicer.shared_memory_register(asked, visitor)
         return Response()
 
     async def _unregister(self, request: Request) -> Response:
-        visitor = self._callers.visitor(request, "student")
+        visitor = self._admission.student(shown_by(request))
         asked = pb.SystemSharedMemoryUnregisterRequest(name=_region_of(request))
         self._servicer.shared_memory_unregister(asked, visitor)
         return Response()
 
     async def _body(self, request: Request, visitor: Visitor) -> dict[str, Any]:
         """The JSON object of a request that holds names; an empty body is an empty one."""
-        call = self._named_calls.begin(visitor.owner)
-        try:
-            body = await read_body(
-                request,
-                self._named_calls,
-                call,
-                most_bytes=_NAMES_BYTES,
-                within_s=self._receive_s,
-            )
-        finally:
-            self._named_calls.end(call)
+        with self._admission.named_calls.begin(visitor.owner) as call:
+            body = await read_body(request, call, _NAMES_BYTES, self._config.receive_s)
         return parse_object(body) if len(body) else {}
+
+    async def _infer(self, request: Request) -> Response:
+        """A batch in JSON, in bytes behind it or in shared memory; then its labels."""
+        visitor = self._admission.student(shown_by(request))
+        with self._admission.infer_calls.begin(visitor.owner) as call:
+            most_bytes = self._config.max_message_bytes
+            body = await read_body(request, call, most_bytes, self._config.receive_s)
+            return await self._servicer.infer(
+                decoder(request, body, self._json_reader),
+                encode,
+                visitor,
+                deadline_s=None,
+                entry=entry_of(request),
+                nbytes=len(body),
+            )
 
     async def _refuse(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, EdlError)

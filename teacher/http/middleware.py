@@ -18,37 +18,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...coordinator.config import join_address
 from ...coordinator.web.guard import is_here
-from ...proto.security import Gate
-from ..callers import Visitor
+from ..callers import Shown
 from ..recorder import CallRecord, Recorder
 
 #: In a request's `state`: the common name of the caller's certificate.
 CERTIFICATE = "certificate"
 
 
-class Callers:
-    """The gate of a teacher, for HTTP."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def visitor(self, request: Request, role: str = "") -> Visitor:
-        """Who asks.
-
-        Args:
-            request: with the header `authorization`, or by a connection with a certificate.
-            role: that the caller has to have; empty: any.
-
-        Raises:
-            AccessError: a credential is missing or unknown, or is not that of a `role`.
-        """
-        certificate: str | None = getattr(request.state, CERTIFICATE, None)
-        identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
-        shown = [("authorization", request.headers.get("authorization", ""))]
-        caller = self._gate.admit(shown, identities)
-        if role:
-            self._gate.require(caller, role)
-        return Visitor(caller.principal, *(request.client or ("", 0)))
+def shown_by(request: Request) -> Shown:
+    """What a request shows of its caller: a header, and the certificate of its connection."""
+    certificate: str | None = getattr(request.state, CERTIFICATE, None)
+    identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
+    metadata = [("authorization", request.headers.get("authorization", ""))]
+    return Shown(metadata, identities, "", client=request.client)
 
 
 _is_here = lru_cache(maxsize=64)(is_here)  # a client says the same name with each batch

@@ -16,15 +16,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
-from ...proto.security import Acceptor, Gate, is_loopback, reloading_context
+from ...proto.security import Acceptor, is_loopback, reloading_context
+from ..calls import CallAdmission
 from ..config import ServerConfig
-from ..front.calls import CallTable
 from ..recorder import Recorder
 from ..request import SendingDeadline
 from ..servicer import Servicer
 from .app import Api
-from .inference import Inference
-from .middleware import CERTIFICATE, Callers, Recorded, guarded
+from .middleware import CERTIFICATE, Recorded, guarded
 
 #: Seconds that a connection may be without a request that is being answered.
 _IDLE_S: Final = 10.0
@@ -150,9 +149,8 @@ class HttpServer:
     Args:
         config: where, the limits, and the certificates.
         servicer: what to answer.
-        gate: who may ask.
+        admission: who may ask, and how much at once.
         recorder: told of every call.
-        infer_calls: the calls that have batches labelled, by whichever protocol they came.
 
     Raises:
         UsageError: `config.http` is no address of this machine, or the certificates cannot be used.
@@ -163,14 +161,11 @@ class HttpServer:
         self,
         config: ServerConfig,
         servicer: Servicer,
-        gate: Gate,
+        admission: CallAdmission,
         recorder: Recorder,
-        infer_calls: CallTable,
     ) -> None:
         host, port = split_listen(config.http or "")
-        callers = Callers(gate)
-        self._inference = Inference(config, servicer, callers, infer_calls)
-        api = Api(config, servicer, callers, recorder, self._inference)
+        self._api = api = Api(config, servicer, admission, recorder)
         app = Recorded(guarded(api.app(), local=is_loopback(host)), recorder)
         served = _config(app)
         self._server = uvicorn.Server(served)
@@ -222,7 +217,7 @@ class HttpServer:
         self._server.config.timeout_graceful_shutdown = max(grace_s, _LAST_S)  # type: ignore[assignment]
         self._server.should_exit = True
         await self._serving
-        self._inference.close()
+        self._api.close()
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # in which they are closed

@@ -22,7 +22,7 @@ from ...errors import EdlError, RateLimited, WireError
 from ...proto.transport import frames
 from ...proto.transport.frames import Header
 from ..callers import user_behind
-from ..front.calls import Call
+from ..calls import Call
 from ..request import Deadline, InputsRecord, SendingDeadline, TooLarge
 from .session import Fixed, Session
 
@@ -185,8 +185,7 @@ class Connection(asyncio.BufferedProtocol):
             self._session.let_go(all_of_it=True)
         if (call := self._call) is not None:
             self._call = None
-            call.on_evicted = _nothing
-            self._listener.calls.end(call)
+            call.end()
         self._listener.gone(self)
 
     # --- reading
@@ -258,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiving.stop()
         self._listener.known(self)
         try:
-            self._call = self._listener.calls.begin(offered.owner, is_stream=True)
+            self._call = self._listener.admission.infer_calls.begin(offered.owner, is_stream=True)
         except RateLimited as error:
             self._listener.recorder.refused(error)
             self._transport.write(frames.error(0, error))
@@ -311,9 +310,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if header.nbytes > (most := self._listener.config.max_message_bytes):
                 raise TooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
-            calls, held = self._listener.calls, sum(self._tasks.values())
-            calls.announced(self._call, held + header.nbytes)
-            calls.received(self._call)  # what comes is not to be cut off for another caller
+            self._call.announced(sum(self._tasks.values()) + header.nbytes)
+            self._call.received()  # what comes is not to be cut off for another caller
             memory = self._listener.servicer.memory_of_inputs
             try:
                 record = InputsRecord(memory, tuple(layouts))
@@ -342,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes = b""
     ) -> None:
         assert self._call is not None
-        self._listener.calls.received(self._call)
+        self._call.received()
         work = self._serve(header, fixed, record, head)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = header.nbytes
@@ -375,9 +373,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         incoming = self._incoming
         held = sum(self._tasks.values()) + (incoming.header.nbytes if incoming else 0)
-        self._listener.calls.announced(call, held)
+        call.announced(held)
         if not self._tasks and incoming is None and not self._stuck and not self._over:
-            self._listener.calls.owes(call)
+            call.owes()
 
     # --- the end
 
@@ -398,7 +396,3 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _socket(self) -> Any:
         return self._transport.get_extra_info("socket")
-
-
-def _nothing() -> None:
-    """For a call that is over."""

@@ -16,9 +16,9 @@ from ...coordinator.config import join_address
 from ...errors import AccessError, AddressInUse
 from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.frames import OFFER, Offer
-from ..callers import Callers, Shown
+from ..callers import Shown
+from ..calls import CallAdmission
 from ..config import ServerConfig
-from ..front.calls import CallTable
 from ..recorder import Recorder
 from ..servicer import Servicer
 from .connection import Connection
@@ -45,8 +45,8 @@ class TransportListener:
 
     Args:
         config: the limits, and where to listen.
-        callers: who may ask.
-        calls: where connections have their places, among other calls.
+        admission: who may ask, and how much at once; connections have their places among the other
+            calls that have batches labelled.
         servicer: labels batches.
         recorder: told of every request.
 
@@ -57,13 +57,12 @@ class TransportListener:
     def __init__(
         self,
         config: ServerConfig,
-        callers: Callers,
-        calls: CallTable,
+        admission: CallAdmission,
         servicer: Servicer,
         recorder: Recorder,
     ) -> None:
         self.port = 0
-        self.config, self.callers, self.calls = config, callers, calls
+        self.config, self.admission = config, admission
         self.servicer, self.recorder = servicer, recorder
         self._grpc_port = 0
         self._unix_name = ""
@@ -76,9 +75,9 @@ class TransportListener:
     def offer(self, shown: Shown) -> tuple[tuple[str, str], ...]:
         """Metadata beside an answer of gRPC: an offer, to a student that has asked for one."""
         asked = any(key == OFFER for key, _ in shown.metadata or ())
-        if not asked or not self._acceptors or not self.callers.is_student(shown):
+        if not asked or not self._acceptors or not self.admission.is_student(shown):
             return ()
-        owner = self.callers.student(shown).owner
+        owner = self.admission.student(shown).owner
         mine = [name for name, offered in self._offers.items() if offered.owner == owner]
         if len(mine) >= _OFFERS_TO_ONE:
             del self._offers[mine[0]]
@@ -148,7 +147,7 @@ class TransportListener:
         if (offered := self._offers.pop(session, None)) is None:
             return None
         try:
-            self.callers.student(offered.shown)
+            self.admission.student(offered.shown)
         except AccessError:
             return None
         return offered

@@ -195,10 +195,10 @@ class Session:
         return description
 
     def _visitor(self) -> Visitor:
-        return self._listener.callers.student(self._shown)
+        return self._listener.admission.student(self._shown)
 
     def _address(self) -> str:
-        return Visitor.of_peer("", self._shown.peer).address
+        return self._shown.visitor().address
 
 
 class _NotMapped(RequestRefused):

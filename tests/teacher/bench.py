@@ -92,12 +92,12 @@ class Bench:
     @property
     def open_calls(self) -> int:
         """Calls, streams and connections for labels that the server holds."""
-        return len(self.server._methods.infer_calls)  # noqa: SLF001 - limited, not measured
+        return len(self.server.admission.infer_calls)
 
     @property
     def idle_calls(self) -> int:
         """The `open_calls` that have sent no request, or had their last one answered."""
-        owing = self.server._methods.infer_calls._owing  # noqa: SLF001 - no figure shows it
+        owing = self.server.admission.infer_calls._owing  # noqa: SLF001 - no figure shows it
         return sum(len(calls) for calls in owing.values())
 
     @property

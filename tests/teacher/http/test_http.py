@@ -25,7 +25,7 @@ from edl.errors import (
     WrongInstance,
 )
 from edl.proto import json_tensors
-from edl.teacher.http import inference
+from edl.teacher.http import bodies
 from edl.teacher.request import Overloaded
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import (
@@ -182,7 +182,7 @@ def test_large_json_delays_no_small_request(make: Make, monkeypatch: pytest.Monk
             assert go.wait(WAIT_S)
         return json_tensors.decode_request(head, *arguments, **names)
 
-    monkeypatch.setattr(inference, "decode_request", slowly)
+    monkeypatch.setattr(bodies, "decode_request", slowly)
     large = rows(4000)
     with ThreadPoolExecutor(many) as threads:
         held = [threads.submit(infer, bench, large) for _ in range(many)]

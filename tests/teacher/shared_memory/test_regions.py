@@ -16,7 +16,7 @@ import pytest
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.lent_arena import Place
 from edl.teacher import callers
-from edl.teacher.callers import Visitor
+from edl.teacher.callers import Shown, Visitor
 from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
 from edl.teacher.shared_memory.segment import FOLDER, Segment
 from edl.tests.teacher.segments import Lender, Object, shared
@@ -294,10 +294,10 @@ def test_a_place_is_locked_while_it_is_written(
 
 
 def test_peers_as_grpc_names_them_and_forms_of_one_address() -> None:
-    assert Visitor.of_peer("ann", "ipv4:127.0.0.1:5000") == Visitor("ann", "127.0.0.1", 5000)
+    assert Shown((), {}, "ipv4:127.0.0.1:5000").visitor("ann") == Visitor("ann", "127.0.0.1", 5000)
     for peer in ("ipv6:%5B::1%5D:5000", "ipv6:[::1]:5000"):
-        assert Visitor.of_peer("ann", peer) == Visitor("ann", "::1", 5000)
-    assert Visitor.of_peer("ann", "") == Visitor("ann", "", 0)
+        assert Shown((), {}, peer).visitor("ann") == Visitor("ann", "::1", 5000)
+    assert Shown((), {}, "").visitor("ann") == Visitor("ann", "", 0)
     assert Visitor("ann", "::ffff:127.0.0.1", 1).owner == Visitor("ann", "127.0.0.1", 2).owner
     assert Visitor("ann", "127.0.0.1", 1).owner != Visitor("bob", "127.0.0.1", 1).owner
     assert Visitor("ann", "::ffff:127.0.0.1", 1).is_here()

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from edl.errors import RateLimited
-from edl.teacher.front.calls import PATIENCE_S, Call, CallTable
+from edl.teacher.calls import PATIENCE_S, Call, CallTable
 from edl.teacher.servicer import in_thread
 from edl.tests.waiting import DEADLINE_S
 
@@ -28,8 +28,8 @@ def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
     assert not newcomer.evicted
 
 
-def waits(table: CallTable, call: Call, nbytes: int) -> asyncio.Task[None]:
-    return asyncio.get_running_loop().create_task(table.expect(call, nbytes))
+def waits(call: Call, nbytes: int) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(call.expect(nbytes))
 
 
 def test_a_request_waits_for_room_for_its_bytes() -> None:
@@ -38,16 +38,16 @@ def test_a_request_waits_for_room_for_its_bytes() -> None:
     async def run() -> None:
         table = CallTable(9, 9, 30, 20)
         first, second, other = (table.begin(peer) for peer in ("a", "a", "b"))
-        await table.expect(first, 20)
-        task = waits(table, second, 1)
+        await first.expect(20)
+        task = waits(second, 1)
         await asyncio.sleep(0)
         assert not task.done(), "the share of its client is full"
-        table.announced(other, 10)
+        other.announced(10)
         with pytest.raises(RateLimited, match="try again later"):
-            table.announced(table.begin("c"), 1)
-        table.received(first, 5)
+            table.begin("c").announced(1)
+        first.received(5)
         await asyncio.wait_for(task, DEADLINE_S)
-        table.announced(table.begin("c"), 14)
+        table.begin("c").announced(14)
 
     asyncio.run(run())
 
@@ -60,11 +60,11 @@ def test_an_idle_stream_makes_room_for_bytes() -> None:
         streams = [table.begin("a", is_stream=True) for _ in range(3)]
         lone = table.begin("b", is_stream=True)
         for stream in (*streams, lone):
-            await table.expect(stream, 10)
-        table.received(streams[0])
-        await table.expect(table.begin("a"), 10)
+            await stream.expect(10)
+        streams[0].received()
+        await table.begin("a").expect(10)
         assert [one.evicted for one in streams] == [False, True, False]
-        await table.expect(table.begin("c"), 20)
+        await table.begin("c").expect(20)
         assert [one.evicted for one in (*streams, lone)] == [False, True, True, False]
 
     asyncio.run(run())
@@ -78,8 +78,8 @@ def test_a_call_that_owes_its_request_for_a_second_makes_room_for_bytes() -> Non
         table = CallTable(9, 9, 40, 20, clock=lambda: now[0])
         silent = [table.begin("a") for _ in range(2)]
         for call in silent:
-            await table.expect(call, 10)
-        task = waits(table, table.begin("a"), 10)
+            await call.expect(10)
+        task = waits(table.begin("a"), 10)
         await asyncio.sleep(0)
         assert not task.done(), "their requests may be on their way"
         now[0] = PATIENCE_S
@@ -93,12 +93,12 @@ def test_a_stream_that_becomes_idle_makes_room_for_who_waits() -> None:
     async def run() -> None:
         table = CallTable(9, 9, 10, 10)
         stream = table.begin("a", is_stream=True)
-        await table.expect(stream, 10)
-        table.received(stream)
-        task = waits(table, table.begin("a"), 10)
+        await stream.expect(10)
+        stream.received()
+        task = waits(table.begin("a"), 10)
         await asyncio.sleep(0)
         assert not task.done()
-        table.owes(stream)
+        stream.owes()
         await asyncio.wait_for(task, DEADLINE_S)
         assert stream.evicted
 
@@ -120,16 +120,16 @@ def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
             except RateLimited:
                 assert not any(call.evicted for call in held)
         elif held and action < 0.7:
-            table.received(rng.choice(held), rng.randrange(100))
+            rng.choice(held).received(rng.randrange(100))
         elif held:
-            table.end(held.pop(rng.randrange(len(held))))
+            held.pop(rng.randrange(len(held))).end()
         for call in [call for call in held if call.evicted]:
             held.remove(call)
-            table.end(call)
+            call.end()
         assert len(table) == len(held) <= 12
         assert max(sum(c.peer == p for c in held) for p in peers) <= 5
     for call in held:
-        table.end(call)
+        call.end()
     assert len(table) == 0
     known = [weakref.ref(peer) for peer in peers]
     del held, peers, call
