@@ -94,10 +94,8 @@ def serve(
         ServerConfig,
         TeacherConfig,
         parse_devices,
-        parse_output_kind,
     )
-    from .microbatch import parse_batching, parse_micro_batch
-    from .model import TensorSpec
+    from .microbatch import parse_batching
 
     tune_allocator()
     serve_teacher = _engine(engine, serving_python)
@@ -109,19 +107,19 @@ def serve(
     where = parse_devices(devices)
     config = TeacherConfig(
         service=service or model_name(model),
-        predictor=PredictorConfig(
+        predictor=PredictorConfig.of_options(
             model,
             threads=threads,
-            micro_batch=parse_micro_batch(micro_batch),
-            inputs=tuple(map(TensorSpec.parse, declared or ())),
-            outputs=tuple(map(TensorSpec.parse, outputs or ())),
+            micro_batch=micro_batch,
+            inputs=declared,
+            outputs=outputs,
             backend=backend,
             precision=precision,
-            preprocess=tuple(preprocess or ()),
+            preprocess=preprocess,
             rate=rate,
             self_test=not no_self_test,
             canary=canary,
-            output_kinds=tuple(map(parse_output_kind, output_kind or ())),
+            output_kind=output_kind,
         ),
         server=ServerConfig(
             host,

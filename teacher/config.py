@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final, Self
 
@@ -18,6 +18,7 @@ from ..proto.forms import OUTPUT_KINDS, OutputKind
 from ..proto.security import ServerSecurity
 from ..scheduler.batching import BatchRule
 from .backends import paced
+from .microbatch import parse_micro_batch
 from .model import TensorSpec
 
 #: What the number of threads is told by, to the libraries that a framework may use.
@@ -204,22 +205,34 @@ class PredictorConfig:
         threads = len(device.cores) or self.threads
         return replace(self, device=device.name, cores=device.cores, threads=threads)
 
+    @classmethod
+    def of_options(
+        cls,
+        model: str,
+        *,
+        micro_batch: str = "8",
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        preprocess: Sequence[str] | None = None,
+        output_kind: Sequence[str] | None = None,
+        **others: Any,
+    ) -> Self:
+        """From the options of a command, as texts; others are attributes. Raises UsageError."""
+        return cls(
+            model,
+            micro_batch=parse_micro_batch(micro_batch),
+            inputs=tuple(map(TensorSpec.parse, inputs or ())),
+            outputs=tuple(map(TensorSpec.parse, outputs or ())),
+            preprocess=tuple(preprocess or ()),
+            output_kinds=tuple(map(parse_output_kind, output_kind or ())),
+            **others,
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "model": self.model,
-            "device": self.device,
-            "threads": self.threads,
-            "micro_batch": self.micro_batch,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
             "inputs": [tensor.to_json() for tensor in self.inputs],
             "outputs": [tensor.to_json() for tensor in self.outputs],
-            "backend": self.backend,
-            "precision": self.precision,
-            "preprocess": list(self.preprocess),
-            "rate": self.rate,
-            "cores": list(self.cores),
-            "self_test": self.self_test,
-            "canary": self.canary,
-            "output_kinds": [list(pair) for pair in self.output_kinds],
         }
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,9 @@ import typer
 from . import options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from . import config as configuration
 
-    from .config import PredictorConfig
-
-_CANARY = "The canary"
+_canary = partial(options.option, "The canary", None)
 #: Of the greatest value of an output: what float32 on another machine, or another backend, differs
 #: by stays below it; another model does not.
 _TOLERANCE = 1e-3
@@ -27,28 +26,22 @@ Device = Annotated[
 ]
 Canary = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_CANARY,
-        help="Write a canary there: samples, and what the model answers now.",
-    ),
+    _canary("Write a canary there: samples, and what the model answers now.", metavar="FILE"),
 ]
 Samples = Annotated[
     Path | None,
-    typer.Option(
+    _canary(
+        "Samples of your own for it, an array for each input by its name; few and real. Without "
+        "it they are noise.",
         metavar="FILE.npz",
-        rich_help_panel=_CANARY,
-        help="Samples of your own for it, an array for each input by its name; few and real. "
-        "Without it they are noise.",
     ),
 ]
 Tolerance = Annotated[
     float,
-    typer.Option(
+    _canary(
+        "How far from it a teacher may be: a share of the greatest value of an output. For "
+        "teachers at bf16 take 0.02.",
         min=0,
-        rich_help_panel=_CANARY,
-        help="How far from it a teacher may be: a share of the greatest value of an output. "
-        "For teachers at bf16 take 0.02.",
     ),
 ]
 BatchSizes = Annotated[
@@ -82,27 +75,28 @@ def fingerprint(
 ) -> None:
     """Say who a model is: content_id, numerics_id, inputs, outputs; and write its canary."""
     from ..errors import UsageError
+    from .config import PredictorConfig
     from .offline import offline
 
     if samples is not None and canary is None:
         raise UsageError("--samples are for a canary: name its file by --canary")
     _check_folder(canary)
-    config = _config(
+    config = PredictorConfig.of_options(
         model,
-        device,
         threads=threads,
         micro_batch=micro_batch,
         backend=backend,
         rate=rate,
         precision=precision,
         preprocess=preprocess,
-        declared=(declared, declared_outputs),
-        output_kinds=output_kind,
+        inputs=declared,
+        outputs=declared_outputs,
+        output_kind=output_kind,
         self_test=samples is None,  # else these say more
     )
     facts = offline(
         "fingerprint",
-        config,
+        config.on(_on(device)),
         _say,
         canary=None if canary is None else str(canary),
         samples=None if samples is None else str(samples),
@@ -129,6 +123,7 @@ def bench(
 ) -> None:
     """Time a model at several batch sizes, and mark the one to choose."""
     from . import sweep
+    from .config import PredictorConfig
     from .microbatch import parse_sizes
     from .offline import offline
 
@@ -136,19 +131,19 @@ def bench(
     _check_folder(plot)
     if plot is not None:
         import matplotlib  # noqa: F401  # if it is missing, say so before the measurement
-    config = _config(
+    config = PredictorConfig.of_options(
         model,
-        device,
         threads=threads,
         backend=backend,
         rate=rate,
         precision=precision,
         preprocess=preprocess,
-        declared=(declared, declared_outputs),
+        inputs=declared,
+        outputs=declared_outputs,
     )
     found = offline(
         "bench",
-        config,
+        config.on(_on(device)),
         _say,
         sizes=sizes,
         runs=runs,
@@ -164,41 +159,13 @@ def bench(
         _say(f"picture written: {plot}")
 
 
-def _config(
-    model: str,
-    device: str,
-    *,
-    threads: int,
-    backend: str,
-    rate: float | None,
-    precision: str,
-    preprocess: Sequence[str] | None,
-    declared: tuple[Sequence[str] | None, Sequence[str] | None],
-    micro_batch: str = "8",
-    output_kinds: Sequence[str] | None = None,
-    self_test: bool = True,
-) -> PredictorConfig:
-    """How the model is run."""
-    from .config import Device, PredictorConfig, check_cores, parse_output_kind
-    from .microbatch import parse_micro_batch
-    from .model import TensorSpec
+def _on(device: str) -> configuration.Device:
+    """Where the model runs; raises UsageError where it cannot."""
+    from .config import Device, check_cores
 
     where = Device.parse(device)
     check_cores([where])
-    inputs, outputs = (tuple(map(TensorSpec.parse, texts or ())) for texts in declared)
-    return PredictorConfig(
-        model,
-        threads=threads,
-        micro_batch=parse_micro_batch(micro_batch),
-        inputs=inputs,
-        outputs=outputs,
-        backend=backend,
-        precision=precision,
-        preprocess=tuple(preprocess or ()),
-        rate=rate,
-        self_test=self_test,
-        output_kinds=tuple(map(parse_output_kind, output_kinds or ())),
-    ).on(where)
+    return where
 
 
 def _check_folder(file: Path | None) -> None:
