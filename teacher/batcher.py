@@ -94,6 +94,11 @@ class _Job:
     def samples(self) -> int:
         return sum(ticket.samples for ticket in self.tickets)
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Its inputs lie where the predictors read them."""
+        return len(self.tickets) == 1 and self.tickets[0].request.refs is not None
+
 
 class Batcher:
     """Labels requests by a pool of predictors; any thread may call, an event loop's too.
@@ -170,8 +175,7 @@ class Batcher:
 
     def devices_changed(self) -> None:
         """A predictor has come or gone."""
-        with self._changed:
-            self._look()
+        self._go_on()
 
     def submit(
         self,
@@ -204,16 +208,19 @@ class Batcher:
         samples = request.samples
         self._slots.take(samples)
         try:
-            number, outcome = self._enqueue(request)
+            ticket, jobs = self._enqueue(request)
         except BaseException:
             self._slots.give_back(samples)
             raise
         # It knows the request by number only: whatever knows itself by a detour waits for the
         # garbage collector, and a request is too large for that.
-        outcome.add_done_callback(partial(self._done, number, samples))
+        ticket.outcome.add_done_callback(partial(self._done, ticket.number, samples))
+        outcome = ticket.outcome
+        del ticket
+        self._hand_over(*jobs)
         return outcome
 
-    def _enqueue(self, request: Request) -> tuple[int, Future[Answer]]:
+    def _enqueue(self, request: Request) -> tuple[_Ticket, list[_Job]]:
         with self._changed:
             if self._closed or not self._pool.ready:
                 raise RetryableError("the predictor is restarting")
@@ -226,8 +233,7 @@ class Batcher:
                 request=request,
             )
             self._line[ticket.number] = ticket
-            self._look()
-        return ticket.number, ticket.outcome
+            return ticket, self._look()
 
     def _done(self, number: int, samples: int, outcome: Future[Answer]) -> None:
         """A request has come to its end; one that has labels keeps its slot until their release."""
@@ -245,11 +251,18 @@ class Batcher:
         release()
         self._slots.give_back(samples)
 
-    def _hand_over(self, job: _Job) -> None:
-        """Copy `job` to its device, and go on once it is labelled."""
-        requests = [ticket.request for ticket in job.tickets]
-        results = self._pool.predictors[job.lane].submit(requests)
-        results.add_done_callback(partial(self._finish, job))
+    def _go_on(self) -> None:
+        """Something has changed: see what can be handed over now."""
+        with self._changed:
+            jobs = self._look()
+        self._hand_over(*jobs)
+
+    def _hand_over(self, *jobs: _Job) -> None:
+        """Give jobs to their devices, and go on once they are labelled."""
+        for job in jobs:
+            requests = [ticket.request for ticket in job.tickets]
+            results = self._pool.predictors[job.lane].submit(requests)
+            results.add_done_callback(partial(self._finish, job))
 
     def _finish(self, job: _Job, done: Results) -> None:
         """Give each request of `job` what it gets."""
@@ -258,7 +271,8 @@ class Batcher:
             self._at_lane[job.lane].remove(job)
             if merged_crash:
                 self._alone_until_s = self._clock() + ALONE_S
-            self._look()
+            jobs = self._look()
+        self._hand_over(*jobs)
         for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
             if isinstance(result, Answer):
                 release = partial(self._release, ticket.samples, result.release)
@@ -268,8 +282,13 @@ class Batcher:
 
     # --- under the lock
 
-    def _look(self) -> None:
-        """Decide, and carry out what can be done without waiting."""
+    def _look(self) -> list[_Job]:
+        """Decide, and end what is over.
+
+        Returns:
+            Jobs to be handed over behind the lock. Inputs that have to be copied to a device are
+            handed over by another thread.
+        """
         if not self._pool.ready:
             self._fail_line(RetryableError("the predictor is restarting"))
         now = self._clock()
@@ -278,6 +297,7 @@ class Batcher:
         for number in decision.expired:
             error = DeadlineExceeded("its deadline was over before its turn came")
             _fail(self._line.pop(number), error)
+        jobs = []
         for batch in decision.batches:
             chosen = [self._line.pop(number) for number in batch.requests]
             tickets = tuple(t for t in chosen if t.outcome.set_running_or_notify_cancel())
@@ -286,11 +306,15 @@ class Batcher:
             job = _Job(batch.lane, tickets)
             self._at_lane[batch.lane].append(job)
             self._recorder.dispatched(job.samples, [now - t.arrived_s for t in tickets])
-            self._workers.submit(self._hand_over, job)
+            if job.is_in_memory:
+                jobs.append(job)
+            else:
+                self._workers.submit(self._hand_over, job)
         earlier = decision.look_again_s < self._look_again_s
         self._look_again_s = decision.look_again_s
         if earlier:
             self._changed.notify_all()
+        return jobs
 
     def _lanes(self) -> list[Lane]:
         return [
@@ -308,13 +332,16 @@ class Batcher:
             _fail(ticket, error)
 
     def _watch(self) -> None:
-        with self._changed:
-            while not self._closed:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
                 left_s = self._look_again_s - self._clock()
                 if left_s > 0:
                     self._changed.wait(None if left_s == math.inf else left_s)
-                else:
-                    self._look()
+                    continue
+                jobs = self._look()
+            self._hand_over(*jobs)
 
 
 def _each(done: Results, count: int) -> Sequence[Result]:
