@@ -203,7 +203,6 @@ class Batcher:
             Overloaded: all slots are taken.
             RetryableError: no predictor is ready.
         """
-        self._pool.require_loaded()
         request = Request(inputs, outputs, math.inf if deadline_s is None else deadline_s, refs)
         samples = request.samples
         self._slots.take(samples)
@@ -291,6 +290,9 @@ class Batcher:
         """
         if not self._pool.ready:
             self._fail_line(RetryableError("the predictor is restarting"))
+        if not self._line:
+            self._look_again_s = math.inf
+            return []
         now = self._clock()
         rule = BatchRule() if now < self._alone_until_s else self._rule
         decision = decide(rule, list(self._line.values()), self._lanes(), now)

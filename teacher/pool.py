@@ -61,6 +61,8 @@ class PredictorPool:
     Attributes:
         predictors: one for each device.
         inputs: memory in which every predictor reads its requests.
+        loaded: what the first starts found; None before all have come to an end. Its numerics are
+            those of the devices together, where they differ.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class PredictorPool:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.inputs = Arena.create()
+        self.loaded: Ready | None = None
         self._on_change = on_change
+        self._lock = threading.Lock()  # of what is known of the predictors together
         self._given_up: list[PredictorProcess] = []
         self.predictors = [
             PredictorProcess(
@@ -116,15 +120,6 @@ class PredictorPool:
         """At least one predictor takes requests now."""
         return any(predictor.ready for predictor in self.predictors)
 
-    @property
-    def loaded(self) -> Ready | None:
-        """What the first starts found; None before all have come to an end.
-
-        Its numerics are those of the devices together, where they differ.
-        """
-        known = [one.loaded for one in self.predictors if one.loaded is not None]
-        return _together(known) if len(known) == len(self.predictors) else None
-
     def require_loaded(self) -> Ready:
         """What is served; raises RetryableError before the first starts have come to an end."""
         if (loaded := self.loaded) is None:
@@ -166,6 +161,10 @@ class PredictorPool:
         self.inputs.close()
 
     def _changed(self) -> None:
+        with self._lock:
+            known = [one.loaded for one in self.predictors if one.loaded is not None]
+            if len(known) == len(self.predictors):
+                self.loaded = _together(known)
         self.start()  # those that have waited for this one
         for predictor in self.predictors:
             if predictor.failure is not None and predictor not in self._given_up:
@@ -429,8 +428,8 @@ class PredictorProcess:
                     spec = ModelSpec.from_json(message["spec"])
                     self._became_ready(Ready(spec, message["t_t_s"], message["micro_batch"]))
                     self._channel = channel
-                    self._settled.set()
                     self._on_change()
+                    self._settled.set()
                 case "refused":
                     raise jobs.error_of(message)
 
