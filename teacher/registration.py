@@ -76,15 +76,20 @@ class Identity:
         return (PROOF, proof), (INCARNATION, str(self.incarnation))
 
 
-def advertised(config: TeacherConfig, bound_port: int) -> str:
-    """`host:port` for students.
+def advertised(bound: str, advertise: str | None, bound_port: int) -> str:
+    """`host:port` for others.
+
+    Args:
+        bound: the host that is bound.
+        advertise: HOST or HOST:PORT, as somebody has said; None: the host that is bound, or this
+            machine's name where that is a wildcard.
+        bound_port: the port that is bound.
 
     Raises:
-        UsageError: `config.advertise` is neither HOST nor HOST:PORT, or asks for an address of
-            ours, and there is none.
+        UsageError: `advertise` is neither HOST nor HOST:PORT, or asks for an address of ours, and
+            there is none.
     """
-    bound = config.server.host
-    host, port = split(config.advertise or (socket.gethostname() if is_wildcard(bound) else bound))
+    host, port = split(advertise or (socket.gethostname() if is_wildcard(bound) else bound))
     return join_address(named_by_address(host), port or bound_port)
 
 

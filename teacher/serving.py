@@ -1,18 +1,43 @@
-"""One teacher, from its start to its leave, for the command line."""
+"""One teacher, from its start to its leave, and the parts of this folder that it puts together.
+
+A teacher leaves in steps too: it says so, serves until nobody asks any more, and goes.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from ..coordinator.registry import Registry, connect
+from .. import __version__
+from ..coordinator.config import join_address
+from ..coordinator.heartbeat import Heartbeat
+from ..coordinator.registry import Registry, connect, with_patience
 from ..coordinator.registry.keys import check_member, check_service
-from ..errors import StartCancelled
+from ..errors import EdlError, ProcessFailed, StartCancelled
 from ..lifecycle import Stop
+from ..logs import log_as
+from ..metrics import MetricsServer
+from ..proto.security import Gate
+from ..proto.security.certificates import export_expiry
 from .backends.open import check_model
+from .batcher import Batcher
 from .config import TeacherConfig, check_cores
-from .life import Teacher
-from .registration import advertised
+from .front.server import Server
+from .metrics import TeacherView
+from .pool import PredictorPool
+from .recorder import Recorder
+from .registration import Identity, advertised, new_incarnation, new_registration
+from .servicer import Servicer
+from .shared_memory.regions import RegionLimits, SharedMemory
+
+log = logging.getLogger(__name__)
+
+#: Nobody has asked for so long: the word has got round.
+QUIET_S = 0.5
+#: How soon a wish to stop is seen while the model loads.
+_POLL_S = 0.1
 
 
 def serve(
@@ -63,8 +88,199 @@ def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
     if config.coordinator is None:
         return None
     check_service(config.service)
-    address = advertised(config, bound_port=1)  # whichever it will be, the host is known
+    address = advertised(config.server.host, config.advertise, 1)  # any port: the host is known
     check_member("teachers", config.teacher_id or address)
     registry = connect(config.coordinator)
     leaving.callback(registry.close)
     return registry
+
+
+def drain(
+    identity: Identity,
+    recorder: Recorder,
+    server: Server,
+    heartbeat: Heartbeat | None,
+    grace_s: float,
+) -> None:
+    """Leave within `grace_s` seconds, in such an order that no request has to be sent again.
+
+    First the state "draining" goes to the registry and into every answer; students send elsewhere.
+    Requests that come nevertheless are served until `QUIET_S` have passed without one. Then the
+    lease ends, and last the sockets.
+    """
+    deadline = time.monotonic() + grace_s
+    identity.draining = True
+    if heartbeat is not None:
+        heartbeat.update()
+    if not recorder.wait_quiet(QUIET_S, grace_s):
+        log.warning("requests kept coming for %g s: leaving all the same", grace_s)
+    if heartbeat is not None:
+        heartbeat.stop(leave=True)
+    server.stop(max(0.0, deadline - time.monotonic()))
+
+
+class Teacher:
+    """One teacher: `load`, `enter`, `leave`, and `close` whatever came of these.
+
+    Args:
+        config: the teacher.
+        stop: the wish to end; made by this too, when it cannot go on or is sent away.
+        registry: of the mesh; None serves alone.
+        on_progress: told in words what is being done.
+
+    Raises:
+        UsageError, AddressInUse, RegistryUnavailable: as `serve`.
+    """
+
+    def __init__(
+        self,
+        config: TeacherConfig,
+        stop: Stop,
+        registry: Registry | None,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._stop = stop
+        self._registry = registry
+        self._on_progress = on_progress
+        self._failure: EdlError | None = None
+        self._asked = ""
+        self._heartbeat: Heartbeat | None = None
+        self._metrics_server: MetricsServer | None = None
+        self._recorder = Recorder()
+        export_expiry(self._recorder.registry, config.server.security)
+        self._identity = Identity(config.service, "", new_incarnation(registry, stop))
+        self._pool = PredictorPool(
+            config.predictors, on_progress=on_progress, on_change=self._predictors_changed
+        )
+        self._batcher = Batcher(self._pool, config.server.slots, config.batching, self._recorder)
+        gate = Gate(config.server.security, self._recorder.count_refusal)
+        servicer = Servicer(
+            self._identity,
+            self._batcher,
+            self._recorder,
+            SharedMemory(
+                RegionLimits(place_bytes=config.server.max_message_bytes),
+                system=config.server.allow_system_shm,
+            ),
+        )
+        self._server = Server(config.server, servicer, gate, self._recorder, self._server_ended)
+        try:
+            self._address = advertised(config.server.host, config.advertise, self._server.port)
+            self._identity.teacher_id = config.teacher_id or self._address
+            log_as(service=config.service, teacher=self._identity.teacher_id)
+            self._recorder.watch(self._view)
+            self._serve_metrics(gate)
+        except BaseException:
+            self._server.stop(0)
+            raise
+
+    def load(self) -> bool:
+        """Answer probes, load the model and warm it up; False when a stop came first."""
+        self._server.start()
+        self._batcher.start()
+        self._pool.start()
+        while not self._pool.settled(_POLL_S):
+            if self._stop.requested:
+                return False
+        return not self._stop.requested
+
+    def enter(self) -> str:
+        """Register with the mesh; the line that says so."""
+        loaded = self._pool.require_loaded()
+        self._recorder.serves(tensor.name for tensor in loaded.spec.outputs)
+        speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.device_label}"
+        if self._registry is None:
+            self._on_progress(f"{speed}; no coordinator was named, serving alone")
+        else:
+            self._on_progress(f"{speed}, registering with {self._registry.url}")
+            heartbeat = new_registration(
+                self._registry,
+                self._config,
+                self._identity,
+                self._address,
+                self._batcher,
+                self._recorder,
+                on_superseded=self._fail,
+                on_drain=self._asked_to_drain,
+            )
+            with_patience(heartbeat.start, self._stop)
+            self._heartbeat = heartbeat
+        if self._server.url is not None:
+            self._on_progress(f"HTTP on {self._server.url}/v2")
+        bound = join_address(self._config.server.host, self._server.port)
+        return f"teacher ready: {self._identity.teacher_id} {self._config.service} on {bound}"
+
+    def leave(self) -> None:
+        """Drain, if there is anything to serve by; raises what made it leave if no wish did."""
+        if self._pool.failure is None:
+            self._on_progress(f"draining{self._asked}")
+            grace_s = self._config.grace_s
+            drain(self._identity, self._recorder, self._server, self._heartbeat, grace_s)
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Let go of everything that is left, at once."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop(leave=True)
+        self._batcher.stop()
+        self._pool.stop()
+        self._server.stop(0)
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+
+    def _serve_metrics(self, gate: Gate) -> None:
+        listen, security = self._config.metrics_listen, self._config.server.security
+        if listen is None:
+            return
+        with_tokens = security is not None and security.tokens_file is not None
+        self._metrics_server = MetricsServer(
+            listen,
+            self._recorder.registry,
+            insecure=self._config.insecure,
+            authorize=(lambda token: gate.require(gate.bearer(token), "viewer"))
+            if with_tokens
+            else None,
+            ready=lambda: self._batcher.ready,
+        )
+        self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
+
+    def _view(self) -> TeacherView:
+        loaded, heartbeat = self._pool.loaded, self._heartbeat
+        return TeacherView(
+            service=self._identity.service,
+            teacher_id=self._identity.teacher_id,
+            incarnation=self._identity.incarnation,
+            version=__version__,
+            content_id=loaded.spec.content_id if loaded else "",
+            numerics_id=loaded.spec.numerics_id if loaded else "",
+            slots=self._config.server.slots,
+            lanes=self._pool.lanes,
+            micro_batch=loaded.micro_batch if loaded else None,
+            in_flight=self._recorder.in_flight,
+            t_t_s=self._pool.t_t_s if loaded else None,
+            loaded=self._pool.ready,
+            draining=self._identity.draining,
+            restarts=self._pool.restarts,
+            micro_batch_reductions=self._pool.micro_batch_reductions,
+            heartbeat=heartbeat.answering if heartbeat else None,
+        )
+
+    def _asked_to_drain(self) -> None:
+        self._asked = ": asked by an administrator"
+        self._stop.request()
+
+    def _predictors_changed(self) -> None:
+        self._batcher.devices_changed()
+        if (failure := self._pool.failure) is not None:
+            self._fail(failure)
+        elif self._heartbeat is not None:
+            self._heartbeat.update()
+
+    def _server_ended(self) -> None:
+        self._fail(ProcessFailed("the gRPC server ended by itself: start another teacher"))
+
+    def _fail(self, error: EdlError) -> None:
+        self._failure = self._failure or error
+        self._stop.request()

@@ -12,12 +12,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from ... import supervise
-from ...errors import ModelError, ProcessFailed, UsageError, WireError
-from ...proto.datatypes import TensorSpec, datatype_of
+from ...errors import ModelError, ProcessFailed, UsageError
+from ...proto.datatypes import TensorSpec
 from ...proto.paddle_serving.arrays import NUMBERS
+from ..backends.declared import datatype_named
 from ..backends.files import find
 from ..backends.framework import gpu_of
 from ..backends.paddle import KIND
@@ -198,8 +197,8 @@ def open_model(model: str, python: Path) -> Model:
         found.file,
         found.beside,
         str(said["paddle"]),
-        tuple(_spec(*tensor) for tensor in said["inputs"]),
-        tuple(_spec(*tensor) for tensor in said["outputs"]),
+        _specs(said["inputs"]),
+        _specs(said["outputs"]),
     )
 
 
@@ -221,11 +220,7 @@ def _described(python: Path, program: Path) -> dict[str, Any]:
     return dict(json.loads(line))
 
 
-def _spec(name: str, dtype: str, shape: list[int]) -> TensorSpec:
-    if dtype == "bfloat16":
-        return TensorSpec(name, "BF16", tuple(shape))
-    try:
-        datatype = datatype_of(np.dtype(dtype))
-    except (TypeError, WireError):
-        raise ModelError(f"the model uses dtype {dtype}, which cannot be sent") from None
-    return TensorSpec(name, datatype, tuple(shape))
+def _specs(said: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name, datatype_named(dtype), tuple(shape)) for name, dtype, shape in said
+    )

@@ -234,7 +234,7 @@ def _configured(
 
 def _registration(config: TeacherConfig, model: Model, port: int) -> RegisterConfig:
     canary = config.predictor.canary
-    endpoint = advertised(config, port)
+    endpoint = advertised(config.server.host, config.advertise, port)
     return RegisterConfig(
         service=config.service,
         endpoint=endpoint,

@@ -7,7 +7,6 @@ model behind it: batches go to the server itself.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from typing import Any, Final
 import grpc
 
 from ... import __version__
-from ...coordinator.config import is_wildcard, join_address
 from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry
 from ...errors import EdlError, LeaseSuperseded, RetryableError, UsageError
@@ -26,7 +24,7 @@ from ...proto import inference_pb2 as pb
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.security import Gate, ServerSecurity, listen
 from ...proto.status import to_status
-from ..registration import Identity, kinds_fact, new_incarnation, split
+from ..registration import Identity, advertised, kinds_fact, new_incarnation, split
 from ..self_test import Canary
 from .config import RegisterConfig
 from .trial import Shown
@@ -247,12 +245,6 @@ class Standing:
             "output_kinds": kinds_fact(shown.kinds),
             "host": split(place)[0],
             "version": __version__,
-            "voucher": self._vouches_at(),
+            "voucher": advertised(config.host, config.advertise, self._voucher.port),
             "instance_key": identity.key,
         }
-
-    def _vouches_at(self) -> str:
-        config = self._config
-        bound = socket.gethostname() if is_wildcard(config.host) else config.host
-        host, port = split(config.advertise or bound)
-        return join_address(host, port or self._voucher.port)

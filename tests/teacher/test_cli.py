@@ -237,7 +237,7 @@ def test_wrong_configurations_are_refused() -> None:
 
 def address(advertise: str | None = None, host: str = "127.0.0.1") -> str:
     config = TeacherConfig("s", PredictorConfig("m"), ServerConfig(host), advertise=advertise)
-    return advertised(config, 7000)
+    return advertised(config.server.host, config.advertise, 7000)
 
 
 @pytest.mark.parametrize(

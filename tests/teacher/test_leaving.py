@@ -14,10 +14,10 @@ from edl.coordinator.registry import Registry, connect
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import LeaseSuperseded
 from edl.lifecycle import Stop
-from edl.teacher import life
+from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, TeacherConfig
-from edl.teacher.life import drain
 from edl.teacher.registration import kinds_fact, new_incarnation, new_registration
+from edl.teacher.serving import drain
 from edl.tests.teacher.bench import Bench, labelling
 from edl.tests.teacher.fakes import SPEC
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -93,7 +93,7 @@ def test_facts_follow_the_traffic(teacher: Teacher) -> None:
 
 
 def test_a_drain_waits_for_quiet(teacher: Teacher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(life, "QUIET_S", 0.05)
+    monkeypatch.setattr(serving, "QUIET_S", 0.05)
     with ThreadPoolExecutor(1) as pool:
         with labelling(teacher.recorder):
             drained = pool.submit(teacher.drain, 600.0)
