@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from ..errors import RateLimited, RetryableError
 from ..proto.security import Gate
@@ -36,6 +36,10 @@ PATIENCE_S: Final = 1.0
 _LOOK_S: Final = 0.25
 _NO_ROOM: Final = "requests of other calls fill the memory for them: try again later"
 _EVICTED: Final = "a call that sent nothing was ended for another one"
+
+
+#: Whom a method is for. Load balancers, who have no token, may ask only whether a teacher is here.
+Right = Literal["anybody", "known", "student"]
 
 
 class CallAdmission:
@@ -55,27 +59,18 @@ class CallAdmission:
         self.infer_calls, self.named_calls = CallTable.of(config), CallTable.of(config)
         self._gate = gate
 
-    def anybody(self, shown: Shown) -> None:
-        """Let everybody in: the call is one that needs no credential."""
-        self._gate.called(shown.peer)
-
-    def known(self, shown: Shown) -> Visitor:
+    def admit(self, shown: Shown, right: Right) -> Visitor:
         """Who has shown this.
 
         Raises:
-            AccessError: a credential is missing or unknown.
+            AccessError: a credential is missing or unknown, or is not that of whom it is for.
         """
+        if right == "anybody":
+            self._gate.called(shown.peer)
+            return shown.visitor()
         caller = self._gate.admit(shown.metadata, shown.identities, shown.peer)
-        return shown.visitor(caller.principal)
-
-    def student(self, shown: Shown) -> Visitor:
-        """The student that has shown this.
-
-        Raises:
-            AccessError: a credential is missing or unknown, or is not that of a student.
-        """
-        caller = self._gate.admit(shown.metadata, shown.identities, shown.peer)
-        self._gate.require(caller, "student")
+        if right == "student":
+            self._gate.require(caller, "student")
         return shown.visitor(caller.principal)
 
     def is_student(self, shown: Shown) -> bool:

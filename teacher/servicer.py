@@ -7,7 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+from google.protobuf.message import Message
 
 from .. import __version__
 from ..errors import EdlError
@@ -17,6 +19,7 @@ from ..proto.arena import Arena
 from ..proto.wire import Parameter
 from .batcher import Labeller
 from .callers import Visitor
+from .calls import Right
 from .jobs import Answer
 from .recorder import CallRecord, Recorder
 from .registration import Identity
@@ -67,11 +70,26 @@ Request = tensors.InferRequest
 Response = tensors.InferResponse
 
 
+class Method(NamedTuple):
+    """One that is answered at once.
+
+    Attributes:
+        right: whom it is for.
+        request: its request.
+        answer: the response to that, of a caller.
+    """
+
+    right: Right
+    request: type[Message]
+    answer: Callable[[Any, Visitor], Message]
+
+
 class Servicer:
     """The protocol's methods over one model. Every method raises errors of `errors` only.
 
     Attributes:
         memory: regions of shared memory that callers have registered.
+        methods: all but `model_infer`, by their names.
     """
 
     def __init__(
@@ -85,18 +103,36 @@ class Servicer:
         self._identity = identity
         self._labeller = labeller
         self._recorder = recorder
+        self.methods = {
+            "ServerLive": Method("anybody", pb.ServerLiveRequest, self._server_live),
+            "ServerReady": Method("anybody", pb.ServerReadyRequest, self._server_ready),
+            "ServerMetadata": Method("known", pb.ServerMetadataRequest, self._server_metadata),
+            "ModelReady": Method("known", pb.ModelReadyRequest, self._model_ready),
+            "ModelMetadata": Method("known", pb.ModelMetadataRequest, self._model_metadata),
+            "ModelStatistics": Method("known", pb.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": Method("known", pb.RepositoryIndexRequest, self._repository_index),
+            "SystemSharedMemoryStatus": Method(
+                "student", pb.SystemSharedMemoryStatusRequest, self._shared_memory_status
+            ),
+            "SystemSharedMemoryRegister": Method(
+                "student", pb.SystemSharedMemoryRegisterRequest, self._shared_memory_register
+            ),
+            "SystemSharedMemoryUnregister": Method(
+                "student", pb.SystemSharedMemoryUnregisterRequest, self._shared_memory_unregister
+            ),
+        }
 
-    def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+    def _server_live(self, _: pb.ServerLiveRequest, __: Visitor) -> Message:
         return pb.ServerLiveResponse(live=True)
 
-    def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+    def _server_ready(self, _: pb.ServerReadyRequest, __: Visitor) -> Message:
         return pb.ServerReadyResponse(ready=self._labeller.ready)
 
-    def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+    def _model_ready(self, request: pb.ModelReadyRequest, _: Visitor) -> Message:
         check_model(request.name, request.version, self._identity.service)
         return pb.ModelReadyResponse(ready=self._labeller.ready)
 
-    def server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+    def _server_metadata(self, _: pb.ServerMetadataRequest, __: Visitor) -> Message:
         return pb.ServerMetadataResponse(
             name="edl-teacher", version=__version__, extensions=EXTENSIONS
         )
@@ -105,7 +141,7 @@ class Servicer:
         """Metadata beside `server_metadata`, for who wants this instance proved."""
         return self._identity.proof(metadata)
 
-    def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+    def _model_metadata(self, request: pb.ModelMetadataRequest, _: Visitor) -> Message:
         check_model(request.name, request.version, self._identity.service)
         spec = self._labeller.require_loaded().spec
         tensor = pb.ModelMetadataResponse.TensorMetadata
@@ -120,14 +156,14 @@ class Servicer:
             ],
         )
 
-    def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+    def _model_statistics(self, request: pb.ModelStatisticsRequest, _: Visitor) -> Message:
         name = self._identity.service
         check_model(request.name or name, request.version, name)
         return pb.ModelStatisticsResponse(
             model_stats=[self._recorder.statistics(name, MODEL_VERSION)]
         )
 
-    def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+    def _repository_index(self, request: pb.RepositoryIndexRequest, _: Visitor) -> Message:
         state, reason = self._state()
         if request.repository_name or (request.ready and state != "READY"):
             return pb.RepositoryIndexResponse()
@@ -136,9 +172,9 @@ class Servicer:
         )
         return pb.RepositoryIndexResponse(models=[model])
 
-    def shared_memory_status(
+    def _shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest, visitor: Visitor
-    ) -> pb.SystemSharedMemoryStatusResponse:
+    ) -> Message:
         answer = pb.SystemSharedMemoryStatusResponse()
         for name, segment in self.memory.status(visitor, request.name).items():
             region = answer.regions[name]
@@ -146,17 +182,17 @@ class Servicer:
             region.offset, region.byte_size = segment.offset, segment.nbytes
         return answer
 
-    def shared_memory_register(
+    def _shared_memory_register(
         self, request: pb.SystemSharedMemoryRegisterRequest, visitor: Visitor
-    ) -> pb.SystemSharedMemoryRegisterResponse:
+    ) -> Message:
         self.memory.register(
             visitor, request.name, request.key, offset=request.offset, nbytes=request.byte_size
         )
         return pb.SystemSharedMemoryRegisterResponse()
 
-    def shared_memory_unregister(
+    def _shared_memory_unregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest, visitor: Visitor
-    ) -> pb.SystemSharedMemoryUnregisterResponse:
+    ) -> Message:
         self.memory.unregister(visitor, request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 

@@ -20,11 +20,11 @@ from ...errors import EdlError, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.status import to_metadata, to_status
 from ..callers import Shown, Visitor
-from ..calls import Call, CallAdmission, CallTable
+from ..calls import Call, CallAdmission, CallTable, Right
 from ..config import ServerConfig
 from ..recorder import CallRecord, Recorder
 from ..request import TooLarge
-from ..servicer import Servicer
+from ..servicer import Method, Servicer
 from ..transport.listener import TransportListener
 from .streams import Streams
 
@@ -76,32 +76,13 @@ class Methods:
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """By name; without (de)serializers, as malformed bytes are ours to refuse."""
-        s, admission = self._servicer, self._admission
-        methods = {
-            # These tell nothing but that a teacher is here, and load balancers have no token.
-            "ServerLive": self._unread(
-                admission.anybody, lambda _: s.server_live(pb.ServerLiveRequest())
+        methods = {name: self._named(method) for name, method in self._servicer.methods.items()}
+        methods |= {
+            "ServerMetadata": self._beside(self._proof, methods["ServerMetadata"]),
+            "ModelMetadata": self._beside(self._offer, methods["ModelMetadata"]),
+            "ModelInfer": self._read(
+                "student", self._admission.infer_calls, self._servicer.model_infer
             ),
-            "ServerReady": self._unread(
-                admission.anybody, lambda _: s.server_ready(pb.ServerReadyRequest())
-            ),
-            "ServerMetadata": self._unread(admission.known, self._server_metadata),
-            "ModelReady": self._named(s.model_ready, pb.ModelReadyRequest),
-            "ModelMetadata": self._beside(
-                self.transport.offer, self._named(s.model_metadata, pb.ModelMetadataRequest)
-            ),
-            "ModelStatistics": self._named(s.model_statistics, pb.ModelStatisticsRequest),
-            "RepositoryIndex": self._named(s.repository_index, pb.RepositoryIndexRequest),
-            "SystemSharedMemoryStatus": self._owned(
-                s.shared_memory_status, pb.SystemSharedMemoryStatusRequest
-            ),
-            "SystemSharedMemoryRegister": self._owned(
-                s.shared_memory_register, pb.SystemSharedMemoryRegisterRequest
-            ),
-            "SystemSharedMemoryUnregister": self._owned(
-                s.shared_memory_unregister, pb.SystemSharedMemoryUnregisterRequest
-            ),
-            "ModelInfer": self._read(admission.student, admission.infer_calls, s.model_infer),
         }
         unary = {
             name: grpc.stream_unary_rpc_method_handler(self._called(name, serve))
@@ -119,60 +100,54 @@ class Methods:
 
         async def infer(data: bytes) -> bytes:
             with self._recorder.call("grpc", STREAM, lambda: shown.visitor().address) as entry:
-                visitor = self._admission.student(shown)  # it may have been locked out meanwhile
+                visitor = self._admission.admit(
+                    shown, "student"
+                )  # it may have been locked out meanwhile
                 return await self._servicer.model_infer(data, visitor, deadline_s, entry)
 
-        await self.streams.serve(self._admission.student(shown), context, infer)
+        await self.streams.serve(self._admission.admit(shown, "student"), context, infer)
 
-    def _server_metadata(self, context: _Context) -> Message:
+    def _proof(self, context: _Context) -> _Metadata:
+        """For who wants this instance proved."""
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
-        context.set_trailing_metadata(self._servicer.proof(asked))
-        return self._servicer.server_metadata(pb.ServerMetadataRequest())
+        return self._servicer.proof(asked)
 
-    def _unread(
-        self, admit: Callable[[Shown], object], answer: Callable[[_Context], Message]
-    ) -> _Serve:
-        """A method whose request has no fields: it is answered without being looked at."""
+    def _offer(self, context: _Context) -> _Metadata:
+        return self.transport.offer(Shown.by(context))
 
-        async def serve(context: _Context, _: CallRecord) -> bytes:
-            admit(Shown.by(context))
-            return answer(context).SerializeToString()
+    def _named(self, method: Method) -> _Serve:
+        """A method that is answered at once, in the event loop."""
+        fields = method.request.DESCRIPTOR.fields_by_name
 
-        return serve
+        async def unread(context: _Context, _: CallRecord) -> bytes:
+            visitor = self._admission.admit(Shown.by(context), method.right)
+            return method.answer(method.request(), visitor).SerializeToString()
 
-    def _named(self, answer: Callable[[Any], Message], kind: type[Message]) -> _Serve:
-        """A method whose request holds names; it is answered at once, in the event loop."""
+        async def parsed(
+            data: bytes, visitor: Visitor, _: float | None, entry: CallRecord
+        ) -> bytes:
+            request: Any = _parse(data, method.request)
+            if "version" in fields:  # else its name is that of something else
+                entry.model = request.name or None
+            return method.answer(request, visitor).SerializeToString()
 
-        async def parsed(data: bytes, _: Visitor, __: float | None, entry: CallRecord) -> bytes:
-            request = _parse(data, kind)
-            entry.model = getattr(request, "name", "") or None
-            return answer(request).SerializeToString()
+        return self._read(method.right, self._admission.named_calls, parsed) if fields else unread
 
-        return self._read(self._admission.known, self._admission.named_calls, parsed)
-
-    def _owned(self, answer: Callable[[Any, Visitor], Message], kind: type[Message]) -> _Serve:
-        """The same where the names are of things that belong to the caller, a student."""
-
-        async def parsed(data: bytes, visitor: Visitor, *_: object) -> bytes:
-            return answer(_parse(data, kind), visitor).SerializeToString()
-
-        return self._read(self._admission.student, self._admission.named_calls, parsed)
-
-    def _beside(self, metadata: Callable[[Shown], _Metadata], answer: _Serve) -> _Serve:
-        """A method whose answer has metadata with it, for who has shown this."""
+    def _beside(self, metadata: Callable[[_Context], _Metadata], answer: _Serve) -> _Serve:
+        """A method whose answer has metadata with it."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
             answered = await answer(context, entry)
-            context.set_trailing_metadata(metadata(Shown.by(context)))
+            context.set_trailing_metadata(metadata(context))
             return answered
 
         return serve
 
-    def _read(self, admit: Callable[[Shown], Visitor], calls: CallTable, answer: _Answer) -> _Serve:
+    def _read(self, right: Right, calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
-            visitor = admit(Shown.by(context))
+            visitor = self._admission.admit(Shown.by(context), right)
             with calls.begin(visitor.owner) as call:
                 data = await self._request(context, call, entry)
                 call.received(len(data))

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from google.protobuf.message import Message
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -14,9 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...errors import EdlError, RequestRefused, WireError
-from ...proto import inference_pb2 as pb
 from ...proto.json_values import parse_object
-from ..callers import Visitor
 from ..calls import CallAdmission
 from ..config import ServerConfig
 from ..recorder import Recorder
@@ -93,65 +90,71 @@ class Api:
         """Somebody has sent what is no HTTP."""
         self._recorder.refused(WireError())
 
-    # These two tell nothing but that a teacher is here, and load balancers have no token.
-    async def _live(self, _: Request) -> Response:
-        return _whether(self._servicer.server_live(pb.ServerLiveRequest()).live)
+    def _ask(self, method_name: str, request: Request, **fields: Any) -> Any:
+        """What a method answers to a request with these fields, if its caller may ask."""
+        method = self._servicer.methods[method_name]
+        visitor = self._admission.admit(shown_by(request), method.right)
+        return method.answer(method.request(**fields), visitor)
 
-    async def _ready(self, _: Request) -> Response:
-        return _whether(self._servicer.server_ready(pb.ServerReadyRequest()).ready)
+    def _ask_of_model(self, method_name: str, request: Request) -> Any:
+        """The same of the model that the path names, if any; it may not be there."""
+        path = request.path_params
+        entry_of(request).model = path.get("model")
+        try:
+            return self._ask(
+                method_name, request, name=path.get("model", ""), version=path.get("version", "")
+            )
+        except RequestRefused as error:
+            raise NotThere(str(error)) from None
+
+    async def _live(self, request: Request) -> Response:
+        return _whether(self._ask("ServerLive", request).live)
+
+    async def _ready(self, request: Request) -> Response:
+        return _whether(self._ask("ServerReady", request).ready)
 
     async def _server(self, request: Request) -> Response:
-        self._admission.known(shown_by(request))
-        return _as_json(self._servicer.server_metadata(pb.ServerMetadataRequest()))
+        return JSONResponse(plain(self._ask("ServerMetadata", request)))
 
     async def _model(self, request: Request) -> Response:
-        self._admission.known(shown_by(request))
-        asked = pb.ModelMetadataRequest(**_model_asked(request))
-        return _as_json(_there(self._servicer.model_metadata, asked))
+        return JSONResponse(plain(self._ask_of_model("ModelMetadata", request)))
 
     async def _model_ready(self, request: Request) -> Response:
-        self._admission.known(shown_by(request))
-        asked = pb.ModelReadyRequest(**_model_asked(request))
-        return _whether(_there(self._servicer.model_ready, asked).ready)
+        return _whether(self._ask_of_model("ModelReady", request).ready)
 
     async def _statistics(self, request: Request) -> Response:
-        self._admission.known(shown_by(request))
-        asked = pb.ModelStatisticsRequest(**_model_asked(request))
-        return _as_json(_there(self._servicer.model_statistics, asked))
+        return JSONResponse(plain(self._ask_of_model("ModelStatistics", request)))
 
     async def _index(self, request: Request) -> Response:
-        visitor = self._admission.known(shown_by(request))
-        ready = (await self._body(request, visitor)).get("ready", False)
-        index = self._servicer.repository_index(pb.RepositoryIndexRequest(ready=ready is True))
+        ready = (await self._body("RepositoryIndex", request)).get("ready", False)
+        index = self._ask("RepositoryIndex", request, ready=ready is True)
         return JSONResponse([plain(model) for model in index.models])
 
     async def _memory(self, request: Request) -> Response:
-        visitor = self._admission.student(shown_by(request))
-        asked = pb.SystemSharedMemoryStatusRequest(name=_region_of(request))
-        status = self._servicer.shared_memory_status(asked, visitor)
+        status = self._ask("SystemSharedMemoryStatus", request, name=_region_of(request))
         return JSONResponse([plain(region) for region in status.regions.values()])
 
     async def _register(self, request: Request) -> Response:
-        visitor = self._admission.student(shown_by(request))
-        asked = _registration(_region_of(request), await self._body(request, visitor))
-        self._servicer.shared_memory_register(asked, visitor)
+        body = await self._body("SystemSharedMemoryRegister", request)
+        place = _place_in(body)
+        self._ask("SystemSharedMemoryRegister", request, name=_region_of(request), **place)
         return Response()
 
     async def _unregister(self, request: Request) -> Response:
-        visitor = self._admission.student(shown_by(request))
-        asked = pb.SystemSharedMemoryUnregisterRequest(name=_region_of(request))
-        self._servicer.shared_memory_unregister(asked, visitor)
+        self._ask("SystemSharedMemoryUnregister", request, name=_region_of(request))
         return Response()
 
-    async def _body(self, request: Request, visitor: Visitor) -> dict[str, Any]:
-        """The JSON object of a request that holds names; an empty body is an empty one."""
+    async def _body(self, name: str, request: Request) -> dict[str, Any]:
+        """The JSON object of a request for the method `name`; an empty body is an empty one."""
+        right = self._servicer.methods[name].right
+        visitor = self._admission.admit(shown_by(request), right)
         with self._admission.named_calls.begin(visitor.owner) as call:
             body = await read_body(request, call, _NAMES_BYTES, self._config.receive_s)
         return parse_object(body) if len(body) else {}
 
     async def _infer(self, request: Request) -> Response:
         """A batch in JSON, in bytes behind it or in shared memory; then its labels."""
-        visitor = self._admission.student(shown_by(request))
+        visitor = self._admission.admit(shown_by(request), "student")
         with self._admission.infer_calls.begin(visitor.owner) as call:
             most_bytes = self._config.max_message_bytes
             body = await read_body(request, call, most_bytes, self._config.receive_s)
@@ -195,37 +198,15 @@ def _whether(yes: bool) -> Response:
     return Response(status_code=200 if yes else 503)
 
 
-def _as_json(message: Message) -> Response:
-    return JSONResponse(plain(message))
-
-
-def _there(answer: Callable[[Any], _T], asked: Message) -> _T:
-    """What `answer` says of the model that the path names; it may not be there."""
-    try:
-        return answer(asked)
-    except RequestRefused as error:
-        raise NotThere(str(error)) from None
-
-
-def _model_asked(request: Request) -> dict[str, str]:
-    """The model that the path names, of which the access log is told."""
-    path = request.path_params
-    name: str = path.get("model", "")
-    if name:
-        entry_of(request).model = name
-    return {"name": name, "version": path.get("version", "")}
-
-
 def _region_of(request: Request) -> str:
     return str(request.path_params.get("region", ""))
 
 
-def _registration(region: str, body: dict[str, Any]) -> pb.SystemSharedMemoryRegisterRequest:
+def _place_in(body: dict[str, Any]) -> dict[str, Any]:
+    """Which memory a body says."""
     match body:
         case {"key": str(key), "byte_size": int(size)}:
             offset = body.get("offset", 0)
             if isinstance(offset, int) and max(offset, size) < 1 << 63 and min(offset, size) >= 0:
-                return pb.SystemSharedMemoryRegisterRequest(
-                    name=region, key=key, offset=offset, byte_size=size
-                )
+                return {"key": key, "offset": offset, "byte_size": size}
     raise WireError('say which memory: {"key": NAME, "offset": BYTES, "byte_size": BYTES}')

@@ -77,7 +77,7 @@ class TransportListener:
         asked = any(key == OFFER for key, _ in shown.metadata or ())
         if not asked or not self._acceptors or not self.admission.is_student(shown):
             return ()
-        owner = self.admission.student(shown).owner
+        owner = self.admission.admit(shown, "student").owner
         mine = [name for name, offered in self._offers.items() if offered.owner == owner]
         if len(mine) >= _OFFERS_TO_ONE:
             del self._offers[mine[0]]
@@ -147,7 +147,7 @@ class TransportListener:
         if (offered := self._offers.pop(session, None)) is None:
             return None
         try:
-            self.admission.student(offered.shown)
+            self.admission.admit(offered.shown, "student")
         except AccessError:
             return None
         return offered

@@ -195,7 +195,7 @@ class Session:
         return description
 
     def _visitor(self) -> Visitor:
-        return self._listener.admission.student(self._shown)
+        return self._listener.admission.admit(self._shown, "student")
 
     def _address(self) -> str:
         return self._shown.visitor().address
