@@ -17,8 +17,7 @@ from ..logs import configure_logging, tell
 from ..proto.security import options as credentials
 from . import options
 from .model_cli import bench, fingerprint
-from .register.cli import register
-from .register.options import REGISTER
+from .register.cli import REGISTER, register
 
 if TYPE_CHECKING:
     from ..proto.security import ServerSecurity

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,14 @@ class Loaded:
     t_t_s: float
     spec: ModelSpec
     arrive: Callable[[float], None] = lambda at_s: None
+
+
+def prepare_process(config: PredictorConfig) -> None:
+    """Make this process one that runs a model; before a framework is imported."""
+    if config.cores:
+        os.sched_setaffinity(0, config.cores)  # before a framework starts threads of its own
+    # Last, so that a folder of the user's cannot hide an installed package.
+    sys.path.append(os.getcwd())
 
 
 def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> Loaded:

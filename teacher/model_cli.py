@@ -122,10 +122,9 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Time a model at several batch sizes, and mark the one to choose."""
-    from . import sweep
     from .config import PredictorConfig
     from .microbatch import parse_sizes
-    from .offline import offline
+    from .offline import draw, offline
 
     sizes = parse_sizes(batch_sizes, "--batch-sizes")
     _check_folder(plot)
@@ -155,7 +154,7 @@ def bench(
         _table(found)
     if plot is not None:  # at the end: what was measured is said, whatever becomes of the picture
         sys.stdout.flush()
-        sweep.plot(found["rows"], f"{found['model']} on {found['device']}", plot)
+        draw(found["rows"], f"{found['model']} on {found['device']}", plot)
         _say(f"picture written: {plot}")
 
 

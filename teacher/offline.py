@@ -1,5 +1,8 @@
 """A process that looks at a model without serving it, in the same surroundings as a predictor.
 
+It says who a model is, keeps what it answers in a canary, or times it at several batch sizes, side
+by side, for people: `edl teacher fingerprint` and `edl teacher bench`.
+
 `python -m edl.teacher.offline`, started by `offline`: libraries read how many threads they may use,
 and how exact they are to be, when they are loaded, and the process of a command has loaded some.
 
@@ -13,27 +16,31 @@ from it    progress  text             for the operator
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from .. import supervise
-from ..errors import EdlError, ModelError, ProcessFailed, TeacherError
+from ..errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
 from ..proto.arena import Array
 from ..proto.channel import Channel
 from ..proto.tensors import InferRequest
 from . import jobs
-from .backends.examples import probe_batch
+from .backends import Backend, submit_to
+from .backends.examples import example_batch, probe_batch
 from .config import PredictorConfig
-from .loading import Loaded, load, open_model
+from .loading import Loaded, load, open_model, prepare_process
 from .microbatch import run_in_micro_batches
 from .request import check_request
 from .self_test import Canary, load_samples, self_test
-from .sweep import sweep
 
 #: Samples of a canary of noise: enough to compare, and a small file.
 CANARY_ROWS: Final = 4
@@ -85,6 +92,144 @@ def take_canary(
     canary = Canary.of(spec.content_id, tolerance, samples, outputs)
     self_test(backend, canary, loaded.micro_batch, on_progress)
     return canary
+
+
+#: Rates so close to the greatest are equal: the smallest size is chosen, it needs least memory.
+_TIE: Final = 0.99
+#: Runs of a size that do not count: the first choose kernels and fill caches.
+_WARM_UP: Final = 2
+_RUNS_AT_LEAST: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A batch size and what it took.
+
+    Attributes:
+        size: samples of a batch, all in one run.
+        seconds: of each run.
+        best: the size to choose: that of the most samples per second, by medians, and the smallest
+            of those within a hundredth of it.
+    """
+
+    size: int
+    seconds: tuple[float, ...]
+    best: bool = False
+
+    @property
+    def p50_s(self) -> float:
+        return float(np.percentile(self.seconds, 50))
+
+    @property
+    def p99_s(self) -> float:
+        return float(np.percentile(self.seconds, 99))
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.size / self.p50_s
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.size,
+            "runs": len(self.seconds),
+            "p50_s": self.p50_s,
+            "p99_s": self.p99_s,
+            "samples_per_s": self.samples_per_s,
+            "best": self.best,
+        }
+
+
+def sweep(
+    backend: Backend,
+    sizes: Sequence[int],
+    runs: int,
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Timing]:
+    """Time each size, by turns, so that whatever slows the machine down slows all of them.
+
+    Args:
+        backend: the model.
+        sizes: samples of a batch, each at least 1.
+        runs: of each size.
+        budget_s: after so long no further round begins, once each size had 3 runs.
+        clock: seconds.
+
+    Raises:
+        UsageError: the model was exported for a batch of another size.
+        ModelError: it fails on an example batch.
+    """
+    fixed = backend.spec.rows_per_run(0)
+    if fixed and set(sizes) != {fixed}:
+        raise UsageError(f"this model was exported for batches of {fixed}: --batch-sizes {fixed}")
+    batches = {size: example_batch(backend.spec.inputs, size) for size in sizes}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    submit = submit_to(backend, clock)
+    began = clock()
+    for turn in range(-_WARM_UP, runs):
+        if turn >= _RUNS_AT_LEAST and clock() - began > budget_s:
+            break
+        for size, batch in batches.items():
+            try:
+                _, device_s = submit(batch)()
+            except TeacherError as error:
+                raise ModelError(f"the model fails on a batch of {size}: {error}") from error
+            if turn >= 0:
+                times[size].append(device_s)
+    timings = [Timing(size, tuple(seconds)) for size, seconds in times.items()]
+    greatest = max(timing.samples_per_s for timing in timings)
+    good = [timing.size for timing in timings if timing.samples_per_s >= _TIE * greatest]
+    return [replace(timing, best=timing.size == min(good)) for timing in timings]
+
+
+def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
+    """Draw time and rate over batch size into a file, of the kind that its suffix names.
+
+    The file is there whole or, where it cannot be written, as it was.
+
+    Args:
+        rows: as of `Timing.to_json`.
+        title: what stands above.
+        path: the file.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    ordered = sorted(rows, key=lambda row: row["batch"])
+    sizes = [row["batch"] for row in ordered]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    rates = figure.add_subplot()
+    rates.plot(sizes, [row["samples_per_s"] for row in ordered], "o-", color="tab:blue")
+    rates.axvline(
+        next(row["batch"] for row in ordered if row["best"]), color="tab:green", linestyle=":"
+    )
+    rates.set_xscale("log", base=2)
+    rates.set_xticks(sizes, [str(size) for size in sizes])
+    rates.set_xlabel("samples of a batch (dotted: the best)")
+    rates.set_ylabel("samples/s", color="tab:blue")
+    rates.set_ylim(bottom=0)
+    times = rates.twinx()
+    for values, style, label in (
+        ([1000 * row["p50_s"] for row in ordered], "-", "p50"),
+        ([1000 * row["p99_s"] for row in ordered], "--", "p99"),
+    ):
+        times.plot(sizes, values, style, color="tab:red", label=label)
+    times.set_ylabel("ms/batch", color="tab:red")
+    times.set_ylim(bottom=0)
+    times.legend(loc="upper left")
+    rates.set_title(title)
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        figure.savefig(beside)
+        beside.replace(path)
+    except (OSError, ValueError) as error:  # ValueError: a suffix that is no kind of picture
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"cannot write {path}: {why}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 _LAST_WORDS_S = 5.0
@@ -184,9 +329,7 @@ def main() -> None:
     given = parser.parse_args()
     words = json.loads(given.words)
     config = PredictorConfig.from_json(words["config"])
-    if config.cores:
-        os.sched_setaffinity(0, config.cores)  # before a framework starts threads of its own
-    sys.path.append(os.getcwd())  # last, so that it hides no installed package
+    prepare_process(config)
     channel = Channel.attach(given.channel)
     try:
         result = TASKS[words["task"]](config, partial(_say, channel), **words["options"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -197,10 +196,7 @@ def main() -> int | str:
     given = parser.parse_args()
     configure_logging()
     config = PredictorConfig.from_json(json.loads(given.config))
-    if config.cores:
-        os.sched_setaffinity(0, config.cores)  # before a framework starts threads of its own
-    # Last, so that a folder of the user's cannot hide an installed package.
-    sys.path.append(os.getcwd())
+    loading.prepare_process(config)
     tune_allocator()
     channel = Channel.attach(given.channel)
     inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)

@@ -1,13 +1,15 @@
 """What a backend says of itself, so that one can be chosen before any framework is loaded.
 
-It is chosen by the model's files, or by what a factory `module:function` of the user's gives.
+It is chosen by the model's files, which are found by the path that a user gave, or by what a
+factory `module:function` of the user's gives.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -177,3 +179,145 @@ class Kind:
                 f"{model} is for backend {self.name}, which needs {self.package}: "
                 f"{install_command(EXTRA_BY_PACKAGE[self.package])}"
             )
+
+
+#: Formats that none of ours reads, by their suffix: whose they are, and the way from there.
+FOREIGN = {
+    ".h5": ("Keras", "write it as ONNX: pip install tf2onnx"),
+    ".keras": ("Keras", "write it as ONNX: pip install tf2onnx"),
+    ".pb": ("TensorFlow", "write it as ONNX: pip install tf2onnx"),
+    ".tflite": ("TensorFlow Lite", "write it as ONNX: pip install tf2onnx"),
+    ".pdparams": ("Paddle (weights alone)", "export the network with paddle.jit.save"),
+    ".safetensors": ("safetensors (weights alone)", "load it in a factory module:function"),
+    ".engine": ("TensorRT", "serve it by Triton, or give its ONNX file"),
+    ".plan": ("TensorRT", "serve it by Triton, or give its ONNX file"),
+}
+
+
+Reader = tuple[Kind, Files]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model's file, and the backend that opens it."""
+
+    kind: Kind
+    files: Files
+    file: Path
+
+    @property
+    def beside(self) -> Path | None:
+        """The second file that the model needs."""
+        return self.file.with_suffix(self.files.beside) if self.files.beside else None
+
+    @property
+    def parts(self) -> list[Path]:
+        """All files that its content is the hash of, in their order. Raises ModelError."""
+        if self.files.parts is not None:
+            return self.files.parts(self.file)
+        return [self.file] if self.beside is None else [self.file, self.beside]
+
+
+def find(model: str, kinds: Iterable[Kind]) -> Found:
+    """The model at `model`: a folder that holds one, a file, or a file's name without its suffix.
+
+    Args:
+        model: the path.
+        kinds: backends that may open it.
+
+    Raises:
+        ModelError: there is none, or more than one, or one may not look.
+    """
+    given = Path(model).expanduser()
+    readers = [(kind, kind.files) for kind in kinds if kind.files is not None]
+    if not readers:
+        raise ModelError(f"{model} is a path, and this backend runs what a factory returns")
+    try:
+        found = _in_folder(given, readers) if given.is_dir() else _named(given, readers)
+        if len(found) > 1:
+            names = ", ".join(sorted(each.file.name for each in found))
+            raise ModelError(f"{model} holds more than one model ({names}): name one of them")
+        if not found:
+            raise ModelError(_missing(given, readers))
+    except OSError as error:
+        raise ModelError(f"cannot look for a model at {model}: {error.strerror}") from None
+    (only,) = found
+    if only.beside is not None and not only.beside.is_file():
+        raise ModelError(f"{only.file} has no weights beside it: {only.beside} does not exist")
+    return only
+
+
+def _in_folder(folder: Path, readers: Sequence[Reader]) -> list[Found]:
+    """Whole models only: a .json without weights is nobody's program."""
+    each = [
+        Found(kind, files, file)
+        for file in sorted(folder.iterdir())
+        for kind, files in readers
+        if file.suffix in files.suffixes and file.is_file()
+    ]
+    return [found for found in each if found.beside is None or found.beside.is_file()]
+
+
+def _named(given: Path, readers: Sequence[Reader]) -> list[Found]:
+    """The file itself, or those whose name lacks only its suffix."""
+    for kind, files in readers:
+        if given.suffix in files.suffixes:
+            return [Found(kind, files, given)] if given.is_file() else []
+    found = []
+    for kind, files in readers:
+        stem = given.with_suffix("") if given.suffix == files.beside else given
+        each = [stem.parent / (stem.name + suffix) for suffix in files.suffixes]
+        found += [Found(kind, files, file) for file in each if file.is_file()][:1]
+    return found
+
+
+def _missing(given: Path, readers: Sequence[Reader]) -> str:
+    what = "; or ".join(files.words for _, files in readers)
+    if given.is_dir():
+        strangers = sorted(file for file in given.iterdir() if file.suffix in FOREIGN)
+        if not strangers:
+            return f"no model in {given}: expected {what}"
+        given = strangers[0]
+    if given.suffix in FOREIGN and given.exists():
+        whose, way = FOREIGN[given.suffix]
+        return f"{given} is a file of {whose}, which no backend reads: {way}"
+    if given.exists():
+        return f"{given} is not a model that can be read: expected {what}"
+    expected = f"expected a folder, a prefix or a file: {what}"
+    return f"no model at {given}{_hint(given, readers)}: {expected}"
+
+
+def _hint(given: Path, readers: Sequence[Reader]) -> str:
+    """What was perhaps meant by a path at which there is nothing."""
+    if given.is_symlink():
+        return f" (the link leads to {given.readlink()}, where nothing is)"
+    if re.match(r"\w+:/", str(given)):
+        return " (URLs are not opened: download the model first)"
+    suffixes = {suffix for _, files in readers for suffix in files.suffixes}
+    if near := _similar(given, readers, suffixes):
+        return f" (did you mean {near}?)"
+    is_file_name = given.suffix in suffixes or given.suffix in FOREIGN
+    if not given.is_absolute() and len(given.parts) <= 2 and not is_file_name:
+        return (
+            " (if that is the name of a model in a hub, load it in a function of your own,"
+            " --model module:function, or export it to ONNX)"
+        )
+    return "" if given.parent.is_dir() else f" (there is no folder {given.parent})"
+
+
+def _similar(given: Path, readers: Sequence[Reader], suffixes: set[str]) -> Path | None:
+    """A model of a similar name in the same folder."""
+    from difflib import get_close_matches  # seldom needed, and slow to import
+
+    try:
+        there = list(given.parent.iterdir())
+    except OSError:
+        return None
+    models = [
+        entry.name
+        for entry in there
+        if (entry.is_file() and entry.suffix in suffixes)
+        or (entry.is_dir() and _in_folder(entry, readers))
+    ]
+    near = get_close_matches(given.name, models, n=1)
+    return given.parent / near[0] if near else None

@@ -10,9 +10,8 @@ from ...errors import ModelError, UsageError
 from ..model import TensorSpec
 from . import Backend, callable, content, onnx, paced, paddle, torch
 from .checked import Checked
-from .files import find
 from .framework import compared
-from .kind import Kind, Made, Settings, Things, is_factory, make
+from .kind import Kind, Made, Settings, Things, find, is_factory, make
 from .preprocess import NAMED, check_hook, content_behind, made_by, preprocessed
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a

@@ -17,8 +17,8 @@ from ...errors import ModelError, ProcessFailed, UsageError
 from ...proto.datatypes import TensorSpec
 from ...proto.paddle_serving.arrays import NUMBERS
 from ..backends.declared import datatype_named
-from ..backends.files import find
 from ..backends.framework import gpu_of
+from ..backends.kind import find
 from ..backends.paddle import KIND
 from ..config import PredictorConfig, TeacherConfig
 

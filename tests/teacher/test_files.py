@@ -9,8 +9,7 @@ import pytest
 from edl.errors import ModelError, UsageError
 from edl.extras import EXTRA_BY_PACKAGE
 from edl.teacher.backends import content, framework, onnx, paddle, torch
-from edl.teacher.backends.files import FOREIGN, find
-from edl.teacher.backends.kind import Kind, is_factory
+from edl.teacher.backends.kind import FOREIGN, Kind, find, is_factory
 from edl.teacher.backends.open import KINDS, check_model, open_backend
 from edl.tests.teacher.fakes import FakeBackend, double_and_sum
 from edl.tests.teacher.same_network import NAME

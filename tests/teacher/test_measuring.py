@@ -14,7 +14,7 @@ from edl.teacher.backends.checked import Checked
 from edl.teacher.backends.examples import example_batch, example_shape
 from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.sweep import sweep
+from edl.teacher.offline import sweep
 from edl.tests.teacher.fakes import SPEC, FakeBackend, double_and_sum
 
 
