@@ -6,20 +6,20 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
-from ..proto.arena import Arena, Array, ArrayRef
+from ..proto.arena import Arena
 from ..scheduler.batching import BatchRule, Lane, Waiting, decide
 from .calls import Slots
 from .jobs import Answer, Ready, Result, Results
 from .pool import PredictorPool
 from .recorder import Recorder
-from .request import Request, Wanted
+from .request import Request
 
 
 class Labeller(Protocol):
@@ -49,16 +49,10 @@ class Labeller(Protocol):
         """The model; raises RetryableError while it is not known."""
         ...
 
-    def submit(
-        self,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[Wanted],
-        deadline_s: float | None = None,
-        refs: tuple[ArrayRef, ...] | None = None,
-    ) -> Future[Answer]:
-        """Have one batch labelled before `deadline_s`; does not wait.
+    def submit(self, request: Request) -> Future[Answer]:
+        """Have one batch labelled before its deadline; does not wait.
 
-        Where `refs` says that the inputs lie in `memory`, that must not be freed before the end.
+        Where its inputs lie in `memory`, that must not be freed before the end.
 
         Returns:
             Its labels, which whoever takes them has to release, or an error of `TeacherError`'s
@@ -177,20 +171,11 @@ class Batcher:
         """A predictor has come or gone."""
         self._go_on()
 
-    def submit(
-        self,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[Wanted],
-        deadline_s: float | None = None,
-        refs: tuple[ArrayRef, ...] | None = None,
-    ) -> Future[Answer]:
+    def submit(self, request: Request) -> Future[Answer]:
         """Have one request labelled; does not wait.
 
         Args:
-            inputs: validated, the batch along axis 0; not to be changed before the end.
-            outputs: what to answer with.
-            deadline_s: on the monotonic clock: it is not computed after that; None: at any time.
-            refs: where the inputs lie in `memory`, not to be freed before the end; None: elsewhere.
+            request: validated; its inputs are not to be changed, nor freed, before the end.
 
         Returns:
             Its labels, which keep the slot until whoever takes them releases them. Or the error
@@ -203,7 +188,6 @@ class Batcher:
             Overloaded: all slots are taken.
             RetryableError: no predictor is ready.
         """
-        request = Request(inputs, outputs, math.inf if deadline_s is None else deadline_s, refs)
         samples = request.samples
         self._slots.take(samples)
         try:

@@ -235,8 +235,8 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[Wanted, ...]:
     return tuple(Wanted(name, _form(request, outputs[name]), outputs[name].kind) for name in names)
 
 
-def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float | None:
-    """Until when the answer is wanted, on the monotonic clock; None: at any time.
+def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float:
+    """Until when the answer is wanted, on the monotonic clock; infinity: at any time.
 
     Args:
         request: its parameter `timeout` counts: microseconds, 0 for none, as Triton has it.
@@ -255,7 +255,7 @@ def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> fl
             f"the parameter 'timeout' is a whole number of microseconds, not {timeout_us!r:.40}"
         )
     if not timeout_us and call_s is None:
-        return None
+        return math.inf
     own_s = now_s + min(timeout_us or _MOST_US, _MOST_US) / 1e6
     return own_s if call_s is None else min(own_s, call_s)
 

@@ -16,6 +16,7 @@ from ..errors import EdlError
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.arena import Arena
+from ..proto.tensors import InferRequest, InferResponse
 from ..proto.wire import Parameter
 from .batcher import Labeller
 from .callers import Visitor
@@ -26,6 +27,7 @@ from .registration import Identity
 from .request import (
     MODEL_VERSION,
     InputsRecord,
+    Request,
     check_model,
     check_request,
     deadline_of,
@@ -65,9 +67,6 @@ EXTENSIONS: Final = (
 
 #: Of one output, above which it is not copied in the event loop.
 _LIGHT_BYTES: Final = 1 << 20
-
-Request = tensors.InferRequest
-Response = tensors.InferResponse
 
 
 class Method(NamedTuple):
@@ -212,7 +211,7 @@ class Servicer:
             entry: the same.
         """
 
-        async def decode(reading: Reading) -> Request:
+        async def decode(reading: Reading) -> InferRequest:
             try:
                 return tensors.decode_request(data, reading.read_in_place, light=True)
             except tensors.Heavy:
@@ -222,8 +221,8 @@ class Servicer:
 
     async def infer(
         self,
-        decode: Callable[[Reading], Awaitable[Request]],
-        encode: Callable[[Request, Response, Collection[str]], Awaitable[tuple[_T, int]]],
+        decode: Callable[[Reading], Awaitable[InferRequest]],
+        encode: Callable[[InferRequest, InferResponse, Collection[str]], Awaitable[tuple[_T, int]]],
         visitor: Visitor,
         deadline_s: float | None,
         entry: CallRecord,
@@ -256,7 +255,7 @@ class Servicer:
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
             labelling.read()
             refs = None if record is None else record.refs
-            labels = self._labeller.submit(request.inputs, wanted, deadline_s, refs)
+            labels = self._labeller.submit(Request(request.inputs, wanted, deadline_s, refs))
             if record is not None:
                 record.submitted(labels)
             answer = await _taken(labels)
@@ -267,7 +266,7 @@ class Servicer:
                 said = {}
                 if places:
                     said = await in_thread(put, self.memory, visitor, answer.outputs, places)
-                response = Response(
+                response = InferResponse(
                     model_name=self._identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
@@ -321,14 +320,16 @@ def _give_back(labels: Future[Answer]) -> None:
         labels.result().release()
 
 
-async def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> tuple[bytes, int]:
+async def _encode(
+    _: InferRequest, response: InferResponse, elsewhere: Collection[str]
+) -> tuple[bytes, int]:
     outputs = response.outputs.values()
     if any(array.dtype.hasobject or array.nbytes > _LIGHT_BYTES for array in outputs):
         return await in_thread(_encoded, response, elsewhere)
     return _encoded(response, elsewhere)
 
 
-def _encoded(response: Response, elsewhere: Collection[str]) -> tuple[bytes, int]:
+def _encoded(response: InferResponse, elsewhere: Collection[str]) -> tuple[bytes, int]:
     data = tensors.encode_response(
         model_name=response.model_name,
         model_version=response.model_version,

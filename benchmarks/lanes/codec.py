@@ -6,11 +6,10 @@ batcher's threads and another process, is no part of the transport.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from ...proto.arena import Arena, Array, ArrayRef, tune_allocator
+from ...proto.arena import Arena, Array, tune_allocator
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.datatypes import datatype_of
@@ -21,7 +20,7 @@ from ...teacher.jobs import Answer, Ready
 from ...teacher.model import FREE, ModelSpec, TensorSpec
 from ...teacher.recorder import Recorder
 from ...teacher.registration import Identity
-from ...teacher.request import Wanted
+from ...teacher.request import Request as BatchRequest
 from ...teacher.servicer import Servicer
 from . import HOST, IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
@@ -53,16 +52,10 @@ class _Instant:
     def require_loaded(self) -> Ready:
         return self._loaded
 
-    def submit(
-        self,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[Wanted],
-        deadline_s: float | None = None,
-        refs: tuple[ArrayRef, ...] | None = None,
-    ) -> Future[Answer]:
-        look_at(inputs["x"])
+    def submit(self, request: BatchRequest) -> Future[Answer]:
+        look_at(request.inputs["x"])
         labels = Future[Answer]()
-        labels.set_result(Answer({"y": self._reply[: len(inputs["x"])]}, 0.0))
+        labels.set_result(Answer({"y": self._reply[: request.samples]}, 0.0))
         return labels
 
 

@@ -15,12 +15,11 @@ from ...errors import EdlError, RequestRefused, RetryableError, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
 from ...proto.lent_arena import Place
-from ...proto.tensors import Heavy
+from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ...proto.transport import frames
 from ...proto.transport.frames import Header, Opened
 from ..callers import Shown, Visitor
 from ..request import InputsRecord
-from ..servicer import Request, Response
 from ..shared_memory.regions import Reading
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class Session:
         record: InputsRecord | None,
         head: bytes,
         reading: Reading,
-    ) -> Request:
+    ) -> InferRequest:
         opened = fixed.opened
         if record is not None:
             arrays = record.arrays
@@ -151,7 +150,7 @@ class Session:
                     )
         else:
             arrays = _in_memory(head, fixed, reading)
-        return Request(
+        return InferRequest(
             model_name=opened.model,
             request_id=f"{opened.caller}#{header.number}" if opened.caller else "",
             parameters=dict(opened.parameters),
@@ -161,9 +160,13 @@ class Session:
         )
 
     async def _encode(
-        self, header: Header, request: Request, response: Response, elsewhere: Collection[str]
+        self,
+        header: Header,
+        request: InferRequest,
+        response: InferResponse,
+        elsewhere: Collection[str],
     ) -> tuple[bytes, int]:
-        del request, elsewhere
+        del elsewhere
         pieces = frames.result(
             header.number,
             response.outputs,
@@ -174,7 +177,7 @@ class Session:
         frame = b"".join(pieces)
         return frame, len(frame)
 
-    def _describe(self, response: Response) -> bytes:
+    def _describe(self, response: InferResponse) -> bytes:
         """What the reader has to be told of the answer; empty where it knows that already."""
         said, told = response.parameters, response.output_parameters
         known = (

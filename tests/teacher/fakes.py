@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from edl.errors import RetryableError
-from edl.proto.arena import Arena, Array, ArrayRef
+from edl.proto.arena import Arena, Array
 from edl.teacher.backends import Finish
 from edl.teacher.jobs import Answer, Ready
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.request import Wanted, in_their_forms
+from edl.teacher.request import Request, Wanted, in_their_forms
 from edl.tests.waiting import DEADLINE_S
 
 SPEC = ModelSpec(
@@ -58,7 +58,7 @@ class FakeLabeller:
         self.t_t_s = 0.001
         self.before: Callable[[], None] = lambda: None
         self.backend = FakeBackend()
-        self.deadlines_s: list[float | None] = []  # of the requests that came
+        self.deadlines_s: list[float] = []  # of the requests that came
         self.released = 0
         self.memory = Arena.create()
         self._threads = ThreadPoolExecutor(64, "fake")
@@ -68,15 +68,9 @@ class FakeLabeller:
             raise RetryableError("the model is loading")
         return Ready(self.backend.spec, 0.001, 8)
 
-    def submit(
-        self,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[Wanted],
-        deadline_s: float | None = None,
-        refs: tuple[ArrayRef, ...] | None = None,
-    ) -> Future[Answer]:
-        self.deadlines_s.append(deadline_s)
-        return self._threads.submit(self._label, inputs, outputs)
+    def submit(self, request: Request) -> Future[Answer]:
+        self.deadlines_s.append(request.deadline_s)
+        return self._threads.submit(self._label, request.inputs, request.outputs)
 
     def _label(self, inputs: Mapping[str, Array], outputs: Sequence[Wanted]) -> Answer:
         self.before()

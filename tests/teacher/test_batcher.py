@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -108,7 +109,7 @@ class Bench:
         self.batcher = Batcher(pool, slots, rule, self.recorder, pool.clock)  # type: ignore[arg-type]
         self.batcher.start()
 
-    def ask(self, x: Array, deadline_s: float | None = None) -> Future[Array]:
+    def ask(self, x: Array, deadline_s: float = math.inf) -> Future[Array]:
         """Put a request in line; its labels are copied and released as they come."""
         labels = Future[Array]()
 
@@ -120,10 +121,10 @@ class Bench:
             labels.set_result(answer.outputs["double"].copy())
             answer.release()
 
-        self.batcher.submit({"x": x}, DOUBLE, deadline_s).add_done_callback(copy)
+        self.batcher.submit(Request({"x": x}, DOUBLE, deadline_s)).add_done_callback(copy)
         return labels
 
-    def label(self, x: Array, deadline_s: float | None = None) -> Array:
+    def label(self, x: Array, deadline_s: float = math.inf) -> Array:
         return self.ask(x, deadline_s).result(WAIT_S)
 
     def count(self, name: str) -> float:
@@ -218,7 +219,7 @@ def test_an_expired_request_is_not_computed() -> None:
 def test_a_cancelled_request_frees_its_slot() -> None:
     with bench(slots=3) as b:
         asked = [b.ask(array(1, 4)) for _ in range(2)]
-        given_up = b.batcher.submit({"x": array(5, 4)}, DOUBLE)
+        given_up = b.batcher.submit(Request({"x": array(5, 4)}, DOUBLE))
         with pytest.raises(Overloaded):
             b.label(array(1, 4))
         assert given_up.cancel()
@@ -232,7 +233,7 @@ def test_a_cancelled_request_frees_its_slot() -> None:
 
 def test_a_request_at_a_device_keeps_its_slot() -> None:
     with bench(slots=1) as b:
-        labels = b.batcher.submit({"x": array(1, 4)}, DOUBLE)
+        labels = b.batcher.submit(Request({"x": array(1, 4)}, DOUBLE))
         assert not labels.cancel()
         with pytest.raises(Overloaded):
             b.label(array(1, 4))
@@ -334,7 +335,7 @@ def test_inputs_are_freed_with_the_answer(end: str, no_garbage_collector: None) 
     with bench(rule=BatchRule(8)) as b:
         x = array(2, 4)
         gone = weakref.ref(x)
-        deadline_s = time.monotonic() - 1 if end == "expired" else None
+        deadline_s = time.monotonic() - 1 if end == "expired" else math.inf
         if end == "joint error":
             b.pool.error = RequestRefused("no such word")
         if end == "own error":

@@ -249,7 +249,7 @@ class Bench:
         self.pool.start()
 
     def ask(self, order: float = 0.0) -> Array:
-        answer = self.batcher.submit({"x": batch(order)}, [Wanted("twice")]).result()
+        answer = self.batcher.submit(Request({"x": batch(order)}, [Wanted("twice")])).result()
         labels = answer.outputs["twice"].copy()
         answer.release()
         return labels
