@@ -35,16 +35,6 @@ class Labeller(Protocol):
         """Where the inputs of a request may lie, so that they need not be copied."""
         ...
 
-    @property
-    def lanes(self) -> int:
-        """Batches that are labelled side by side."""
-        ...
-
-    @property
-    def t_t_s(self) -> float:
-        """Device time in seconds per sample of one lane; asked once the model is known."""
-        ...
-
     def require_loaded(self) -> Ready:
         """The model; raises RetryableError while it is not known."""
         ...
@@ -137,16 +127,6 @@ class Batcher:
     def memory(self) -> Arena:
         """Where the inputs of a request may lie, so that they need not be copied."""
         return self._pool.inputs
-
-    @property
-    def lanes(self) -> int:
-        """Requests, or batches of them, that are computed side by side: devices."""
-        return self._pool.lanes
-
-    @property
-    def t_t_s(self) -> float:
-        """Device time in seconds per sample of one lane."""
-        return self._pool.t_t_s
 
     def require_loaded(self) -> Ready:
         """The model, as it answers here; raises RetryableError while it is not known."""

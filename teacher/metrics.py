@@ -8,8 +8,8 @@ them (`recorder`).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from prometheus_client.core import (
@@ -116,6 +116,8 @@ class TeacherView:
         restarts: of predictor processes.
         micro_batch_reductions: times that a device ran out of memory, which halved it.
         heartbeat: whether the registry answered the last beat; None: it serves alone.
+        samples_per_second: labelled, over the last seconds.
+        output_kinds: what the numbers of each output are, by name; empty: not known.
     """
 
     service: str
@@ -134,6 +136,8 @@ class TeacherView:
     restarts: int
     micro_batch_reductions: int
     heartbeat: bool | None
+    samples_per_second: float = 0.0
+    output_kinds: Mapping[str, str] = field(default_factory=dict)
 
     def families(self) -> Iterator[Metric]:
         """What a scraper is shown of it; what is not known is left out."""

@@ -8,16 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from .. import __version__
 from ..coordinator.config import is_wildcard, join_address, named_by_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, with_patience
 from ..errors import LeaseSuperseded, RequestRefused, UsageError, WrongInstance
 from ..lifecycle import Stop
 from ..proto.security.instance import new_key, prove
-from .batcher import Labeller
 from .config import TeacherConfig
-from .recorder import Recorder
+from .metrics import TeacherView
 
 #: Metadata of `ServerMetadata`: what a service manager asks with, and what it is answered.
 CHALLENGE: Final = "edl-challenge"
@@ -117,8 +115,7 @@ def new_registration(
     config: TeacherConfig,
     identity: Identity,
     address: str,
-    labeller: Labeller,
-    recorder: Recorder,
+    view: Callable[[], TeacherView],
     *,
     on_superseded: Callable[[LeaseSuperseded], None],
     on_drain: Callable[[], None],
@@ -133,33 +130,32 @@ def new_registration(
         config: the teacher.
         identity: who it is.
         address: where students reach it.
-        labeller: knows the model, how fast it is, and on how many devices.
-        recorder: knows how busy it is.
+        view: what it is at the moment; its model is known.
         on_superseded: a newer teacher has taken the id; in the heartbeat's thread.
         on_drain: an administrator wants it to leave; in the heartbeat's thread.
     """
 
     def facts() -> dict[str, str]:
-        loaded = labeller.require_loaded()
+        now = view()
         return {
-            "incarnation": str(identity.incarnation),
+            "incarnation": str(now.incarnation),
             "address": address,
             "protocol": "oip",
-            "content_id": loaded.spec.content_id,
-            "numerics_id": loaded.spec.numerics_id,
+            "content_id": now.content_id,
+            "numerics_id": now.numerics_id,
             "verified": "declared",
             "device": config.device_label,
-            "state": "draining" if identity.draining else "serving",
-            "slots": str(config.server.slots),
-            "lanes": str(labeller.lanes),
+            "state": "draining" if now.draining else "serving",
+            "slots": str(now.slots),
+            "lanes": str(now.lanes),
             # Two digits: who reads it rounds it up, and a change wakes every manager.
-            "t_t_seconds": f"{labeller.t_t_s:.2g}",
-            "in_flight": str(recorder.in_flight),
-            "samples_per_second": f"{recorder.samples_per_second:.4g}",
-            "model": config.service,  # its name on the wire
+            "t_t_seconds": f"{now.t_t_s or 0:.2g}",
+            "in_flight": str(now.in_flight),
+            "samples_per_second": f"{now.samples_per_second:.4g}",
+            "model": now.service,  # its name on the wire
             "host": socket.gethostname(),
-            "output_kinds": kinds_fact({one.name: one.kind for one in loaded.spec.outputs}),
-            "version": __version__,
+            "output_kinds": kinds_fact(now.output_kinds),
+            "version": now.version,
             "instance_key": identity.key,
         }
 

@@ -199,8 +199,7 @@ class Teacher:
                 self._config,
                 self._identity,
                 self._address,
-                self._batcher,
-                self._recorder,
+                self._view,
                 on_superseded=self._fail,
                 on_drain=self._asked_to_drain,
             )
@@ -247,7 +246,8 @@ class Teacher:
         self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
 
     def _view(self) -> TeacherView:
-        loaded, heartbeat = self._pool.loaded, self._heartbeat
+        loaded = None if self._pool.loaded is None else self._batcher.require_loaded()
+        heartbeat = self._heartbeat
         return TeacherView(
             service=self._identity.service,
             teacher_id=self._identity.teacher_id,
@@ -265,6 +265,8 @@ class Teacher:
             restarts=self._pool.restarts,
             micro_batch_reductions=self._pool.micro_batch_reductions,
             heartbeat=heartbeat.answering if heartbeat else None,
+            samples_per_second=self._recorder.samples_per_second,
+            output_kinds={one.name: one.kind for one in loaded.spec.outputs} if loaded else {},
         )
 
     def _asked_to_drain(self) -> None:

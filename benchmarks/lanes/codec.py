@@ -34,8 +34,6 @@ class _Instant:
     """What labels batches at once."""
 
     ready = True
-    lanes = 1
-    t_t_s = 0.0
 
     def __init__(self, batch: Array) -> None:
         self.memory = Arena.create()

@@ -54,8 +54,6 @@ class FakeLabeller:
 
     def __init__(self) -> None:
         self.ready = True
-        self.lanes = 1
-        self.t_t_s = 0.001
         self.before: Callable[[], None] = lambda: None
         self.backend = FakeBackend()
         self.deadlines_s: list[float] = []  # of the requests that came

@@ -16,6 +16,7 @@ from edl.errors import LeaseSuperseded
 from edl.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, TeacherConfig
+from edl.teacher.metrics import TeacherView
 from edl.teacher.registration import kinds_fact, new_incarnation, new_registration
 from edl.teacher.serving import drain
 from edl.tests.teacher.bench import Bench, labelling
@@ -31,7 +32,8 @@ class Teacher:
     def __init__(self, bench: Bench) -> None:
         self.registry: Registry = connect(f"memory://{uuid.uuid4()}")
         self.identity, self.recorder = bench.identity, bench.recorder
-        self.labeller, self.server = bench.labeller, bench.server
+        self.server = bench.server
+        self.lanes, self.t_t_s = 1, 0.001
         self.superseded: list[LeaseSuperseded] = []
         self.asked_to_drain = threading.Event()
         self.heartbeat = new_registration(
@@ -39,12 +41,22 @@ class Teacher:
             CONFIG,
             self.identity,
             "127.0.0.1:7",
-            self.labeller,
-            self.recorder,
+            self.view,
             on_superseded=self.superseded.append,
             on_drain=self.asked_to_drain.set,
         )
         self.heartbeat.start()
+
+    def view(self) -> TeacherView:
+        who, recorder = self.identity, self.recorder
+        return TeacherView(
+            who.service, who.teacher_id, who.incarnation, __version__, SPEC.content_id,
+            SPEC.numerics_id, slots=4, lanes=self.lanes, micro_batch=8,
+            in_flight=recorder.in_flight, t_t_s=self.t_t_s, loaded=True, draining=who.draining,
+            restarts=0, micro_batch_reductions=0, heartbeat=True,
+            samples_per_second=recorder.samples_per_second,
+            output_kinds={one.name: one.kind for one in SPEC.outputs},
+        )  # fmt: skip
 
     def facts(self) -> dict[str, str]:
         (member,) = self.registry.members("teachers", "resnet")
@@ -83,7 +95,7 @@ def test_the_fact_of_output_kinds() -> None:
 
 def test_facts_follow_the_traffic(teacher: Teacher) -> None:
     teacher.recorder.labelled(10, 0.12345)
-    teacher.labeller.t_t_s, teacher.labeller.lanes = 0.012345, 2
+    teacher.t_t_s, teacher.lanes = 0.012345, 2
     with labelling(teacher.recorder):
         teacher.heartbeat.update()
         wait_until(lambda: teacher.facts()["in_flight"] == "1")
