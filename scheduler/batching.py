@@ -154,7 +154,8 @@ def decide(
     expired = tuple(request.number for request in waiting if request.deadline_s <= now)
     lines = _lines(rule, live)
     lanes, batches = list(lanes), []
-    while any(lane.room > 0 for lane in lanes):
+    room = sum(lane.room for lane in lanes if lane.room > 0)
+    while room > 0:
         going = [(line, count) for line in lines if (count := _ready(rule, line, now))]
         if not going:
             break
@@ -162,13 +163,13 @@ def decide(
         samples = sum(request.samples for request in line[:count])
         index = soonest(lanes, samples)
         assert index is not None  # a lane has room
+        room -= 1
         batches.append(Batch(index, tuple(request.number for request in line[:count])))
         lanes[index] = lanes[index].given(samples)
         del line[:count]
-    has_room = any(lane.room > 0 for lane in lanes)
     left = [line for line in lines if line]
     moments = [request.deadline_s for line in left for request in line]
-    if has_room:
+    if room > 0:
         moments += [line[0].arrived_s + rule.max_delay_s for line in left]
     return Decision(tuple(batches), expired, min(moments, default=math.inf))
 
