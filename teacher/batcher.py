@@ -59,6 +59,7 @@ READ_AHEAD: Final = 2
 #: So long nothing is merged after merged requests crashed a predictor: the one to blame comes
 #: again, alone.
 ALONE_S: Final = 60.0
+_LEFT: Final = "this teacher has left: ask another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ class Batcher:
         """End those that wait, by RetryableError."""
         with self._changed:
             self._closed = True
-            self._fail_line(RetryableError("this teacher has left: ask another one"))
+            self._fail_line(RetryableError(_LEFT))
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
@@ -166,7 +167,7 @@ class Batcher:
 
         Raises:
             Overloaded: all slots are taken.
-            RetryableError: no predictor is ready.
+            RetryableError: this has been stopped.
         """
         samples = request.samples
         self._slots.take(samples)
@@ -185,8 +186,8 @@ class Batcher:
 
     def _enqueue(self, request: Request) -> tuple[_Ticket, list[_Job]]:
         with self._changed:
-            if self._closed or not self._pool.ready:
-                raise RetryableError("the predictor is restarting")
+            if self._closed:
+                raise RetryableError(_LEFT)
             ticket = _Ticket(
                 number=next(self._numbers),
                 shape=request.shape,

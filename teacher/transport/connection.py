@@ -150,7 +150,6 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._incoming is not None:
             self._incoming.filled(nbytes)
-            self._wake_at(self._incoming.missing)
         elif self._skip:
             self._skip -= nbytes
         elif self._over:
