@@ -162,10 +162,10 @@ def submit_parts(
         with.
     """
     now = clock()
-    cut = _cut(inputs, parts)
     live = [index for index, part in enumerate(parts) if part.deadline_s > now]
     if not live:
         return lambda: _in_place(len(parts), {})
+    cut = _cut(inputs, parts)
     together = inputs if len(live) == len(parts) else _joined([cut[index] for index in live])
     alone = partial(_submit_each, submit, [cut[index] for index in live], live, parts, clock)
     try:
@@ -224,9 +224,11 @@ def _checked(own: Mapping[str, Array], part: Part, device_seconds: float) -> Res
         return error.with_traceback(None)
 
 
-def _cut(arrays: Mapping[str, Array], parts: Sequence[Part]) -> list[dict[str, Array]]:
+def _cut(arrays: Mapping[str, Array], parts: Sequence[Part]) -> list[Mapping[str, Array]]:
     """The rows of each part, as views."""
-    cut, start = [], 0
+    if len(parts) == 1:
+        return [arrays]
+    cut, start = list[Mapping[str, Array]](), 0
     for part in parts:
         stop = start + part.samples
         cut.append({name: array[start:stop] for name, array in arrays.items()})

@@ -50,6 +50,7 @@ class Predictor:
 
     def __init__(self, loaded: Loaded, channel: Channel, inputs: Arena, outputs: Arena) -> None:
         self._backend = loaded.backend
+        self._submit = submit_to(loaded.backend)
         self._loaded = loaded
         self._micro_batch = loaded.micro_batch
         self._channel = channel
@@ -127,7 +128,7 @@ class Predictor:
             self._lost = error
 
     def _submitter(self, micro_batch: int) -> Submit:
-        return partial(submit_in_micro_batches, submit_to(self._backend), micro_batch=micro_batch)
+        return partial(submit_in_micro_batches, self._submit, micro_batch=micro_batch)
 
     def _halve_micro_batch(self) -> None:
         """From the next job on, and tell the socket side."""
