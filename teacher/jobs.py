@@ -28,9 +28,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -45,10 +45,14 @@ from ..errors import (
     UsageError,
 )
 from ..proto.arena import Arena, Array, ArrayRef
+from ..scheduler.rates import pooled_t_t
 from .backends import Submit
 from .model import ModelSpec
 from .request import Wanted, in_their_forms
 from .self_test import check_finite
+
+#: Seconds of a time that the clock cannot tell from none.
+LEAST_S: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,19 @@ class Ready:
     spec: ModelSpec
     t_t_s: float
     micro_batch: int
+
+    @classmethod
+    def together(cls, every: Sequence[Self]) -> Self:
+        """What predictors of one model are as one."""
+        first = every[0]
+        numerics = sorted({one.spec.numerics for one in every})
+        if len(numerics) == 1:
+            spec = first.spec
+        else:
+            words = [word for one in numerics for word in one]
+            spec = replace(first.spec, numerics=("mixed", *words))
+        t_t_s = pooled_t_t([max(one.t_t_s, LEAST_S) for one in every])
+        return cls(spec, t_t_s, max(one.micro_batch for one in every))
 
 
 _BY_NAME: dict[str, type[EdlError]] = {

@@ -32,7 +32,7 @@ from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs
 from .config import PredictorConfig
-from .jobs import Answer, Part, Ready, Result, Results
+from .jobs import LEAST_S, Answer, Part, Ready, Result, Results
 from .model import ModelSpec
 from .request import Request
 
@@ -45,8 +45,6 @@ CRASH_WINDOW_S = 60.0
 _STOP_S = 5.0
 #: A process whose channel has ended gets this long to end too.
 _LAST_WORDS_S = 1.0
-#: Of a time that the clock cannot tell from none.
-_LEAST_S = 1e-9
 
 
 class PredictorPool:
@@ -164,7 +162,7 @@ class PredictorPool:
         with self._lock:
             known = [one.loaded for one in self.predictors if one.loaded is not None]
             if len(known) == len(self.predictors):
-                self.loaded = _together(known)
+                self.loaded = Ready.together(known)
         self.start()  # those that have waited for this one
         for predictor in self.predictors:
             if predictor.failure is not None and predictor not in self._given_up:
@@ -261,7 +259,7 @@ class PredictorProcess:
         """Seconds per sample: the median of the last answers, else as measured at the start."""
         with self._lock:
             recent = self._median.value
-        return max(recent or (self.loaded.t_t_s if self.loaded else 0.0), _LEAST_S)
+        return max(recent or (self.loaded.t_t_s if self.loaded else 0.0), LEAST_S)
 
     def submit(self, requests: Sequence[Request]) -> Results:
         """Have requests of one shape labelled in one go; waits for no more than their copying.
@@ -491,19 +489,6 @@ def _first_alike(configs: Sequence[PredictorConfig], index: int) -> int:
         if (other.device.partition(":")[0], other.threads)
         == (mine.device.partition(":")[0], mine.threads)
     )
-
-
-def _together(every: Sequence[Ready]) -> Ready:
-    """What predictors of one model are as one."""
-    first = every[0]
-    numerics = sorted({one.spec.numerics for one in every})
-    if len(numerics) == 1:
-        spec = first.spec
-    else:
-        words = [word for one in numerics for word in one]
-        spec = replace(first.spec, numerics=("mixed", *words))
-    t_t_s = pooled_t_t([max(one.t_t_s, _LEAST_S) for one in every])
-    return Ready(spec, t_t_s, max(one.micro_batch for one in every))
 
 
 def _name(config: PredictorConfig, index: int, among: int) -> str:
