@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import multiprocessing.process
 import os
 import re
 import subprocess
-import sys
+import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Self
 
 import psutil
@@ -64,7 +63,15 @@ class ProcessResources:
 
     def threads_since(self, before: ProcessResources) -> list[threading.Thread]:
         threads = self.threads - before.threads - _shared.threads
-        return [t for t in threads if t.is_alive() and (not t.daemon or _runs_our_code(t))]
+        if not threads:
+            return []
+        stacks = _stacks()
+        return [
+            thread
+            for thread in threads
+            if thread.is_alive()
+            and (not thread.daemon or _is_ours(stacks.get(thread.ident or 0, "")))
+        ]
 
 
 @contextlib.contextmanager
@@ -97,8 +104,12 @@ def leaked_since(before: ProcessResources, settle_s: float = SETTLE_S) -> list[s
             break
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
-    if leaks:  # frames of threads that wait can be read safely
-        leaks += [_stack(thread) for thread in found.threads_since(before)]
+    if leaks:
+        stacks = _stacks()
+        leaks += [
+            f"thread {thread.name!r} at\n{stacks.get(thread.ident or 0, '  it has just ended')}"
+            for thread in found.threads_since(before)
+        ]
     for pid in found.children - before.children - _shared.children:
         if _describe(pid):
             with contextlib.suppress(psutil.Error):  # it ended by itself
@@ -201,26 +212,21 @@ def _describe(pid: int) -> str:
     return f"process {pid}: {command[:200]}"
 
 
-def _frame(thread: threading.Thread) -> FrameType | None:
-    """The innermost frame of a thread; None when it has just ended."""
-    frames = sys._current_frames()  # noqa: SLF001 - the only way to see the stacks of threads
-    return frames.get(thread.ident or 0)
+def _stacks() -> dict[int, str]:
+    """Where each thread is, by its number, as the interpreter itself writes it.
+
+    Walking the frames of a thread that runs can crash CPython 3.11.
+    """
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        parts = re.split(r"^(?:Current t|T)hread 0x(\w+) .*\n", file.read(), flags=re.MULTILINE)
+    return {int(number, 16): stack for number, stack in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def _stack(thread: threading.Thread) -> str:
-    """Where a thread is, its innermost call last."""
-    frame = _frame(thread)
-    calls = "".join(traceback.format_stack(frame)) if frame is not None else "  it has just ended"
-    return f"thread {thread.name!r} at\n{calls}"
-
-
-def _runs_our_code(thread: threading.Thread) -> bool:
-    """Whether a file of this project, its tests included, is anywhere on a thread's stack."""
-    frame, files = _frame(thread), []
-    while frame is not None:  # nothing else in this loop: the thread may run on
-        files.append(frame.f_code.co_filename)
-        frame = frame.f_back
-    paths = map(Path, files)
+def _is_ours(stack: str) -> bool:
+    """Whether a file of this project, its tests included, is anywhere on a stack."""
+    paths = map(Path, re.findall(r'^  File "(.*)", line', stack, re.MULTILINE))
     return any(
         (path.is_relative_to(ROOT) or path.is_relative_to(LINKED_ROOT))
         and ".venv" not in path.parts
