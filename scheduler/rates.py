@@ -67,6 +67,9 @@ class RecentMedian(LowQuantile):
 class RecentMean:
     """The mean of the last `size` measurements: of what comes in bursts, none but it is right.
 
+    Measurements of several things each, as steps of batches, are divided by all of these together:
+    on an asynchronous device one step is as long as the steps before it should have been.
+
     Args:
         size: how many measurements are remembered (>= 1).
 
@@ -79,23 +82,26 @@ class RecentMean:
             raise ValueError(f"needs size >= 1, not {size}")
         self._size = size
         self._latest: deque[float] = deque(maxlen=size)
+        self._counts: deque[int] = deque(maxlen=size)
         self.value: float | None = None
 
-    def add(self, measurement: float) -> None:
-        """Remember one more. Raises ValueError for NaN and infinities."""
+    def add(self, measurement: float, count: int = 1) -> None:
+        """Remember one more, of `count` things. Raises ValueError for NaN and infinities."""
         if not isfinite(measurement):
             raise ValueError(f"not a measurement: {measurement}")
         self._latest.append(measurement)
+        self._counts.append(count)
         self.value = self._mean()
 
     def forget(self, count: int) -> None:
         """Leave out the `count` oldest of more measurements."""
         for _ in range(count):
             self._latest.popleft()
+            self._counts.popleft()
         self.value = self._mean()
 
     def _mean(self) -> float:
-        return sum(self._latest) / len(self._latest)
+        return sum(self._latest) / sum(self._counts)
 
     def __len__(self) -> int:
         """How many measurements it stands on."""
@@ -115,7 +121,8 @@ class MeanWithoutPause(RecentMean):
         *_, second, longest = sorted(self._latest)
         if longest <= 2 * second:
             return mean
-        return (sum(self._latest) - longest) / (len(self._latest) - 1)
+        paused = self._counts[self._latest.index(longest)]
+        return (sum(self._latest) - longest) / (sum(self._counts) - paused)
 
 
 class RecentRate:

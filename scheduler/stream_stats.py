@@ -59,7 +59,7 @@ class StreamStats:
     def step(self, seconds: float, samples: int) -> None:
         """The training loop worked so long on a batch of `samples`."""
         if samples and seconds > 0:
-            self._steps.add(seconds / samples)
+            self._steps.add(seconds, samples)
             self.steps += 1
             if self.steps == 2 * WARM_UP:
                 self._steps.forget(WARM_UP)
@@ -71,7 +71,7 @@ class StreamStats:
     def pulled(self, source_s: float, samples: int) -> None:
         """The source took so long to yield a batch of `samples`."""
         if samples and not self._begins:
-            self._pulls.add(source_s / samples)
+            self._pulls.add(source_s, samples)
         self._begins = False
 
     def answer(self, teacher: str, device_s: float, samples: int) -> None:

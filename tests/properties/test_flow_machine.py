@@ -299,6 +299,17 @@ def test_n_is_the_ratio_however_the_steps_come(
             assert off <= (0 if len(trace) == 1 else max(1, n / 2))
 
 
+@pytest.mark.parametrize("last", [1, ROWS, 4 * ROWS])
+def test_t_s_is_of_all_rows_where_batches_differ(last: int) -> None:
+    """A loop runs ahead for four batches and waits for all of them at the fifth, of other size."""
+    figures = StreamStats()
+    for _ in range(WARM_UP + 2 * STEP_WINDOW):
+        for _ in range(4):
+            figures.step(0.005, ROWS)
+        figures.step(0.48, last)
+    assert figures.t_s_s == pytest.approx(0.5 / (4 * ROWS + last), rel=0.1)
+
+
 @given(st.floats(0.1, 10.0))
 def test_a_throttled_student_shows_within_the_window(factor: float) -> None:
     figures = StreamStats()

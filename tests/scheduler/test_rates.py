@@ -95,6 +95,12 @@ class TestRates:
             assert len(mean) == len(latest)
             assert mean.value == pytest.approx(sum(latest) / len(latest))
 
+    def test_mean_of_unequal_batches(self) -> None:
+        mean = RecentMean(3)
+        for seconds, rows in ((9.0, 1), (1.0, 8), (3.0, 4), (2.0, 3)):
+            mean.add(seconds, rows)
+        assert mean.value == pytest.approx(6 / 15)
+
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
 
