@@ -150,7 +150,11 @@ def test_at_the_border_of_n_the_want_settles(ratio: float, jitter: float, seed: 
 
 @few
 @given(
-    step_s=st.floats(0.02, 0.2), slower=st.floats(1.5, 20.0), ratio=st.floats(1.2, 6.0), seed=seeds
+    step_s=st.floats(0.02, 0.2),
+    slower=st.floats(1.5, 20.0),
+    # n teachers that are busy for nearly all of the time are the test above.
+    ratio=st.floats(1.2, 6.0).filter(lambda ratio: ceil(ratio) - ratio > 0.1),
+    seed=seeds,
 )
 @example(step_s=0.1, slower=3.0, ratio=1.6, seed=0)
 def test_a_slow_source_does_not_move_the_want(
