@@ -67,8 +67,8 @@ class RecentMedian(LowQuantile):
 class RecentMean:
     """The mean of the last `size` measurements: of what comes in bursts, none but it is right.
 
-    Measurements of several things each, as steps of batches, are divided by all of these together:
-    on an asynchronous device one step is as long as the steps before it should have been.
+    Measurements that are of several things each are divided by all of these things together. A loop
+    that runs ahead of its device has short steps, then a long one in which it waits for them all.
 
     Args:
         size: how many measurements are remembered (>= 1).

@@ -147,7 +147,7 @@ class Climb(NamedTuple):
         if climb.before is not None and not 1 / CHANGE <= usual / climb.before <= CHANGE:
             climb = climb._replace(in_vain=0, rest_until=now, rest_s=0.0)
         if now < climb.rest_until:
-            return climb._replace(costs=())
+            return climb._replace(costs=())  # judged again once as many more have come
         return climb._replace(before=usual)._next_trial(now, most)
 
     def _next_trial(self, now: float, most: int) -> Climb:

@@ -26,9 +26,9 @@ WARM_UP = 200  # batches before counting begins
 COUNTED = 400
 OFTEN = 0.5  # calls per batch from which on a file counts
 READY_S = 60.0
-TOLD_S = 0.3  # within which each process sees that counting begins or ends
-#: In a process's command line -> what the process is called here.
-PROCESSES = {"predictor": "predictor", "engine": "engine", "teacher": "teacher"}
+TOLD_S = 10.0  # in which each process that lives has written its counts
+#: In a process's command line -> what the process is called here; the trainer is none of them.
+PROCESSES = {".predictor": "predictor", ".engine": "engine", " teacher ": "teacher"}
 #: (file, function) -> calls per batch.
 Calls = Counter[tuple[str, str]]
 #: Of the counting below: its folder, and that of the package.
@@ -59,9 +59,12 @@ def watch():
     ]
     with open("/proc/self/cmdline") as file:
         command = file.read().split("\\0")
-    with open(f"{folder}/{os.getpid()}.json", "w") as file:
+    written = f"{folder}/{os.getpid()}.tmp"
+    with open(written, "w") as file:
         json.dump({"command": command, "counts": own}, file)
+    os.rename(written, f"{folder}/{os.getpid()}.json")
 def begin():
+    open(f"{folder}/{os.getpid()}.begun", "w").close()
     sys.setprofile(called)
     threading.setprofile(called)
     threading.Thread(target=watch, daemon=True).start()
@@ -159,15 +162,22 @@ def drive(same_host: bool) -> None:
                 if number == WARM_UP + COUNTED:
                     (folder / "off").touch()
                     break
-            time.sleep(TOLD_S)
+            deadline = time.monotonic() + TOLD_S  # an old checkout has no helper for this
+            while _silent(folder) and time.monotonic() < deadline:
+                time.sleep(0.02)
     finally:
         teacher.stop()
 
 
+def _silent(folder: Path) -> list[str]:
+    """Processes that count, live, and have not written what they counted."""
+    begun = [file.stem for file in folder.glob("*.begun") if Path(f"/proc/{file.stem}").exists()]
+    return [pid for pid in begun if not (folder / f"{pid}.json").exists()]
+
+
 def _name(command: list[str]) -> str:
     words = " ".join(command)
-    return next((name for word, name in PROCESSES.items() if f"edl.{word}" in words
-                 or f".{word}" in words or f" {word} " in words), "trainer")  # fmt: skip
+    return next((name for sign, name in PROCESSES.items() if sign in words), "trainer")
 
 
 def _line(way: str, process: str, of_each: list[Calls]) -> str:

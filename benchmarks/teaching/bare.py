@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from ...proto.channel import Channel
@@ -19,6 +18,7 @@ from ...teacher.backends.examples import example_batch
 from ...teacher.backends.open import open_backend
 from ...teacher.microbatch import run_in_micro_batches
 from ..children import ANY_CORE
+from .bare_loop import time_runs
 from .models import export_resnet
 
 #: Runs that choose kernels and fill caches.
@@ -37,11 +37,7 @@ def main(channel_fd: int, folder: str, layers: int, rows: int, core: int) -> Non
     for _ in range(_WARM_UP):
         run_in_micro_batches(backend.run, batch, rows)
     channel.send("ready", model=model)
-    for message in channel:
-        began = time.perf_counter()
-        for _ in range(message["batches"]):
-            run_in_micro_batches(backend.run, batch, rows)
-        channel.send("ran", seconds=time.perf_counter() - began)
+    time_runs(channel, lambda: run_in_micro_batches(backend.run, batch, rows))
 
 
 if __name__ == "__main__":

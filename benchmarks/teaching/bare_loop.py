@@ -46,6 +46,11 @@ def main(
     for _ in range(_WARM_UP):
         label()
     channel.send("ready", model=model)
+    time_runs(channel, label)
+
+
+def time_runs(channel: Channel, label: Label) -> None:
+    """Label as many batches as are asked for, and answer how long that took, until it ends."""
     for message in channel:
         began_s = time.perf_counter()
         for _ in range(message["batches"]):

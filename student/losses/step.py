@@ -100,7 +100,7 @@ class StepLoss:
         named["total"] = total.detach()
         return Terms(total, named)
 
-    def labels_are(self, kinds: Mapping[str, str]) -> None:
+    def on_label_kinds(self, kinds: Mapping[str, str]) -> None:
         """Teachers have published what their outputs are. What the job says goes before.
 
         Args:

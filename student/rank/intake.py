@@ -39,19 +39,19 @@ class Intake:
     Args:
         reader: where they come from.
         source: it is stopped before the reader is closed.
-        labels_are: told once what the teachers publish of their outputs, before a batch is given
-            from which on that is known; in the thread of the intake.
+        on_label_kinds: told once what the teachers publish of their outputs, before the first batch
+            for which that is known; in the thread of the intake.
 
     Attributes:
         source_s: seconds that the batch which was taken last took to come, whoever waited for it.
     """
 
     def __init__(
-        self, reader: Reader, source: Stops, labels_are: Callable[[Mapping[str, str]], None]
+        self, reader: Reader, source: Stops, on_label_kinds: Callable[[Mapping[str, str]], None]
     ) -> None:
         self._reader = reader
         self._source = source
-        self._labels_are: Callable[[Mapping[str, str]], None] | None = labels_are
+        self._on_label_kinds: Callable[[Mapping[str, str]], None] | None = on_label_kinds
         self._epochs: SimpleQueue[Iterator[Any] | None] = SimpleQueue()
         self._taken: SimpleQueue[Any] = SimpleQueue()
         self._room = threading.Semaphore(0)
@@ -118,8 +118,8 @@ class Intake:
             began = time.perf_counter()
 
     def _hear_kinds(self) -> None:
-        if self._labels_are is None or (stats := self.stats()) is None:
+        if self._on_label_kinds is None or (stats := self.stats()) is None:
             return
         if stats.label_kinds:
-            self._labels_are(dict(stats.label_kinds))
-            self._labels_are = None
+            self._on_label_kinds(dict(stats.label_kinds))
+            self._on_label_kinds = None

@@ -115,7 +115,7 @@ def start(order: Order, link: RankLink) -> Start:
     return Start(
         learner,
         RankData(source, names),
-        Intake(reader, source, assembly.loss.labels_are),
+        Intake(reader, source, assembly.loss.on_label_kinds),
         shares,
         saver,
         _evaluation(spec, settings, precision),

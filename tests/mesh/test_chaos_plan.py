@@ -84,6 +84,8 @@ def test_about_one_fault_in_two_seconds_and_every_kind_again_and_again(
     teachers, guests, students = ("t1", "t2", "t3", "t4"), ("g1", "g2"), ("s1", "s2")
     plan = make_plan(seed, Stage(300.0, teachers, guests, students, 2.0, deceive))
     assert 1.3 < 300.0 / len(plan) < 2.7
+    deaths = [fault for fault in plan if fault.kind == "kill-engine"]
+    assert all(fault.target == "s1" for fault in deaths if fault.at_s > 100.0), "s2 is to grow old"
     counts = Counter(fault.kind for fault in plan)
     for kind in KINDS:
         if kind.deceives:

@@ -189,7 +189,7 @@ def test_a_rank_hears_what_teachers_publish_of_their_outputs(teacher: ScriptedTe
     options = Distill("teachers").reader_options()
     source = batches("tuple") * 100
     reader = DistilReader(source, teachers=[teacher.address], **options)
-    intake = Intake(reader, Mock(), loss.labels_are)
+    intake = Intake(reader, Mock(), loss.on_label_kinds)
     try:
         intake.begin()
         taken = iter(partial(intake.take, DEADLINE_S), OVER)

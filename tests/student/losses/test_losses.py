@@ -114,7 +114,7 @@ def test_the_loss_follows_what_teachers_publish(
 
     def loss_of(distill: Distill, kinds: dict[str, str]) -> float:
         loss = StepLoss(cross_entropy, distill, None)
-        loss.labels_are(kinds)
+        loss.on_label_kinds(kinds)
         return float(loss(paddle.to_tensor(student), None, {"": soft}, 0).total)
 
     options: dict[str, Any] = {"alpha": 0, "beta": 1, "temperature": 4.0}
@@ -127,8 +127,8 @@ def test_outputs_that_are_no_distributions_are_refused_by_losses_that_compare_su
     kinds = {"scores": "other", "hidden": "logits"}
     loss = StepLoss(lambda outputs, labels: None, Distill("s", output="scores"), None)
     with pytest.raises(UsageError, match=r"output 'scores' is neither logits nor probabilities"):
-        loss.labels_are(kinds)
-    StepLoss(lambda outputs, labels: None, Distill("s", loss="mse"), None).labels_are(kinds)
+        loss.on_label_kinds(kinds)
+    StepLoss(lambda outputs, labels: None, Distill("s", loss="mse"), None).on_label_kinds(kinds)
 
 
 def test_probabilities_that_travelled_in_16_bits_are_recognised(paddle: Any) -> None:

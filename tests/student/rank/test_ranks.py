@@ -125,8 +125,7 @@ def test_ranks_that_wait_report_it_and_can_leave() -> None:
 
             feed, others = "the next batch of the feed", "the other ranks"
             world.wait(lambda: feed in waiting(1) and others in waiting(0), "that they wait")
-            told = [word for who, word in world.words if who == 0 and isinstance(word, Progress)]
-            assert any(word.peers_s > 0 for word in told)
+            world.wait(lambda: any(word.peers_s > 0 for word in world.said(Progress)), "how long")
             world.crew.leave()
             assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
             assert all(left.safe for left in world.said(Left))
