@@ -18,12 +18,10 @@ from .doorway import Doorway
 from .gate import Gate, Through
 from .lies import Liar
 from .samples import MODEL, PROBABILITIES_MODEL, REFUSES
-from .settings import ChaosSettings
+from .settings import PROBABILITIES, ChaosSettings
 from .student import MOST_ROWS, Part
 
 SERVICE = "chaos"
-#: Name of the teacher whose model is another one, with a softmax at its end.
-PROBABILITIES = "probabilities"
 REDIS_READY = "Ready to accept connections"
 #: Where what stands behind a gate listens: at the gate's port, on another address of loopback.
 BEHIND = "127.0.0.2"
@@ -134,8 +132,7 @@ class Cast:
         names = (
             *settings.teacher_names,
             *settings.guest_names,
-            *settings.refusing_names,
-            PROBABILITIES,
+            *settings.misconfigured_names,
         )
         self.teachers = {name: self._teacher(name, at) for at, name in enumerate(names)}
         self.parts = {
@@ -162,7 +159,7 @@ class Cast:
 
         They come once students train, and so after the first content, which is the service's.
         """
-        self._start_teachers((*self._settings.refusing_names, PROBABILITIES), check)
+        self._start_teachers(self._settings.misconfigured_names, check)
 
     def _start_teachers(self, names: Sequence[str], check: Callable[[], None]) -> None:
         for name in names:

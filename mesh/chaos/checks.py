@@ -24,6 +24,9 @@ LEAST_SHARE = 0.5
 #: from what is a mere filling of caches; of a trainer's memory over five minutes more can be said.
 SEEN_GROWTH = 100 << 10
 LEAST_SEEN_GROWTH = 20 << 10
+#: A teacher that refuses every sample is ejected after so many seconds with a student: engines
+#: that are killed meanwhile begin anew.
+REFUSALS_S = 30.0
 #: Exit code of a node whose settings are not those of the job.
 REFUSED = 2
 _CHUNK = 1 << 8
@@ -61,6 +64,7 @@ def check_invariants(trace: Trace, *, interrupted: bool = False) -> tuple[Findin
         once_in_order,
         right_labels,
         honest_believed,
+        misconfigured_unused,
         moving,
         memory,
         *(() if interrupted else (whole_again,)),
@@ -110,6 +114,24 @@ def honest_believed(trace: Trace) -> Finding:
     broken = [f"{name}: {', '.join(found)}" for name, found in called.items() if found]
     liars = {name for seen in trace.students.values() for one in seen.figures for name in one.liars}
     return Finding("the honest are believed", f"{len(liars)} teachers convicted", tuple(broken))
+
+
+def misconfigured_unused(trace: Trace) -> Finding:
+    """No label comes from a misconfigured teacher; readers eject those that refuse every sample."""
+    there = {name for one in trace.snapshots for name in one.teachers}
+    broken = [f"{name} never had a lease" for name in trace.misconfigured if name not in there]
+    ejected = set()
+    for name, seen in trace.students.items():
+        used = {one for told in seen.figures for one in told.labelling}
+        broken += [f"{name} used labels of {one}" for one in trace.misconfigured if one in used]
+        for teacher in trace.refusing:
+            asked = [one for one in seen.figures if teacher in one.teachers]
+            if any((teacher, "refused") in one.ejected for one in asked):
+                ejected.add(teacher)
+            elif asked and asked[-1].at_s - asked[0].at_s > REFUSALS_S:
+                broken.append(f"{name} never ejected {teacher}, which it had for long")
+    words = f"{len(ejected)} of {len(trace.refusing)} that refuse were assigned and ejected"
+    return Finding("misconfigured teachers label nothing", words, tuple(broken))
 
 
 def moving(trace: Trace) -> Finding:

@@ -146,6 +146,8 @@ class _Run:
             left,
             self.watcher.load,
             self.training.seen,
+            self._settings.refusing_names,
+            self._settings.misconfigured_names,
         )
 
     def _seen(self, name: str) -> Seen:

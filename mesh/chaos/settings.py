@@ -10,6 +10,8 @@ from .plan import Stage
 
 #: Below this nothing would have time to happen.
 LEAST_SECONDS = 10.0
+#: Name of the teacher whose model is another one, with a softmax at its end.
+PROBABILITIES = "probabilities"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class ChaosSettings:
     def refusing_names(self) -> tuple[str, ...]:
         """Of those that refuse every sample."""
         return tuple(f"refusing-{number + 1}" for number in range(self.refusing))
+
+    @property
+    def misconfigured_names(self) -> tuple[str, ...]:
+        """Of those that must label nothing: they refuse, or have another model."""
+        return (*self.refusing_names, PROBABILITIES)
 
     @property
     def student_names(self) -> tuple[str, ...]:

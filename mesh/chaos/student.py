@@ -132,18 +132,18 @@ class Observer:
             with contextlib.suppress(OSError):  # the engine has just been killed
                 engine_bytes, trainer_bytes = pss_bytes(engine), pss_bytes("self")
         self._count += 1
-        causes = zip(stats.ejected, stats.ejected_for, strict=True)
-        liars = tuple(name for name, cause in causes if cause == "lied")
+        ejected = dict(zip(stats.ejected, stats.ejected_for, strict=True))
         figures = Figures(
             time.monotonic() - self._part.began,
-            tuple(name for name in stats.teachers if name not in liars),
+            tuple(name for name in stats.teachers if ejected.get(name) != "lied"),
             engine,
             stats.volume_bytes,
             stats.resends,
             stats.waiting_for,
             trainer_bytes,
             engine_bytes,
-            liars,
+            tuple(ejected.items()),
+            tuple(name for name, batches in stats.served if batches),
         )
         self._lines.write(figures.to_line())
 

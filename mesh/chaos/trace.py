@@ -38,7 +38,9 @@ class Figures:
         waiting_for: in words, what the stream waits for.
         trainer_bytes: memory (PSS) of its own process; 0 where it was not measured this time.
         engine_bytes: the same of its engine's.
-        liars: names of the teachers that its reader has found to lie, and does not ask.
+        ejected: names of the teachers that are out of its reader's pool, and why
+            (`ReaderStats.ejected_for`).
+        labelling: names of the teachers whose labels it used since they were assigned to it.
     """
 
     at_s: float
@@ -49,7 +51,13 @@ class Figures:
     waiting_for: str = ""
     trainer_bytes: int = 0
     engine_bytes: int = 0
-    liars: tuple[str, ...] = ()
+    ejected: tuple[tuple[str, str], ...] = ()
+    labelling: tuple[str, ...] = ()
+
+    @property
+    def liars(self) -> tuple[str, ...]:
+        """Names of the teachers that its reader has found to lie, and does not ask."""
+        return tuple(name for name, cause in self.ejected if cause == "lied")
 
     def to_line(self) -> str:
         """As it stands in the file."""
@@ -63,8 +71,8 @@ class Figures:
     def from_line(cls, line: str) -> Self:
         """Read a line of the file."""
         told: dict[str, Any] = json.loads(line)
-        names = {key: tuple(told[key]) for key in ("teachers", "liars")}
-        return cls(**told | names)
+        names = {key: tuple(told[key]) for key in ("teachers", "labelling")}
+        return cls(**told | names | {"ejected": tuple(map(tuple, told["ejected"]))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +169,9 @@ class Trace:
         left: processes and shared memory that were left at the end, in words.
         load: the machine's greatest load average of a minute.
         training: what came of the elastic training; None: there was none.
+        refusing: names of those that refuse every sample.
+        misconfigured: names of those that must not label anything: the refusing ones, and one
+            whose model is another one.
     """
 
     teachers: tuple[str, ...]
@@ -171,6 +182,8 @@ class Trace:
     left: tuple[str, ...] = ()
     load: float = 0.0
     training: TrainingSeen | None = None
+    refusing: tuple[str, ...] = ()
+    misconfigured: tuple[str, ...] = ()
 
 
 def read_samples(path: Path) -> Array:

@@ -111,7 +111,8 @@ def test_a_wrong_label_is_named() -> None:
 def found_out(at_s: float) -> tuple[Figures, ...]:
     """Of a student that says for 20 s from then on that t1 lies."""
     return tuple(
-        replace(one, liars=("t1",) if at_s <= one.at_s < at_s + 20 else ()) for one in figures()
+        replace(one, ejected=(("t1", "lied"),) if at_s <= one.at_s < at_s + 20 else ())
+        for one in figures()
     )
 
 
@@ -143,6 +144,29 @@ def test_a_convicted_teacher_has_lied(kind: str) -> None:
 
     assert convicted(21.0).held is (kind == "answer-other")
     assert convicted(19.0).broken == ("s1: t1 at 19.0 s",)
+
+
+def test_labels_of_a_misconfigured_teacher_are_named() -> None:
+    what = trace(student(figures=figures(), samples=samples()), misconfigured=TEACHERS)
+    assert checks.misconfigured_unused(what).held
+    used = tuple(replace(one, labelling=("t2",)) for one in figures())
+    what = replace(what, students={"s1": student(figures=used)})
+    assert checks.misconfigured_unused(what).broken == ("s1 used labels of t2",)
+    what = trace(misconfigured=("absent",))
+    assert checks.misconfigured_unused(what).broken == ("absent never had a lease",)
+
+
+def test_a_teacher_that_refuses_is_ejected_for_that() -> None:
+    def finding(cause: str, seconds: float) -> checks.Finding:
+        told = [replace(one, ejected=(("t1", cause),)) for one in figures(seconds=seconds)]
+        return checks.misconfigured_unused(
+            trace(student(figures=tuple(told)), refusing=("t1",), misconfigured=("t1",))
+        )
+
+    assert finding("refused", SECONDS).held
+    assert "1 of 1" in finding("refused", SECONDS).checked
+    assert finding("failed", SECONDS).broken == ("s1 never ejected t1, which it had for long",)
+    assert finding("failed", checks.REFUSALS_S / 2).held
 
 
 def test_a_pause_with_a_healthy_teacher_is_named() -> None:
@@ -288,7 +312,7 @@ def test_the_report_shows_the_seed_first_and_each_fault() -> None:
     assert (next(iter(told)), told["seed"], told["held"]) == ("seed", 77, True)
     assert [one["kind"] for one in told["faults"]] == [one.fault.kind for one in faults]
     assert told["faults"][0]["recovery_s"] < 1
-    assert [one["held"] for one in told["invariants"]] == [True] * 9
+    assert [one["held"] for one in told["invariants"]] == [True] * 10
 
 
 def test_the_report_shows_what_broke() -> None:
