@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Set
-from math import ceil, inf
+from math import inf
 from typing import Final
 
 from .. import no_teacher
 from ..ledger import Ledger
 from ..no_teacher import Ensemble, Mixture, Policy, mixture
-from ..rates import RecentMean
+from ..rates import RecentMean, rounded_up
 from .events import Doubt, Forgo, Released, Waiting
 from .instructions import (
     DropBatch,
@@ -50,7 +50,7 @@ def look_ahead(batch_s: float | None) -> int:
     """Batches to release ahead of a loop that needs so long for one; None: not known."""
     if not batch_s:
         return FEWEST_AHEAD
-    return min(max(ceil(AHEAD_S / batch_s), FEWEST_AHEAD), MOST_AHEAD)
+    return max(rounded_up(min(AHEAD_S / batch_s, MOST_AHEAD)), FEWEST_AHEAD)
 
 
 class Delivery:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from edl.scheduler.ledger import Ledger
@@ -54,10 +56,16 @@ class Stream:
 
 
 @pytest.mark.parametrize(
-    ("batch_s", "ahead"), [(None, 2), (0.0, 2), (0.5, 2), (0.05, 2), (0.02, 5), (1e-6, 64)]
+    ("batch_s", "ahead"),
+    [(None, 2), (0.0, 2), (0.5, 2), (0.05, 2), (0.02, 5), (1e-6, 64), (1e-320, 64)],
 )
 def test_a_tenth_of_a_second_of_work_is_at_hand(batch_s: float | None, ahead: int) -> None:
     assert look_ahead(batch_s) == ahead
+
+
+def test_a_rounding_error_releases_no_batch_more() -> None:
+    """Found by the ledger's machine in one of 22,000 examples."""
+    assert look_ahead(math.nextafter(0.05, 0.0)) == 2
 
 
 def test_in_order_a_batch_waits_for_those_before_it() -> None:
