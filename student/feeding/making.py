@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...distill_reader.sources.batched import Batched
 from ...errors import UsageError
+from ...scheduler.students.shards import rows_of_rank
 from ..job.distill import Distill
 from ..job.spec import is_dataset
 from ..settings import TrainSettings
@@ -61,7 +62,13 @@ def source_for(
     leases: Leases = BoardLeases(link, trained, world, total_batch, settings.shard_rows)
     if settings.deal == "static":
         leases = sizes = StaticLeases(trained, total_batch, rank, world)
-    return ShardedSource(ordered, leases=leases, sizes=sizes, total_batch=total_batch)
+    return ShardedSource(
+        ordered,
+        leases=leases,
+        sizes=sizes,
+        total_batch=total_batch,
+        equal_rows=rows_of_rank(total_batch, rank, world),
+    )
 
 
 def ordered_of(feed: Any, settings: TrainSettings) -> Ordered | None:

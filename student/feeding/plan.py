@@ -45,6 +45,7 @@ class DealtPlan:
         tally: is told of each shard.
         remaining: positions of the epoch that were not trained before, of all ranks together.
         total_batch: rows of one step of all ranks together.
+        equal_rows: rows of one step of each rank if all had equal parts.
 
     Attributes:
         coming: positions, int64 [rows], of the batches that the loader has asked for and not given.
@@ -60,6 +61,7 @@ class DealtPlan:
         tally: Tally,
         remaining: int,
         total_batch: int,
+        equal_rows: int,
     ) -> None:
         self._epoch = epoch
         self._ids = ids
@@ -69,6 +71,7 @@ class DealtPlan:
         self._have: deque[range] = deque()
         self._remaining = remaining
         self._total_batch = total_batch
+        self._equal_rows = max(1, equal_rows)
         self.coming: deque[Array] = deque()
         self.error: Exception | None = None
 
@@ -84,7 +87,7 @@ class DealtPlan:
 
     def _batches(self) -> Iterator[Ids]:
         ordinal, left = 0, self._remaining
-        while rows := self._sizes.rows(ordinal, left) or self._rest(ordinal):
+        while rows := self._rows(ordinal, left):
             positions = self._next(rows, useful(rows, left, self._total_batch))
             if not positions:
                 return
@@ -92,10 +95,17 @@ class DealtPlan:
             yield [self._ids[position] for position in positions]
             ordinal, left = ordinal + 1, max(0, left - self._total_batch)
 
-    def _rest(self, ordinal: int) -> int:
-        """Rows of a batch of what was leased beyond this rank's part: nobody else trains it."""
-        whole = max(1, self._sizes.rows(ordinal, self._total_batch))
-        return min(whole, sum(map(len, self._have)))
+    def _rows(self, ordinal: int, left: int) -> int:
+        """Rows of this rank's next batch; 0: no more come.
+
+        Once it has leased all that is left, other ranks have none: a step would be of this rank's
+        share alone, perhaps of a single row. So it takes as much as if all had equal parts.
+        """
+        rows = self._sizes.rows(ordinal, left)
+        held = sum(map(len, self._have))
+        if rows and held < left:
+            return rows
+        return max(rows, min(self._equal_rows, held))
 
     def _next(self, rows: int, most: int) -> list[int]:
         """The next positions, fewer than `rows` where no more are left for this rank."""

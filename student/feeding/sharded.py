@@ -34,6 +34,7 @@ class ShardedSource:
         leases: where its positions come from.
         sizes: of its batches.
         total_batch: rows of one step of all ranks together.
+        equal_rows: rows of one step of this rank if all ranks had equal parts.
         ahead: batches.
 
     Attributes:
@@ -52,6 +53,7 @@ class ShardedSource:
         leases: Leases,
         sizes: Sizes,
         total_batch: int,
+        equal_rows: int,
         ahead: int = DEFAULT_AHEAD,
     ) -> None:
         self._ordered = ordered
@@ -62,6 +64,7 @@ class ShardedSource:
         self._ids: dict[int, Sequence[Any]] = {}  # by epoch
         self._stopped = False
         self.total_batch = total_batch
+        self._equal_rows = equal_rows
 
     # --- the training loop's side
 
@@ -152,6 +155,7 @@ class _ShardedReading:
                 source._tally,
                 remaining,
                 source.total_batch,
+                source._equal_rows,
             )
             return self._plan
 

@@ -144,6 +144,35 @@ def test_a_static_deal_asks_no_board() -> None:
     reader.close()
 
 
+def test_an_epoch_does_not_end_in_single_rows_where_a_share_has_fallen() -> None:
+    """What a rank alone holds is trained in equal parts of a step, not in its share."""
+    shares = [Shares(Proportion.equal(100, 2), rank) for rank in range(2)]
+    ranks = world_of(
+        MemoryBoard(),
+        batched(2000, 100),
+        settings_of(total_batch=100, shard_rows=250),
+        world=2,
+        sizes=shares,
+    )
+    for rank in ranks:
+        rank.begin()
+    rows = []
+    for at in range(MOST_STEPS):
+        free_from = max(of_rank.promise(at) for of_rank in shares) + 1
+        taken = step(ranks, 0)
+        if not any(map(len, taken)):
+            break
+        rows.append(tuple(map(len, taken)))
+        for of_rank in shares:  # rank 0 is found to be a hundred times slower than rank 1
+            of_rank.told(of_rank.proportion.told(at, [1.0, 0.01], free_from))
+        assert shares[0].proportion == shares[1].proportion
+    assert (1, 99) in rows
+    assert sum(map(sum, rows)) == 2000
+    assert sum(of_step < 50 for of_step in map(sum, rows)) <= 2  # where rank 1's end, and the last
+    for rank in ranks:
+        rank.end()
+
+
 class FallingSizes:
     """Two rows each for two batches, then none."""
 
