@@ -59,6 +59,23 @@ def test_ctrl_c_is_raised_again_at_the_orderly_end(error: Exception | None) -> N
         body()
 
 
+def test_an_ignored_ctrl_c_is_an_exit_code() -> None:
+    """A shell without job control has what it starts by `&` ignore SIGINT, which others may send."""
+
+    def body() -> None:
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.wait(WAIT_S)
+
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            body()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert ended.value.code == 128 + signal.SIGINT
+
+
 def test_the_first_process_of_a_container_ends_with_the_signals_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
