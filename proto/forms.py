@@ -160,8 +160,10 @@ def check_form(name: str, datatype: str, shape: Sequence[int], form: Form, kind:
         kind: of the output, an `OutputKind`; empty: not known.
     """
     if datatype not in FLOATS:
+        asked = f"the form {form}" if form.temperature is None else "a temperature"
         raise RequestRefused(
-            f"output {name!r} is {datatype}, and the form {form} is for floats: ask for it without"
+            f"output {name!r} is {datatype}, and {asked} is for floats: ask for it without, or only"
+            " for other outputs, by their names"
         )
     if not form.k and form.temperature is None:
         return

@@ -115,6 +115,14 @@ def test_an_unsuitable_form_is_refused(
         check_request(in_forms({"form": form}), spec)
 
 
+def test_a_temperature_for_integers_is_refused_as_such() -> None:
+    spec = replace(TWO, outputs=(TensorSpec("y", "INT64", (-1,)),))
+    with pytest.raises(
+        RequestRefused, match="output 'y' is INT64, and a temperature is for floats"
+    ):
+        check_request(in_forms({"temperature": 2.0}), spec)
+
+
 @pytest.mark.parametrize(
     ("timeout_us", "call_s", "deadline_s"),
     [
