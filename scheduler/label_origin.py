@@ -182,6 +182,11 @@ def admits(pinned_to: str, numerics_id: str) -> bool:
     return promises(numerics_id) and pinned_to in ("", numerics_id)
 
 
+def read_alike(one: str, other: str) -> bool:
+    """Whether numbers of both kinds mean the same to a loss: log-probabilities are valid logits."""
+    return one == other or {one, other} == {"logits", "log-probabilities"}
+
+
 #: Bits of the fraction and of the exponent, the narrowest type first.
 _BITS: Final[Mapping[str, tuple[int, int]]] = {
     "float16": (10, 5),

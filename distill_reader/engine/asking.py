@@ -9,7 +9,7 @@ from ...errors import RequestRefused
 from ...proto.clients import Found, Request
 from ...proto.datatypes import FREE, TensorSpec
 from ...proto.forms import FITTING_KINDS, Form, SoftLabelIs, check_form
-from ...scheduler.reader_core.events import Peer
+from ...scheduler.reader_core.events import Peer, PublishedKind
 from ..config import ReaderConfig
 from .answers import Expected
 from .outcomes import Job
@@ -117,6 +117,21 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
             except RequestRefused as error:
                 return str(error)
     return ""
+
+
+def published_kinds(config: ReaderConfig, peer: Peer, found: Found) -> tuple[PublishedKind, ...]:
+    """What `peer` publishes of the outputs that the settings ask for; arguments as above."""
+    fetched = _fetched(config.fetches, tuple(spec.name for spec in found.outputs), peer.foreign)
+    return tuple(
+        PublishedKind(spec.name, spec.kind, is_label=not _is_made(config.labels.of(spec.name)))
+        for spec in found.outputs
+        if spec.kind and spec.name in (fetched or (spec.name,))
+    )
+
+
+def _is_made(form: Form | None) -> bool:
+    """Whether labels in this form are alike, whatever kind of output they are made of."""
+    return form is not None and (form.k > 0 or form.temperature is not None)
 
 
 def _contradiction(spec: TensorSpec, form: Form | None, stated: SoftLabelIs | None) -> str:

@@ -174,7 +174,7 @@ class Engine:
         match said:
             case do.Labelled(number) | do.Forgone(number):
                 self._trace.labelled(number)
-                self._teller.tell_resends()
+                self._teller.tell_before_a_batch()
             case do.Unlabelled(number):
                 self._trace.unlabelled(number)
         self._handing.do(self._delivery.heard(member.config.service, said))

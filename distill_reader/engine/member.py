@@ -27,7 +27,7 @@ from ...scheduler.stream_stats import Profile
 from ...scheduler.windows import WindowConfig
 from ..config import ReaderConfig
 from .answers import agree, furthest
-from .asking import misfit_of_settings
+from .asking import misfit_of_settings, published_kinds
 from .inbox import Inbox
 from .labels import Labels
 from .outcomes import Broke, Done, Job, Outcome, Ready, failure_of
@@ -152,8 +152,7 @@ class Member:
     @property
     def output_kinds(self) -> dict[str, str]:
         """What the teachers say that their outputs are, by name, as far as they do."""
-        specs = (spec for link in self.links.values() for spec in link.found.outputs)
-        return {spec.name: spec.kind for spec in specs if spec.kind}
+        return {one.output: one.kind for one in self.core.contents.kinds.settled.values()}
 
     @property
     def dispute(self) -> str:
@@ -254,7 +253,8 @@ class Member:
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if self.shelf is not None and not words:
                     self.shelf.meet(link.peer, inputs)
-                self.tell(ev.Probed(name, link.number, link.most_rows, words))
+                kinds = published_kinds(self.config, link.peer, link.found)
+                self.tell(ev.Probed(name, link.number, link.most_rows, words, kinds))
             case Broke(None, error):
                 failed = ev.ProbeFailed(
                     name, link.number, failure_of(error), str(error), room_in_s(error)

@@ -164,7 +164,7 @@ class Teller:
         self._failed = False
         self._stats_at = self._looked_at = 0.0
         self._asked = self._answered = 0  # times that the trainer wanted figures of that moment
-        self._resends_told = 0
+        self._due: tuple[object, ...] = ()  # what was told last of what a batch must not overtake
         # As told, by service; of what an engine knows when it starts nobody need be told.
         self._legacies = {member.config.service: member.core.contents.legacy for member in members}
 
@@ -229,10 +229,14 @@ class Teller:
             if self._exporter is not None:
                 self._exporter.show(self._members, self._handing, now)
 
-    def tell_resends(self) -> None:
-        """Before a batch goes to the trainer, so that its count is right when it arrives there."""
-        if sum(member.ledger.resends for member in self._members) != self._resends_told:
+    def tell_before_a_batch(self) -> None:
+        """What has to be right when the batch arrives: resends, and what its labels are."""
+        if self._due_now() != self._due:
             self._tell_trainer(time.monotonic())
+
+    def _due_now(self) -> tuple[object, ...]:
+        members = self._members
+        return tuple((member.ledger.resends, member.output_kinds) for member in members)
 
     def tell_story(self, batch: int, now: float) -> None:
         """Tell the trainer what is remembered of a batch."""
@@ -249,7 +253,7 @@ class Teller:
 
     def _tell_trainer(self, now: float) -> None:
         told = stats(self._members, self._handing, now)
-        self._resends_told = told["resends"]
+        self._due = self._due_now()
         self._answered = self._asked
         self._channel.send("stats", asked=self._asked, **told)
 

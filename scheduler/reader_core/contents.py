@@ -1,16 +1,17 @@
 """Which assignment a reader follows, while a service moves from one model content to another.
 
 A deterministic reader asks teachers of one numerics_id alone; it is pinned anew with each content.
+Every reader takes the numbers of an output for one kind, whichever teachers come and go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from .. import label_origin
 from ..circuit_breakers import Say
-from .events import Assigned, Legacy, Peer
+from .events import Assigned, Legacy, Peer, PublishedKind
 
 
 class Numerics:
@@ -59,6 +60,51 @@ class Numerics:
         return label_origin.admits(self.pinned, numerics_id)
 
 
+class Kinds:
+    """What the numbers of each output are taken for.
+
+    The first teacher that publishes it settles it: of labels that are read in two ways, one half is
+    wrong. A teacher that publishes another kind must not label. It is open again while nothing is
+    labelled and no teacher is left that fits; and with another model content, where teachers make
+    labels of either kind alike.
+
+    Attributes:
+        settled: by output.
+        is_firm: there are labels in the stream.
+    """
+
+    def __init__(self) -> None:
+        self.settled: dict[str, PublishedKind] = {}
+        self.is_firm = False
+        self._fitting: frozenset[str] = frozenset()  # teachers that publish what is settled
+
+    def hear(self, teacher: str, published: Iterable[PublishedKind]) -> str:
+        """A teacher publishes this: in words, why it must not label; empty: it may."""
+        self.keep(self._fitting - {teacher})
+        for one in published:
+            known = self.settled.get(one.output)
+            if known is not None and not label_origin.read_alike(known.kind, one.kind):
+                return (
+                    f"it publishes that output {one.output!r} is {one.kind}, and other teachers of"
+                    f" its service published {known.kind}, as which the labels of this stream are"
+                    f" read: start those that are wrong with --output-kind {one.output}=KIND"
+                )
+        for one in published:
+            self.settled.setdefault(one.output, one)
+            self._fitting |= {teacher}
+        return ""
+
+    def keep(self, teachers: Set[str]) -> None:
+        """Only these teachers are assigned now."""
+        self._fitting &= teachers
+        if not self._fitting and not self.is_firm:
+            self.settled.clear()
+
+    def content_changed(self) -> None:
+        """Labels come of another model from now on."""
+        self.settled = {output: one for output, one in self.settled.items() if one.is_label}
+
+
 class Contents:
     """Carries out what `scheduler.label_origin` decides.
 
@@ -68,11 +114,13 @@ class Contents:
 
     Attributes:
         switch: where the reader stands.
+        kinds: what the outputs are.
         legacy: for an engine that may have to go on from here; replaced as a whole.
     """
 
     def __init__(self, numerics: Numerics, say: Say) -> None:
         self.switch = label_origin.Switch()
+        self.kinds = Kinds()
         self.legacy = Legacy()
         self._numerics = numerics
         self._say = say
@@ -100,6 +148,8 @@ class Contents:
         """
         there = left.assigned
         self._content_id, self._numerics.pinned = left.content_id, left.numerics_id
+        self.kinds.settled = {one.output: one for one in left.kinds}
+        self.kinds.is_firm = bool(left.kinds)
         heard = self._latest.epoch >= there.epoch
         before = label_origin.Switch(left.content_id, advice=there.advice, bound=left.bound)
         self.switch, step = label_origin.resume(self.switch, data_epoch, before, heard, now)
@@ -117,6 +167,18 @@ class Contents:
             return None
         self._settle()
         return None if admitted else self._followed
+
+    def labelled(self) -> None:
+        """There are labels in the stream."""
+        if not self.kinds.is_firm:
+            self.kinds.is_firm = True
+            self._leave()
+
+    def published(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
+        """As `Kinds.hear`."""
+        misfit = self.kinds.hear(teacher, kinds)
+        self._leave()
+        return misfit
 
     def look(
         self, now: float, coordinator_answers: bool, usable: int
@@ -162,10 +224,21 @@ class Contents:
         switch, numerics = self.switch, self._numerics
         if self._content_id not in ("", switch.content_id):
             numerics.pinned = ""
+            self.kinds.content_changed()
         self._content_id = switch.content_id
-        self._followed = replace(self._followed, barred=numerics.barred(self._followed.peers))
+        peers = self._followed.peers
+        self._followed = replace(self._followed, barred=numerics.barred(peers))
+        self.kinds.keep({peer.teacher_id for peer in peers})
+        self._leave()
+
+    def _leave(self) -> None:
+        """Leave word for the next engine."""
+        switch, numerics = self.switch, self._numerics
         if switch.held_since is None:
             there, pinned = self._followed, numerics.pinned
         else:
             there, pinned = self._latest, ""
-        self.legacy = Legacy(switch.told, switch.bound, there, pinned)
+        kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
+        legacy = Legacy(switch.told, switch.bound, there, pinned, kinds)
+        if legacy != self.legacy:
+            self.legacy = legacy

@@ -188,7 +188,7 @@ class ReaderCore:
                     self.teachers.failed(event, now)
             case Probed():
                 if self._links.holds(event.teacher, event.link):
-                    self.teachers.probed(event, now)
+                    self._on_probed(event, now)
             case ProbeFailed():
                 if self._links.holds(event.teacher, event.link):
                     self.teachers.probe_failed(event, now)
@@ -258,6 +258,7 @@ class ReaderCore:
         if event.step_s is not None:
             self.figures.step(event.step_s, event.samples)
         self.figures.taken(event.samples, now)
+        self.contents.labelled()
         self._tell(ev.Taken(event.batch))
 
     def _on_epoch(self, data_epoch: int, now: float) -> None:
@@ -273,6 +274,12 @@ class ReaderCore:
         self.source_ended = event.ended
         self.waiting_since = now if event.waiting else None
         self._follow(self.contents.resumed(event.data_epoch, event.left, now), now)
+
+    def _on_probed(self, probed: Probed, now: float) -> None:
+        if not probed.misfit:
+            misfit = self.contents.published(probed.teacher, probed.kinds)
+            probed = probed._replace(misfit=misfit)
+        self.teachers.probed(probed, now)
 
     def _on_answer(self, answer: AnswerCame, now: float) -> None:
         name, teachers = answer.teacher, self.teachers
@@ -297,6 +304,7 @@ class ReaderCore:
         accepted = next((one for one in self._out[first:] if isinstance(one, ev.Accept)), None)
         if accepted is not None:
             self.figures.labelled(name)
+            self.contents.labelled()
         whole = accepted is not None and _rows(accepted.spans) == answer.rows
         teachers.answered(answer, in_flight, whole, now)
         teachers.let_go(name, now)

@@ -96,6 +96,21 @@ class Assigned:
         return cls(tuple(peers), live=value["live"], epoch=(term, counter), advice=advice)
 
 
+class PublishedKind(NamedTuple):
+    """What a teacher publishes that the numbers of one output are.
+
+    Attributes:
+        output: its name.
+        kind: "logits", "probabilities", "log-probabilities" or "other".
+        is_label: labels are these numbers; else the teacher makes labels of them by their kind, and
+            they are alike whatever that is.
+    """
+
+    output: str
+    kind: str
+    is_label: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Legacy:
     """What a core leaves to the one that goes on after it, when the engine has to restart.
@@ -105,12 +120,14 @@ class Legacy:
         bound: whether the epoch keeps to that content.
         assigned: the teachers that it sent to, or would have in the end.
         numerics_id: what its labels are pinned to; empty: nothing.
+        kinds: what its labels are taken for.
     """
 
     content_id: str = ""
     bound: bool = False
     assigned: Assigned = field(default_factory=lambda: Assigned(()))
     numerics_id: str = ""
+    kinds: tuple[PublishedKind, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -118,12 +135,14 @@ class Legacy:
             "bound": self.bound,
             "assigned": self.assigned.to_json(),
             "numerics_id": self.numerics_id,
+            "kinds": self.kinds,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         assigned = Assigned.from_json(value["assigned"])
-        return cls(value["content_id"], value["bound"], assigned, value["numerics_id"])
+        kinds = tuple(PublishedKind(*kind) for kind in value["kinds"])
+        return cls(value["content_id"], value["bound"], assigned, value["numerics_id"], kinds)
 
 
 # ---------------------------------------------------------------------- events: the stream
@@ -196,12 +215,14 @@ class Probed(NamedTuple):
         link: number of the connection.
         most_rows: that its model takes at once; None: it does not say.
         misfit: in words, why the reader's settings are not for its model; empty: they are.
+        kinds: what it publishes of the outputs that are asked for.
     """
 
     teacher: str
     link: int
     most_rows: int | None = None
     misfit: str = ""
+    kinds: tuple[PublishedKind, ...] = ()
 
 
 class ProbeFailed(NamedTuple):

@@ -204,7 +204,8 @@ class Teachers:
         """
         links = self.links
         links.answers(name)
-        self.breakers.convict(name, "refused", now)
+        if self.breakers.convict(name, "refused", now):
+            self._say("warning", f"teacher {name} does not fit: {words}", name)
         links.mark_useless(name)
         links.probe(name, self._pause_s(name, now), f"does not fit: {words}", now)
         if links.all_useless and not self._ledger.sent:

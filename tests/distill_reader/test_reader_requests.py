@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from edl.distill_reader.options import Limits, Timeouts
 from edl.errors import NoTeacherAvailable, PoisonBatch, RateLimited, UsageError
 from edl.proto.arena import Array
+from edl.proto.forms import softmax
 from edl.proto.tensors import InferRequest
 from edl.tests.distill_reader.readers import (
     ROWS,
@@ -310,3 +312,58 @@ def test_a_teacher_that_answers_no_message_at_all_is_lost(
         pytest.raises(NoTeacherAvailable, match="was lost: truncated message"),
     ):
         list(reader)
+
+
+@pytest.fixture
+def contradicting(teacher: ScriptedTeacher) -> Iterator[ScriptedTeacher]:
+    """It is ready once the other one has labelled, which publishes another kind of output."""
+    other = ScriptedTeacher()
+    teacher.output_kind, other.output_kind = "logits", "probabilities"
+    other.is_ready = lambda: teacher.requests > 0
+    yield other
+    other.stop()
+
+
+class Behind(Batches):
+    """Its fourth batch comes once a teacher has been found ready that was not at first."""
+
+    def __init__(self, late: ScriptedTeacher) -> None:
+        super().__init__(60)
+        self.found, is_ready = 0, late.is_ready
+
+        def look() -> bool:
+            ready = is_ready()
+            self.found += ready
+            return ready
+
+        late.is_ready = look
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(super().__iter__()):
+            if number == 3:
+                wait_until(lambda: self.found > 0)
+            yield batch
+
+
+def test_a_teacher_that_publishes_another_kind_of_output_does_not_label(
+    teacher: ScriptedTeacher, contradicting: ScriptedTeacher
+) -> None:
+    source, batches = Behind(contradicting), []
+    with reader_of(source, teacher, contradicting) as reader:
+        for batch in reader:
+            batches.append(batch)
+            assert dict(reader.stats.label_kinds) == {"logits": "logits"}
+        wait_until(lambda: contradicting.address in reader.stats.ejected)
+    check_epoch(source, batches)
+    assert contradicting.requests == 0
+
+
+def test_an_ensemble_reads_all_labels_of_a_service_alike(
+    teacher: ScriptedTeacher, contradicting: ScriptedTeacher
+) -> None:
+    source = Behind(contradicting)
+    teachers = {"a": [teacher.address, contradicting.address], "b": [teacher.address]}
+    with reader_of(source, service={"a": 1.0, "b": 1.0}, teachers=teachers) as reader:
+        for x, _, soft in reader:
+            np.testing.assert_allclose(soft, softmax(logits_of(x), 1.0), atol=1e-6)
+    assert contradicting.requests == 0

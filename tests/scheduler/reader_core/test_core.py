@@ -9,6 +9,7 @@ import pytest
 
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.flow import FlowConfig
+from edl.scheduler.label_origin import Advice
 from edl.scheduler.reader_core import CoreConfig, ReaderCore
 from edl.scheduler.reader_core import events as ev
 from edl.scheduler.reader_core import instructions as do
@@ -169,3 +170,77 @@ def test_a_story_has_what_concerns_a_batch_and_nothing_else() -> None:
     assert kinds == [["Ask"], ["Accept", "Labelled"]]
     assert [step.stimulus for step in told] == sorted(step.stimulus for step in told)
     assert world.core.story(7) == []
+
+
+def publish(world: World, name: str, kind: str, *, is_label: bool = True) -> list[do.Instruction]:
+    kinds = (ev.PublishedKind("out", kind, is_label),)
+    return world.tell(ev.Probed(name, world.links[name], kinds=kinds))
+
+
+def labelled_as(world: World, name: str, kind: str, *, is_label: bool = True) -> World:
+    """A batch is labelled by this teacher, which publishes this kind."""
+    world.assign(name, ready=False)
+    publish(world, name, kind, is_label=is_label)
+    world.queue()
+    world.answer()
+    return world
+
+
+def usable(world: World) -> set[str]:
+    return set(world.core.ledger.usable_teachers)
+
+
+def test_a_teacher_that_publishes_another_kind_of_output_does_not_label() -> None:
+    world = labelled_as(World(), "a", "logits")
+    world.assign("a", "b", "c", ready=False)
+    [said] = [one for one in publish(world, "b", "probabilities") if isinstance(one, do.News)][-1:]
+    assert said.level == "warning"
+    assert "b does not fit: it publishes that output 'out' is probabilities" in said.text
+    publish(world, "c", "log-probabilities")
+    assert usable(world) == {"a", "c"}, "log-probabilities are valid logits"
+    assert "--output-kind out=KIND" in said.text
+
+
+def test_the_kind_stays_when_the_teachers_that_published_it_are_gone() -> None:
+    world = labelled_as(World(), "a", "logits")
+    world.assign("b", ready=False)
+    assert not any(isinstance(one, do.Refuse) for one in publish(world, "b", "probabilities"))
+    assert usable(world) == set()
+    assert "does not fit" in world.core.teachers.links.last_trouble
+
+
+def test_the_kind_is_open_again_while_nothing_is_labelled() -> None:
+    world = World()
+    world.assign("a", ready=False)
+    publish(world, "a", "logits")
+    world.assign("b", ready=False)
+    publish(world, "b", "probabilities")
+    assert usable(world) == {"b"}
+
+
+def test_another_engine_takes_outputs_for_the_same_kind() -> None:
+    before = labelled_as(World(), "a", "logits")
+    left = ev.Legacy.from_json(before.core.contents.legacy.to_json())
+    world = World()
+    world.tell(ev.TakenOver(0, left, ended=False, waiting=False))
+    world.assign("b", ready=False)
+    publish(world, "b", "probabilities")
+    assert usable(world) == set()
+
+
+@pytest.mark.parametrize(("is_label", "follows"), [(True, False), (False, True)])
+def test_the_next_model_content_may_have_another_kind_where_teachers_make_the_labels(
+    is_label: bool, follows: bool
+) -> None:
+    world = World()
+
+    def move(name: str, content: str, kind: str) -> None:
+        peers = (ev.Peer(name, name, "m", content_id=content),)
+        world.tell(ev.Assigned(peers, advice=Advice(content)))
+        publish(world, name, kind, is_label=is_label)
+
+    move("a", "one", "logits")
+    world.queue()
+    world.answer()
+    move("b", "two", "probabilities")
+    assert (usable(world) == {"b"}) == follows
