@@ -82,6 +82,7 @@ class EngineClient:
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._later = later
         self._untold: deque[Message] = deque()  # what the training loop took
+        self._taken = -1  # number of the latest of these
         self._asked = False  # somebody is to tell it, later
         self._pulls_at = -inf  # when a batch was announced, and the next one is on its way
         self._telling = threading.Lock()  # what was taken before anything else is told before it
@@ -133,9 +134,11 @@ class EngineClient:
         meanwhile never hears of it.
         """
         at = time.monotonic()
-        self._untold.append(
-            {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
-        )
+        if number != self._taken:  # else it was told, and a Ctrl-C came
+            self._taken = number
+            self._untold.append(
+                {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
+            )
         if not self._asked and at - self._pulls_at > SOON_S:
             self._asked = True
             self._later(self._tell)

@@ -122,7 +122,7 @@ class Pipeline:
                 self._leave(empty=True)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
-        """The next batch with its labels.
+        """The next batch with its labels: the same one again until `stream.undelivered` is None.
 
         Args:
             epoch: of which it is.
@@ -130,6 +130,11 @@ class Pipeline:
             convert: what is made of the batch.
         """
         self._check_process()
+        undelivered = self.stream.undelivered
+        if undelivered is not None and self.stream.epoch == epoch:  # the last call has raised
+            pulled, batch = undelivered
+            self.engine.taken(pulled.number, pulled.parts.samples, step_s)
+            return batch
         waited_s = 0.0
         while True:
             called_at = time.monotonic()
@@ -139,7 +144,7 @@ class Pipeline:
             batch, pulled = labelled.batch(), labelled.pulled
             if convert is not None:
                 batch = convert(batch)
-            if self.stream.take(epoch, labelled):
+            if self.stream.take(epoch, labelled, batch):
                 break
         self.engine.taken(pulled.number, pulled.parts.samples, step_s)
         self._callbacks.batch(pulled.parts.samples, waited_s)  # which may raise a SystemExit

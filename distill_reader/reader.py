@@ -371,6 +371,7 @@ class Epoch(Iterator[Any]):
                 " state was loaded; take the batches from the latest iterator, or make two readers"
             ) from None
         self._returned_at = time.monotonic()
+        self._pipeline.stream.undelivered = None
         return batch
 
     def close(self) -> None:

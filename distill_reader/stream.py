@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import EdlError
 from ..proto.arena import Array, Record
@@ -50,7 +51,8 @@ class Stream:
     """The batches between source and training loop; every method may be called by any thread.
 
     Attributes:
-        progress: what of the source was taken; replaced as a whole.
+        undelivered: the batch that was taken last and what is made of it, until the training loop
+            has it, which it says by None: without a call, so that no Ctrl-C comes in between.
         epoch: number of the current one, also of the nothing behind one that was left; changed by
             `begin` alone.
         data_epoch: how many of them were begun over the source.
@@ -68,7 +70,9 @@ class Stream:
         self._released: dict[int, None] = {}  # numbers of those that may be taken, the next first
         self._next_number = 0
         self._limit = 0
-        self.progress = Progress()
+        self._progress = Progress()
+        self._last: tuple[Place, int] | None = None  # taken, and not in `_progress` yet
+        self.undelivered: tuple[Pulled, Any] | None = None
         self._complete = False  # the source has ended the epoch, and the training loop not yet
         self._end: Mark | None = None  # where the source stands behind it
         self.epoch = 0
@@ -91,6 +95,8 @@ class Stream:
             empty: nothing will be pulled in the new one.
         """
         with self._lock:
+            self._progress = self.progress
+            self._last = self.undelivered = None
             self.epoch += 1
             self.data_epoch += not empty
             self._waiting.clear()
@@ -108,7 +114,15 @@ class Stream:
     def stand(self, progress: Progress) -> None:
         """The epoch begins, or what is loaded goes on, at this place of the source."""
         with self._lock:
-            self.progress = progress
+            self._progress = progress
+
+    @property
+    def progress(self) -> Progress:
+        """What of the source was delivered."""
+        with self._lock:
+            if self._last is None or self.undelivered is not None:
+                return self._progress
+            return self._progress.delivered(*self._last)
 
     # --- the puller's side
 
@@ -147,9 +161,9 @@ class Stream:
     def had_before(self, epoch: int, place: Place) -> bool:
         """Whether the batch at `place` was delivered before, so that it does not enter again."""
         with self._lock:
-            if self.epoch != epoch or place.ordinal not in self.progress.ahead:
+            if self.epoch != epoch or place.ordinal not in self._progress.ahead:
                 return False
-            self.progress = self.progress.delivered(place, samples=0)
+            self._progress = self._progress.delivered(place, samples=0)
             return True
 
     def end(self, epoch: int, error: BaseException | None, mark: Mark | None = None) -> bool:
@@ -270,19 +284,27 @@ class Stream:
                     return labelled
             raise self._end_of(epoch)
 
-    def take(self, epoch: int, labelled: Labelled) -> bool:
-        """Deliver a batch that `next` has returned; False if that was left or taken."""
+    def take(self, epoch: int, labelled: Labelled, batch: Any = None) -> bool:
+        """Deliver a batch that `next` has returned; False if that was left or taken.
+
+        Args:
+            epoch: of which it is.
+            labelled: the batch.
+            batch: what is made of it, if it is `undelivered` from now on.
+        """
         with self._lock:
             pulled = labelled.pulled
             if self.epoch != epoch or self._outcomes.get(pulled.number) is not labelled:
                 return False
-            number = pulled.number
-            del self._released[number], self._outcomes[number], self._waiting[number]
-            samples = pulled.parts.samples
+            number, last = pulled.number, (pulled.place, pulled.parts.samples)
+            progress = self.progress
+            # All or nothing, also where there is a Ctrl-C: no calls until it is done.
+            self._progress, self._last = progress, last
+            self.undelivered = None if batch is None else (pulled, batch)
             self.delivered += 1
-            self.samples_delivered += samples
+            self.samples_delivered += last[1]
             self.unlabelled += labelled.labels.record is None
-            self.progress = self.progress.delivered(pulled.place, samples)
+            del self._released[number], self._outcomes[number], self._waiting[number]
             return True
 
     def _is_due(self, epoch: int) -> bool:
@@ -308,7 +330,8 @@ class Stream:
         if self._source_error is None:
             if self._complete:
                 self._complete = False
-                self.progress = Progress(self.progress.epoch + 1, mark=self._end)
+                self._progress = Progress(self._progress.epoch + 1, mark=self._end)
+                self._last = None
             return StopIteration()
         error, self._source_error = self._source_error, None
         return error

@@ -328,10 +328,49 @@ def test_a_callback_that_ends_the_program_costs_no_batch(teacher: ScriptedTeache
         with pytest.raises(SystemExit):
             next(iterator)
         assert reader.stats.delivered == 1
-        assert numbers_of(list(iterator)) == list(range(1, 30))
+        assert numbers_of(list(iterator)) == list(range(30))
         gc.collect()
         wait_until(lambda: reader.stats.volume_bytes == 0)
         check_epoch(source, list(reader))
+
+
+def test_ctrl_c_anywhere_while_a_batch_is_taken_costs_no_batch(teacher: ScriptedTeacher) -> None:
+    """Python looks for signals where a function begins, and behind each call of one in C."""
+    left = 0
+
+    def interrupt_later(_: Any, event: str, __: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    batches: list[Any] = []
+    interrupted = 0
+    with reader_of(Batches(200), teacher) as reader:
+        iterator = iter(reader)
+        while left <= 0:  # the latest batch was interrupted
+            wait_until(lambda: reader.stats.ready > 8)  # waits are not what this is about
+            interrupted += 1
+            left = interrupted
+            try:
+                sys.setprofile(interrupt_later)
+                for batch in iterator:
+                    sys.setprofile(None)
+                    batches.append(batch)
+                    break
+            except KeyboardInterrupt:
+                assert reader.state_dict()["batches"] == len(batches)
+            finally:
+                sys.setprofile(None)
+        assert interrupted > 20
+        batches += iterator
+        assert numbers_of(batches) == list(range(200))
+        assert reader.stats.delivered == 200
+        batches.clear()
+        del batch
+        wait_until(lambda: reader.stats.volume_bytes == 0)
 
 
 def test_a_reader_is_not_copied() -> None:
