@@ -13,10 +13,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
     from .contents import Contents
     from .opening import open_checkpoint
     from .persisting import Persister
-    from .repository import Checkpoint, Repository
+    from .repository import Repository
     from .snapshot import SnapshotOwner, SnapshotWriter
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Checkpoint": "repository",
+    "Checkpoint": "checkpoint",
     "Contents": "contents",
     "Persister": "persisting",
     "Repository": "repository",

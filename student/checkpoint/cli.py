@@ -12,7 +12,7 @@ import typer
 from ...errors import CheckpointDamaged, UsageError
 
 if TYPE_CHECKING:
-    from .repository import Checkpoint
+    from .checkpoint import Checkpoint
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ...errors import UsageError
 from ...proto.lent_arena import descriptor_of
+from .checkpoint import Checkpoint
 from .contents import Contents
 from .names import step_of
-from .repository import Checkpoint, Repository
+from .repository import Repository
 from .snapshot import newest_of, open_slots
 
 

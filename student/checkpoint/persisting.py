@@ -19,8 +19,9 @@ from typing import Final
 from ...errors import EdlError, GenerationSuperseded
 from ...scheduler.backoff import ceiling_s
 from ...scheduler.students.saving import due_beside
+from .checkpoint import Checkpoint
 from .contents import Contents
-from .repository import Checkpoint, Fence, Repository
+from .repository import Fence, Repository
 from .snapshot import Header, SnapshotOwner
 
 log = logging.getLogger(__name__)

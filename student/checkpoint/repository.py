@@ -22,7 +22,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from ...errors import CheckpointDamaged, EdlError, UsageError
@@ -36,65 +36,15 @@ from ...scheduler.students.saving import (
     to_prune,
 )
 from . import checked
+from .checkpoint import Checkpoint, look, made_of, told
 from .contents import Contents
 from .files import LEFTOVER_S, Files, Lock, open_files
-from .manifest import JOINED, MANIFEST, Joined, Manifest, Provenance, digest_of
-from .names import MOST_STEPS, begun_s, generation_of, step_of, unique_name_of
+from .manifest import JOINED, MANIFEST, Joined, Provenance, digest_of
+from .names import MOST_STEPS, begun_s, unique_name_of
 
 log = logging.getLogger(__name__)
 
 DEFAULT_KEEP: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One that lies in a repository.
-
-    Attributes:
-        name: of its folder.
-        location: its path or URL, which `open_checkpoint` takes on any host that reaches it.
-        step: steps of the optimizer that were done.
-        world: ranks that trained; 0 where its manifest is damaged.
-        made_s: when it was written, seconds since the epoch; 0 as above.
-        nbytes: of all its files; 0 as above.
-        problem: what is wrong with it, as far as was looked; empty: nothing.
-        provenance: with which settings it was trained.
-        digest: SHA-256 of its manifest, in hexadecimal.
-        after: name of the checkpoint that it continues; empty: it is the first, or not known.
-        sequence: its place in the history; 0: it has none.
-    """
-
-    name: str
-    location: str
-    step: int
-    world: int = 0
-    made_s: float = 0.0
-    nbytes: int = 0
-    problem: str = ""
-    provenance: Provenance = field(default_factory=Provenance)
-    digest: str = ""
-    after: str = ""
-    sequence: int = 0
-
-    @property
-    def generation(self) -> int:
-        """That saved it; 0: a program without generations."""
-        return generation_of(self.name) or 0
-
-    @property
-    def counts(self) -> bool:
-        """Whether a training may go on from it: it needs no history, or has joined it."""
-        return self.sequence > 0 or generation_of(self.name) is None
-
-    @property
-    def valid(self) -> bool:
-        """Whether it counts and is whole, as far as was looked."""
-        return self.counts and not self.problem
-
-    @property
-    def entry(self) -> Entry:
-        """As the history knows it."""
-        return Entry(self.name, self.step, self.digest, self.sequence, self.generation)
 
 
 class Fence(Protocol):
@@ -184,7 +134,7 @@ class Repository:
         except BaseException:
             draft.abort()
             raise
-        return self._checkpoint(name, manifest, digest_of(packed))
+        return made_of(self._files, name, manifest, digest_of(packed))
 
     def join(self, written: Checkpoint, fence: Fence | None = None) -> Checkpoint | None:
         """Make a checkpoint the newest of the history, then remove those that have served.
@@ -219,10 +169,7 @@ class Repository:
             newest = max([newest, *(one.sequence for one in self.list())])
             joined = replace(written, sequence=newest + 1)
             following = History(joined.entry, tuple(to_prune(self._found(joined), self._keep)))
-            if fence.replace(history, following):
-                history = following
-                break
-            history = fence.history()
+            history = following if fence.replace(history, following) else fence.history()
         assert history.newest is not None
         joined = replace(written, sequence=history.newest.sequence)
         self.mark(history.newest)
@@ -336,7 +283,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            checked.verify(self._files, checkpoint.name, self._told(checkpoint.name)[0])
+            checked.verify(self._files, checkpoint.name, told(self._files, checkpoint.name)[0])
 
     def load(self, checkpoint: Checkpoint) -> Contents:
         """What it holds, in memory of its own; every byte is verified on the way.
@@ -346,7 +293,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            return checked.read(self._files, checkpoint.name, self._told(checkpoint.name)[0])
+            return checked.read(self._files, checkpoint.name, told(self._files, checkpoint.name)[0])
 
     def prune(self, keep: int | None = None, dry_run: bool = False) -> Sequence[Checkpoint]:
         """Remove checkpoints that have served, but for the `keep` newest whole ones.
@@ -445,77 +392,7 @@ class Repository:
         return True
 
     def _look(self, name: str) -> Checkpoint | None:
-        """What its manifest and the lengths of its files say; None: it is no checkpoint."""
-        try:
-            manifest, digest, sequence = self._told(name)
-        except CheckpointDamaged as error:
-            step = step_of(name)
-            assert step is not None  # `names` has seen to it
-            sequence = 0
-            with contextlib.suppress(CheckpointDamaged):
-                sequence = joined.sequence if (joined := self._joined(name)) else 0
-            return Checkpoint(
-                name, self._files.location(name), step, problem=str(error), sequence=sequence
-            )
-        except FileNotFoundError:
-            return None
-        problem = self._damaged.get(name, "")
-        for file, told in manifest.files.items():
-            nbytes = self._files.size(name, file)
-            if nbytes is None:
-                problem = problem or f"{file} is missing"
-            elif nbytes != told.nbytes:
-                problem = problem or f"{file} has {nbytes} bytes, not {told.nbytes}"
-        if problem and self._files.size(name, MANIFEST) is None:
-            return None  # somebody has pruned it meanwhile
-        return self._checkpoint(name, manifest, digest, sequence, problem)
-
-    def _told(self, name: str) -> tuple[Manifest, str, int]:
-        """A checkpoint's manifest, its digest, and its place in the history; 0: it has none.
-
-        Raises:
-            FileNotFoundError: there is no manifest.
-            CheckpointDamaged: what is told is not whole, or contradicts itself.
-        """
-        with self._files.reading(name, MANIFEST) as file:
-            packed = file.read()
-        manifest, digest = Manifest.unpack(packed), digest_of(packed)
-        if manifest.step != step_of(name):
-            raise CheckpointDamaged(f"{MANIFEST} is of step {manifest.step}")
-        if generation_of(name) is None or (joined := self._joined(name)) is None:
-            return manifest, digest, 0
-        if joined.digest != digest:
-            raise CheckpointDamaged(f"{JOINED} is of another {MANIFEST}")
-        return manifest, digest, joined.sequence
-
-    def _joined(self, name: str) -> Joined | None:
-        """A checkpoint's place in the history, as its folder has it; None: it has none.
-
-        Raises:
-            CheckpointDamaged: the file is not whole.
-        """
-        try:
-            with self._files.reading(name, JOINED) as file:
-                return Joined.unpack(file.read())
-        except FileNotFoundError:
-            return None
-
-    def _checkpoint(
-        self, name: str, manifest: Manifest, digest: str, sequence: int = 0, problem: str = ""
-    ) -> Checkpoint:
-        return Checkpoint(
-            name,
-            self._files.location(name),
-            manifest.step,
-            manifest.world,
-            manifest.made_s,
-            manifest.nbytes,
-            problem,
-            manifest.provenance,
-            digest,
-            manifest.after,
-            sequence,
-        )
+        return look(self._files, name, self._damaged.get(name, ""))
 
     @contextlib.contextmanager
     def _blamed(self, checkpoint: Checkpoint) -> Iterator[None]:
