@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
+import fsspec
 import ml_dtypes
 import numpy as np
 
@@ -68,6 +69,22 @@ def newest_step(place: object) -> int | None:
     """The step of the newest valid checkpoint of a place."""
     found = Repository(str(place)).newest_valid()
     return None if found is None else found.step
+
+
+def damage(checkpoint: Checkpoint, file: str, change: Callable[[bytes], bytes | None]) -> None:
+    """Change a file of a checkpoint behind the repository's back; None removes it."""
+    fs, path = fsspec.core.url_to_fs(f"{checkpoint.location}/{file}")
+    changed = change(fs.cat_file(path))
+    if changed is None:
+        fs.rm(path)
+    else:
+        fs.pipe_file(path, changed)
+
+
+def flip(data: bytes, at: int = -1, bit: int = 0) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1 << bit
+    return bytes(changed)
 
 
 class GatedRepository(Repository):

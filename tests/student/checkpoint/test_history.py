@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import History, due_beside
-from edl.student.checkpoint import Repository
+from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.manifest import MANIFEST
 from edl.student.supervisor.fencing import BoardFence
@@ -25,7 +27,7 @@ from edl.tests.student.checkpoint.history import (
     contents,
     memory_url,
 )
-from edl.tests.student.checkpoint.samples import GatedRepository, persisting
+from edl.tests.student.checkpoint.samples import GatedRepository, damage, flip, persisting
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -33,6 +35,11 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 def training(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Training]:
     yield Training(str(tmp_path) if request.param == "folder" else memory_url())
     clear_memory()
+
+
+def files_of(checkpoint: Checkpoint) -> set[str]:
+    fs, folder = fsspec.core.url_to_fs(checkpoint.location)
+    return {path.rpartition("/")[2] for path in fs.ls(folder, detail=False)}
 
 
 def test_names_have_generation_and_token(training: Training) -> None:
@@ -54,26 +61,40 @@ def test_a_generation_that_began_further_back_is_the_history(training: Training)
     assert newer.step == 100
 
 
-@pytest.mark.parametrize("dies", ["before", "after"])
-def test_who_dies_while_it_joins_loses_no_save(training: Training, dies: str) -> None:
-    fence = training.begin()
-    training.save(fence, 10)
+def die_joining(training: Training, fence: BoardFence, step: int, *, joins: bool) -> None:
+    """Save a step, and die before the board has it, or before its folder says that it joined."""
 
     class Dying(BoardFence):
         def replace(self, known: History, history: History) -> bool:
-            if dies == "after":
+            if joins:
                 super().replace(known, history)
             raise KeyboardInterrupt
 
     dying = Dying(training.board, JOB, fence.generation, fence.after)
     repository = training.repository()
     with pytest.raises(KeyboardInterrupt):
-        repository.join(repository.write(contents(20), dying), dying)
+        repository.join(repository.write(contents(step), dying), dying)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_who_dies_while_it_joins_loses_no_save(training: Training, joins: bool) -> None:
+    fence = training.begin()
+    training.save(fence, 10)
+    die_joining(training, fence, 20, joins=joins)
     assert training.newest() == 10
     following = training.begin()
     assert following.after.startswith("step-000000000020")
     training.save(following, 30)
     assert training.counting() == [30, 20]
+
+
+def test_a_save_notes_that_the_one_before_it_has_joined(training: Training) -> None:
+    """Another node of the generation died before it could."""
+    fence = training.begin()
+    die_joining(training, fence, 10, joins=True)
+    assert training.outside() == [10]
+    assert training.save(fence, 20).sequence == 2
+    assert training.counting() == [20, 10]
 
 
 def test_who_dies_as_it_begins_a_generation_loses_nothing(training: Training) -> None:
@@ -88,6 +109,26 @@ def test_who_dies_as_it_begins_a_generation_loses_nothing(training: Training) ->
     assert training.newest() == 0
     assert training.begin().after == written.name
     assert training.newest() == 10
+
+
+@pytest.mark.parametrize(("step", "counting"), [(10, [20, 10]), (30, [30])])
+def test_of_two_that_join_at_once_each_continues_the_other(
+    training: Training, step: int, counting: list[int]
+) -> None:
+    """What another node of the generation has joined meanwhile is neither lost nor overtaken."""
+    fence = training.begin()
+
+    class Overtaken(BoardFence):
+        def replace(self, known: History, history: History) -> bool:
+            if not training.counting():
+                training.save(fence, step)
+            return super().replace(known, history)
+
+    slow = Overtaken(training.board, JOB, fence.generation, fence.after)
+    repository = training.repository()
+    joined = repository.join(repository.write(contents(20), slow), slow)
+    assert (joined.sequence if joined else None) == (2 if step < 20 else None)
+    assert training.counting() == counting
 
 
 def test_two_nodes_of_a_generation_save_in_order_of_their_steps(training: Training) -> None:
@@ -127,6 +168,17 @@ def test_a_newest_checkpoint_that_is_missing_is_named(
     assert elsewhere.url in warning
 
 
+def test_a_save_is_behind_the_newest_also_where_that_is_missing(tmp_path: Path) -> None:
+    """A mount comes back with what was missing: it does not take the training back."""
+    training = Training(str(tmp_path / "job"))
+    fence = training.begin()
+    missing = training.save(fence, 10)
+    Path(missing.location).rename(tmp_path / "away")
+    assert training.save(fence, 20).sequence == 2
+    (tmp_path / "away").rename(missing.location)
+    assert training.counting() == [20, 10]
+
+
 def test_a_checkpoint_with_a_damaged_manifest_keeps_its_place(tmp_path: Path) -> None:
     """It stays to be looked into until as many whole ones are newer as are kept."""
     training = Training(str(tmp_path))
@@ -148,6 +200,66 @@ def test_what_an_older_generation_wrote_late_is_not_taken(training: Training) ->
     assert training.begin().after.startswith("step-000000000010")
 
 
+def test_a_save_that_is_taken_although_it_has_not_joined_is_the_newest(training: Training) -> None:
+    fence = training.begin()
+    training.save(fence, 10, 20)
+    training.repository().write(contents(30), fence)
+    _, newest = training.look()
+    assert newest is not None
+    assert (newest.step, newest.sequence) == (30, 3)
+
+
+def test_a_checkpoint_of_another_content_than_what_joined_stays_outside(training: Training) -> None:
+    """It is no less whole: its name was used again."""
+    repository = training.repository()
+    written = repository.write(contents(10), training.begin())
+    repository.mark(replace(written.entry, digest="0" * 64, sequence=1))
+    (found,) = repository.list()
+    assert (found.counts, found.problem) == (False, "")
+    repository.mark(replace(written.entry, sequence=1))
+    assert training.counting() == [10]
+
+
+@pytest.fixture(params=[True, False])
+def saved(request: pytest.FixtureRequest, training: Training) -> Checkpoint:
+    """The newest one, of step 20, which has joined the history or not; before it is step 10."""
+    fence = training.begin()
+    training.save(fence, 10)
+    written = training.repository().write(contents(20), fence)
+    if request.param:
+        training.repository().join(written, fence)
+    return written
+
+
+def test_what_is_known_to_be_whole_is_read_once(training: Training, saved: Checkpoint) -> None:
+    history, _ = training.look()
+    repository = GatedRepository(training.url)
+    repository.gate.set()
+    known = None
+    for _ in range(2):
+        known = repository.newest_of(history, training.generation, known)
+        assert known is not None
+        assert known.name == saved.name
+    assert repository.verified == [20]
+    damage(saved, "model.safetensors", lambda data: data[:-1])
+    newest = repository.newest_of(history, training.generation, known)
+    assert newest is not None
+    assert newest.step == 10, "its length says that it is damaged now"
+
+
+def test_what_is_known_to_be_whole_is_no_other(training: Training, saved: Checkpoint) -> None:
+    history, _ = training.look()
+    damage(saved, "model.safetensors", flip)
+    newest = training.repository().newest_of(history, training.generation)
+    for _ in range(2):
+        assert newest is not None
+        assert newest.step == 10
+        newest = training.repository().newest_of(history, training.generation, newest)
+    for one in training.repository().list():
+        damage(one, "state.json", lambda data: None)
+    assert training.repository().newest_of(history, training.generation, newest) is None
+
+
 def test_a_save_that_is_about_to_join_is_not_removed(training: Training) -> None:
     fence = training.begin()
     repository = training.repository()
@@ -159,8 +271,9 @@ def test_a_save_that_is_about_to_join_is_not_removed(training: Training) -> None
 
 
 def test_checkpoints_of_older_versions_are_the_beginning(training: Training) -> None:
-    training.repository().save(contents(100))
+    files = files_of(training.repository().save(contents(100)))
     fence = training.begin()
+    assert files_of(training.repository().list()[0]) == files, "other programs may write there"
     assert fence.after.startswith("step-000000000100")
     assert training.save(fence, 60).sequence == 1
     assert training.newest() == 60
@@ -188,8 +301,25 @@ def test_lists_say_what_is_outside(training: Training) -> None:
     assert {step: one["counts"] for step, one in told.items()} == {10: True, 20: False}
     assert told[10]["sequence"] == 1
     assert "not joined" in run(app, "list", training.url).stdout.replace("\n", " ")
+
+
+#: Of a save that began years ago.
+NAME = "step-000000000010-g2-0123456789ab"
+
+
+def test_an_operator_prunes_beside_a_training(training: Training) -> None:
+    """The history is not told, and need not be."""
+    fence = training.begin()
+    training.save(fence, 10, 20)
+    training.repository().write(contents(10), fence, NAME)
+    training.repository().write(contents(30), fence)
+    before, _ = training.look()
     run(app, "prune", training.url, "--keep", "1")
-    assert training.outside() == [20], "a training may be about to have it join"
+    assert training.counting() == [20]
+    assert training.outside() == [30], "it may be about to join; the other one is over a day old"
+    assert training.look()[0] == before, "no tombstones"
+    assert training.save(fence, 40).sequence == 3
+    assert training.begin().after.startswith("step-000000000040")
 
 
 def test_saves_wait_on_the_disk_while_the_board_is_away(
@@ -213,9 +343,6 @@ def test_saves_wait_on_the_disk_while_the_board_is_away(
         wait_until(lambda: persister.newest and persister.newest.step == 30)
         wait_until(lambda: not persister.trouble)
     assert training.newest() == 30
-
-
-NAME = "step-000000000010-g2-0123456789ab"
 
 
 def test_a_snapshot_of_another_generation_is_not_saved_unless_it_is_asked_for(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import safetensors.numpy as library
@@ -17,7 +16,6 @@ from typer.testing import CliRunner
 
 from edl.errors import CheckpointDamaged, UsageError
 from edl.student.checkpoint import (
-    Checkpoint,
     Contents,
     Repository,
     open_checkpoint,
@@ -27,7 +25,7 @@ from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.manifest import Manifest, Written
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import clear_memory, memory_url
-from edl.tests.student.checkpoint.samples import check, contents_of, newest_step
+from edl.tests.student.checkpoint.samples import check, contents_of, damage, flip, newest_step
 
 
 @pytest.fixture(params=["", "file://", "local://", "memory://"])
@@ -35,22 +33,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A place without anything, through each of the ways that there are to write to one."""
     yield memory_url() if request.param == "memory://" else f"{request.param}{tmp_path}/job"
     clear_memory()
-
-
-def damage(checkpoint: Checkpoint, file: str, change: Callable[[bytes], bytes | None]) -> None:
-    """Change a file of a checkpoint behind the repository's back; None removes it."""
-    fs, path = fsspec.core.url_to_fs(f"{checkpoint.location}/{file}")
-    changed = change(fs.cat_file(path))
-    if changed is None:
-        fs.rm(path)
-    else:
-        fs.pipe_file(path, changed)
-
-
-def flip(data: bytes, at: int = -1, bit: int = 0) -> bytes:
-    changed = bytearray(data)
-    changed[at] ^= 1 << bit
-    return bytes(changed)
 
 
 DAMAGES: list[tuple[str, Callable[[bytes], bytes | None]]] = [
