@@ -1,4 +1,7 @@
-"""Files that commit af8215e wrote, in `tests/files`, are read; samples are numbers from 0 to 39."""
+"""Files that commit af8215e wrote, in `tests/files`, are read; samples are numbers from 0 to 39.
+
+`test_students.py` goes on with the training that lies there.
+"""
 
 from __future__ import annotations
 

@@ -26,10 +26,27 @@ from edl.tests.system.redis_servers import redis_server
 from edl.tests.waiting import wait_until
 
 JOB_FILE = Path(__file__).with_name("student_job.py")
+#: A training of `JOB_FILE` with 120 rows that commit af8215e began, and its log of sample ids.
+OLD_TRAINING = Path(__file__).resolve().parents[1] / "files" / "af8215e" / "training"
 #: A start takes seconds of each core, and other tests may run.
 START_S = 250.0
 END_S = 250.0
 RAISES = 'def model():\n    raise ValueError("not today")\n'
+#: The learning rate is a setting of the node, and doubles with the ranks.
+SCALES = """
+OPTIMIZERS = []
+
+
+def optimizer(parameters):
+    rate = float(os.environ.get("EDL_TEST_RATE", "0.01"))
+    OPTIMIZERS.append(paddle.optimizer.SGD(rate, parameters=parameters))
+    return OPTIMIZERS[-1]
+
+
+def on_scale(old, new):
+    OPTIMIZERS[-1].set_lr(OPTIMIZERS[-1].get_lr() * new / old)
+    print(f"the rate is {OPTIMIZERS[-1].get_lr():g} now", flush=True)
+"""
 ASKS = """
 def distill():
     from edl.student import Distill
@@ -260,6 +277,36 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
 
 
 @pytest.mark.timeout(400)
+def test_nodes_have_initial_values_in_common_whatever_on_scale_changes(elastic: Nodes) -> None:
+    """Two ranks train with a rate of 0.02 by then: a node that begins with it differs."""
+    rows, epochs = 240, 4
+    elastic.job_file = elastic.folder / JOB_FILE.name
+    elastic.job_file.write_text(f"{JOB_FILE.read_text()}\n\n{SCALES}")
+    elastic.environment = {"EDL_TEST_ROWS": str(rows)}
+    elastic.pace(1.0)
+    elastic.options = (*elastic.options, "--nodes", "1:3", "--epochs", epochs)
+    a = elastic.start()
+    elastic.reach(1)
+    elastic.start()
+    elastic.reach(2)
+    assert "the rate is 0.02 now" in "\n".join(a.tail(1000))
+    elastic.environment = {**elastic.environment, "EDL_TEST_RATE": "0.02"}
+    other = elastic.start()
+    assert other.wait(END_S) == 2, "\n".join(other.tail(50))
+    assert "optimizer.learning_rate is 0.02 here and 0.01 in the job" in other.tail(1)[0]
+    elastic.processes.remove(other)
+    del elastic.environment["EDL_TEST_RATE"]
+    elastic.start()
+    elastic.reach(3)
+    assert "the rate is 0.03 now" in "\n".join(a.tail(1000))
+    restored = elastic.restored()
+    elastic.pace(0.0)
+    elastic.end()
+    assert list(restored) == [1, 2, 3], "the one that differs forms no world"
+    check_each_once(elastic.ids, elastic.restored(), rows, epochs)
+
+
+@pytest.mark.timeout(400)
 def test_a_node_killed_early_goes_on_behind_its_first_step(tmp_path: Path) -> None:
     with closing(Nodes(tmp_path, ("--steps", 40))) as nodes:
         nodes.pace(0.2)
@@ -291,3 +338,16 @@ def test_an_accepted_change_of_the_seed_begins_the_epoch_anew(tmp_path: Path) ->
         nodes.start(*seed, "--accept-change", "seed")
         nodes.end()
         check_each_once(nodes.ids, {1: 5}, rows, 1)
+
+
+@pytest.mark.timeout(300)
+def test_a_training_of_an_older_version_goes_on(tmp_path: Path) -> None:
+    """In the midst of its second epoch; its checkpoint says nothing of settings."""
+    shutil.copytree(OLD_TRAINING, tmp_path, dirs_exist_ok=True)
+    with closing(Nodes(tmp_path, environment={"EDL_TEST_ROWS": "120"})) as nodes:
+        node = nodes.start("--epochs", 3)
+        nodes.end()
+        assert nodes.restored() == {1: 14}
+        assert "finished at step 30" in node.tail(1)[0]
+        assert "has no fingerprint, as an older version wrote it" in "\n".join(node.tail(1000))
+        check_each_once(nodes.ids, {1: 14}, 120, 3)
