@@ -91,7 +91,10 @@ def prune(
 ) -> None:
     """Remove all checkpoints but the newest whole ones.
 
-    What is damaged goes once as many whole ones as are kept are newer.
+    What is damaged goes once as many whole ones as are kept are newer; a save that has not joined
+    the history goes a day after it began. The coordinator is neither asked nor told: a training
+    that runs goes on, and its next start takes the newest of what is left. Keep 2 or more
+    meanwhile.
     """
     from .repository import Repository
 
