@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -93,15 +94,20 @@ class LedgerTeachers(RuleBasedStateMachine):
                 worker.on_trial = False
                 self.world.tell(ev.Readmitted(name))
 
-    @rule(name=names, now=seldom)
-    def a_teacher_is_found_to_lie(self, name: str, now: bool) -> None:
+    @rule(name=names, released=st.booleans(), now=seldom)
+    def a_teacher_is_found_to_lie(self, name: str, released: bool, now: bool) -> None:
+        """One that has labelled what the student may take already, or what it may not take yet."""
         world = self.world
         if not now:
             return
-        labelled = [world.books[batch] for batch in world.line if world.books[batch].told]
-        for book in labelled[:1]:  # one of whose labels some lie there, if there is any
-            labellers = (*book.rows, *sorted(book.makers))
-            name = next((row for row in labellers if row in NAMES), name)
+        if released:
+            world.release()
+        batches = world.student if released else world.line
+        labelled = [world.books[batch] for batch in batches if world.books[batch].told]
+        labellers = [one for book in labelled for one in book.labellers if one in NAMES]
+        name = next(iter(labellers), name)
+        if any(name in world.books[batch].labellers for batch in world.student):
+            event("a liar's labels are released")
         if name in world.workers:
             world.workers[name].on_trial = True
             for request in world.workers[name].requests:

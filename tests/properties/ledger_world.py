@@ -75,6 +75,11 @@ class Book:
         return self.condemned or self.forgone or all(isinstance(row, str) for row in self.rows)
 
     @property
+    def labellers(self) -> list[str]:
+        """Teachers whose labels it has, and that of the store, first those of its first rows."""
+        return [*(row for row in self.rows if isinstance(row, str)), *sorted(self.makers)]
+
+    @property
     def waits(self) -> bool:
         return not self.settled and not self.withheld and WAITS in self.rows
 

@@ -9,8 +9,11 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.reader_core import instructions as do
 
-from .ledger_teachers import NAMES, LedgerTeachers, nth, seldom
+from .ledger_teachers import NAMES, LedgerTeachers, names, nth, seldom
 from .ledger_world import ROW_NBYTES, STORE, WAITS, Book, World, check_liveness, runs_of
+
+#: Their sums are exact, however they are added up.
+STEPS_S = (1 / 64, 1 / 32, 1 / 8)
 
 
 class LedgerMachine(LedgerTeachers):
@@ -69,11 +72,22 @@ class LedgerMachine(LedgerTeachers):
             self.world.delivery.queue(batch)
             self.world.tell(ev.Queued(batch, book.nbytes, rows, missing, ROW_NBYTES, kind))
 
+    @rule(name=names, count=st.integers(1, 4), rows=st.integers(1, 8), steps=st.integers(0, 4))
+    def all_goes_well_for_a_while(self, name: str, count: int, rows: int, steps: int) -> None:
+        """Most examples would not get so far by single rules that follow each other by chance."""
+        if not any(worker.usable for worker in self.world.workers.values()):
+            self.a_teacher_joins(name, window=2, most=None, seconds=None, trial=False)
+        self.the_source_yields(count, rows, gap=0, kind=0, labelled=None)
+        self.the_oldest_requests_are_answered(2 * count)
+        self.batches_are_released()
+        if steps:
+            self.the_student_takes(steps, STEPS_S[0])
+
     @rule()
     def batches_are_released(self) -> None:
         self.world.release()
 
-    @rule(count=st.integers(1, 3), step_s=st.sampled_from([0.02, 0.03, 0.1]))
+    @rule(count=st.integers(1, 3), step_s=st.sampled_from(STEPS_S))
     def the_student_takes(self, count: int, step_s: float) -> None:
         world = self.world
         if not world.student:  # it waits
