@@ -153,6 +153,21 @@ def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:
     assert training.outside() == []
 
 
+def test_what_a_later_save_of_its_generation_overtook_goes_with_that(training: Training) -> None:
+    training.keep = 1
+    fence = training.begin()
+    for step in (5, 10, 20):
+        training.repository().write(contents(step), fence)
+    training.save(fence, 10)
+    assert training.outside() == [20], "it may join yet"
+
+
+def test_a_program_that_saves_there_leaves_what_may_still_join(training: Training) -> None:
+    training.repository().write(contents(5), training.begin())
+    Repository(training.url, keep=1).save(contents(10))
+    assert training.outside() == [5]
+
+
 def test_a_newest_checkpoint_that_is_missing_is_named(
     training: Training, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -268,6 +283,15 @@ def test_a_save_that_is_about_to_join_is_not_removed(training: Training) -> None
     assert training.outside() == [90]
     assert repository.join(written, fence) is not None
     assert training.newest() == 90
+
+
+def test_a_damaged_checkpoint_of_the_history_evicts_no_valid_one(training: Training) -> None:
+    """A program that uses the repository itself saves there; its saves are behind the history."""
+    damage(training.save(training.begin(), 5), "model.safetensors", flip)
+    for step in (8, 10):
+        training.repository().save(contents(step))
+    assert training.newest() == 10
+    assert training.counting() == [5, 10, 8]
 
 
 def test_checkpoints_of_older_versions_are_the_beginning(training: Training) -> None:

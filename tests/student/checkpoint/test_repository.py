@@ -103,6 +103,8 @@ def test_a_damaged_newest_checkpoint_evicts_no_valid_one(url: str) -> None:
     newer = Repository(url).save(contents_of(9))
     damage(newer, "model.safetensors", flip)
     assert [one.step for one in Repository(url).prune(1)] == [], "step 1 is all that there is"
+    assert Repository(url, keep=2).save(contents_of(2)).step == 2
+    assert [one.step for one in Repository(url).list()] == [9, 2, 1]
     assert Repository(url, keep=1).save(contents_of(2)).step == 2
     assert newest_step(url) == 2
     assert older.name not in {one.name for one in Repository(url).list()}
