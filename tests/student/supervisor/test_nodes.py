@@ -25,7 +25,7 @@ from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import node as node_module
 from edl.student.supervisor.crew import Crew
-from edl.student.supervisor.facts import NodeFacts
+from edl.student.supervisor.facts import Generation, NodeFacts
 from edl.student.supervisor.means import Means, Outcome
 from edl.student.supervisor.node import Supervisor
 from edl.student.supervisor.plan import plan
@@ -332,6 +332,9 @@ def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> No
     fleet.start("c")
     fleet.finished()
     assert fleet.worlds() == [["a", "c"]]
+    record = fleet.board.generation(JOB)
+    world = Generation.from_record(record).world
+    assert world.fingerprint == {"seed": 0, "total_batch": 4}, "of the job, for who comes later"
 
 
 @pytest.mark.parametrize(
