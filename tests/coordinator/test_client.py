@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,12 @@ def test_a_student_hears_of_its_teachers_and_reports_again_each_beat(mesh: Serve
     assert not mesh.refused
 
 
-def test_incarnations_are_of_the_registrys_clock(mesh: Served) -> None:
-    """Hosts on which a student starts may have other clocks."""
+def test_incarnations_are_of_the_registrys_clock(
+    mesh: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host on which the student starts has a clock that is an hour fast."""
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + 3600)
     with closing(connect(mesh.url)) as registry:
         began_ms = registry.time_ms()
         for _ in range(2):
