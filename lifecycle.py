@@ -132,7 +132,7 @@ def stop_on_signals(
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     if stop.signal in tuple(reraise):
         signal.raise_signal(stop.signal)
-        # Without effect where the signal was ignored before, and on the first process of a container.
+        # No effect where the signal was ignored before, and on the first process of a container.
         if signal.getsignal(stop.signal) is signal.SIG_IGN or os.getpid() == 1:
             raise SystemExit(128 + stop.signal)
 

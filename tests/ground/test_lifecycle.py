@@ -60,7 +60,7 @@ def test_ctrl_c_is_raised_again_at_the_orderly_end(error: Exception | None) -> N
 
 
 def test_an_ignored_ctrl_c_is_an_exit_code() -> None:
-    """A shell without job control has what it starts by `&` ignore SIGINT, which others may send."""
+    """A shell without job control has what it starts by `&` ignore SIGINT; others may send it."""
 
     def body() -> None:
         with stop_on_signals() as stop:
