@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -14,12 +13,11 @@ from typing import Annotated, Any, Final, Self
 from ...errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
+from ..files.programs import check_env, check_name, check_program
 from .quantities import checked
 
 #: What of `edl student train` the runner says itself.
 _OURS: Final = ("--nodes", "--job", "--coordinator", "--dry-run")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_A_CLUSTER: Final = ("image", "resources", "checkpoint_claim")
 
 
@@ -59,41 +57,14 @@ class JobSpec:
     checkpoint_claim: str = ""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(
-                "name: expects 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter"
-                f" or digit, got {self.name!r:.100}"
-            )
-        if bool(self.train.strip()) == bool(self.command.strip()):
-            raise ValueError(
-                "expects one of `train: JOB.py --epochs 3` (a student's training) and"
-                " `command: PROGRAM ...`"
-            )
+        check_name("name", self.name)
+        check_program(self.train, self.command, _OURS, "min_nodes, max_nodes, name")
+        check_env(self.env)
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ValueError(
                 f"max_nodes: expects min_nodes ({self.min_nodes}) or more, got {self.max_nodes}"
             )
-        if odd := [name for name in self.env if not _VARIABLE.fullmatch(name)]:
-            raise ValueError(f"env: expects names of variables, got {odd[0]!r}")
         object.__setattr__(self, "resources", checked(self.resources))
-        self._check_words()
-
-    def _check_words(self) -> None:
-        key = "train" if self.trains else "command"
-        try:
-            words = shlex.split(self.train or self.command)
-        except ValueError as error:
-            raise ValueError(f"{key}: expects words as a shell has them: {error}") from None
-        if not self.trains:
-            return
-        if words[0].startswith("-"):
-            raise ValueError(f"train: expects the job file first, got {words[0]!r}")
-        for option in (word.split("=")[0] for word in words):
-            if option in _OURS:
-                raise ValueError(
-                    f"train: {option} is what the fleet says (min_nodes, max_nodes, name): leave"
-                    " it out"
-                )
 
     @property
     def trains(self) -> bool:

@@ -17,11 +17,10 @@ from ...coordinator.registry.redis_url import parse
 from ...errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
+from ..files.programs import check_env, check_name, check_program, check_words
 
 #: In a student's command: the Redis URL of the mesh.
 URL: Final = "{coordinator}"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FACTORY: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 HowMany = Annotated[int, Number(at_least=1, at_most=256)]
@@ -45,6 +44,7 @@ class CoordinatorSpec:
 
     def __post_init__(self) -> None:
         words = check_words("options", self.options, ("--redis",), "redis")
+        _check_url("options", self.options)
         if "--redis-port=0" in words or ("--redis-port", "0") in pairwise(words):
             raise ValueError("options: without --redis-port it is any free port: leave it out")
         check_env(self.env)
@@ -77,6 +77,7 @@ class ServiceSpec:
     def __post_init__(self) -> None:
         ours = ("--model", "--service", "--coordinator", "--teacher-id", "--grace")
         check_words("options", self.options, ours, "model, the service's name, grace_s")
+        _check_url("options", self.options)
         check_env(self.env)
         bounds = (self.min_teachers, self.max_teachers)
         if self.teachers != "auto" and bounds != (None, None):
@@ -113,16 +114,9 @@ class StudentSpec:
     grace_s: Grace = 30.0
 
     def __post_init__(self) -> None:
-        if bool(self.train.strip()) == bool(self.command.strip()):
-            raise ValueError(
-                "expects one of `train: JOB.py --epochs 3` (edl student train) and"
-                " `command: PROGRAM ...`"
-            )
-        words = check_words("command", self.command) or check_words(
-            "train", self.train, ("--coordinator", "--dry-run", "--teachers"), "the coordinator"
-        )
-        if self.trains and words[0].startswith("-"):
-            raise ValueError(f"train: expects the job file first, got {words[0]!r}")
+        ours = ("--coordinator", "--dry-run", "--teachers")
+        check_program(self.train, self.command, ours, "the coordinator")
+        _check_url("train", self.train)
         check_env(self.env)
 
     @property
@@ -150,11 +144,7 @@ class MeshFile:
     def __post_init__(self) -> None:
         for kind, names in (("services", self.services), ("students", self.students)):
             for name in names:
-                if not _NAME.fullmatch(name):
-                    raise ValueError(
-                        f"{kind}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning"
-                        f" with a letter or digit, not {name!r:.100}"
-                    )
+                check_name(kind, name)
         if not self.services and not self.students:
             raise ValueError("expects `services:` or `students:`, or both: there is nothing to run")
 
@@ -213,34 +203,10 @@ def search_path() -> str:
     return os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
 
 
-def check_words(
-    key: str, text: str, ours: tuple[str, ...] = (), said_by: str = ""
-) -> tuple[str, ...]:
-    """The words of `text`, split as a shell does it.
-
-    Raises:
-        ValueError: it cannot be split, or has one of the options that the mesh says itself.
-    """
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise ValueError(f"{key}: expects words as a shell has them: {error}") from None
-    if "\0" in text:
-        raise ValueError(f"{key}: no program can be given a NUL character")
-    if URL in text and key != "command":
+def _check_url(key: str, text: str) -> None:
+    """Raises ValueError where `text` asks for the Redis URL."""
+    if URL in text:
         raise ValueError(f"{key}: {URL} is for `command`; edl's own programs are told it anyway")
-    for option in (word.split("=")[0] for word in words):
-        if option in ours:
-            raise ValueError(f"{key}: {option} is what the file says ({said_by}): leave it out")
-    return words
-
-
-def check_env(env: Mapping[str, str]) -> None:
-    """Raises ValueError where something is no name of a variable, or no value that one can have."""
-    if odd := [name for name in env if not _VARIABLE.fullmatch(name)]:
-        raise ValueError(f"env: expects names of variables, got {odd[0]!r:.100}")
-    if odd := [name for name, value in env.items() if "\0" in value]:
-        raise ValueError(f"env: no program can be given a NUL character, as {odd[0]} has it")
 
 
 def _is_model(path: Path) -> bool:

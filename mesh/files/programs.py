@@ -1,0 +1,71 @@
+"""What a description says of a program: its name, its words, its environment."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Final
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_name(key: str, name: str) -> None:
+    """Raises ValueError where `name` is none of a job, a service or a student."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{key}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or"
+            f" digit, not {name!r:.100}"
+        )
+
+
+def check_program(train: str, command: str, ours: tuple[str, ...], said_by: str) -> None:
+    """Check that one of both is given, and its words.
+
+    Args:
+        train: arguments of `edl student train`, as in a shell, the job file first.
+        command: any other program and its arguments, as in a shell.
+        ours: options that `train` must not have.
+        said_by: where the file says what these options would.
+
+    Raises:
+        ValueError: one is wrong; the message begins with its key.
+    """
+    if bool(train.strip()) == bool(command.strip()):
+        raise ValueError(
+            "expects one of `train: JOB.py --epochs 3` (edl student train) and"
+            " `command: PROGRAM ...`"
+        )
+    check_words("command", command)
+    words = check_words("train", train, ours, said_by)
+    if words and words[0].startswith("-"):
+        raise ValueError(f"train: expects the job file first, got {words[0]!r}")
+
+
+def check_words(
+    key: str, text: str, ours: tuple[str, ...] = (), said_by: str = ""
+) -> tuple[str, ...]:
+    """The words of `text`, split as a shell does it.
+
+    Raises:
+        ValueError: it cannot be split, or has one of the options `ours`.
+    """
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"{key}: expects words as a shell has them: {error}") from None
+    if "\0" in text:
+        raise ValueError(f"{key}: no program can be given a NUL character")
+    for option in (word.split("=")[0] for word in words):
+        if option in ours:
+            raise ValueError(f"{key}: {option} is what the file says ({said_by}): leave it out")
+    return words
+
+
+def check_env(env: Mapping[str, str]) -> None:
+    """Raises ValueError where something is no name of a variable, or no value that one can have."""
+    if odd := [name for name in env if not _VARIABLE.fullmatch(name)]:
+        raise ValueError(f"env: expects names of variables, got {odd[0]!r:.100}")
+    if odd := [name for name, value in env.items() if "\0" in value]:
+        raise ValueError(f"env: no program can be given a NUL character, as {odd[0]} has it")
