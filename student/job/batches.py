@@ -107,9 +107,14 @@ def _tensor(leaf: Any) -> Any:
 def _of_dict(
     batch: dict[str, Any], soft: Sequence[str], positions: bool
 ) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
+    names = list(batch)
     where = batch.pop(POSITIONS, None)
     if positions and where is None:
-        raise UsageError(f"the batch has no {POSITIONS!r}, its fields are {list(batch)}")
+        raise UsageError(f"the batch has no {POSITIONS!r}, its fields are {names}")
+    if positions and len(came := names[names.index(POSITIONS) + 1 :]) > len(soft):
+        raise UsageError(
+            f"teachers send {came}: name the outputs that are wanted by fetches=[...] of Distill"
+        )
     taken: dict[str, Any] = {}
     for name in soft:
         # An only output comes under the name that the model has for it, behind all other fields.

@@ -134,6 +134,12 @@ def test_missing_fields_are_named() -> None:
         split((X, Y, AT, MORE, SOFT), [""], positions=True)
 
 
+def test_an_output_of_the_teachers_is_not_taken_for_a_field_of_the_data() -> None:
+    batch = {"x": X, "labels": Y, POSITIONS: AT, "label": Y, "logits": SOFT}
+    with pytest.raises(UsageError, match=r"send \['label', 'logits'\].*fetches="):
+        split(batch, [""], positions=True)
+
+
 READER_ROWS, BATCHES = 4, 3
 
 
