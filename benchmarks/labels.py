@@ -87,7 +87,7 @@ def draw(samples: int, seed: int = 0) -> tuple[Array, Array]:
 
 def errors(case: Case, teacher: Array, student: Array) -> tuple[float, float]:
     """KL divergence in nats and relative error of the gradient, of labels in the form of `case`."""
-    sent = encode("y", teacher, case.form)
+    sent = encode("y", teacher, case.form, "logits")
     came = decode("y", sent, case.form, case.form.parameters(CLASSES)).astype(np.float64)
     truth = _softmax(teacher / case.temperature)
     if case.form.temperature:
@@ -103,7 +103,7 @@ def errors(case: Case, teacher: Array, student: Array) -> tuple[float, float]:
 
 def _row(case: Case, teacher: Array, student: Array, repeats: int) -> Row:
     batch = teacher[:BATCH]
-    sent = encode("y", batch, case.form)
+    sent = encode("y", batch, case.form, "logits")
     said = case.form.parameters(CLASSES)
     rounds = interleaved(
         partial(_cpu_us, partial(encode, "y", batch, case.form), repeats),

@@ -79,7 +79,7 @@ def _hashes(repeats: int) -> list[ReportRow]:
 def _stores(text: str, count: int) -> list[ReportRow]:
     form = Form.parse(text)
     assert form is not None
-    arrays = list(encode("logits", draw(count)[0], form).values())
+    arrays = list(encode("logits", draw(count)[0], form, "logits").values())
     layout = layout_of(CONTENT, {"logits": (form, CLASSES if form.k else None, arrays)}, whole=True)
     rows = pack(layout, arrays)
     rng = random.Random(0)

@@ -210,15 +210,6 @@ def kind_of(arrays: Sequence[Array]) -> OutputKind:
     return "logits"
 
 
-def kind_by_values(array: Array, form: Form) -> str:
-    """For an output that nobody has classified: "probabilities", or empty where it is not that.
-
-    It is looked at only where that makes a difference to `form`.
-    """
-    matters = form.k or form.temperature is not None
-    return "probabilities" if matters and kind_of([array]) == "probabilities" else ""
-
-
 def _sum_to_1(rows: Array) -> bool:
     return bool(np.all(np.abs(rows.sum(axis=-1) - 1) <= SUM_TOLERANCE))
 
@@ -230,7 +221,7 @@ def encode(name: str, array: Array, form: Form, kind: str = "") -> dict[str, Arr
         name: of the output.
         array: floats [N, ..., C], finite.
         form: the form that is asked for.
-        kind: of the output, an `OutputKind`; empty: not known, it is taken for logits.
+        kind: of the output, an `OutputKind`; empty: nobody has said it, and the values do.
 
     Returns:
         The arrays that travel, by the names of `form.parts`.
@@ -239,7 +230,8 @@ def encode(name: str, array: Array, form: Form, kind: str = "") -> dict[str, Arr
         RequestRefused: the output cannot be put into this form, or holds values beyond it.
     """
     check_form(name, datatype_of(array.dtype), array.shape, form, kind)
-    if kind == "probabilities" and (form.k or form.temperature is not None):
+    is_made = form.k or form.temperature is not None
+    if is_made and (kind or kind_of([array])) == "probabilities":
         array = np.log(np.maximum(_cast(name, array, "float32"), _LEAST))
     if form.temperature is None:
         return narrow(name, array, form)

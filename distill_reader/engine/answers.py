@@ -13,7 +13,7 @@ from ...errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ...proto.arena import Array, dtype_named
 from ...proto.clients import Answer
 from ...proto.datatypes import FREE, Input, TensorSpec, datatype_of, pieces_of
-from ...proto.forms import Form, check_parts, decode, encode, kind_by_values
+from ...proto.forms import Form, check_parts, decode, encode
 from ...proto.wire import Parameter
 from ...scheduler.label_origin import widest
 from ..label_forms import AS_GIVEN, LabelForms
@@ -205,7 +205,7 @@ def in_form(
     if name not in arrays:
         raise BadAnswer(f"output {name!r} came in parts, and they do not say {form}")
     array = arrays[name]
-    encoded = encode(name, array, form, kind_by_values(array, form))  # it says nothing of kinds
+    encoded = encode(name, array, form)
     return encoded, form.parameters(array.shape[-1])
 
 

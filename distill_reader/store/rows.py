@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ...proto.datatypes import Array, datatype_of, dtype_of
-from ...proto.forms import FLOATS, Form, encode, kind_by_values, narrow
+from ...proto.forms import FLOATS, Form, encode, narrow
 
 #: A part of every key: another way to make them is another version.
 _VERSION = 1
@@ -286,7 +286,7 @@ def derived(entry: Entry, arrays: Sequence[Array], form: Form | None) -> dict[st
         return dict(zip(entry.names, arrays, strict=True))
     if entry.form is not None and entry.form.temperature is not None:
         return narrow(entry.output, arrays[0], form)
-    return encode(entry.output, arrays[0], form, kind_by_values(arrays[0], form))
+    return encode(entry.output, arrays[0], form)
 
 
 def merged(old: Row, new: Row) -> Row:

@@ -32,13 +32,22 @@ def softmax(scores: Array) -> Array:
     return probabilities
 
 
-def test_a_reader_knows_that_labels_are_probabilities() -> None:
-    teacher = serve()
+@pytest.mark.parametrize("options", [(), ("--no-self-test",)])
+def test_probabilities_are_not_taken_for_logits(options: tuple[str, ...]) -> None:
+    teacher = serve(*options)
     try:
         address = teacher.expect(TEACHER_READY, READY_S)[3]
         with DistilReader([(X,)], service="s", teachers=[address], temperature=4.0) as reader:
             [(_, soft)] = reader
         np.testing.assert_allclose(soft, softmax(X @ weights() / 4), rtol=1e-4)
+    finally:
+        teacher.stop()
+
+
+def test_a_reader_knows_that_labels_are_probabilities() -> None:
+    teacher = serve()
+    try:
+        address = teacher.expect(TEACHER_READY, READY_S)[3]
         stated = DistilReader([(X,)], service="s", teachers=[address], soft_label_is="logits")
         with stated as reader, pytest.raises(UsageError, match="'logits' is probabilities"):
             list(reader)
