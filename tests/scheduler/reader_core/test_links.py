@@ -68,11 +68,24 @@ def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world:
     assert len(world.links.unavailable) == 0
 
 
-def test_requests_that_fail_together_are_one_failure(world: World) -> None:
-    """The second failure in a row would have a pause; the first is probed at once."""
-    for _ in range(8):
-        world.links.retry("a", "failed", "for a while", None, 0.0, world.now)
+def test_requests_that_fail_together_are_one_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first it is probed at once, after the second behind a short pause: its longest."""
+    monkeypatch.setattr(random, "random", lambda: 0.999)
+
+    def fail(requests: int) -> None:
+        for _ in range(requests):
+            world.links.retry("a", "failed", "for a while", None, 0.0, world.now)
+
+    fail(8)
     assert world.passes() == [Probe(1, "a")]
+    fail(8)
+    assert world.passes(60.0) == [], "it is being probed"
+    world.links.answers("a")
+    fail(1)
+    assert world.passes() == []
+    assert world.passes(0.2) == [Probe(1, "a")]
 
 
 @pytest.mark.parametrize(
