@@ -48,7 +48,7 @@ class LocalFiles:
             system = os.statvfs(self._root)
             free = system.f_bavail * system.f_frsize
             if free < nbytes:
-                raise OSError(errno.ENOSPC, f"{_mib(free)} are free, {_mib(nbytes)} are needed")
+                raise OSError(errno.ENOSPC, f"{_size(free)} are free, {_size(nbytes)} are needed")
             return _LocalDraft(self._root, step, name)
 
     @contextlib.contextmanager
@@ -213,5 +213,5 @@ def _translated(what: str) -> Iterator[None]:
         raise CheckpointUnavailable(f"{what}: {why}{advice}", full) from error
 
 
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:,.1f} MiB"
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:,.1f} KiB"
