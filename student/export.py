@@ -152,7 +152,9 @@ def _save_onnx(program: Path, folder: Path) -> Path:
     target = folder / f"{NAME}.onnx"
     try:
         weights = str(program.with_suffix(".pdiparams"))
-        paddle2onnx.export(str(program), weights, str(target), opset_version=_OPSET)
+        # Its optimizer, Polygraphy, would install what it lacks by pip.
+        options = {"opset_version": _OPSET, "optimize_tool": "None"}
+        paddle2onnx.export(str(program), weights, str(target), **options)
     except Exception as error:  # it raises what its C++ gives it
         raise UsageError(f"paddle2onnx cannot convert the model: {error}") from error
     return target

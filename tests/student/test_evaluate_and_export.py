@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -170,11 +171,13 @@ def test_errors_of_an_evaluation_name_what_is_wrong(tmp_path: Path, place: str) 
 
 
 def test_an_exported_model_answers_as_the_student(
-    paddle: Any, tmp_path: Path, model: Any, place: str
+    paddle: Any, tmp_path: Path, model: Any, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("POLYGRAPHY_AUTOINSTALL_DEPS", raising=False)
     wanted: Any = ["paddle"] if sys.version_info >= (3, 12) else ["paddle", "onnx"]
     found = export(job(tmp_path), place, tmp_path / "out", formats=wanted)
     assert found.step == 12
+    assert "POLYGRAPHY_AUTOINSTALL_DEPS" not in os.environ, "it would install packages"
     names = sorted(Path(file).name for file in found.files)
     assert names == sorted(path.name for path in (tmp_path / "out").iterdir())
     assert {"model.json", "model.pdiparams"} <= set(names)
