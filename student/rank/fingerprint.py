@@ -74,15 +74,16 @@ def _digest(file: Path) -> str:
 
 def _modules(job_file: Path) -> dict[str, str]:
     """Digests of the modules in the job file's folder that it has imported, by path."""
-    folder = job_file.parent
+    folder, environment = job_file.parent, Path(sys.prefix)
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or name.partition(".")[0] == _PACKAGE:
             continue
         path = Path(file).absolute()
-        own = path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)
-        if own and path != job_file and path.is_file():
+        own = path.is_relative_to(folder) and path != job_file and path.is_file()
+        # A virtual environment may lie in the folder; the folder may lie below /usr.
+        if own and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
             found[str(path.relative_to(folder))] = _digest(path)
     return dict(sorted(found.items()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,11 @@ def test_a_change_of_an_imported_module_is_named(
     before = fingerprint()
     write_job("RATE = 0.1  # for now\n", "rates.py")
     assert [one.field for one in differences(before, fingerprint())] == ["modules"]
+
+
+def test_modules_count_where_the_interpreter_is_installed_above_them(
+    fingerprint: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /usr/src/app under the /usr of a system's own Python."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path.parent))
+    assert list(fingerprint()["modules"]) == ["rates.py"]
