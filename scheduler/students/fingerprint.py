@@ -24,6 +24,7 @@ FIELDS: Final = (
     "sharding",
     "precision",
     "optimizer",
+    "parameter_groups",
     "lr_policy",
     "loss",
     "service",

@@ -57,6 +57,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "sharding": settings.deal,
         "precision": settings.amp,
         "optimizer": _optimizer(assembly.optimizer),
+        "parameter_groups": _groups(assembly.optimizer),
         "lr_policy": settings.lr_policy,
         "loss": {} if distill is None else _loss(distill),
         "service": None if distill is None else _plain(distill.service),
@@ -97,6 +98,16 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
         "grad_clip": getattr(optimizer, "_grad_clip", None),
     }
     return {"type": type(optimizer).__name__, **{name: _plain(one) for name, one in given.items()}}
+
+
+def _groups(optimizer: Any) -> list[Any]:
+    """What each group of parameters has of its own; empty where there are none."""
+    groups = getattr(optimizer, "_param_groups", None) or []
+    return [
+        _plain({name: one for name, one in group.items() if name != "params"})
+        for group in groups
+        if isinstance(group, Mapping)
+    ]
 
 
 def _loss(distill: Distill) -> dict[str, Any]:

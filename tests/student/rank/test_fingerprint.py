@@ -122,3 +122,17 @@ def test_modules_count_where_the_interpreter_is_installed_above_them(
     """As /usr/src/app under the /usr of a system's own Python."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path.parent))
     assert list(fingerprint()["modules"]) == ["rates.py"]
+
+
+def test_what_a_group_of_parameters_has_of_its_own_is_named(
+    fingerprint: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It need not stand in the job file."""
+    groups = '[{"params": parameters, "weight_decay": float(os.environ["DECAY"])}]'
+    before, after = ("import paddle\n", "import os\nimport paddle\n")
+    taken = []
+    for decay in ("0.1", "0.2"):
+        monkeypatch.setenv("DECAY", decay)
+        job = JOB.replace(before, after).replace("parameters=parameters", f"parameters={groups}")
+        taken.append(fingerprint(JOB, job))
+    assert [one.field for one in differences(*taken)] == ["parameter_groups"]
