@@ -87,7 +87,8 @@ class Kinds:
                 return (
                     f"it publishes that output {one.output!r} is {one.kind}, and other teachers of"
                     f" its service published {known.kind}, as which the labels of this stream are"
-                    f" read: start those that are wrong with --output-kind {one.output}=KIND"
+                    f" read: start those that are wrong with --output-kind {one.output}=KIND;"
+                    " if those are the others, start the training anew"
                 )
         for one in published:
             self.settled.setdefault(one.output, one)
