@@ -1,84 +1,19 @@
-"""What a teacher shows to Prometheus: kinds of metrics that cost little, and its present state.
-
-A counter of prometheus_client's has a lock of its own and takes as long as a tenth of a small
-request. A request adds to several metrics, so these are added to under one lock, by whoever holds
-them (`recorder`).
-"""
+"""What a teacher shows to Prometheus of its present state, besides what `recorder` counts."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.registry import Collector
 
 
-class CounterStats:
-    """A count by the value of one label, or of none.
-
-    Args:
-        name: without "_total".
-        text: what is counted.
-        label: its name; empty: there is none.
-        values: of the label, shown from the beginning.
-    """
-
-    __slots__ = ("_label", "_name", "_text", "counts")
-
-    def __init__(self, name: str, text: str, label: str = "", values: Iterable[str] = ("",)):
-        self._name, self._text, self._label = name, text, label
-        self.counts = dict.fromkeys(values, 0)
-
-    def add(self, count: int, value: str = "") -> None:
-        self.counts[value] += count
-
-    def family(self) -> Metric:
-        labels = [self._label] if self._label else []
-        family = CounterMetricFamily(self._name, self._text, labels=labels)
-        for value, count in self.counts.items():
-            family.add_metric([value] if self._label else [], count)
-        return family
-
-
-class HistogramStats:
-    """How values are distributed.
-
-    Args:
-        name: of the metric.
-        text: what the values are.
-        bounds: the greatest value of each bucket, in order.
-    """
-
-    __slots__ = ("_bounds", "_counts", "_name", "_sum", "_text")
-
-    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
-        self._name, self._text, self._bounds = name, text, bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def family(self) -> Metric:
-        # As prometheus_client spells a bound.
-        labels = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        counts = accumulate(self._counts)
-        family = HistogramMetricFamily(self._name, self._text)
-        family.add_metric([], list(zip(labels, counts, strict=True)), self._sum)
-        return family
-
-
-class Collected(Collector):
+class Collected:
     """Metrics that are asked for at each scrape; registering them does not ask.
 
     Args:
@@ -86,13 +21,7 @@ class Collected(Collector):
     """
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families()
+        self.collect = families
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from ..errors import AccessError, BadAnswer, EdlError
 from ..logs import Fields
 from ..proto import inference_pb2 as pb
 from ..proto.status import to_status
 from ..scheduler.rates import RecentRate
-from .metrics import Collected, CounterStats, HistogramStats, TeacherView
+from .metrics import Collected, TeacherView
 from .request import REASONS, reason_of
 
 access_log: Final = logging.getLogger("edl.teacher.access_log")
@@ -238,40 +238,37 @@ class Recorder:
         self._by_size: dict[int, _Times] = {}
         self._inferred = self._inferred_ms = 0  # samples that were answered, and when the last
         self.registry = r = CollectorRegistry()
-        self._requests = CounterStats(
-            "edl_teacher_requests", "Batches that came, by what became of them.",
-            "outcome", _OUTCOMES,
-        )  # fmt: skip
-        self._samples = CounterStats("edl_teacher_samples", "Samples that were labelled.")
-        self._received = CounterStats("edl_teacher_received_bytes", "Requests, in bytes.")
-        self._sent = CounterStats("edl_teacher_sent_bytes", "Answers, in bytes.")
-        self._device_s = HistogramStats(
-            "edl_teacher_device_seconds", "Time in the model for one request.", _BUCKETS
+        counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
+        requests = counter(
+            "edl_teacher_requests", "Batches that came, by what became of them.", ["outcome"]
         )
-        self._request_s = HistogramStats(
+        self._outcomes = {outcome: requests.labels(outcome) for outcome in _OUTCOMES}
+        self._samples = counter("edl_teacher_samples", "Samples that were labelled.")
+        self._received = counter("edl_teacher_received_bytes", "Requests, in bytes.")
+        self._sent = counter("edl_teacher_sent_bytes", "Answers, in bytes.")
+        self._device_s = histogram(
+            "edl_teacher_device_seconds", "Time in the model for one request.", buckets=_BUCKETS
+        )
+        self._request_s = histogram(
             "edl_teacher_request_seconds", "Time from a request's last byte to its answer.",
-            _BUCKETS,
+            buckets=_BUCKETS,
         )  # fmt: skip
-        self._queue_s = HistogramStats(
+        self._queue_s = histogram(
             "edl_teacher_queue_seconds", "Time that a request waited for its turn at a device.",
-            _BUCKETS,
+            buckets=_BUCKETS,
         )  # fmt: skip
-        self._batch_samples = HistogramStats(
-            "edl_teacher_batch_samples", "Samples handed to a device in one go.", _SIZES
+        self._batch_samples = histogram(
+            "edl_teacher_batch_samples", "Samples handed to a device in one go.", buckets=_SIZES
         )
-        r.register(Collected(self._families))
-        self._refused = Counter(
-            "edl_teacher_refused", "Calls of any method that were refused, by why.", ["reason"],
-            registry=r,
-        )  # fmt: skip
-        self._expired = Counter(
-            "edl_teacher_expired", "Requests that were not computed: nobody waited any more.",
-            registry=r,
-        )  # fmt: skip
-        self._output_errors = Counter(
+        self._refused = counter(
+            "edl_teacher_refused", "Calls of any method that were refused, by why.", ["reason"]
+        )
+        self._expired = counter(
+            "edl_teacher_expired", "Requests that were not computed: nobody waited any more."
+        )
+        self._output_errors = counter(
             "edl_teacher_output_errors",
             "Answers that were refused because this output of the model is no label.", ["output"],
-            registry=r,
         )  # fmt: skip
         for reason in REASONS:
             self._refused.labels(reason)
@@ -300,10 +297,9 @@ class Recorder:
 
     def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
         """Requests that waited for so long go to a device together, as `samples`."""
-        with self._changed:
-            self._batch_samples.add(samples)
-            for seconds in queue_s:
-                self._queue_s.add(seconds)
+        self._batch_samples.observe(samples)
+        for seconds in queue_s:
+            self._queue_s.observe(seconds)
 
     def expired(self) -> None:
         """A request was not computed: its deadline was over, or its caller had gone."""
@@ -319,31 +315,31 @@ class Recorder:
         with self._changed:
             self.answered += 1
             self._rate.add(samples, self.clock_ns() / 1e9)
-            self._samples.add(samples)
-            self._device_s.add(device_seconds)
+        self._samples.inc(samples)
+        self._device_s.observe(device_seconds)
 
     def over(self, one: Labelling, error: BaseException | None) -> None:
         """A request for labels has come to its end, by this error."""
-        outcome = _outcome_of(error)
+        self._outcomes[_outcome_of(error)].inc()
+        self._request_s.observe(one.whole_ns / 1e9)
+        self._received.inc(one.call.received_bytes)
+        if error is None:
+            self._sent.inc(one.call.sent_bytes)
+        if isinstance(error, BadAnswer) and error.output:
+            self._output_errors.labels(error.output).inc()
         with self._changed:
             self.in_flight -= 1
             self._last_ns = self.clock_ns()
             if self._watched:
                 self._changed.notify_all()
-            self._request_s.add(one.whole_ns / 1e9)
-            self._requests.add(1, outcome)
-            self._received.add(one.call.received_bytes)
-            if error is None:
-                self._sent.add(one.call.sent_bytes)
-                self._success.add(one)
-                self._inferred += one.samples
-                self._inferred_ms = self._unix_ms()
-                if one.samples in self._by_size or len(self._by_size) < _MAX_SIZES:
-                    self._by_size.setdefault(one.samples, _Times()).add(one)
-            else:
+            if error is not None:
                 self._failed.add(one)
-        if isinstance(error, BadAnswer) and error.output:
-            self._output_errors.labels(error.output).inc()
+                return
+            self._success.add(one)
+            self._inferred += one.samples
+            self._inferred_ms = self._unix_ms()
+            if one.samples in self._by_size or len(self._by_size) < _MAX_SIZES:
+                self._by_size.setdefault(one.samples, _Times()).add(one)
 
     # --- what is shown
 
@@ -406,14 +402,6 @@ class Recorder:
                     for size, times in sorted(self._by_size.items())
                 ],
             )
-
-    def _families(self) -> list[Metric]:
-        with self._changed:
-            stats = (
-                self._requests, self._samples, self._received, self._sent,
-                self._device_s, self._request_s, self._queue_s, self._batch_samples,
-            )  # fmt: skip
-            return [one.family() for one in stats]
 
 
 def _outcome_of(error: BaseException | None) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import Counter, Histogram, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
-from edl.teacher.metrics import CounterStats, HistogramStats, TeacherView
+from edl.teacher.metrics import TeacherView
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import REASONS, Overloaded, reason_of
 from edl.tests.teacher.bench import labelling
@@ -162,45 +159,6 @@ def test_no_more_than_256_batch_sizes_are_kept(now: SimpleNamespace) -> None:
     model = recorder.statistics("net", "1")
     assert len(model.batch_stats) == 256
     assert model.execution_count == 999
-
-
-BOUNDS = (0.5, 1, 2.5, 10)
-
-
-def lines(figure: CounterStats | HistogramStats | Counter | Histogram) -> list[str]:
-    """What a scraper reads of a metric of ours or of theirs, but for when it began."""
-    families = (
-        [figure.family()] if isinstance(figure, CounterStats | HistogramStats) else figure.collect()
-    )
-    registry: Any = SimpleNamespace(collect=lambda: families)
-    text = generate_latest(registry).decode()
-    return [line for line in text.splitlines() if "_created" not in line]
-
-
-@given(st.lists(st.floats(0, 20) | st.sampled_from(BOUNDS)))
-def test_ours_equals_a_histogram(values: list[float]) -> None:
-    theirs = Histogram("a", "b", buckets=BOUNDS, registry=None)
-    ours = HistogramStats("a", "b", BOUNDS)
-    for value in values:
-        theirs.observe(value)
-        ours.add(value)
-    assert lines(ours) == lines(theirs)
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("xy"))))
-def test_ours_equals_a_counter(counts: list[tuple[int, str]]) -> None:
-    """With labels and without."""
-    theirs, all_theirs = Counter("a", "b", ["c"], registry=None), Counter("a", "b", registry=None)
-    ours, all_ours = CounterStats("a", "b", "c", ("x", "y")), CounterStats("a", "b")
-    for value in "xy":
-        theirs.labels(value)
-    for count, value in counts:
-        theirs.labels(value).inc(count)
-        ours.add(count, value)
-        all_theirs.inc(count)
-        all_ours.add(count)
-    assert lines(ours) == lines(theirs)
-    assert lines(all_ours) == lines(all_theirs)
 
 
 def test_answers_make_a_rate(now: SimpleNamespace) -> None:
