@@ -34,16 +34,8 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from ..errors import (
-    BadAnswer,
-    DeadlineExceeded,
-    DeviceOutOfMemory,
-    EdlError,
-    ModelError,
-    RequestRefused,
-    RetryableError,
-    UsageError,
-)
+from .. import errors
+from ..errors import BadAnswer, DeadlineExceeded, EdlError
 from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.rates import pooled_t_t
 from .backends import Submit
@@ -123,30 +115,16 @@ class Ready:
         return cls(spec, t_t_s, max(one.micro_batch for one in every))
 
 
-_BY_NAME: dict[str, type[EdlError]] = {
-    kind.__name__: kind
-    for kind in (
-        BadAnswer,
-        DeadlineExceeded,
-        DeviceOutOfMemory,
-        ModelError,
-        RequestRefused,
-        RetryableError,
-        UsageError,
-    )
-}
-
-
-def error_fields(error: Exception) -> dict[str, str]:
+def error_fields(error: EdlError) -> dict[str, str]:
     """`error` as fields of a message; the nearest class that both sides know."""
-    known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _BY_NAME)
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     output = {"output": error.output} if isinstance(error, BadAnswer) else {}
-    return {"error": next(known, RetryableError.__name__), "message": str(error), **output}
+    return {"error": kind.__name__, "message": str(error), **output}
 
 
 def error_of(message: Mapping[str, Any]) -> EdlError:
     """The error that a message carries."""
-    kind, text = _BY_NAME[message["error"]], message["message"]
+    kind, text = getattr(errors, message["error"]), message["message"]
     return BadAnswer(text, message["output"]) if kind is BadAnswer else kind(text)
 
 

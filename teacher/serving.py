@@ -30,7 +30,7 @@ from .pool import PredictorPool
 from .recorder import Recorder
 from .registration import Identity, advertised, new_incarnation, new_registration
 from .servicer import Servicer
-from .shared_memory.regions import RegionLimits, SharedMemory
+from .shared_memory.regions import SharedMemory
 
 log = logging.getLogger(__name__)
 
@@ -159,10 +159,7 @@ class Teacher:
             self._identity,
             self._batcher,
             self._recorder,
-            SharedMemory(
-                RegionLimits(place_bytes=config.server.max_message_bytes),
-                system=config.server.allow_system_shm,
-            ),
+            SharedMemory(config.server.max_message_bytes, system=config.server.allow_system_shm),
         )
         self._server = Server(config.server, servicer, gate, self._recorder, self._server_ended)
         try:

@@ -24,24 +24,13 @@ from .segment import Segment, is_lent
 _MAX_NAME: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class RegionLimits:
-    """How much of its callers' memory a teacher keeps open.
-
-    Attributes:
-        regions: of one caller at one address.
-        nbytes: of these regions together.
-        regions_in_all: of all callers.
-        place_bytes: of one tensor.
-        idle_s: seconds after which a region goes that was not used and whose name is gone: then
-            nothing but the teacher may be left to keep its memory.
-    """
-
-    regions: int = 64
-    nbytes: int = 64 << 30
-    regions_in_all: int = 512
-    place_bytes: int = 256 << 20
-    idle_s: float = 60.0
+#: Regions of one caller at one address, their bytes together, and regions of all callers.
+REGIONS: Final = 64
+REGION_BYTES: Final = 64 << 30
+REGIONS_IN_ALL: Final = 512
+#: Seconds after which a region goes that was not used and whose name is gone: then nothing but the
+#: teacher may be left to keep its memory.
+IDLE_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -59,19 +48,19 @@ class SharedMemory:
     which user they are. Of a connection by TCP that is found out from a list of the system.
 
     Args:
-        limits: how much is kept open.
+        place_bytes: of one tensor.
         system: named objects of `/dev/shm` may be registered, by TCP too.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        limits: RegionLimits = RegionLimits(),
+        place_bytes: int = 256 << 20,
         *,
         system: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits = limits
+        self._place_bytes = place_bytes
         self._system = system
         self._clock = clock
         self._lock = threading.Lock()
@@ -149,10 +138,10 @@ class SharedMemory:
         Raises:
             RequestRefused: the caller has no such region, or the input is too large.
         """
-        if place.nbytes > self._limits.place_bytes:
+        if place.nbytes > self._place_bytes:
             raise RequestRefused(
                 f"an input of {place.nbytes} bytes is larger than max "
-                f"({self._limits.place_bytes}): split the batch"
+                f"({self._place_bytes}): split the batch"
             )
         return self._used(visitor, place)
 
@@ -163,7 +152,7 @@ class SharedMemory:
     def sweep(self) -> None:
         """Let go of regions that nobody but this process may know any more."""
         with self._lock:
-            oldest_s = self._clock() - self._limits.idle_s
+            oldest_s = self._clock() - IDLE_S
             for owner, mine in list(self._regions.items()):
                 for name, region in list(mine.items()):
                     if region.used_s < oldest_s and region.segment.unlinked:
@@ -188,14 +177,14 @@ class SharedMemory:
         return RequestRefused(f"no region {shown(name)} of this caller is registered here")
 
     def _check_room(self, mine: dict[str, Region], nbytes: int) -> None:
-        if len(mine) >= self._limits.regions:
+        if len(mine) >= REGIONS:
             raise RateLimited(f"{len(mine)} regions are registered already: unregister some")
-        if sum(map(len, self._regions.values())) >= self._limits.regions_in_all:
+        if sum(map(len, self._regions.values())) >= REGIONS_IN_ALL:
             raise RateLimited("this teacher has no room for another region of shared memory")
         held = sum(region.segment.nbytes for region in mine.values())
-        if held + nbytes > self._limits.nbytes:
+        if held + nbytes > REGION_BYTES:
             raise RateLimited(
-                f"{held} bytes are registered already, of {self._limits.nbytes} that one caller "
+                f"{held} bytes are registered already, of {REGION_BYTES} that one caller "
                 "may: unregister some"
             )
 

@@ -17,7 +17,8 @@ from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.lent_arena import Place
 from edl.teacher import callers
 from edl.teacher.callers import Shown, Visitor
-from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
+from edl.teacher.shared_memory import regions
+from edl.teacher.shared_memory.regions import SharedMemory
 from edl.teacher.shared_memory.segment import FOLDER, Segment
 from edl.tests.teacher.segments import Lender, Object, shared
 
@@ -33,8 +34,10 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def memory(no_table: None) -> SharedMemory:
-    return SharedMemory(RegionLimits(regions=3, nbytes=1 << 20, regions_in_all=4), system=True)
+def memory(no_table: None, monkeypatch: pytest.MonkeyPatch) -> SharedMemory:
+    for name, limit in (("REGIONS", 3), ("REGION_BYTES", 1 << 20), ("REGIONS_IN_ALL", 4)):
+        monkeypatch.setattr(regions, name, limit)
+    return SharedMemory(system=True)
 
 
 @pytest.fixture
@@ -195,7 +198,7 @@ def test_a_region_that_is_truncated_while_it_is_copied_is_refused(
 
 def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: None) -> None:
     now = 0.0
-    memory = SharedMemory(RegionLimits(idle_s=60.0), system=True, clock=lambda: now)
+    memory = SharedMemory(system=True, clock=lambda: now)
     register(memory, owned, "gone")
     with shared(4096) as kept:
         register(memory, kept, "kept")
