@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol
 
 from ...errors import InputsOverwritten, WireError
 from ..datatypes import Array, Input, TensorSpec, dtype_of
@@ -145,35 +145,3 @@ class Client(Protocol):
     def close(self) -> None:
         """End the connection; requests in flight end as TeacherLost. Idempotent."""
         ...
-
-
-#: After the first failure; twice as long after each further one, up to the most.
-FIRST_S: Final = 5.0
-MOST_S: Final = 300.0
-_DOUBLED: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Detour:
-    """How long a way is to be left alone.
-
-    Attributes:
-        failures: of the way, since it last worked.
-        until_s: when it may be tried again, on the clock of whoever asks.
-    """
-
-    failures: int = 0
-    until_s: float = 0.0
-
-    def is_over(self, now: float) -> bool:
-        """Whether the way may be tried."""
-        return now >= self.until_s
-
-    def failed(self, now: float) -> Self:
-        """The way was tried, and failed."""
-        pause_s = min(FIRST_S * 2 ** min(self.failures, _DOUBLED), MOST_S)
-        return type(self)(self.failures + 1, now + pause_s)
-
-    def worked(self) -> Self:
-        """The way was tried, and does what it is for."""
-        return type(self)()

@@ -31,7 +31,7 @@ from ..status import from_status
 from ..transport.connection import Connection, connect
 from ..transport.frames import WANTED, Offer
 from ..wire import Buffer
-from .client import CONFIGURED, Answer, Detour, Found, Request
+from .client import CONFIGURED, Answer, Found, Request
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,9 @@ CHANNEL_OPTIONS = [
 ]
 #: Of each step of opening a connection of the transport.
 _CONNECT_S: Final = 1.0
+#: Between two attempts to open one: after the first failure, doubled by each further one.
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 300.0
 _SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
 
 
@@ -77,7 +80,8 @@ class OipGrpcClient:
         self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
         # Without (de)serializers: our codec has made the bytes.
         self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer", None, None)
-        self._fallback = Detour()
+        self._failures = 0  # of the transport, since a connection was last opened
+        self._retry_s = 0.0  # when it may be tried again
 
     def probe(self, timeout_s: float) -> Found:
         name = self._model
@@ -121,10 +125,21 @@ class OipGrpcClient:
         Returns:
             None where there is none now: requests go by `infer`.
         """
-        if not self._fallback.is_over(time.monotonic()):
+        if time.monotonic() < self._retry_s:
             return None
+        if (connection := self._connected(arena)) is not None:
+            self._failures = 0
+            return connection
+        pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 16), _LONGEST_PAUSE_S)
+        self._failures += 1
+        self._retry_s = time.monotonic() + pause_s
+        return None
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _connected(self, arena: LentArena | None) -> Connection | None:
         if (offered := self._offered()) is None:
-            self._fallback = self._fallback.failed(time.monotonic())
             return None
         unix = arena is not None and bool(offered.unix_name)
         for by_unix in (True, False) if unix else (False,):
@@ -135,13 +150,8 @@ class OipGrpcClient:
             except (OSError, UsageError) as error:
                 log.info("no frames to port %d of %s: %s", offered.port, self._host, error)
             else:
-                self._fallback = self._fallback.worked()
                 return Connection(opened, self._model, arena if by_unix else None)
-        self._fallback = self._fallback.failed(time.monotonic())
         return None
-
-    def close(self) -> None:
-        self._channel.close()
 
     def _offered(self) -> Offer | None:
         """What the server offers now; None where it offers nothing that can be used."""
