@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..errors import UsageError
+from ..proto.plain import from_plain, to_plain
 from ..proto.protocols import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
 from ..scheduler.no_teacher import GRACE_S, Policy
@@ -211,9 +212,8 @@ class ReaderConfig:
         return f"{self.job}/{self.rank}"
 
     def to_json(self) -> dict[str, Any]:
-        security = None if self.security is None else self.security.to_json()
         store = None if self.store is None else self.store.to_json()
-        return {**asdict(self), "security": security, "store": store}
+        return {**asdict(self), "security": to_plain(self.security), "store": store}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -227,7 +227,9 @@ class ReaderConfig:
                 "mixing": Mixing.from_json(value["mixing"]),
                 "canaries": CanaryPolicy(**told) if (told := value["canaries"]) else None,
                 "store": LabelStore.from_json(told) if (told := value["store"]) else None,
-                "security": ClientSecurity.from_json(told) if (told := value["security"]) else None,
+                "security": from_plain(ClientSecurity, told)
+                if (told := value["security"])
+                else None,
             }
         )
 

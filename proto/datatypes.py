@@ -268,14 +268,6 @@ class TensorSpec:
             )
         return cls(name, datatype.upper(), shape)
 
-    def to_json(self) -> list[Any]:
-        kind = [self.kind] if self.kind else []
-        return [self.name, self.datatype, list(self.shape), *kind]
-
-    @classmethod
-    def from_json(cls, value: Sequence[Any]) -> Self:
-        return cls(str(value[0]), str(value[1]), tuple(int(size) for size in value[2]), *value[3:])
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stacked:

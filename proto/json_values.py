@@ -95,11 +95,7 @@ def text_in(message: JsonObject, key: str) -> str:
 
 def parameters_of(message: JsonObject) -> dict[str, Parameter]:
     """The parameters of a message or of a tensor; raises WireError."""
-    return as_parameters(message.get("parameters", {}))
-
-
-def as_parameters(value: object) -> dict[str, Parameter]:
-    """`value`, where it is an object of plain values; raises WireError."""
+    value = message.get("parameters", {})
     if not isinstance(value, dict) or set(map(type, value.values())) - {bool, int, float, str}:
         raise WireError(
             f"'parameters' is no object of numbers, strings, true and false: {value!r:.80}"

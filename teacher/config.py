@@ -7,8 +7,8 @@ is spoken over HTTP besides gRPC, and where.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any, Final, Self
 
@@ -227,23 +227,6 @@ class PredictorConfig:
             output_kinds=tuple(map(parse_output_kind, output_kind or ())),
             **others,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
-            "inputs": [tensor.to_json() for tensor in self.inputs],
-            "outputs": [tensor.to_json() for tensor in self.outputs],
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        tensors = {
-            name: tuple(TensorSpec.from_json(tensor) for tensor in value[name])
-            for name in ("inputs", "outputs")
-        }
-        lists = {name: tuple(value[name]) for name in ("preprocess", "cores")}
-        kinds = tuple((name, kind) for name, kind in value["output_kinds"])
-        return cls(**{**value, **tensors, **lists, "output_kinds": kinds})
 
 
 @dataclass(frozen=True, slots=True)

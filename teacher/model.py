@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
 
 from ..proto.datatypes import FREE, TensorSpec
 
@@ -60,25 +59,6 @@ class ModelSpec:
         """The same model with these kinds of its outputs, by name."""
         outputs = (replace(one, kind=kinds.get(one.name, one.kind)) for one in self.outputs)
         return replace(self, outputs=tuple(outputs))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "platform": self.platform,
-            "inputs": [tensor.to_json() for tensor in self.inputs],
-            "outputs": [tensor.to_json() for tensor in self.outputs],
-            "content_id": self.content_id,
-            "numerics": list(self.numerics),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(
-            platform=value["platform"],
-            inputs=tuple(TensorSpec.from_json(tensor) for tensor in value["inputs"]),
-            outputs=tuple(TensorSpec.from_json(tensor) for tensor in value["outputs"]),
-            content_id=value["content_id"],
-            numerics=tuple(value["numerics"]),
-        )
 
 
 @lru_cache(maxsize=64)

@@ -32,6 +32,7 @@ from .. import supervise
 from ..errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
 from ..proto.arena import Array
 from ..proto.channel import Channel
+from ..proto.plain import from_plain, to_plain
 from ..proto.tensors import InferRequest
 from . import jobs
 from .backends import Backend, submit_to
@@ -254,7 +255,7 @@ def offline(
         ProcessFailed: the process ended by itself.
     """
     channel, child_end = Channel.pair()
-    words = json.dumps({"task": task, "config": config.to_json(), "options": options})
+    words = json.dumps({"task": task, "config": to_plain(config), "options": options})
     command = supervise.python_command(
         task, __name__, child_end, words, pass_fds=(child_end,), env=config.environment
     )
@@ -328,7 +329,7 @@ def main() -> None:
     parser.add_argument("words", help="task, config and options as JSON")
     given = parser.parse_args()
     words = json.loads(given.words)
-    config = PredictorConfig.from_json(words["config"])
+    config = from_plain(PredictorConfig, words["config"])
     prepare_process(config)
     channel = Channel.attach(given.channel)
     try:

@@ -28,12 +28,12 @@ from ..errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, Retr
 from ..logs import relay
 from ..proto.arena import Arena, ArrayRef, Record
 from ..proto.channel import Channel, Message
+from ..proto.plain import from_plain, to_plain
 from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs
 from .config import PredictorConfig
 from .jobs import LEAST_S, Answer, Part, Ready, Result, Results
-from .model import ModelSpec
 from .request import Request
 
 log = logging.getLogger(__name__)
@@ -397,7 +397,7 @@ class PredictorProcess:
     def _started(self, child_end: int, outputs: Arena) -> supervise.Process:
         try:
             fds = (child_end, self._inputs.fd, outputs.fd)
-            config = json.dumps(self._config.to_json())
+            config = json.dumps(to_plain(self._config))
             command = supervise.python_command(
                 "predictor",
                 "edl.teacher.predictor",
@@ -423,8 +423,7 @@ class PredictorProcess:
                 case "progress":
                     self._on_progress(message["text"])
                 case "ready":
-                    spec = ModelSpec.from_json(message["spec"])
-                    self._became_ready(Ready(spec, message["t_t_s"], message["micro_batch"]))
+                    self._became_ready(from_plain(Ready, message))
                     self._channel = channel
                     self._on_change()
                     self._settled.set()

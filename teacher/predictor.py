@@ -28,11 +28,12 @@ from ..errors import (
 from ..logs import configure_logging
 from ..proto.arena import Arena, tune_allocator
 from ..proto.channel import Channel, Message
+from ..proto.plain import from_plain, to_plain
 from . import jobs, loading
 from .backends import Submit, queue_of, submit_to
 from .backends.examples import example_batch
 from .config import PredictorConfig
-from .jobs import Part, Result, submit_parts
+from .jobs import Part, Ready, Result, submit_parts
 from .loading import Loaded
 from .microbatch import submit_in_micro_batches
 
@@ -174,12 +175,8 @@ def load(config: PredictorConfig, channel: Channel) -> Loaded | None:
 
 
 def _say_ready(channel: Channel, loaded: Loaded) -> None:
-    channel.send(
-        "ready",
-        spec=loaded.spec.to_json(),
-        t_t_s=loaded.t_t_s,
-        micro_batch=loaded.micro_batch,
-    )
+    ready = Ready(loaded.spec, loaded.t_t_s, loaded.micro_batch)
+    channel.send("ready", **to_plain(ready))
 
 
 def _say(channel: Channel, text: str) -> None:
@@ -196,7 +193,7 @@ def main() -> int | str:
     parser.add_argument("config", help="PredictorConfig as JSON")
     given = parser.parse_args()
     configure_logging()
-    config = PredictorConfig.from_json(json.loads(given.config))
+    config = from_plain(PredictorConfig, json.loads(given.config))
     loading.prepare_process(config)
     tune_allocator()
     channel = Channel.attach(given.channel)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from ...errors import UsageError
 
@@ -55,27 +54,6 @@ class ClientSecurity:
     server_name: str = ""
     insecure: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values, for another process: file names, never what is in them."""
-        files = None if self.tls is None else asdict(self.tls)
-        return {
-            "tls": None if files is None else {name: _text(files[name]) for name in files},
-            "token_file": _text(self.token_file),
-            "server_name": self.server_name,
-            "insecure": self.insecure,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """The inverse of `to_json`."""
-        tls = value["tls"]
-        return cls(
-            tls=None if tls is None else TlsFiles(**{name: _path(tls[name]) for name in tls}),
-            token_file=_path(value["token_file"]),
-            server_name=value["server_name"],
-            insecure=value["insecure"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ServerSecurity:
@@ -106,11 +84,3 @@ class ServerSecurity:
     def authenticates(self) -> bool:
         """Whether a caller has to prove who it is."""
         return self.tokens_file is not None or self.wants_certificates
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

@@ -303,10 +303,6 @@ class Connection:
         kind = (inputs, nbytes, caller, *request[1:2], *request[3:5])
         if kind == self._kind:
             return None
-        if not 1 <= len(inputs) <= frames.MAX_ARRAYS:
-            raise WireError(f"a request with {len(inputs)} inputs")
-        if any(ndim > frames.MAX_NDIM for _, _, ndim in inputs):
-            raise WireError(f"an input with more than {frames.MAX_NDIM} dimensions")
         tensors = tuple(Tensor(n, datatype_of(dtype), ndim) for n, dtype, ndim in inputs)
         opened = Opened(
             self._model,

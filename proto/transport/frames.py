@@ -30,13 +30,14 @@ import secrets
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
 from ...errors import EdlError, WireError
 from ..datatypes import Array, dtype_of, nbytes_of, to_bytes
-from ..json_values import as_parameters
+from ..plain import from_plain, to_plain
 from ..wire import Parameter
 
 #: Metadata of `ModelMetadata`: in the call it asks for an offer, beside the answer it is the offer.
@@ -155,8 +156,7 @@ class Header(NamedTuple):
         return header
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """What is fixed of one array of a session: its name, its datatype, how many dimensions.
 
     Attributes:
@@ -166,24 +166,16 @@ class Tensor:
     name: str
     datatype: str
     ndim: int
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
 
-    def to_json(self) -> list[Any]:
-        return [self.name, self.datatype, self.ndim, dict(self.parameters)]
 
-    @classmethod
-    def from_json(cls, value: Any) -> Tensor:
-        """Raises WireError for what describes no array."""
-        try:
-            name, datatype, ndim, parameters = value
-        except (TypeError, ValueError):
-            raise WireError(f"{value!r:.80} describes no array") from None
-        if not (isinstance(name, str) and isinstance(datatype, str) and type(ndim) is int):
-            raise WireError(f"{value!r:.80} describes no array")
-        if not 1 <= ndim <= MAX_NDIM or datatype == "BYTES":
-            raise WireError(f"an array of {datatype} with {ndim} dimensions is not sent by frames")
-        dtype_of(datatype)
-        return cls(name, datatype, ndim, as_parameters(parameters))
+def _check_tensors(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        dtype_of(tensor.datatype)
+        if not 1 <= tensor.ndim <= MAX_NDIM or tensor.datatype == "BYTES":
+            raise WireError(
+                f"an array of {tensor.datatype} with {tensor.ndim} dimensions is not sent by frames"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +191,9 @@ class Opened:
         memory_key: of the shared memory in which inputs may lie; empty: none.
         memory_bytes: of it.
         caller: who asks, for logs: a request is called CALLER#NUMBER.
+
+    Raises:
+        WireError: there is no such frame.
     """
 
     model: str
@@ -210,48 +205,21 @@ class Opened:
     memory_bytes: int = 0
     caller: str = ""
 
+    def __post_init__(self) -> None:
+        _check_tensors(self.inputs)
+        names = {tensor.name for tensor in self.inputs}
+        if not 1 <= len(self.inputs) <= MAX_ARRAYS or len(names) < len(self.inputs):
+            raise WireError(f"a request with {len(self.inputs)} inputs, or two of one name")
+        if self.memory_bytes < 0:
+            raise WireError("shared memory of less than nothing")
+
     def frame(self) -> bytes:
-        said = {
-            "model": self.model,
-            "inputs": [tensor.to_json() for tensor in self.inputs],
-            "outputs": list(self.outputs),
-            "parameters": dict(self.parameters),
-            "output_parameters": {name: dict(own) for name, own in self.output_parameters.items()},
-            "memory_key": self.memory_key,
-            "memory_bytes": self.memory_bytes,
-            "caller": self.caller,
-        }
-        return _json_frame(OPEN, 0, said)
+        return _json_frame(OPEN, 0, to_plain(self))
 
     @classmethod
     def read(cls, payload: bytes) -> Opened:
         """Raises WireError for what fixes nothing."""
-        said = _json(payload)
-        try:
-            inputs = tuple(map(Tensor.from_json, said["inputs"]))
-            outputs = tuple(said["outputs"])
-            own = {name: as_parameters(each) for name, each in said["output_parameters"].items()}
-            opened = cls(
-                said["model"],
-                inputs,
-                outputs,
-                as_parameters(said["parameters"]),
-                own,
-                said["memory_key"],
-                said["memory_bytes"],
-                said["caller"],
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise WireError(f"an OPEN frame without a usable {error}") from None
-        texts = (opened.model, opened.memory_key, opened.caller, *outputs)
-        if not all(isinstance(text, str) for text in texts):
-            raise WireError("an OPEN frame whose names are no text")
-        if type(opened.memory_bytes) is not int or opened.memory_bytes < 0:
-            raise WireError("an OPEN frame whose memory has no size")
-        names = {tensor.name for tensor in inputs}
-        if not 1 <= len(inputs) <= MAX_ARRAYS or len(names) < len(inputs):
-            raise WireError(f"an OPEN frame with {len(inputs)} inputs, or two of one name")
-        return opened
+        return from_plain(cls, _json(payload))
 
 
 def head_of(shapes: Sequence[Sequence[int]]) -> bytes:
@@ -311,8 +279,7 @@ class Description:
 
     def to_bytes(self) -> bytes:
         """Behind its length."""
-        said = {"outputs": [one.to_json() for one in self.outputs], "parameters": self.parameters}
-        data = json.dumps(said).encode()
+        data = json.dumps(to_plain(self)).encode()
         if len(data) > MAX_JSON_BYTES - _LENGTH.size:
             raise WireError(f"the outputs take {len(data)} bytes to describe: ask for fewer")
         return _LENGTH.pack(len(data)) + data
@@ -329,12 +296,9 @@ class Description:
         end = _LENGTH.size + int(_LENGTH.unpack_from(payload)[0])
         if end > min(len(payload), MAX_JSON_BYTES):
             raise WireError("a result whose description is too long")
-        said = _json(bytes(payload[_LENGTH.size : end]))
-        try:
-            outputs = tuple(map(Tensor.from_json, said["outputs"]))
-            return cls(outputs, as_parameters(said["parameters"])), end
-        except (KeyError, TypeError) as error:
-            raise WireError(f"a description without a usable {error}") from None
+        described = from_plain(cls, _json(bytes(payload[_LENGTH.size : end])))
+        _check_tensors(described.outputs)
+        return described, end
 
 
 def result(

@@ -13,6 +13,7 @@ import pytest
 
 from edl.errors import ModelError, TeacherError
 from edl.proto.arena import Array
+from edl.proto.plain import from_plain, to_plain
 from edl.teacher.backends import Backend
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.open import KINDS, content_of, open_backend
@@ -88,7 +89,7 @@ def test_it_says_what_it_takes_gives_and_is(subject: Subject, backend: Backend) 
     assert [tensor.datatype for tensor in spec.outputs] == ["FP32", "FP32"]
     assert [tensor.shape for tensor in spec.outputs] == [(-1, 10), (-1, 144)]
     assert len(spec.content_id) == 64
-    assert ModelSpec.from_json(spec.to_json()) == spec
+    assert from_plain(ModelSpec, to_plain(spec)) == spec
 
 
 def test_content_is_that_of_the_files(subject: Subject, backend: Backend, folder: Path) -> None:

@@ -15,8 +15,9 @@ pytestmark = pytest.mark.system
 
 SETTINGS = """
     import pathlib
+    from edl.proto.plain import from_plain, to_plain
     from edl.proto.security import ClientSecurity, Gate, TlsFiles, open_channel
-    ClientSecurity.from_json(ClientSecurity(TlsFiles(ca=pathlib.Path("x"))).to_json())
+    from_plain(ClientSecurity, to_plain(ClientSecurity(TlsFiles(ca=pathlib.Path("x")))))
 """
 #: Page faults of filling and freeing 16 MB ten times, after the first time.
 FAULTS = """

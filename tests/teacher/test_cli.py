@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from edl.errors import UsageError
 from edl.lifecycle import Stop
+from edl.proto.plain import from_plain, to_plain
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli, config, serving
@@ -119,7 +120,7 @@ def test_options_of_flags_and_environment(
     expected = replace(DEFAULT.predictor, **predictor)
     assert served == [replace(DEFAULT, predictor=expected, **others)]
     for one in served[0].predictors:
-        assert PredictorConfig.from_json(one.to_json()) == one
+        assert from_plain(PredictorConfig, to_plain(one)) == one
     if others.get("devices") == DEVICES:
         assert [(p.device, p.cores, p.threads) for p in served[0].predictors] == [
             ("cpu", (0, 1), 2),

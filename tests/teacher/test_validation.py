@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from edl.errors import RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.forms import Form
+from edl.proto.plain import from_plain, to_plain
 from edl.proto.tensors import InferRequest
 from edl.proto.wire import Parameter
 from edl.teacher.backends.framework import instruction_set
@@ -176,7 +177,7 @@ def test_a_wrong_spec_is_refused() -> None:
 
 
 def test_a_model_spec_survives_json() -> None:
-    assert ModelSpec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
+    assert from_plain(ModelSpec, json.loads(json.dumps(to_plain(SPEC)))) == SPEC
 
 
 def test_the_numerics_id_depends_on_every_word() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edl.errors import Forbidden, Unauthenticated, UsageError
+from edl.proto.plain import from_plain, to_plain
 from edl.proto.security import (
     Caller,
     ClientSecurity,
@@ -248,7 +249,7 @@ def test_a_certificate_goes_with_its_key(given: dict[str, Path]) -> None:
 
 def test_a_clients_settings_travel_as_json() -> None:
     for security in (ClientSecurity(), ClientSecurity(TlsFiles(C, K, CA), T, "x", True)):
-        assert ClientSecurity.from_json(json.loads(json.dumps(security.to_json()))) == security
+        assert from_plain(ClientSecurity, json.loads(json.dumps(to_plain(security)))) == security
 
 
 @pytest.mark.parametrize(

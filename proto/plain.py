@@ -1,0 +1,73 @@
+"""Values of ours as plain JSON values, and back by their type hints.
+
+A dataclass is an object with a member for each field, a named tuple a list, a path its text. What
+comes back is checked: a value of another type than its hint, or a member that is missing, is a
+WireError. Members that are not known are left out.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ..errors import WireError
+
+_T = TypeVar("_T")
+_hints = lru_cache(get_type_hints)
+
+
+def to_plain(value: Any) -> Any:
+    """What JSON can hold of `value`."""
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: to_plain(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_plain(kind: type[_T], value: Any) -> _T:
+    """The `kind` that `to_plain` made `value` of.
+
+    Raises:
+        WireError: it is none; and what the constructor of `kind` raises.
+    """
+    made: _T = _read(kind, value)
+    return made
+
+
+def _read(hint: Any, value: Any) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
+        if value.keys() >= (names := {field.name for field in fields(hint)}):
+            return hint(**{name: _read(_hints(hint)[name], value[name]) for name in names})
+    elif isinstance(hint, type) and hasattr(hint, "_fields") and isinstance(value, list):
+        if len(value) == len(hint._fields):
+            return hint(*map(_read, _hints(hint).values(), value))
+    elif origin in (Union, types.UnionType):
+        for one in args:
+            try:
+                return _read(one, value)
+            except WireError:
+                continue
+    elif origin is tuple and isinstance(value, list):
+        if args[-1] is ...:
+            return tuple(_read(args[0], one) for one in value)
+        if len(args) == len(value):
+            return tuple(map(_read, args, value))
+    elif origin is Mapping and isinstance(value, dict):
+        return {name: _read(args[1], one) for name, one in value.items()}
+    elif origin is Literal and value in args:
+        return value
+    elif hint is Path and type(value) is str:
+        return Path(value)
+    elif type(value) is hint or (hint is type(None) and value is None):
+        return value
+    elif hint is float and type(value) is int:
+        return float(value)
+    raise WireError(f"{value!r:.80} is no {getattr(hint, '__name__', hint)}")

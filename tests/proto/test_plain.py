@@ -1,0 +1,64 @@
+"""Values of ours as plain JSON values, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from edl.errors import WireError
+from edl.proto.plain import from_plain, to_plain
+
+
+class Pair(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    pairs: tuple[Pair, ...]
+    kinds: tuple[tuple[str, Literal["a", "b"]], ...]
+    parameters: Mapping[str, bool | int | float | str]
+    path: Path | None
+    inner: Whole | None
+    seconds: float = 1.0
+
+
+INNER = Whole((), (), {}, None, None, 2.5)
+WHOLE = Whole((Pair("x", (1, 2)),), (("y", "a"),), {"b": True, "i": 1}, Path("/p"), INNER)
+
+
+def test_there_and_back() -> None:
+    told = json.loads(json.dumps(to_plain(WHOLE)))
+    assert from_plain(Whole, told) == WHOLE
+    assert from_plain(Whole, told).parameters["b"] is True
+    assert from_plain(Whole, {**told, "of a later version": 1}) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pairs", [["x"]]),
+        ("pairs", [["x", [True]]]),
+        ("pairs", {}),
+        ("kinds", [["y", "c"]]),
+        ("kinds", [["y"]]),
+        ("kinds", [["y", []]]),
+        ("parameters", {"p": []}),
+        ("path", 7),
+        ("inner", []),
+        ("seconds", "1"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
+    told = to_plain(WHOLE)
+    with pytest.raises(WireError):
+        from_plain(Whole, {**told, name: value})
+    del told[name]
+    with pytest.raises(WireError):
+        from_plain(Whole, told)
