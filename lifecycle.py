@@ -91,7 +91,7 @@ class Stop:
 
 @contextlib.contextmanager
 def stop_on_signals(
-    *, reraise: Iterable[int] = (signal.SIGINT,), hurries: bool = False
+    *, reraise: Iterable[int] = (signal.SIGINT,), hurries: bool = False, ends: bool = False
 ) -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into a `Stop`, so that the body can end in order.
 
@@ -104,6 +104,7 @@ def stop_on_signals(
             end when told so is a success.
         hurries: the body looks at `Stop.urgent`, which the second signal sets; a third one then
             ends the process.
+        ends: the process ends behind the body, in order: a SIGTERM that comes then is ignored.
 
     Raises:
         ValueError: not in the main thread.
@@ -127,6 +128,8 @@ def stop_on_signals(
     try:
         yield stop
     finally:
+        if ends:
+            former[signal.SIGTERM] = signal.SIG_IGN
         for number, handler in former.items():
             # None: a C library had installed one, which Python cannot put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

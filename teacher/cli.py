@@ -145,7 +145,7 @@ def serve(
         batching=parse_batching(batch_max, batch_delay, batch_preferred),
         deterministic=deterministic,
     )
-    with stop_on_signals() as stop:
+    with stop_on_signals(ends=True) as stop:
         serve_teacher(config, stop, on_ready=typer.echo, on_progress=tell)
 
 

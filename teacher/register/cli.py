@@ -216,7 +216,7 @@ def register(
         ),
         server=security_at(host, tls_cert, tls_key, tls_ca, tokens, insecure=insecure),
     )
-    with stop_on_signals() as stop:
+    with stop_on_signals(ends=True) as stop:
         keep_registered(config, stop, on_ready=typer.echo, on_progress=tell)
 
 

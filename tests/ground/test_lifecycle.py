@@ -46,6 +46,16 @@ def test_a_signal_sets_the_flag_and_the_former_handlers_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is former
 
 
+def test_a_late_sigterm_is_no_failure_of_a_process_that_ends_anyway() -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        with stop_on_signals(ends=True) as stop:
+            stop.request()
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError("drain failed")])
 def test_ctrl_c_is_raised_again_at_the_orderly_end(error: Exception | None) -> None:
     def body() -> None:
