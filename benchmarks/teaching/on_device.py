@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ...distill_reader import DistilReader
+from ...errors import ModelError
+from ...teacher.backends.onnx import has_cuda
 from ..children import Child
 from ..pacing import SERVICE, Repeated
 from ..pacing.teachers import start_teachers
@@ -77,7 +79,7 @@ def compare(device: str, quick: bool) -> Report:
     rows: list[Row] = []
     goals: list[Goal] = []
     for network in NETWORKS[device]:
-        if network.framework == "onnx" and not _onnxruntime_has(device):
+        if network.framework == "onnx" and not _can_run_onnx(device):
             log.info("%s is left out: onnxruntime for %s is not installed", network.name, device)
             continue
         part, bare_per_s = _by_turns(network, device, _QUICK_TURN_S if quick else _TURN_S)
@@ -97,12 +99,11 @@ def compare(device: str, quick: bool) -> Report:
     return Report(rows, goals)
 
 
-def _onnxruntime_has(device: str) -> bool:
+def _can_run_onnx(device: str) -> bool:
     try:
-        import onnxruntime
-    except ImportError:
+        return has_cuda() or device == "cpu"
+    except ModelError:  # it is not installed
         return False
-    return f"{device.upper()}ExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, float]:

@@ -143,6 +143,11 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
+def has_cuda() -> bool:
+    """Whether the onnxruntime that is installed can use GPUs; raises ModelError where none is."""
+    return "CUDAExecutionProvider" in import_onnxruntime().get_available_providers()
+
+
 def _options(runtime: Any, threads: int) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -157,7 +162,7 @@ def _options(runtime: Any, threads: int) -> Any:
 def _providers(runtime: Any, device: str, gpu: int | None) -> list[Any]:
     if gpu is None:
         return ["CPUExecutionProvider"]
-    if "CUDAExecutionProvider" not in runtime.get_available_providers():
+    if not has_cuda():
         raise ModelError(
             f"device {device} asked for, but this onnxruntime has no GPU support: "
             "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
