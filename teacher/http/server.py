@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import ssl
@@ -139,8 +140,8 @@ _MAX_HEAD_BYTES: Final = 16 << 10
 _MAX_CONNECTIONS: Final = 1024
 _MAX_TLS_CONNECTIONS: Final = 256
 _KEEP_ALIVE_S: Final = 5
-#: Until what is left after a stop is cut off.
-_LAST_S: Final = 0.2
+#: Between two looks, after a stop, whether all is answered.
+_LOOK_S: Final = 0.01
 
 
 class HttpServer:
@@ -191,7 +192,7 @@ class HttpServer:
             standing=lambda: len(state.connections),
             make_room=lambda: end_longest_idle(state.connections),
         )
-        self._serving: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -206,19 +207,25 @@ class HttpServer:
 
     async def start(self) -> None:
         """Answer from now on."""
-        self._serving = asyncio.create_task(self._server.serve([]))  # the acceptor listens
+        # Only its clock for answers: the acceptor listens, and `stop` waits for what is asked.
+        self._ticking = asyncio.create_task(self._server.main_loop())
         self._acceptor.start()
 
     async def stop(self, grace_s: float) -> None:
         """Take nothing new, wait up to `grace_s` for what is being answered, close."""
         self._acceptor.close()
-        if self._serving is None:
+        if self._ticking is None:
             return
-        self._server.config.timeout_graceful_shutdown = max(grace_s, _LAST_S)  # type: ignore[assignment]
-        self._server.should_exit = True
-        await self._serving
+        self._ticking.cancel()
+        state = self._server.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while state.connections or state.tasks:
+                    await asyncio.sleep(_LOOK_S)
         self._api.close()
-        for connection in list(self._server.server_state.connections):
+        for connection in list(state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # in which they are closed
 
