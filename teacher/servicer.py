@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
 from .. import __version__
-from ..errors import EdlError
+from ..errors import EdlError, RetryableError
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.arena import Arena
@@ -34,6 +35,8 @@ from .request import (
     forms_told,
 )
 from .shared_memory.regions import Reading, SharedMemory, places_of, put
+
+log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -243,7 +246,7 @@ class Servicer:
             nbytes: of the request.
             record: the inputs in `memory_of_inputs`; None: they lie elsewhere.
         """
-        with entry.labelling(nbytes) as labelling:
+        with entry.labelling(nbytes) as labelling, _expected():
             reading = Reading(self.memory, visitor)
             request = await decode(reading)
             entry.model, entry.request_id = request.model_name, request.request_id
@@ -300,6 +303,18 @@ class Servicer:
         except EdlError as error:
             return "LOADING", str(error)
         return "UNAVAILABLE", "the predictor is restarting"
+
+
+@contextmanager
+def _expected() -> Iterator[None]:
+    """Make an error of ours of one that nobody expects, so that every protocol says the same."""
+    try:
+        yield
+    except EdlError:
+        raise
+    except Exception as error:
+        log.exception("a request could not be answered")
+        raise RetryableError(f"{type(error).__name__}: {error}") from error
 
 
 async def _taken(labels: Future[Answer]) -> Answer:

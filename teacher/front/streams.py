@@ -9,14 +9,13 @@ requests are in work at a time, so that one travels while the model has the othe
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from ...errors import EdlError, RetryableError, TeacherLost, WireError
+from ...errors import EdlError, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.status import to_status
 from ...proto.wire import bytes_field, take_out
@@ -24,8 +23,6 @@ from ..callers import Visitor
 from ..calls import Call, CallTable
 from ..config import ServerConfig
 from ..request import TooLarge
-
-log = logging.getLogger(__name__)
 
 #: Requests of one stream in work.
 AT_ONCE: Final = 2
@@ -171,9 +168,6 @@ class _Stream:
         except EdlError as error:
             self._refused(error)
             return _failed(error, data)
-        except Exception as error:
-            log.exception("a request could not be answered")
-            return _failed(RetryableError(f"{type(error).__name__}: {error}"), data)
         return bytes_field(_RESPONSE, len(response)) + response
 
 

@@ -24,7 +24,7 @@ from ...proto.transport.frames import Header
 from ..callers import user_behind
 from ..calls import Call
 from ..request import Deadline, InputsRecord, SendingDeadline, TooLarge
-from .session import Fixed, Session
+from .session import Asked, Session
 
 if TYPE_CHECKING:
     from .listener import Offered, TransportListener
@@ -44,37 +44,29 @@ _LINGER_S: Final = 1.0
 
 
 class _Incoming:
-    """A request whose arrays are on their way into the predictors' memory."""
+    """A request whose arrays are on their way into the predictors' memory.
 
-    def __init__(self, header: Header, fixed: Fixed, record: InputsRecord) -> None:
-        self.header, self.fixed, self.record = header, fixed, record
-        self._left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
+    Attributes:
+        left: what of these is still to be filled.
+    """
 
-    def room(self) -> memoryview:
-        return self._left[0]
+    def __init__(self, asked: Asked, record: InputsRecord) -> None:
+        self.asked, self.record = asked, record
+        self.left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
 
     def fill(self, data: memoryview) -> int:
         """Take the beginning of what came; how many bytes that is."""
         taken = 0
-        while self._left and taken < len(data):
-            count = min(len(self._left[0]), len(data) - taken)
-            self._left[0][:count] = data[taken : taken + count]
+        while self.left and taken < len(data):
+            count = min(len(self.left[0]), len(data) - taken)
+            self.left[0][:count] = data[taken : taken + count]
             taken += count
             self.filled(count)
         return taken
 
     def filled(self, count: int) -> None:
-        rest = self._left[0][count:]
-        self._left[:1] = [rest] if len(rest) else []
-
-    @property
-    def is_whole(self) -> bool:
-        return not self._left
-
-    @property
-    def missing(self) -> int:
-        """Bytes that have not come."""
-        return sum(map(len, self._left))
+        rest = self.left[0][count:]
+        self.left[:1] = [rest] if len(rest) else []
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -137,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._incoming is not None:
-            return self._incoming.room()
+            return self._incoming.left[0]
         if self._skip or self._over:
             self._begin = self._end = 0  # nobody wants it
         elif self._begin:
@@ -215,13 +207,12 @@ class Connection(asyncio.BufferedProtocol):
     def _step(self) -> bool:
         """Take one thing that is there as a whole; False: there is none."""
         if (incoming := self._incoming) is not None:
-            self._begin += incoming.fill(self._staging[self._begin : self._end])
-            self._wake_at(incoming.missing)
-            if not incoming.is_whole:
+            self._wake_at(sum(map(len, incoming.left)))
+            if incoming.left:
                 return False
             self._incoming = None
             self._receiving.stop()
-            self._begin_request(incoming.header, incoming.fixed, incoming.record)
+            self._begin_request(incoming.asked)
             return True
         if self._skip:
             return False
@@ -285,12 +276,13 @@ class Connection(asyncio.BufferedProtocol):
         self._begin += frames.HEADER.size
         head = self._take(header.head_bytes)
         assert head is not None
+        asked = Asked(header, head, session.fixed)
         if not header.flags & frames.IN_MEMORY:
-            self._receive(header, session.fixed, head)
+            self._receive(asked)
         elif header.nbytes:
             raise WireError("a request in shared memory that announces bytes")
         else:
-            self._begin_request(header, session.fixed, None, head)
+            self._begin_request(asked)
         return True
 
     def _take(self, count: int) -> bytes | None:
@@ -300,10 +292,10 @@ class Connection(asyncio.BufferedProtocol):
         self._begin += count
         return taken
 
-    def _receive(self, header: Header, fixed: Fixed, head: bytes) -> None:
+    def _receive(self, asked: Asked) -> None:
         """Make room for the arrays of a request, which come next."""
-        inputs = fixed.opened.inputs
-        layouts = frames.layouts_of(inputs, frames.shapes_in(head, inputs), header.nbytes)
+        header, inputs = asked.header, asked.fixed.opened.inputs
+        layouts = frames.layouts_of(inputs, frames.shapes_in(asked.head, inputs), header.nbytes)
         self._receiving.start()
         assert self._call is not None
         try:
@@ -324,7 +316,8 @@ class Connection(asyncio.BufferedProtocol):
             self._skip = header.nbytes - here
             self._account()
         else:
-            self._incoming = _Incoming(header, fixed, record)
+            self._incoming = _Incoming(asked._replace(record=record), record)
+            self._begin += self._incoming.fill(self._staging[self._begin : self._end])
 
     def _wake_at(self, missing: int) -> None:
         """Be woken once so many bytes are there, or many; once any are where none are missing."""
@@ -335,21 +328,16 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests
 
-    def _begin_request(
-        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes = b""
-    ) -> None:
+    def _begin_request(self, asked: Asked) -> None:
         assert self._call is not None
         self._call.received()
-        work = self._serve(header, fixed, record, head)
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = header.nbytes
-        task.add_done_callback(partial(self._served, record))
+        task = asyncio.get_running_loop().create_task(self._serve(asked))
+        self._tasks[task] = asked.header.nbytes
+        task.add_done_callback(partial(self._served, asked.record))
 
-    async def _serve(
-        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes
-    ) -> None:
+    async def _serve(self, asked: Asked) -> None:
         assert self._session is not None
-        answer = await self._session.answer(header, fixed, record, head)
+        answer = await self._session.answer(asked)
         if not self._transport.is_closing():
             self._transport.write(answer)
 
@@ -358,8 +346,10 @@ class Connection(asyncio.BufferedProtocol):
         del self._tasks[task]
         if record is not None:
             record.close()
-        if task.cancelled() or task.exception() is not None:
+        if task.cancelled() or (error := task.exception()) is not None:
             self.abort()
+            if not task.cancelled():
+                log.error("a connection was ended", exc_info=error)
             return
         if not self._tasks and self._session is not None:
             self._session.let_go()
@@ -371,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         if (call := self._call) is None:
             return
         incoming = self._incoming
-        held = sum(self._tasks.values()) + (incoming.header.nbytes if incoming else 0)
+        held = sum(self._tasks.values()) + (incoming.asked.header.nbytes if incoming else 0)
         call.announced(held)
         if not self._tasks and incoming is None and not self._stuck and not self._over:
             call.owes()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from ...errors import EdlError, RequestRefused, RetryableError, WireError
+from ...errors import EdlError, RequestRefused, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
 from ...proto.lent_arena import Place
@@ -43,6 +43,22 @@ class Fixed(NamedTuple):
     opened: Opened
     region: str
     memory_error: EdlError | None
+
+
+class Asked(NamedTuple):
+    """A request.
+
+    Attributes:
+        header: of its frame.
+        head: the same.
+        fixed: what held when it came.
+        record: its inputs; None: they lie in the reader's memory.
+    """
+
+    header: Header
+    head: bytes
+    fixed: Fixed
+    record: InputsRecord | None = None
 
 
 class Session:
@@ -94,81 +110,36 @@ class Session:
             except EdlError as error:
                 log.debug("memory of who may not ask any more is swept later: %s", error)
 
-    async def answer(
-        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes
-    ) -> bytes:
-        """The frame that answers a request; an error has been made one.
-
-        Args:
-            header: of the request.
-            fixed: what held when it came.
-            record: its inputs; None: they lie in the reader's memory.
-            head: of the request.
-        """
+    async def answer(self, asked: Asked) -> bytes:
+        """The frame that answers a request; an error has been made one."""
         try:
-            return await self._label(header, fixed, record, head)
+            return await self._label(asked)
         except EdlError as error:
             self._listener.recorder.refused(error)
-            memory_fails = record is None and (not fixed.region or isinstance(error, _NotMapped))
-            return frames.error(header.number, error, memory=memory_fails)
-        except Exception as error:
-            log.exception("a request could not be answered")
-            why = RetryableError(f"{type(error).__name__}: {error}")
-            return frames.error(header.number, why)
+            in_memory = asked.record is None
+            memory_fails = in_memory and (not asked.fixed.region or isinstance(error, _NotMapped))
+            return frames.error(asked.header.number, error, memory=memory_fails)
 
-    async def _label(
-        self, header: Header, fixed: Fixed, record: InputsRecord | None, head: bytes
-    ) -> bytes:
+    async def _label(self, asked: Asked) -> bytes:
+        header = asked.header
         protocol = "tcp" if self._shown.uid is None else "local"
         with self._listener.recorder.call(protocol, "Label", self._address) as entry:
             entry.received_bytes = header.nbytes or header.head_bytes
             return await self._listener.servicer.infer(
-                partial(self._decode, header, fixed, record, head),
-                partial(self._encode, header),
+                partial(_decode, asked),
+                partial(self._encode, header.number),
                 self._visitor(),  # who may have been locked out meanwhile
                 time.monotonic() + header.seconds if header.seconds > 0 else None,
                 entry,
                 entry.received_bytes,
-                record,
+                asked.record,
             )
 
-    async def _decode(
-        self,
-        header: Header,
-        fixed: Fixed,
-        record: InputsRecord | None,
-        head: bytes,
-        reading: Reading,
-    ) -> InferRequest:
-        opened = fixed.opened
-        if record is not None:
-            arrays = record.arrays
-            for tensor, array in zip(opened.inputs, arrays, strict=True):
-                if tensor.datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
-                    raise WireError(
-                        f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1"
-                    )
-        else:
-            arrays = _in_memory(head, fixed, reading)
-        return InferRequest(
-            model_name=opened.model,
-            request_id=f"{opened.caller}#{header.number}" if opened.caller else "",
-            parameters=dict(opened.parameters),
-            inputs={t.name: array for t, array in zip(opened.inputs, arrays, strict=True)},
-            outputs=opened.outputs,
-            output_parameters={name: dict(own) for name, own in opened.output_parameters.items()},
-        )
-
     async def _encode(
-        self,
-        header: Header,
-        request: InferRequest,
-        response: InferResponse,
-        elsewhere: Collection[str],
+        self, number: int, _: InferRequest, response: InferResponse, __: Collection[str]
     ) -> tuple[bytes, int]:
-        del elsewhere
         pieces = frames.result(
-            header.number,
+            number,
             response.outputs,
             self._describe(response),
             device_s=float(response.parameters["device_seconds"]),
@@ -206,6 +177,25 @@ class Session:
 
 class _NotMapped(RequestRefused):
     """Inputs lie in memory that would have to be copied."""
+
+
+async def _decode(asked: Asked, reading: Reading) -> InferRequest:
+    opened = asked.fixed.opened
+    if asked.record is None:
+        arrays = _in_memory(asked.head, asked.fixed, reading)
+    else:
+        arrays = asked.record.arrays
+        for tensor, array in zip(opened.inputs, arrays, strict=True):
+            if tensor.datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+                raise WireError(f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1")
+    return InferRequest(
+        model_name=opened.model,
+        request_id=f"{opened.caller}#{asked.header.number}" if opened.caller else "",
+        parameters=dict(opened.parameters),
+        inputs={t.name: array for t, array in zip(opened.inputs, arrays, strict=True)},
+        outputs=opened.outputs,
+        output_parameters={name: dict(own) for name, own in opened.output_parameters.items()},
+    )
 
 
 def _in_memory(head: bytes, fixed: Fixed, reading: Reading) -> list[Array]:

@@ -168,7 +168,7 @@ def test_a_batch_that_changes_while_it_is_sent_is_not_answered(by: Transport) ->
 def test_an_unexpected_error_is_retryable(by: Transport) -> None:
     bench, client = by.pair()
     bench.fail(ZeroDivisionError("of nothing"))
-    with pytest.raises(RetryableError, match=r"ZeroDivisionError.*: of nothing"):
+    with pytest.raises(RetryableError, match=r"^ZeroDivisionError: of nothing$"):
         client.double()
     bench.heal()
     assert client.is_answered()
