@@ -39,7 +39,7 @@ class NumpyFunction:
                 'factory that returns (function, ["NAME:DATATYPE:DIMS", ...])'
             )
         outputs = settings.outputs or declared(made.outputs)
-        self._spec = ModelSpec(
+        self.spec = ModelSpec(
             platform="callable",
             inputs=inputs,
             outputs=outputs_by_trial(self.run, inputs, outputs, made.name),
@@ -52,10 +52,6 @@ class NumpyFunction:
                 instruction_set(),
             ),
         )
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         with translated("the function"):

@@ -8,7 +8,7 @@ from functools import partial
 from ...errors import BadAnswer, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
-from ..model import ModelSpec, TensorSpec
+from ..model import TensorSpec
 from . import Backend, Finish, Submit, queue_of
 
 
@@ -25,22 +25,16 @@ class Checked:
     def __init__(self, backend: Backend, *, by_option: bool = False) -> None:
         self._backend = backend
         self._by_option = by_option
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._backend.spec
+        self.spec = backend.spec
+        queue = queue_of(backend)
+        self.submit = None if queue is None else partial(self._submit, queue)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """As `Backend.run`, the declared outputs alone; raises BadAnswer for what is none."""
         return self._checked(self._backend.run(inputs))
 
-    @property
-    def submit(self) -> Submit | None:
-        """The same for a backend that has a queue."""
-        queue = queue_of(self._backend)
-        return None if queue is None else partial(self._submit, queue)
-
     def _submit(self, queue: Submit, inputs: Mapping[str, Array]) -> Finish:
+        """The same for a backend that has a queue."""
         finish = queue(inputs)
 
         def checked() -> tuple[dict[str, Array], float]:

@@ -100,23 +100,17 @@ class OnnxSession:
         self._inputs = narrowed(own, settings.inputs)
         if not all(tensor.shape for tensor in outputs):  # it does not say how many dimensions
             outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
-        self._runs = None if gpu is None else ThreadPoolExecutor(1, "onnxruntime")
-        self._spec = ModelSpec(
+        # On a GPU a thread waits for the device; on a CPU a run takes the cores itself.
+        self.submit: Submit | None = None
+        if gpu is not None:
+            self.submit = partial(self._submit, ThreadPoolExecutor(1, "onnxruntime"))
+        self.spec = ModelSpec(
             platform="onnxruntime",
             inputs=self._inputs,
             outputs=tuple(outputs),
             content_id=content.of_files(files_of(model)),
             numerics=(f"onnxruntime-{runtime.__version__}", "fp32", *_where(settings, gpu)),
         )
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
-
-    @property
-    def submit(self) -> Submit | None:
-        """On a GPU, where a thread waits for the device; None on a CPU, whose cores a run takes."""
-        return None if self._runs is None else partial(self._submit, self._runs)
 
     def _submit(self, runs: ThreadPoolExecutor, inputs: Mapping[str, Array]) -> Finish:
         return runs.submit(lambda: at_once(self.run)(inputs)()).result

@@ -79,11 +79,7 @@ class Paced:
         self._schedule = Schedule(rate)
         self._came_s = math.inf
         _check_speed(backend, rate, clock)
-        self._spec = labelled(backend.spec)
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
+        self.spec = labelled(backend.spec)
 
     def arrive(self, at_s: float) -> None:
         """What is run next was handed to the device at `at_s`, when it may have been at work.

@@ -142,7 +142,7 @@ class PaddleInference:
             )
         self._inputs = [(name, self._predictor.get_input_handle(name)) for name in names[0]]
         self._outputs = [(name, self._predictor.get_output_handle(name)) for name in names[1]]
-        self._spec = ModelSpec(
+        self.spec = ModelSpec(
             platform="paddle_inference",
             inputs=narrowed(
                 [_spec_of(name, declared, program) for name in names[0]], settings.inputs
@@ -153,10 +153,6 @@ class PaddleInference:
                 paddle, "paddle-inference", gpu, settings.threads, settings.precision
             ),
         )
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         with translated("the model"):
@@ -274,7 +270,7 @@ class PaddleDygraph:
                 "name)]) from it, or declare them with --input"
             )
         outputs = settings.outputs or declared(made.outputs)
-        self._spec = ModelSpec(
+        self.spec = ModelSpec(
             platform="paddle_dygraph",
             inputs=self._inputs,
             outputs=outputs_by_trial(self.run, self._inputs, outputs, made.name),
@@ -285,10 +281,6 @@ class PaddleDygraph:
             ),
             numerics=numerics(self._paddle, "paddle-dygraph", gpu, settings.threads),
         )
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         with translated("the model"), self._paddle.no_grad():

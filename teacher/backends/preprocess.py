@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import ModelError, RequestRefused, UsageError
 from ...proto.arena import Array
 from ...proto.datatypes import dtype_of
-from ..model import ModelSpec, TensorSpec
+from ..model import TensorSpec
 from . import Backend, Submit, content, queue_of
 from .callable import read_only
 from .checked import fits
@@ -138,53 +138,44 @@ NAMED: Final[Mapping[str, Shipped]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """One step before a model.
+class Preprocessed:
+    """A backend with a step before it.
 
-    Attributes:
-        name: as the user gave it.
+    Args:
+        backend: the model.
+        name: of the step, as the user gave it.
         inputs: what it takes.
         apply: makes of it what the model takes; raises whatever it likes.
-        content: what it is, for the hash: equal for equal steps.
+        content: what the step is, for the hash: equal for equal steps.
     """
 
-    name: str
-    inputs: tuple[TensorSpec, ...]
-    apply: Apply
-    content: str
-
-
-class Preprocessed:
-    """A backend with a hook before it."""
-
-    def __init__(self, backend: Backend, hook: Hook) -> None:
-        self._backend = backend
-        self._hook = hook
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        inputs: tuple[TensorSpec, ...],
+        apply: Apply,
+        content: str,
+    ) -> None:
+        self._backend, self._name, self._apply = backend, name, apply
         inner = backend.spec
-        self._spec = replace(
+        self.spec = replace(
             inner,
-            inputs=hook.inputs,
-            content_id=content_behind(inner.content_id, hook.content),
-            numerics=(*inner.numerics, f"{hook.name} by numpy-{np.__version__}"),
+            inputs=inputs,
+            content_id=content_behind(inner.content_id, content),
+            numerics=(*inner.numerics, f"{name} by numpy-{np.__version__}"),
         )
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
+        queue = queue_of(backend)
+        self.submit: Submit | None = None
+        if queue is not None:
+            self.submit = lambda inputs: queue(self._made(inputs))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return self._backend.run(self._made(inputs))
 
-    @property
-    def submit(self) -> Submit | None:
-        """The same for a backend that has a queue."""
-        queue = queue_of(self._backend)
-        return None if queue is None else lambda inputs: queue(self._made(inputs))
-
     def _made(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        made = _applied(self._hook.name, self._hook.apply, inputs)
-        check_made(self._hook.name, made, self._backend.spec.inputs)
+        made = _applied(self._name, self._apply, inputs)
+        check_made(self._name, made, self._backend.spec.inputs)
         return made
 
 
@@ -193,7 +184,7 @@ def content_behind(content_id: str, hook: str) -> str:
 
     Args:
         content_id: of the model.
-        hook: `Hook.content`: of a named one, its name.
+        hook: what the hook is; of a named one, its name.
     """
     return hashlib.sha256(f"{content_id} {hook}".encode()).hexdigest()
 
@@ -212,7 +203,7 @@ def preprocessed(
         ModelError: a hook is not there, or does not fit the model.
     """
     for position, name in reversed(list(enumerate(names))):
-        backend = Preprocessed(backend, _hook(name, backend, () if position else tuple(inputs)))
+        backend = _behind(name, backend, () if position else tuple(inputs))
     return backend
 
 
@@ -265,14 +256,15 @@ def check_made(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
             )
 
 
-def _hook(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Hook:
+def _behind(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Backend:
     takes = backend.spec.inputs
     if name in NAMED:
         own, apply = NAMED[name](name, takes)
         # What a name means is settled for ever; another meaning gets another name.
-        return Hook(name, narrowed(own, inputs), apply, name)
+        return Preprocessed(backend, name, narrowed(own, inputs), apply, name)
     made = make(name)
     if not callable(made.thing):
         raise ModelError(f"{name} gave {type(made.thing).__name__}: expected a function on arrays")
     own = inputs or declared(made.inputs) or takes
-    return Hook(name, own, made.thing, content.of_function(name, made.thing))
+    of_hook = content.of_function(name, made.thing)
+    return Preprocessed(backend, name, own, made.thing, of_hook)

@@ -136,8 +136,10 @@ class TorchModel:
         self._call: Callable[..., dict[str, Any]] = lambda *tensors: by_name(network.call(*tensors))
         if self._copies.on_gpu:
             self._call = GraphedCalls(torch, network.call)
+        #: None on a CPU, where a call returns at its end.
+        self.submit: Submit | None = self._submit if self._copies.on_gpu else None
         self._queueing = threading.Lock()
-        self._spec = ModelSpec(
+        self.spec = ModelSpec(
             platform=network.platform,
             inputs=network.inputs,
             outputs=outputs_by_trial(
@@ -147,18 +149,9 @@ class TorchModel:
             numerics=torch_runtime.numerics(torch, device, settings.threads),
         )
 
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
-
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         outputs, _ = self._submit(inputs)()
         return outputs
-
-    @property
-    def submit(self) -> Submit | None:
-        """On a GPU; None on a CPU, where a call returns at its end."""
-        return self._submit if self._copies.on_gpu else None
 
     def _submit(self, inputs: Mapping[str, Array]) -> Finish:
         with _model_errors(), self._torch.inference_mode():
