@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from google.protobuf.message import Message
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,8 +24,6 @@ from .middleware import entry_of, shown_by
 
 #: Of a request that holds names only.
 _NAMES_BYTES: Final = 64 << 10
-
-_T = TypeVar("_T")
 
 
 class Api:
@@ -54,23 +53,23 @@ class Api:
     def app(self) -> Starlette:
         """The application."""
         routes = [
-            _get("/v2", self._server),
-            _get("/v2/health/live", self._live),
-            _get("/v2/health/ready", self._ready),
-            _get("/v2/models/stats", self._statistics),
+            self._get("/v2", "ServerMetadata"),
+            self._get("/v2/health/live", "ServerLive", lambda said: _whether(said.live)),
+            self._get("/v2/health/ready", "ServerReady", lambda said: _whether(said.ready)),
+            self._get("/v2/models/stats", "ModelStatistics"),
             _post("/v2/repository/index", self._index),
-            _post("/v2/systemsharedmemory/region/{region}/register", self._register),
+            _post("/v2/systemsharedmemory/region/{name}/register", self._register),
         ]
-        for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
             routes += [
-                _get(model, self._model),
-                _get(f"{model}/ready", self._model_ready),
-                _get(f"{model}/stats", self._statistics),
+                self._get(model, "ModelMetadata"),
+                self._get(f"{model}/ready", "ModelReady", lambda said: _whether(said.ready)),
+                self._get(f"{model}/stats", "ModelStatistics"),
                 _post(f"{model}/infer", self._infer),
             ]
-        for memory in ("/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{region}"):
+        for memory in ("/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{name}"):
             routes += [
-                _get(f"{memory}/status", self._memory),
+                self._get(f"{memory}/status", "SystemSharedMemoryStatus", _regions),
                 _post(f"{memory}/unregister", self._unregister),
             ]
         handlers: dict[Any, Any] = {
@@ -90,58 +89,42 @@ class Api:
         """Somebody has sent what is no HTTP."""
         self._recorder.refused(WireError())
 
-    def _ask(self, method_name: str, request: Request, **fields: Any) -> Any:
+    def _get(
+        self, path: str, name: str, answer: Callable[[Any], Response] = lambda said: _json(said)
+    ) -> Route:
+        """Of a method whose whole request stands in the path."""
+
+        async def serve(request: Request) -> Response:
+            return answer(self._ask(name, request))
+
+        return Route(path, serve, methods=["GET"])
+
+    def _ask(self, name: str, request: Request, **fields: Any) -> Any:
         """What a method answers to a request with these fields, if its caller may ask."""
-        method = self._servicer.methods[method_name]
+        method = self._servicer.methods[name]
+        of_model = "version" in method.request.DESCRIPTOR.fields_by_name
+        if of_model:
+            entry_of(request).model = request.path_params.get("name")
         visitor = self._admission.admit(shown_by(request), method.right)
-        return method.answer(method.request(**fields), visitor)
-
-    def _ask_of_model(self, method_name: str, request: Request) -> Any:
-        """The same of the model that the path names, if any; it may not be there."""
-        path = request.path_params
-        entry_of(request).model = path.get("model")
         try:
-            return self._ask(
-                method_name, request, name=path.get("model", ""), version=path.get("version", "")
-            )
+            return method.answer(method.request(**request.path_params, **fields), visitor)
         except RequestRefused as error:
-            raise NotThere(str(error)) from None
-
-    async def _live(self, request: Request) -> Response:
-        return _whether(self._ask("ServerLive", request).live)
-
-    async def _ready(self, request: Request) -> Response:
-        return _whether(self._ask("ServerReady", request).ready)
-
-    async def _server(self, request: Request) -> Response:
-        return JSONResponse(plain(self._ask("ServerMetadata", request)))
-
-    async def _model(self, request: Request) -> Response:
-        return JSONResponse(plain(self._ask_of_model("ModelMetadata", request)))
-
-    async def _model_ready(self, request: Request) -> Response:
-        return _whether(self._ask_of_model("ModelReady", request).ready)
-
-    async def _statistics(self, request: Request) -> Response:
-        return JSONResponse(plain(self._ask_of_model("ModelStatistics", request)))
+            if of_model:
+                raise NotThere(str(error)) from None
+            raise
 
     async def _index(self, request: Request) -> Response:
         ready = (await self._body("RepositoryIndex", request)).get("ready", False)
         index = self._ask("RepositoryIndex", request, ready=ready is True)
         return JSONResponse([plain(model) for model in index.models])
 
-    async def _memory(self, request: Request) -> Response:
-        status = self._ask("SystemSharedMemoryStatus", request, name=_region_of(request))
-        return JSONResponse([plain(region) for region in status.regions.values()])
-
     async def _register(self, request: Request) -> Response:
-        body = await self._body("SystemSharedMemoryRegister", request)
-        place = _place_in(body)
-        self._ask("SystemSharedMemoryRegister", request, name=_region_of(request), **place)
+        place = _place_in(await self._body("SystemSharedMemoryRegister", request))
+        self._ask("SystemSharedMemoryRegister", request, **place)
         return Response()
 
     async def _unregister(self, request: Request) -> Response:
-        self._ask("SystemSharedMemoryUnregister", request, name=_region_of(request))
+        self._ask("SystemSharedMemoryUnregister", request)
         return Response()
 
     async def _body(self, name: str, request: Request) -> dict[str, Any]:
@@ -181,10 +164,6 @@ class Api:
         return JSONResponse({"error": f"{what}: {error.detail}"}, error.status_code, error.headers)
 
 
-def _get(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-    return Route(path, endpoint, methods=["GET"])
-
-
 def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
     return Route(path, endpoint, methods=["POST"])
 
@@ -198,8 +177,12 @@ def _whether(yes: bool) -> Response:
     return Response(status_code=200 if yes else 503)
 
 
-def _region_of(request: Request) -> str:
-    return str(request.path_params.get("region", ""))
+def _json(message: Message) -> Response:
+    return JSONResponse(plain(message))
+
+
+def _regions(status: Any) -> Response:
+    return JSONResponse([plain(region) for region in status.regions.values()])
 
 
 def _place_in(body: dict[str, Any]) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def decoder(
         decode_request,
         head,
         raw,
-        model_name=path["model"],
+        model_name=path["name"],
         model_version=path.get("version", ""),
     )
     threads = None if len(head) <= _SMALL_JSON_BYTES else json_reader
