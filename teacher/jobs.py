@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Self
 
 import numpy as np
@@ -38,7 +37,7 @@ from .. import errors
 from ..errors import BadAnswer, DeadlineExceeded, EdlError
 from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.rates import pooled_t_t
-from .backends import Submit
+from .backends import Finish, Submit
 from .model import ModelSpec
 from .request import Wanted, in_their_forms
 from .self_test import check_finite
@@ -161,48 +160,39 @@ def submit_parts(
     if not live:
         return lambda: _in_place(len(parts), {})
     cut = _cut(inputs, parts)
-    together = inputs if len(live) == len(parts) else _joined([cut[index] for index in live])
-    alone = partial(_submit_each, submit, [cut[index] for index in live], live, parts, clock)
-    try:
-        running = submit(together)
-    except EdlError as error:
-        # Without its frames: the arrays that they know are to be let go at once.
-        refused = error.with_traceback(None)
-        labels = alone() if len(live) > 1 else lambda: {live[0]: refused}
-        return lambda: _in_place(len(parts), labels())
+    running = _begun(submit, inputs if len(live) == len(parts) else _joined([cut[i] for i in live]))
 
     def finish() -> list[Result]:
         try:
             every, device_s = running()
         except EdlError as error:
-            failed: dict[int, Result] = {live[0]: error.with_traceback(None)}
-            return _in_place(len(parts), alone()() if len(live) > 1 else failed)
-        samples = sum(parts[index].samples for index in live)
-        labels = _cut(every, [parts[index] for index in live])
-        return _in_place(
-            len(parts),
-            {
-                index: _checked(own, parts[index], device_s * parts[index].samples / samples)
-                for index, own in zip(live, labels, strict=True)
-            },
-        )
+            if len(live) == 1:
+                # Without its frames: the arrays that they know are to be let go at once.
+                return _in_place(len(parts), {live[0]: error.with_traceback(None)})
+            # Each by itself, so that the error of one is the error of that one.
+            runs = {i: submit_parts(submit, cut[i], [parts[i]], clock) for i in live}
+            return _in_place(len(parts), {i: run()[0] for i, run in runs.items()})
+        samples = sum(parts[i].samples for i in live)
+        labels = zip(live, _cut(every, [parts[i] for i in live]), strict=True)
+        results = {
+            i: _checked(own, parts[i], device_s * parts[i].samples / samples) for i, own in labels
+        }
+        return _in_place(len(parts), results)
 
     return finish
 
 
-def _submit_each(
-    submit: Submit,
-    cut: Sequence[Mapping[str, Array]],
-    live: Sequence[int],
-    parts: Sequence[Part],
-    clock: Callable[[], float],
-) -> Callable[[], dict[int, Result]]:
-    """Each request by itself, so that the error of one is the error of that one."""
-    runs = [
-        submit_parts(submit, own, [parts[index]], clock)
-        for index, own in zip(live, cut, strict=True)
-    ]
-    return lambda: {index: run()[0] for index, run in zip(live, runs, strict=True)}
+def _begun(submit: Submit, inputs: Mapping[str, Array]) -> Finish:
+    """A run; one that could not begin ends by that error."""
+    try:
+        return submit(inputs)
+    except EdlError as error:
+        refused = error.with_traceback(None)
+
+    def finish() -> tuple[dict[str, Array], float]:
+        raise refused
+
+    return finish
 
 
 def _in_place(count: int, results: Mapping[int, Result]) -> list[Result]:

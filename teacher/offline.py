@@ -21,7 +21,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -102,52 +101,17 @@ _WARM_UP: Final = 2
 _RUNS_AT_LEAST: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """A batch size and what it took.
-
-    Attributes:
-        size: samples of a batch, all in one run.
-        seconds: of each run.
-        best: the size to choose: that of the most samples per second, by medians, and the smallest
-            of those within a hundredth of it.
-    """
-
-    size: int
-    seconds: tuple[float, ...]
-    best: bool = False
-
-    @property
-    def p50_s(self) -> float:
-        return float(np.percentile(self.seconds, 50))
-
-    @property
-    def p99_s(self) -> float:
-        return float(np.percentile(self.seconds, 99))
-
-    @property
-    def samples_per_s(self) -> float:
-        return self.size / self.p50_s
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "batch": self.size,
-            "runs": len(self.seconds),
-            "p50_s": self.p50_s,
-            "p99_s": self.p99_s,
-            "samples_per_s": self.samples_per_s,
-            "best": self.best,
-        }
-
-
 def sweep(
     backend: Backend,
     sizes: Sequence[int],
     runs: int,
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Timing]:
+) -> list[dict[str, Any]]:
     """Time each size, by turns, so that whatever slows the machine down slows all of them.
+
+    The size to choose is marked as the best: that of the most samples per second, by medians, and
+    the smallest of those within a hundredth of it.
 
     Args:
         backend: the model.
@@ -177,10 +141,21 @@ def sweep(
                 raise ModelError(f"the model fails on a batch of {size}: {error}") from error
             if turn >= 0:
                 times[size].append(device_s)
-    timings = [Timing(size, tuple(seconds)) for size, seconds in times.items()]
-    greatest = max(timing.samples_per_s for timing in timings)
-    good = [timing.size for timing in timings if timing.samples_per_s >= _TIE * greatest]
-    return [replace(timing, best=timing.size == min(good)) for timing in timings]
+    rows: list[dict[str, Any]] = []
+    for size, seconds in times.items():
+        p50_s, p99_s = map(float, np.percentile(seconds, (50, 99)))
+        rows.append(
+            {
+                "batch": size,
+                "runs": len(seconds),
+                "p50_s": p50_s,
+                "p99_s": p99_s,
+                "samples_per_s": size / p50_s,
+            }
+        )
+    greatest = max(row["samples_per_s"] for row in rows)
+    good = [row["batch"] for row in rows if row["samples_per_s"] >= _TIE * greatest]
+    return [{**row, "best": row["batch"] == min(good)} for row in rows]
 
 
 def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
@@ -189,7 +164,7 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
     The file is there whole or, where it cannot be written, as it was.
 
     Args:
-        rows: as of `Timing.to_json`.
+        rows: as of `sweep`.
         title: what stands above.
         path: the file.
 
@@ -303,7 +278,6 @@ def _bench(
     seconds: float,
 ) -> dict[str, Any]:
     backend = open_model(config, say)
-    timings = sweep(backend, sizes, runs, seconds)
     return {
         "model": config.model,
         "device": config.device_label,
@@ -311,7 +285,7 @@ def _bench(
         "content_id": backend.spec.content_id,
         "numerics": list(backend.spec.numerics),
         "outputs": [str(tensor) for tensor in backend.spec.outputs],
-        "rows": [timing.to_json() for timing in timings],
+        "rows": sweep(backend, sizes, runs, seconds),
     }
 
 
