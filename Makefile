@@ -96,13 +96,26 @@ check: install ## format, lint, types, floors, generated stubs up to date
 	$(BIN)/mypy
 	$(BIN)/mypy docs/hooks/*.py
 	PYTHONPATH=src $(BIN)/lint-imports
-	$(BIN)/python -m edl.proto.generate --check
+	$(MAKE) --no-print-directory stubs
 
 .PHONY: format
 format: install ## put the code in shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# By a virtual path: the generated files import each other as edl.proto.…
+PROTOS := inference coordinator paddle_serving/pipeline paddle_serving/general_model
+PROTOC = $(BIN)/python -m grpc_tools.protoc -Iedl/proto=proto --python_out=$(1) --pyi_out=$(1) \
+	--grpc_python_out=$(1) $(PROTOS:%=edl/proto/%.proto)
+
 .PHONY: proto
 proto: install ## generate the stubs in proto/ from the .proto files
-	$(BIN)/python -m edl.proto.generate
+	$(call PROTOC,src)
+
+.PHONY: stubs
+stubs: # whether the committed stubs are those of the .proto files
+	@rm -rf build/stubs && mkdir -p build/stubs
+	@$(call PROTOC,build/stubs)
+	@cd build/stubs/edl/proto && for stub in $$(find * -type f); do \
+		cmp -s $$stub $(CURDIR)/proto/$$stub || \
+			{ echo "stale: $$stub; run 'make proto' and commit" >&2; exit 1; }; done

@@ -5,41 +5,36 @@ from __future__ import annotations
 import ast
 import importlib.util
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from edl.proto import generate
 from edl.proto import inference_pb2 as pb
+from edl.tests.leaks import ROOT
+
+
+def stubs(root: Path) -> str:
+    """What `make stubs` says; nothing where they are what the .proto files say."""
+    words = ["make", "-s", "stubs", f"VENV={sys.prefix}"]
+    return subprocess.run(words, cwd=root, capture_output=True, text=True).stderr
+
+
+def test_the_committed_stubs_are_up_to_date() -> None:
+    assert stubs(ROOT) == ""
 
 
 def test_stale_and_missing_stubs_are_named(tmp_path: Path) -> None:
-    for name in generate.stub_names():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(generate.HERE / name, tmp_path / name)
-    (tmp_path / "inference_pb2.py").write_text("# old\n")
-    (tmp_path / "paddle_serving/pipeline_pb2.pyi").unlink()
-    assert generate.stale(tmp_path) == ["inference_pb2.py", "paddle_serving/pipeline_pb2.pyi"]
-
-
-def test_a_check_fails_when_stubs_are_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert generate.main(["--check"]) == 0
-    monkeypatch.setattr(generate, "stale", lambda: ["inference_pb2.py"])
-    assert generate.main(["--check"]) == 1
-
-
-def test_a_file_that_does_not_compile_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for source in generate.SOURCES:
-        (tmp_path / source).parent.mkdir(exist_ok=True)
-        (tmp_path / source).write_text("message {")
-    monkeypatch.setattr(generate, "HERE", tmp_path)
-    assert generate.main(["--check"]) == 1
-    assert "edl: protoc refuses" in capfd.readouterr().err
+    shutil.copytree(ROOT / "proto", tmp_path / "proto")
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    proto = tmp_path / "proto"
+    (proto / "paddle_serving" / "pipeline_pb2.pyi").unlink()
+    assert "stale: paddle_serving/pipeline_pb2.pyi; run 'make proto'" in stubs(tmp_path)
+    (proto / "inference.proto").write_text("message {")
+    assert "inference.proto:1:9: Expected message name" in stubs(tmp_path)
 
 
 #: Messages of which only what is used is there.
