@@ -95,10 +95,10 @@ class InferRequest:
     model_name: str
     model_version: str = ""
     request_id: str = ""
-    parameters: dict[str, Parameter] = field(default_factory=dict)
-    inputs: dict[str, Array] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    inputs: Mapping[str, Array] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()  # the outputs asked for; empty: every one
-    output_parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)  # of those
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class InferResponse:
     model_name: str
     model_version: str = ""
     request_id: str = ""
-    parameters: dict[str, Parameter] = field(default_factory=dict)
-    outputs: dict[str, Array] = field(default_factory=dict)
-    output_parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
 
 
 def encode_request(

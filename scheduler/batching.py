@@ -155,7 +155,7 @@ def decide(
     lines = _lines(rule, live)
     lanes, batches = list(lanes), []
     room = sum(lane.room for lane in lanes if lane.room > 0)
-    while room > 0:
+    while room > 0 and lines:
         going = [(line, count) for line in lines if (count := _ready(rule, line, now))]
         if not going:
             break
@@ -167,10 +167,11 @@ def decide(
         batches.append(Batch(index, tuple(request.number for request in line[:count])))
         lanes[index] = lanes[index].given(samples)
         del line[:count]
-    left = [line for line in lines if line]
-    moments = [request.deadline_s for line in left for request in line]
+        if not line:
+            lines.remove(line)
+    moments = [request.deadline_s for line in lines for request in line]
     if room > 0:
-        moments += [line[0].arrived_s + rule.max_delay_s for line in left]
+        moments += [line[0].arrived_s + rule.max_delay_s for line in lines]
     return Decision(tuple(batches), expired, min(moments, default=math.inf))
 
 
@@ -186,8 +187,6 @@ def _lines(rule: BatchRule, live: Sequence[Waiting]) -> list[list[Waiting]]:
 
 def _ready(rule: BatchRule, line: Sequence[Waiting], now: float) -> int:
     """How many requests from the head of `line` go now as one batch; 0: they wait for more."""
-    if not line:
-        return 0
     fit, samples, preferred = 0, 0, 0
     for request in line:
         if fit and samples + request.samples > rule.max_samples:

@@ -190,7 +190,7 @@ class Batcher:
                 raise RetryableError(_LEFT)
             ticket = _Ticket(
                 number=next(self._numbers),
-                shape=request.shape,
+                shape=request.shape if self._rule.max_samples else None,  # else none are merged
                 samples=request.samples,
                 arrived_s=self._clock(),
                 deadline_s=request.deadline_s,

@@ -113,10 +113,11 @@ class Predictor:
             results = labels()
         except Exception as error:  # as above
             results = [_lost(error)] * parts
-        if rows == self._micro_batch and any(isinstance(r, DeviceOutOfMemory) for r in results):
+        failures = {type(result) for result in results if isinstance(result, RetryableError)}
+        if rows == self._micro_batch and DeviceOutOfMemory in failures:
             self._halve_micro_batch()
         self._channel.send("done", id=number, results=[self._told(r) for r in results])
-        if any(isinstance(result, RetryableError) for result in results):
+        if failures:
             self._try_example()
 
     def _try_example(self) -> None:

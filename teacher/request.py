@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ..errors import (
@@ -37,16 +37,17 @@ class Request:
         deadline_s: on the monotonic clock, which all processes of a machine share: from then on
             nobody wants the answer.
         refs: where the inputs lie in the predictors' memory, in their order; None: elsewhere.
+        samples: in the batch.
     """
 
     inputs: Mapping[str, Array]
     outputs: Sequence[Wanted]
     deadline_s: float = math.inf
     refs: tuple[ArrayRef, ...] | None = None
+    samples: int = field(init=False)
 
-    @property
-    def samples(self) -> int:
-        return len(next(iter(self.inputs.values())))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "samples", len(next(iter(self.inputs.values()))))
 
     @property
     def shape(self) -> Hashable:
@@ -223,15 +224,17 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[Wanted, ...]:
             cannot have the form that is asked for.
     """
     _check_names("input", request.inputs, [tensor.name for tensor in spec.inputs])
+    rows: dict[str, int] = {}
     for tensor in spec.inputs:
-        _check_input(tensor, datatype_of(request.inputs[tensor.name].dtype), request)
-    rows = {name: len(array) for name, array in request.inputs.items()}
+        array = request.inputs[tensor.name]
+        _check_input(tensor, array)
+        rows[tensor.name] = len(array)
     if len(set(rows.values())) > 1:
         raise RequestRefused(f"the inputs differ in their first dimension, the batch: {rows}")
     if 0 in rows.values():
         raise RequestRefused("the batch is empty: expected at least 1 sample, got 0")
-    names = _wanted(request.outputs, [tensor.name for tensor in spec.outputs])
     outputs = {tensor.name: tensor for tensor in spec.outputs}
+    names = _wanted(request.outputs, list(outputs))
     return tuple(Wanted(name, _form(request, outputs[name]), outputs[name].kind) for name in names)
 
 
@@ -260,8 +263,8 @@ def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> fl
     return own_s if call_s is None else min(own_s, call_s)
 
 
-def _check_input(tensor: TensorSpec, datatype: str, request: InferRequest) -> None:
-    shape = request.inputs[tensor.name].shape
+def _check_input(tensor: TensorSpec, array: Array) -> None:
+    datatype, shape = datatype_of(array.dtype), array.shape
     if datatype != tensor.datatype:
         raise RequestRefused(
             f"input {tensor.name!r} has datatype {datatype}, expected {tensor.datatype}"
@@ -274,7 +277,8 @@ def _check_input(tensor: TensorSpec, datatype: str, request: InferRequest) -> No
 
 
 def _check_names(what: str, given: Iterable[str], expected: list[str]) -> None:
-    names = list(given)
+    if (names := list(given)) == expected:
+        return
     unknown = [name for name in names if name not in expected]
     missing = [name for name in expected if name not in names]
     if unknown or missing:

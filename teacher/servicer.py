@@ -258,14 +258,14 @@ class Servicer:
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
             labelling.read()
             refs = None if record is None else record.refs
-            labels = self._labeller.submit(Request(request.inputs, wanted, deadline_s, refs))
+            batch = Request(request.inputs, wanted, deadline_s, refs)
+            labels = self._labeller.submit(batch)
             if record is not None:
                 record.submitted(labels)
             answer = await _taken(labels)
             try:
                 reading.check()
-                samples = len(next(iter(request.inputs.values())))
-                labelling.labelled(samples, answer.device_seconds)
+                labelling.labelled(batch.samples, answer.device_seconds)
                 said = {}
                 if places:
                     said = await in_thread(put, self.memory, visitor, answer.outputs, places)
@@ -273,7 +273,7 @@ class Servicer:
                     model_name=self._identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
-                    outputs=dict(answer.outputs),
+                    outputs=answer.outputs,
                     output_parameters=_with_places(forms_told(wanted, spec), said),
                     parameters={
                         "teacher_id": self._identity.teacher_id,

@@ -14,7 +14,7 @@ import secrets
 import socket
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -117,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sending = SendingDeadline(transport, self._listener.config.receive_s)
         # It says so when anything does not go out; at a limit of 0 TLS would always say so.
         transport.set_write_buffer_limits(high=1, low=0)
-        connection = self._socket
+        connection = self._socket = transport.get_extra_info("socket")
         # What TLS has read ahead counts for no mark of the socket.
         self._encrypted = transport.get_extra_info("ssl_object") is not None
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Do what can be done with what has come."""
         try:
-            while self._may_go_on() and self._step():
+            while (goes_on := self._may_go_on()) and self._step():
                 pass
         except WireError as error:
             log.debug("a reader sends no frames: %s", error)
@@ -192,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._session is not None:
                 self._transport.write(frames.error(0, error))
             self._over = True
-        if self._may_go_on() or (self._over and self._incoming is None):
+        if goes_on or (self._over and self._incoming is None):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -381,7 +381,3 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.can_write_eof():  # not with TLS
             with contextlib.suppress(OSError):  # the reader is gone
                 self._transport.write_eof()
-
-    @property
-    def _socket(self) -> Any:
-        return self._transport.get_extra_info("socket")

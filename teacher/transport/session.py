@@ -191,10 +191,10 @@ async def _decode(asked: Asked, reading: Reading) -> InferRequest:
     return InferRequest(
         model_name=opened.model,
         request_id=f"{opened.caller}#{asked.header.number}" if opened.caller else "",
-        parameters=dict(opened.parameters),
+        parameters=opened.parameters,
         inputs={t.name: array for t, array in zip(opened.inputs, arrays, strict=True)},
         outputs=opened.outputs,
-        output_parameters={name: dict(own) for name, own in opened.output_parameters.items()},
+        output_parameters=opened.output_parameters,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -39,7 +40,7 @@ from .strategies import (
 )
 
 
-def assert_same(got: dict[str, Array], expected: dict[str, Array]) -> None:
+def assert_same(got: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
     assert list(got) == list(expected)
     for name, array in expected.items():
         assert same(got[name], array), (name, got[name], array)
