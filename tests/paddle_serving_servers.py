@@ -14,7 +14,7 @@ import numpy as np
 from edl.proto.datatypes import Array
 from edl.proto.paddle_serving import general_model_pb2 as cpp
 from edl.proto.paddle_serving import general_model_pb2_grpc, pipeline_pb2, pipeline_pb2_grpc
-from edl.proto.paddle_serving.arrays import NPY, TYPES, read_npy, write_npy
+from edl.proto.paddle_serving.messages import NPY, TYPES, read_npy, write_npy
 
 SERVICE = "net"
 CLASSES = 3

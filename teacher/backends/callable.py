@@ -12,7 +12,7 @@ from ..model import ModelSpec
 from . import content
 from .declared import declared, outputs_by_trial
 from .framework import gpu_of, instruction_set, translated
-from .kind import Kind, Made, Settings, Things
+from .kind import Kind, Made, Settings
 
 
 class NumpyFunction:
@@ -74,5 +74,7 @@ def read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 KIND = Kind(
     name="callable",
-    things=Things("a function on dicts of numpy arrays", callable, NumpyFunction),
+    things="a function on dicts of numpy arrays",
+    recognises=callable,
+    open_made=NumpyFunction,
 )

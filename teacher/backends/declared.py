@@ -143,3 +143,11 @@ def by_name(outputs: Any) -> dict[str, Any]:
     if not isinstance(outputs, list | tuple):
         outputs = [outputs]
     return {f"output_{index}": tensor for index, tensor in enumerate(outputs)}
+
+
+def fits(array: Array, tensor: TensorSpec) -> bool:
+    """Whether `array` is one of those that `tensor` describes."""
+    try:
+        return datatype_of(array.dtype) == tensor.datatype and tensor.admits(array.shape)
+    except WireError:  # of a dtype that nothing describes
+        return False

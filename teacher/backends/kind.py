@@ -117,57 +117,35 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Files that a backend opens.
-
-    Attributes:
-        words: what they are.
-        suffixes: theirs; of several that a model has, the first counts.
-        open: opens one; raises ModelError.
-        beside: suffix of a second file without which the first is no model; "" for none.
-        parts: the files that a model consists of, by the one that is opened, where these are not
-            that and the one beside it; raises ModelError.
-    """
-
-    words: str
-    suffixes: tuple[str, ...]
-    open: Callable[[Path, Settings], Backend]
-    beside: str = ""
-    parts: Callable[[Path], list[Path]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Things:
-    """Things of a factory that a backend runs.
-
-    Attributes:
-        words: what they are.
-        recognises: whether a thing is one.
-        open: opens one; raises ModelError.
-    """
-
-    words: str
-    recognises: Callable[[object], bool]
-    open: Callable[[Made, Settings], Backend]
-
-
-@dataclass(frozen=True, slots=True)
 class Kind:
     """One backend.
 
     Attributes:
         name: as `--backend` calls it.
-        files: that it opens; None: it opens none.
-        things: that it takes from a factory; None: it takes none.
         package: what Python imports it as; "" where nothing has to be installed.
         precisions: that it can run at.
+        files: that it opens, in words; "": it opens none.
+        suffixes: of these; of several that a model has, the first counts.
+        open_file: opens one; raises ModelError.
+        beside: suffix of a second file without which the first is no model; "" for none.
+        parts: the files that a model consists of, by the one that is opened, where these are not
+            that and the one beside it; raises ModelError.
+        things: what of a factory it runs, in words; "": nothing.
+        recognises: whether a thing is one of these.
+        open_made: opens one; raises ModelError.
     """
 
     name: str
-    files: Files | None = None
-    things: Things | None = None
     package: str = ""
     precisions: tuple[str, ...] = ("fp32",)
+    files: str = ""
+    suffixes: tuple[str, ...] = ()
+    open_file: Callable[[Path, Settings], Backend] | None = None
+    beside: str = ""
+    parts: Callable[[Path], list[Path]] | None = None
+    things: str = ""
+    recognises: Callable[[object], bool] = lambda thing: False
+    open_made: Callable[[Made, Settings], Backend] | None = None
 
     def require_installed(self, model: str) -> None:
         """Raise ModelError, with what to install, where the framework is not there.
@@ -194,27 +172,23 @@ FOREIGN = {
 }
 
 
-Reader = tuple[Kind, Files]
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """A model's file, and the backend that opens it."""
 
     kind: Kind
-    files: Files
     file: Path
 
     @property
     def beside(self) -> Path | None:
         """The second file that the model needs."""
-        return self.file.with_suffix(self.files.beside) if self.files.beside else None
+        return self.file.with_suffix(self.kind.beside) if self.kind.beside else None
 
     @property
     def parts(self) -> list[Path]:
         """All files that its content is the hash of, in their order. Raises ModelError."""
-        if self.files.parts is not None:
-            return self.files.parts(self.file)
+        if self.kind.parts is not None:
+            return self.kind.parts(self.file)
         return [self.file] if self.beside is None else [self.file, self.beside]
 
 
@@ -229,7 +203,7 @@ def find(model: str, kinds: Iterable[Kind]) -> Found:
         ModelError: there is none, or more than one, or one may not look.
     """
     given = Path(model).expanduser()
-    readers = [(kind, kind.files) for kind in kinds if kind.files is not None]
+    readers = [kind for kind in kinds if kind.files]
     if not readers:
         raise ModelError(f"{model} is a path, and this backend runs what a factory returns")
     try:
@@ -247,32 +221,32 @@ def find(model: str, kinds: Iterable[Kind]) -> Found:
     return only
 
 
-def _in_folder(folder: Path, readers: Sequence[Reader]) -> list[Found]:
+def _in_folder(folder: Path, readers: Sequence[Kind]) -> list[Found]:
     """Whole models only: a .json without weights is nobody's program."""
     each = [
-        Found(kind, files, file)
+        Found(kind, file)
         for file in sorted(folder.iterdir())
-        for kind, files in readers
-        if file.suffix in files.suffixes and file.is_file()
+        for kind in readers
+        if file.suffix in kind.suffixes and file.is_file()
     ]
     return [found for found in each if found.beside is None or found.beside.is_file()]
 
 
-def _named(given: Path, readers: Sequence[Reader]) -> list[Found]:
+def _named(given: Path, readers: Sequence[Kind]) -> list[Found]:
     """The file itself, or those whose name lacks only its suffix."""
-    for kind, files in readers:
-        if given.suffix in files.suffixes:
-            return [Found(kind, files, given)] if given.is_file() else []
+    for kind in readers:
+        if given.suffix in kind.suffixes:
+            return [Found(kind, given)] if given.is_file() else []
     found = []
-    for kind, files in readers:
-        stem = given.with_suffix("") if given.suffix == files.beside else given
-        each = [stem.parent / (stem.name + suffix) for suffix in files.suffixes]
-        found += [Found(kind, files, file) for file in each if file.is_file()][:1]
+    for kind in readers:
+        stem = given.with_suffix("") if given.suffix == kind.beside else given
+        each = [stem.parent / (stem.name + suffix) for suffix in kind.suffixes]
+        found += [Found(kind, file) for file in each if file.is_file()][:1]
     return found
 
 
-def _missing(given: Path, readers: Sequence[Reader]) -> str:
-    what = "; or ".join(files.words for _, files in readers)
+def _missing(given: Path, readers: Sequence[Kind]) -> str:
+    what = "; or ".join(kind.files for kind in readers)
     if given.is_dir():
         strangers = sorted(file for file in given.iterdir() if file.suffix in FOREIGN)
         if not strangers:
@@ -287,13 +261,13 @@ def _missing(given: Path, readers: Sequence[Reader]) -> str:
     return f"no model at {given}{_hint(given, readers)}: {expected}"
 
 
-def _hint(given: Path, readers: Sequence[Reader]) -> str:
+def _hint(given: Path, readers: Sequence[Kind]) -> str:
     """What was perhaps meant by a path at which there is nothing."""
     if given.is_symlink():
         return f" (the link leads to {given.readlink()}, where nothing is)"
     if re.match(r"\w+:/", str(given)):
         return " (URLs are not opened: download the model first)"
-    suffixes = {suffix for _, files in readers for suffix in files.suffixes}
+    suffixes = {suffix for kind in readers for suffix in kind.suffixes}
     if near := _similar(given, readers, suffixes):
         return f" (did you mean {near}?)"
     is_file_name = given.suffix in suffixes or given.suffix in FOREIGN
@@ -305,7 +279,7 @@ def _hint(given: Path, readers: Sequence[Reader]) -> str:
     return "" if given.parent.is_dir() else f" (there is no folder {given.parent})"
 
 
-def _similar(given: Path, readers: Sequence[Reader], suffixes: set[str]) -> Path | None:
+def _similar(given: Path, readers: Sequence[Kind], suffixes: set[str]) -> Path | None:
     """A model of a similar name in the same folder."""
     from difflib import get_close_matches  # seldom needed, and slow to import
 

@@ -19,7 +19,7 @@ from ..model import FREE, ModelSpec, TensorSpec
 from . import Finish, Submit, at_once, content
 from .declared import narrowed, outputs_by_trial, refuse_outputs
 from .framework import first_line, gpu_of, instruction_set, translated
-from .kind import Files, Kind, Settings
+from .kind import Kind, Settings
 
 # Field numbers of onnx.proto.
 _MODEL_GRAPH = 7
@@ -225,6 +225,9 @@ def _said(error: BaseException) -> str:
 
 KIND = Kind(
     name="onnx",
-    files=Files("an .onnx file (ONNX)", (".onnx",), OnnxSession, parts=files_of),
     package="onnxruntime",
+    files="an .onnx file (ONNX)",
+    suffixes=(".onnx",),
+    open_file=OnnxSession,
+    parts=files_of,
 )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...errors import ModelError, UsageError
+from ...errors import BadAnswer, ModelError, UsageError
+from ...proto.arena import Array
 from ..model import TensorSpec
-from . import Backend, callable, content, onnx, paced, paddle, torch
-from .checked import Checked
+from . import Backend, Finish, Submit, callable, content, onnx, paced, paddle, queue_of, torch
+from .declared import fits
 from .framework import compared
-from .kind import Kind, Made, Settings, Things, find, is_factory, make
+from .kind import Kind, Settings, find, is_factory, make
 from .preprocess import NAMED, check_hook, content_behind, made_by, preprocessed
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
@@ -105,19 +106,14 @@ def _open(model: str, kinds: Sequence[Kind], settings: Settings) -> Backend:
     if not is_factory(model):
         found = find(model, kinds)
         found.kind.require_installed(model)
-        return found.files.open(found.file, _at_precision(found.kind, settings))
+        assert found.kind.open_file is not None
+        return found.kind.open_file(found.file, _at_precision(found.kind, settings))
     made = make(model)
-    kind, things = _taker(made, kinds)
-    return things.open(made, _at_precision(kind, settings))
-
-
-def _taker(made: Made, kinds: Iterable[Kind]) -> tuple[Kind, Things]:
-    takers = [(kind, kind.things) for kind in kinds if kind.things is not None]
-    for kind, things in takers:
+    for kind in kinds:
         # A network can be called too: a function is what no framework knows.
-        if things.recognises(made.thing):
-            return kind, things
-    wanted = " or ".join(things.words for _, things in takers)
+        if kind.open_made is not None and kind.recognises(made.thing):
+            return kind.open_made(made, _at_precision(kind, settings))
+    wanted = " or ".join(kind.things for kind in kinds if kind.things)
     raise ModelError(
         f"{made.name} returned {type(made.thing).__name__}: expected {wanted}, alone or with a "
         "list of its inputs"
@@ -152,3 +148,60 @@ def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
     for name in reversed(preprocess):
         found = content_behind(found, name)
     return found
+
+
+class Checked:
+    """A backend that answers with the outputs of its spec, or not at all.
+
+    Files are mostly as they say; a function of the user's may answer otherwise for other values.
+
+    Args:
+        backend: the model.
+        by_option: whether its outputs are those of `--output`, and not what it says itself.
+    """
+
+    def __init__(self, backend: Backend, *, by_option: bool = False) -> None:
+        self._backend = backend
+        self._by_option = by_option
+        self.spec = backend.spec
+        queue = queue_of(backend)
+        self.submit = None if queue is None else partial(self._submit, queue)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """As `Backend.run`, the declared outputs alone; raises BadAnswer for what is none."""
+        return self._checked(self._backend.run(inputs))
+
+    def _submit(self, queue: Submit, inputs: Mapping[str, Array]) -> Finish:
+        """The same for a backend that has a queue."""
+        finish = queue(inputs)
+
+        def checked() -> tuple[dict[str, Array], float]:
+            outputs, device_s = finish()
+            return self._checked(outputs), device_s
+
+        return checked
+
+    def _checked(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {tensor.name: self._held(tensor, outputs) for tensor in self.spec.outputs}
+
+    def _held(self, tensor: TensorSpec, outputs: Mapping[str, Array]) -> Array:
+        array = outputs.get(tensor.name)
+        if array is None:
+            declared = (
+                f"an output {tensor.name!r} was declared by --output and the model"
+                if self._by_option
+                else f"the model declares an output {tensor.name!r} and"
+            )
+            given = ", ".join(map(repr, outputs)) or "none"
+            raise BadAnswer(f"{declared} does not give it: it gives {given}", tensor.name)
+        return _fitting(array, tensor)
+
+
+def _fitting(array: Array, tensor: TensorSpec) -> Array:
+    if not fits(array, tensor):
+        raise BadAnswer(
+            f"output {tensor.name!r} is {array.dtype} {list(array.shape)}, "
+            f"but the model declares {tensor.datatype} {list(tensor.shape)}",
+            tensor.name,
+        )
+    return array

@@ -23,7 +23,7 @@ from ..model import FREE, ModelSpec, TensorSpec
 from . import content, framework
 from .declared import by_name, datatype_named, declared, narrowed, outputs_by_trial, refuse_outputs
 from .framework import check_gpu, gpu_of, instruction_set
-from .kind import Files, Kind, Made, Settings, Things
+from .kind import Kind, Made, Settings
 
 
 def import_paddle() -> Any:
@@ -309,13 +309,13 @@ def _of_input_spec(spec: Any, argument: str) -> TensorSpec:
 
 KIND = Kind(
     name="paddle",
-    files=Files(
-        "a .json or .pdmodel file with a .pdiparams file of the same name beside it (Paddle)",
-        (".json", ".pdmodel"),
-        PaddleInference,
-        beside=WEIGHTS,
-    ),
-    things=Things("a paddle.nn.Layer", is_layer, PaddleDygraph),
     package="paddle",
     precisions=("fp32", "bf16"),
+    files="a .json or .pdmodel file with a .pdiparams file of the same name beside it (Paddle)",
+    suffixes=(".json", ".pdmodel"),
+    open_file=PaddleInference,
+    beside=WEIGHTS,
+    things="a paddle.nn.Layer",
+    recognises=is_layer,
+    open_made=PaddleDygraph,
 )

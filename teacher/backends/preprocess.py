@@ -22,8 +22,7 @@ from ...proto.datatypes import dtype_of
 from ..model import TensorSpec
 from . import Backend, Submit, content, queue_of
 from .callable import read_only
-from .checked import fits
-from .declared import declared, narrowed, outputs_by_trial
+from .declared import declared, fits, narrowed, outputs_by_trial
 from .framework import translated
 from .kind import is_factory, make
 

@@ -19,7 +19,7 @@ from ..model import FREE, ModelSpec, TensorSpec
 from . import Finish, Submit, content, torch_runtime
 from .declared import by_name, declared, narrowed, outputs_by_trial
 from .framework import translated
-from .kind import Files, Kind, Made, Settings, Things
+from .kind import Kind, Made, Settings
 from .torch_graphs import GraphedCalls
 from .torch_runtime import Copies
 
@@ -260,11 +260,11 @@ def _ordered(
 
 KIND = Kind(
     name="torch",
-    files=Files(
-        "a .pt2 file of torch.export, or a .pt, .pth or .ts file of TorchScript (PyTorch)",
-        (".pt2", ".pt", ".pth", ".ts"),
-        open_file,
-    ),
-    things=Things("a torch.nn.Module", is_module, open_made),
     package="torch",
+    files="a .pt2 file of torch.export, or a .pt, .pth or .ts file of TorchScript (PyTorch)",
+    suffixes=(".pt2", ".pt", ".pth", ".ts"),
+    open_file=open_file,
+    things="a torch.nn.Module",
+    recognises=is_module,
+    open_made=open_made,
 )

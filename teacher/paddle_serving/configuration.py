@@ -15,7 +15,7 @@ from typing import Any, Final
 from ... import supervise
 from ...errors import ModelError, ProcessFailed, UsageError
 from ...proto.datatypes import TensorSpec
-from ...proto.paddle_serving.arrays import NUMBERS
+from ...proto.paddle_serving.messages import NUMBERS
 from ..backends.declared import datatype_named
 from ..backends.framework import gpu_of
 from ..backends.kind import find

@@ -101,14 +101,14 @@ def test_a_foreign_format_is_refused(tmp_path: Path, suffix: str) -> None:
 def test_a_missing_framework_is_named(
     tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind.files is None:
+    if not kind.files:
         assert not kind.package, "what runs functions alone is there wherever we are"
         return
     monkeypatch.setattr("edl.teacher.backends.kind.find_spec", lambda name: None)
-    file = tmp_path / f"net{kind.files.suffixes[0]}"
+    file = tmp_path / f"net{kind.suffixes[0]}"
     file.write_bytes(b"model")
-    if kind.files.beside:
-        file.with_suffix(kind.files.beside).write_bytes(b"weights")
+    if kind.beside:
+        file.with_suffix(kind.beside).write_bytes(b"weights")
     extra = EXTRA_BY_PACKAGE[kind.package]
     with pytest.raises(ModelError, match=rf"needs {kind.package}: .*pip install .*\[{extra}\]"):
         check_model(str(file))

@@ -10,8 +10,8 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
-from edl.teacher.backends.checked import Checked
 from edl.teacher.backends.examples import example_batch, example_shape
+from edl.teacher.backends.open import Checked
 from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.offline import sweep

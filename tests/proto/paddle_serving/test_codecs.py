@@ -20,7 +20,7 @@ from edl.proto.datatypes import Array, datatype_of
 from edl.proto.paddle_serving import general_model_pb2 as cpp
 from edl.proto.paddle_serving import messages
 from edl.proto.paddle_serving import pipeline_pb2 as pb
-from edl.proto.paddle_serving.arrays import NPY, NUMBERS, TYPES, read_npy, write_npy
+from edl.proto.paddle_serving.messages import NPY, NUMBERS, TYPES, read_npy, write_npy
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 
