@@ -31,7 +31,7 @@ from ...proto.protocols import OIP
 from ...scheduler.admission import Found, HealthCheck, Look, Step, looked, next_look, not_taken
 from ..self_test import Canary
 from .config import RegisterConfig
-from .standing import Served, Standing, Voucher
+from .standing import Standing, Voucher, with_canary
 from .trial import Shown, Trial
 
 _ANSWER_S: Final = 2.0
@@ -123,7 +123,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
             canary.check_content(config.content_id)
         except ModelError as error:
             raise ModelError(f"{error}; or leave --content out, as the canary knows it") from None
-    served = Served.of(config, canary)
+    config = with_canary(config, canary)
     with ExitStack() as leaving:
         registry = connect(config.coordinator)
         leaving.callback(registry.close)
@@ -141,7 +141,6 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
         sidecar.run(
             Standing(
                 config,
-                served,
                 voucher,
                 registry,
                 stop,

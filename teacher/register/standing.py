@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -107,44 +107,30 @@ def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
 LEAVE_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What students are told of the model.
-
-    Attributes:
-        content_id: as its operator or its canary says.
-        inputs: the same; readers go by it where the server does not describe itself.
+def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig:
+    """`config` with what students are told of the model where its operator does not say it.
 
     Raises:
         UsageError: the name of an input holds blanks.
     """
-
-    content_id: str
-    inputs: tuple[TensorSpec, ...]
-
-    def __post_init__(self) -> None:
-        for tensor in self.inputs:  # they are told with blanks between them
-            if any(letter.isspace() for letter in tensor.name):
-                raise UsageError(f"the name of input {tensor.name!r} must hold no blanks")
-
-    @classmethod
-    def of(cls, config: RegisterConfig, canary: Canary | None) -> Served:
-        """What the operator says, else what the canary does."""
-        if canary is None:
-            return cls(config.content_id, config.inputs)
+    if canary is not None:
         sampled = tuple(
             TensorSpec(name, datatype_of(array.dtype), (FREE, *array.shape[1:]))
             for name, array in canary.inputs.items()
         )
-        return cls(config.content_id or canary.content_id, config.inputs or sampled)
+        content_id, inputs = config.content_id or canary.content_id, config.inputs or sampled
+        config = replace(config, content_id=content_id, inputs=inputs)
+    for tensor in config.inputs:  # they are told with blanks between them
+        if any(letter.isspace() for letter in tensor.name):
+            raise UsageError(f"the name of input {tensor.name!r} must hold no blanks")
+    return config
 
 
 class Standing:
     """One server's place; each time that it is taken it is that of a new life.
 
     Args:
-        config: which server.
-        served: what students are told of its model.
+        config: which server, and what students are told of its model.
         voucher: answers managers for as long as the place is held.
         registry: where it is.
         stop: once it is requested, calls that Redis does not answer are not repeated.
@@ -155,7 +141,6 @@ class Standing:
     def __init__(
         self,
         config: RegisterConfig,
-        served: Served,
         voucher: Voucher,
         registry: Registry,
         stop: Stop,
@@ -164,7 +149,6 @@ class Standing:
         on_drain: Callable[[], None],
     ) -> None:
         self._config = config
-        self._served = served
         self._voucher = voucher
         self._registry = registry
         self._stop = stop
@@ -233,7 +217,7 @@ class Standing:
             "incarnation": str(identity.incarnation),
             "address": config.address,
             "protocol": config.protocol,
-            "content_id": self._served.content_id,
+            "content_id": config.content_id,
             "verified": shown.verified,
             "device": config.device,
             "state": "draining" if self._draining else "serving",
@@ -241,7 +225,7 @@ class Standing:
             "lanes": "1",
             "t_t_seconds": f"{shown.t_t_s:.2g}",
             "model": config.model,
-            "inputs": " ".join(map(str, self._served.inputs)),
+            "inputs": " ".join(map(str, config.inputs)),
             "output_kinds": kinds_fact(shown.kinds),
             "host": split(place)[0],
             "version": __version__,
