@@ -56,6 +56,20 @@ _SENT: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Exception, Code.INTERNAL),
 )
 
+#: What a code is over HTTP; 500 for all others.
+HTTP: Final = {
+    Code.INVALID_ARGUMENT: 400,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNAUTHENTICATED: 401,
+    Code.PERMISSION_DENIED: 403,
+    Code.FAILED_PRECONDITION: 412,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.ABORTED: 503,
+    Code.DATA_LOSS: 503,
+    Code.UNAVAILABLE: 503,
+    Code.DEADLINE_EXCEEDED: 504,
+}
+
 #: What a code is read as.
 _READ: dict[grpc.StatusCode, type[EdlError]] = {
     Code.INVALID_ARGUMENT: RequestRefused,

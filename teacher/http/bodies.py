@@ -14,22 +14,9 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...errors import (
-    BadAnswer,
-    DeadlineExceeded,
-    EdlError,
-    Forbidden,
-    RateLimited,
-    RequestRefused,
-    RetryableError,
-    TeacherLost,
-    Unauthenticated,
-    UsageError,
-    WireError,
-    WrongInstance,
-)
+from ...errors import EdlError, RateLimited, RequestRefused
 from ...proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, is_binary, split
-from ...proto.status import STATUS_HEADER, to_metadata, to_status
+from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
 from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ..calls import Call
 from ..request import TooLarge
@@ -47,8 +34,6 @@ _SMALL_JSON_BYTES: Final = 64 << 10
 _LITTLE_JSON_BYTES: Final = 4 << 10
 #: Of an output, above which it is not made bytes in the event loop.
 _LIGHT_BYTES: Final = 1 << 20
-#: Longer words help nobody.
-_MAX_WORDS: Final = 1000
 
 
 class NotThere(RequestRefused):
@@ -59,36 +44,21 @@ class WrongKind(RequestRefused):
     """The body is in a form that is not taken."""
 
 
-_SENT: Final[dict[type[BaseException], int]] = {
-    NotThere: 404,
-    WrongKind: 415,
-    RequestRefused: 400,
-    WireError: 400,
-    UsageError: 400,
-    Unauthenticated: 401,
-    Forbidden: 403,
-    WrongInstance: 412,
-    TooLarge: 413,
-    RateLimited: 429,
-    RetryableError: 503,
-    DeadlineExceeded: 504,
-    TeacherLost: 503,
-    BadAnswer: 500,
-    Exception: 500,
-}
+#: Statuses that no code of gRPC stands for.
+_OWN: Final = {NotThere: 404, WrongKind: 415, TooLarge: 413}
 
 
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     """What a request is answered that ends by `error`: status, headers, words."""
-    status = next(_SENT[kind] for kind in type(error).__mro__ if kind in _SENT)
-    headers = {STATUS_HEADER: to_status(error)[0].name, **dict(to_metadata(error))}
+    code, words = to_status(error)
+    status = _OWN.get(type(error), HTTP.get(code, 500))
+    headers = {STATUS_HEADER: code.name, **dict(to_metadata(error))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RateLimited) and status == 429:
         # In whole seconds: who comes back sooner finds no room.
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 0)))
-    words = str(error).encode("utf-8", "replace").decode()
-    return status, headers, words if len(words) <= _MAX_WORDS else words[: _MAX_WORDS - 1] + "…"
+    return status, headers, words
 
 
 def plain(message: Message) -> dict[str, Any]:
