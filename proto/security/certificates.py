@@ -45,8 +45,8 @@ def read_pem(files: TlsFiles) -> Pem:
         ca=_read("CA", files.ca),
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if files.ca is not None and pem.ca is not None:
-        _check_ca(context, files.ca, pem.ca)
+    if files.ca is not None:
+        use_ca(context, files.ca)
     if files.certificate is not None and files.key is not None:
         use_pair(context, files.certificate, files.key)
     return pem
@@ -61,22 +61,17 @@ def _read(what: str, path: Path | None) -> bytes | None:
         raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}") from None
 
 
-def _check_ca(context: ssl.SSLContext, path: Path, data: bytes) -> None:
-    try:
-        context.load_verify_locations(cadata=data.decode("ascii"))
-    except (ssl.SSLError, ValueError):
-        raise UsageError(f"CA {path} is no certificate in PEM form") from None
-
-
 def use_ca(context: ssl.SSLContext, ca: Path) -> None:
     """Let those pass whose certificates `ca` has signed.
 
     Raises:
         UsageError: it cannot be read, or is no PEM.
     """
-    data = _read("CA", ca)
-    assert data is not None
-    _check_ca(context, ca, data)
+    data = _read("CA", ca) or b""
+    try:
+        context.load_verify_locations(cadata=data.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise UsageError(f"CA {ca} is no certificate in PEM form") from None
 
 
 def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
@@ -277,9 +272,6 @@ class Reloaded(Generic[_T]):
         self._lock = threading.Lock()
         self._seen = _signs(paths)  # before reading: a change in between is a change
         self._value = load()
-
-    def __repr__(self) -> str:
-        return f"Reloaded({', '.join(map(str, self._paths))})"
 
     def current(self) -> _T:
         """What the files hold; read now if they have changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ...errors import UsageError
@@ -186,34 +186,13 @@ def open_channel(
     return channel if token is None else grpc.intercept_channel(channel, _signing(token))
 
 
-class _Details(NamedTuple):
-    """A call's details as gRPC takes them back from an interceptor of a channel."""
-
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: grpc.CallCredentials | None
-    wait_for_ready: bool | None
-    compression: grpc.Compression | None
-
-
 def _signing(token: Reloaded[str]) -> Any:
     """What puts a bearer token on every call of a channel, of gRPC's four kinds."""
     import grpc
 
     def signed(_self: object, call: Callable[..., Any], details: Any, request: Any) -> Any:
         metadata = (*(details.metadata or ()), ("authorization", f"Bearer {token.current()}"))
-        return call(
-            _Details(
-                details.method,
-                details.timeout,
-                metadata,
-                details.credentials,
-                details.wait_for_ready,
-                details.compression,
-            ),
-            request,
-        )
+        return call(details._replace(metadata=metadata), request)
 
     kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
     bases = (

@@ -94,9 +94,6 @@ class Tokens:
 
     entries: tuple[tuple[bytes, Caller], ...]
 
-    def __repr__(self) -> str:
-        return f"Tokens({len(self.entries)} of them)"
-
     def find(self, token: str) -> Caller | None:
         """Whom `token` stands for; takes as long for a wrong one as for a right one."""
         wanted = _digest(token)
@@ -220,14 +217,10 @@ class Gate:
         if (path := security.tokens_file) is not None:
             self._tokens = Reloaded((path,), lambda: read_tokens(path))
 
-    def __repr__(self) -> str:
-        asks = [name for name, asked in self._demands() if asked]
-        return f"Gate({' and '.join(asks) or 'open'})"
-
     @property
     def authenticates(self) -> bool:
         """Whether a caller has to prove who it is."""
-        return any(asked for _, asked in self._demands())
+        return self._wants_certificates or self._tokens is not None
 
     @property
     def revision(self) -> object:
@@ -335,9 +328,6 @@ class Gate:
         reason = "forbidden" if isinstance(error, Forbidden) else "unauthenticated"
         self._on_refused(reason)
         return error
-
-    def _demands(self) -> tuple[tuple[str, bool], ...]:
-        return ("certificates", self._wants_certificates), ("tokens", self._tokens is not None)
 
 
 def _token(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
