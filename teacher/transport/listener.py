@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ...coordinator.config import join_address
-from ...errors import AccessError, AddressInUse
+from ...coordinator.config import bound
+from ...errors import AccessError
 from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.frames import OFFER, Offer
 from ..callers import Shown
@@ -97,7 +97,7 @@ class TransportListener:
         config = self.config
         tls = None if config.security is None else config.security.tls
         context = None if tls is None else reloading_context(tls, ask_clients=tls.ca is not None)
-        listening = _listening_socket(config.host, config.transport_port)
+        listening = bound(config.host, config.transport_port, "--transport-port")
         self.port = listening.getsockname()[1]
         self._accept(listening, context)
         if sys.platform == "linux":
@@ -168,19 +168,3 @@ class TransportListener:
         del self._strangers[oldest]
         oldest.abort()
         return True
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to where gRPC listens, at another port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
-    try:
-        if family == socket.AF_INET6 and host == "::":
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        return listening
-    except OSError as error:
-        listening.close()
-        address = join_address(host, port)
-        raise AddressInUse(f"cannot listen on {address} ({error.strerror})") from None
