@@ -52,8 +52,6 @@ def guarded(app: ASGIApp, *, local: bool) -> ASGIApp:
         return None
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         if refused := refusal(Headers(scope=scope)):
             status, words = refused
             await JSONResponse({"error": words}, status)(scope, receive, send)
@@ -73,27 +71,22 @@ def entry_of(request: Request) -> CallRecord:
     return entry
 
 
-class Recorded:
-    """Wraps an application: the recorder is told of each call."""
+def recorded(app: ASGIApp, recorder: Recorder) -> ASGIApp:
+    """An application of which the recorder is told each call."""
 
-    def __init__(self, app: ASGIApp, recorder: Recorder) -> None:
-        self._app = app
-        self._recorder = recorder
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         # Without the query, in which somebody may send what is not for a log.
         method = f"{scope['method']} {scope['path']}"
-        with self._recorder.call("http", method, lambda: join_address(*scope["client"])) as entry:
+        with recorder.call("http", method, lambda: join_address(*scope["client"])) as entry:
             scope["state"][_ENTRY] = entry
 
-            async def recorded(message: Message) -> None:
+            async def told(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     entry.status = message["status"]
                 else:
                     entry.sent_bytes = len(message.get("body", b""))
                 await send(message)
 
-            await self._app(scope, receive, recorded)
+            await app(scope, receive, told)
+
+    return ask

@@ -24,7 +24,7 @@ from ..recorder import Recorder
 from ..request import SendingDeadline
 from ..servicer import Servicer
 from .app import Api
-from .middleware import CERTIFICATE, Recorded, guarded
+from .middleware import CERTIFICATE, guarded, recorded
 
 #: Seconds that a connection may be without a request that is being answered.
 _IDLE_S: Final = 10.0
@@ -167,7 +167,7 @@ class HttpServer:
     ) -> None:
         host, port = split_listen(config.http or "")
         self._api = api = Api(config, servicer, admission, recorder)
-        app = Recorded(guarded(api.app(), local=is_loopback(host)), recorder)
+        app = recorded(guarded(api.app(), local=is_loopback(host)), recorder)
         served = _config(app)
         self._server = uvicorn.Server(served)
         state = self._server.server_state
