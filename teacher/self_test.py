@@ -79,39 +79,48 @@ def self_test(
         answers = list(_answers_to_noise(backend, micro_batch, clock))
     else:
         answers = [_answer_to(backend, micro_batch, canary)]
-    oddities = odd_outputs(answers)
-    judged = _judged(answers)
-    if judged and not judged - oddities.keys():
-        told = "; ".join(f"output {name!r} {why}" for name, why in oddities.items())
+    try:
+        oddities = odd_outputs(answers)
+    except ModelError as error:
         raise ModelError(
-            f"the self-test failed: {told}. Were the weights loaded? A model that answers so to"
-            " noise only is judged by real samples, if 'edl teacher fingerprint --samples' keeps"
-            " some in a canary; or serve it with --no-self-test"
-        )
-    for name, why in oddities.items():
-        on_progress(f"warning: output {name!r} {why}")
-    found = ["finite", "neither constant nor uniform" if judged else "nothing to compare"]
+            f"the self-test failed: {error} A model that answers so to noise only is judged by"
+            " real samples, if 'edl teacher fingerprint --samples' keeps some in a canary; or serve"
+            " it with --no-self-test"
+        ) from None
+    for oddity in oddities:
+        on_progress(f"warning: {oddity}")
+    compared = bool(_judged(answers))
+    found = ["finite", "neither constant nor uniform" if compared else "nothing to compare"]
     if canary is not None:
         found.append(f"agrees with its canary within {canary.tolerance:g}")
     on_progress(f"self-test passed: {', '.join(found)}")
     return {name: kind_of([one[name] for one in answers]) for name in (*answers, {})[0]}
 
 
-def odd_outputs(answers: Answers) -> dict[str, str]:
-    """Those outputs that tell nothing, and in words why.
+def odd_outputs(answers: Answers) -> tuple[str, ...]:
+    """In words, those outputs that tell nothing, and why.
 
     Args:
         answers: outputs [N, ...] for batches that differ; of one name all of one trailing shape.
+
+    Raises:
+        ModelError: no output of floats tells anything.
     """
-    odd: dict[str, str] = {}
-    for name in sorted(_judged(answers)):
+    odd: list[str] = []
+    judged = sorted(_judged(answers))
+    for name in judged:
         rows = np.concatenate([answer[name].astype(np.float64) for answer in answers])
         same = _SAME * np.abs(rows).max(initial=0.0)
         if len(rows) > 1 and np.ptp(rows, axis=0).max(initial=0.0) <= same:
-            odd[name] = f"is constant: the same for {len(rows)} samples that differ"
+            odd.append(f"output {name!r} is constant: the same for {len(rows)} samples that differ")
         elif rows.ndim > 1 and rows.shape[-1] > 1 and np.ptp(rows, axis=-1).max() <= same:
-            odd[name] = f"is uniform: the same for all {rows.shape[-1]} classes, in every sample"
-    return odd
+            classes = rows.shape[-1]
+            odd.append(
+                f"output {name!r} is uniform: the same for all {classes} classes, in every sample"
+            )
+    if judged and len(odd) == len(judged):
+        raise ModelError(f"{'; '.join(odd)}. Were the weights loaded?")
+    return tuple(odd)
 
 
 def _judged(answers: Answers) -> set[str]:

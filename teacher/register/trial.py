@@ -120,7 +120,9 @@ class Trial:
             )
         batches = [batch for batch, answer in zip(batches, answers, strict=True) if answer]
         answers = [answer for answer in answers if answer]
-        oddities = _refuse_what_tells_nothing(answers)
+        if len({_layout(answer) for answer in answers}) > 1:
+            raise ModelError("its outputs have other names, shapes or dtypes in each answer")
+        oddities = odd_outputs(answers)
         if self._canary is not None:
             self._canary.check(_named_alike(answers[0], self._canary.outputs))
         self._taken, self._layout = batches[0], _layout(answers[0])
@@ -226,19 +228,6 @@ def _indescribable(inputs: Sequence[TensorSpec], why: str) -> UsageError:
         f"no batch can be made of {said[:_WORDS]} ({why}): describe the inputs by --input"
         " NAME:DATATYPE:DIMS, or give a --canary"
     )
-
-
-def _refuse_what_tells_nothing(answers: Sequence[Mapping[str, Array]]) -> tuple[str, ...]:
-    """Raise ModelError where no output of floats tells anything; those that do not, in words."""
-    if sum(len(next(iter(answer.values()))) for answer in answers) < 2:
-        return ()
-    if len({_layout(answer) for answer in answers}) > 1:
-        raise ModelError("its outputs have other names, shapes or dtypes in each answer")
-    odd = {f"output {name!r} {why}": name for name, why in odd_outputs(answers).items()}
-    judged = {name for name, array in answers[0].items() if array.dtype.kind in "fV"}
-    if judged and judged == set(odd.values()):
-        raise ModelError(f"{'; '.join(odd)}. Were the weights loaded?")
-    return tuple(odd)
 
 
 def _layout(answer: Mapping[str, Array]) -> _Layout:
