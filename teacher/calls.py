@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from ..errors import RateLimited, RetryableError
@@ -78,10 +79,12 @@ class CallAdmission:
         return self._gate.admit(shown.metadata, shown.identities, shown.peer).may("student")
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call that a table holds; in a `with` statement it ends with that.
 
     Attributes:
+        table: that holds it.
         peer: who makes it.
         nbytes: of its request, as far as there is room kept for them.
         is_stream: it may send many requests, at any time.
@@ -90,16 +93,13 @@ class Call:
         on_evicted: called once, when that happens.
     """
 
-    __slots__ = ("_table", "evicted", "is_stream", "nbytes", "on_evicted", "peer", "since_s")
-
-    def __init__(self, table: CallTable, peer: str, is_stream: bool, since_s: float) -> None:
-        self._table = table
-        self.peer = peer
-        self.since_s = since_s
-        self.nbytes = 0
-        self.is_stream = is_stream
-        self.evicted = False
-        self.on_evicted: Callable[[], None] = _nothing
+    table: CallTable
+    peer: str
+    is_stream: bool
+    since_s: float
+    nbytes: int = 0
+    evicted: bool = False
+    on_evicted: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
         return self
@@ -136,8 +136,8 @@ class Call:
 
     async def expect(self, nbytes: int) -> None:
         """Wait until there is room for a request of up to so many bytes, and keep it."""
-        while not self._table.has_room(self, nbytes):
-            await self._table.wait_for_room()
+        while not self.table.has_room(self, nbytes):
+            await self.table.wait_for_room()
 
     def announced(self, nbytes: int) -> None:
         """Its request is going to have so many bytes: keep room for them.
@@ -145,7 +145,7 @@ class Call:
         Raises:
             RateLimited: there is none.
         """
-        if not self._table.has_room(self, nbytes):
+        if not self.table.has_room(self, nbytes):
             raise RateLimited(_NO_ROOM)
 
     def received(self, nbytes: int | None = None) -> None:
@@ -154,13 +154,13 @@ class Call:
         Args:
             nbytes: that it has; None: as many as were announced.
         """
-        self._table.owes(self, yes=False)
+        self.table.owes(self, yes=False)
         if nbytes is not None:
-            self._table.keep(self, nbytes)
+            self.table.keep(self, nbytes)
 
     def owes(self) -> None:
         """It is a stream whose last request is answered: it owes the next."""
-        self._table.owes(self)
+        self.table.owes(self)
 
     def check(self) -> None:
         """Raise RateLimited where it was ended to make room."""
@@ -169,9 +169,9 @@ class Call:
 
     def end(self) -> None:
         """It is over; an evicted one has ended before."""
-        self.on_evicted = _nothing  # or it and what it was told would know each other
+        self.on_evicted = lambda: None  # or it and what it was told would know each other
         if not self.evicted:
-            self._table.forget(self)
+            self.table.forget(self)
 
 
 class CallTable:
@@ -378,7 +378,3 @@ def _expire(limit: asyncio.Timeout) -> None:
     """Let a time limit be over now."""
     with contextlib.suppress(RuntimeError):  # it is over anyway
         limit.reschedule(0.0)
-
-
-def _nothing() -> None:
-    """For a call that is over."""

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -45,10 +45,15 @@ _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
 _MAX_SIZES: Final = 256
 
 
+@dataclass(slots=True, eq=False)
 class CallRecord:
     """One call, to be entered when it comes and left when it is answered.
 
     Attributes:
+        recorder: of the teacher.
+        protocol: "grpc", "http", "tcp" or "local".
+        method: what is called.
+        peer: address of the caller; None: nobody reads the log.
         model: that it names.
         request_id: the same, of a request for labels.
         received_bytes: of its request that are here.
@@ -56,37 +61,22 @@ class CallRecord:
         status: how it ends, where that is not what an exception in the `with` says.
     """
 
-    __slots__ = (
-        "_began_s",
-        "_labelling",
-        "_method",
-        "_peer",
-        "_protocol",
-        "_recorder",
-        "model",
-        "received_bytes",
-        "request_id",
-        "sent_bytes",
-        "status",
-    )
-
-    def __init__(
-        self, recorder: Recorder, protocol: str, method: str, peer: Callable[[], str]
-    ) -> None:
-        self._recorder = recorder
-        self._protocol, self._method = protocol, method
-        self._peer = peer() if access_log.isEnabledFor(logging.DEBUG) else None
-        self._began_s = time.perf_counter()
-        self._labelling: Labelling | None = None
-        self.model: str | None = None
-        self.request_id: str | None = None
-        self.received_bytes = self.sent_bytes = 0
-        self.status: str | int | None = None
+    recorder: Recorder
+    protocol: str
+    method: str
+    peer: str | None
+    model: str | None = None
+    request_id: str | None = None
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    status: str | int | None = None
+    _labelling: Labelling | None = None
+    _began_s: float = field(default_factory=time.perf_counter)
 
     def labelling(self, nbytes: int) -> Labelling:
         """Its request for labels is here, and has so many bytes: to be entered now."""
         self.received_bytes = nbytes
-        self._labelling = Labelling(self._recorder, self)
+        self._labelling = Labelling(self)
         return self._labelling
 
     def __enter__(self) -> Self:
@@ -99,15 +89,15 @@ class CallRecord:
         traceback: TracebackType | None,
     ) -> None:
         labelling, self._labelling = self._labelling, None  # they know each other
-        if self._peer is None:
+        if self.peer is None:
             return
         labelled = labelling if labelling is not None and labelling.samples else None
         fields = {
-            "protocol": self._protocol,
-            "method": self._method[:_MAX_TEXT],
+            "protocol": self.protocol,
+            "method": self.method[:_MAX_TEXT],
             "model": None if self.model is None else self.model[:_MAX_TEXT],
             "request": None if self.request_id is None else self.request_id[:_MAX_TEXT],
-            "peer": self._peer,
+            "peer": self.peer,
             "status": _status_of(error) if self.status is None else self.status,
             "samples": labelled.samples if labelled else None,
             "queue_s": _seconds(labelled.queue_ns) if labelled else None,
@@ -119,10 +109,12 @@ class CallRecord:
         access_log.debug(Fields(fields))
 
 
+@dataclass(slots=True, eq=False)
 class Labelling:
     """One request for labels, from its last byte to its answer; it fails by whatever is raised.
 
     Attributes:
+        call: that it came by.
         samples: in its batch; 0 until it is labelled.
         input_ns: taken by reading the inputs.
         queue_ns: taken by waiting for the model.
@@ -131,36 +123,27 @@ class Labelling:
         whole_ns: taken by all of it.
     """
 
-    __slots__ = (
-        "_at_ns",
-        "_began_ns",
-        "_recorder",
-        "call",
-        "infer_ns",
-        "input_ns",
-        "output_ns",
-        "queue_ns",
-        "samples",
-        "whole_ns",
-    )
+    call: CallRecord
+    samples: int = 0
+    input_ns: int = 0
+    queue_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    whole_ns: int = 0
+    _at_ns: int = field(init=False)
 
-    def __init__(self, recorder: Recorder, call: CallRecord) -> None:
-        self._recorder = recorder
-        self.call = call
-        self._began_ns = self._at_ns = recorder.clock_ns()
-        self.samples = self.input_ns = self.queue_ns = 0
-        self.infer_ns = self.output_ns = self.whole_ns = 0
+    def __post_init__(self) -> None:
+        self._at_ns = self.call.recorder.clock_ns()
 
     def __enter__(self) -> Self:
-        self._recorder.came()
+        self.call.recorder.came()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         self.output_ns = self._lap()
-        self.whole_ns = self._at_ns - self._began_ns
-        self._recorder.over(self, error)
+        self.call.recorder.over(self, error)
 
     def read(self) -> None:
         """The inputs are here, and good."""
@@ -172,10 +155,11 @@ class Labelling:
         self.samples = samples
         self.infer_ns = min(round(device_seconds * 1e9), waited_ns)
         self.queue_ns = waited_ns - self.infer_ns
-        self._recorder.labelled(samples, device_seconds)
+        self.call.recorder.labelled(samples, device_seconds)
 
     def _lap(self) -> int:
-        before, self._at_ns = self._at_ns, self._recorder.clock_ns()
+        before, self._at_ns = self._at_ns, self.call.recorder.clock_ns()
+        self.whole_ns += self._at_ns - before
         return self._at_ns - before
 
 
@@ -283,7 +267,8 @@ class Recorder:
             method: what is called.
             peer: gives the address of the caller, "HOST:PORT".
         """
-        return CallRecord(self, protocol, method, peer)
+        logged = access_log.isEnabledFor(logging.DEBUG)
+        return CallRecord(self, protocol, method, peer() if logged else None)
 
     def refused(self, error: EdlError) -> None:
         """A call of any method ends by `error`."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...coordinator.registry import connect
@@ -150,10 +150,11 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
         )
 
 
+@dataclass(eq=False)
 class Sidecar:
     """Carries out what `scheduler.admission` decides.
 
-    Args:
+    Attributes:
         config: which server.
         trial: looks at it.
         stop: the wish to end; made by this too, when it cannot go on or is sent away.
@@ -161,18 +162,15 @@ class Sidecar:
         on_progress: told what is found.
     """
 
-    def __init__(
-        self, config: RegisterConfig, trial: Trial, stop: Stop, on_ready: Say, on_progress: Say
-    ) -> None:
-        self._config = config
-        self._trial = trial
-        self._stop = stop
-        self._on_ready = on_ready
-        self._on_progress = on_progress
-        self._vouching = HealthCheck()
-        self._shown: Shown | None = None
-        self._failure: Exception | None = None
-        self._told = ""
+    config: RegisterConfig
+    trial: Trial
+    stop: Stop
+    on_ready: Say
+    on_progress: Say
+    _vouching: HealthCheck = field(default_factory=HealthCheck)
+    _shown: Shown | None = None
+    _failure: Exception | None = None
+    _told: str = ""
 
     def run(self, standing: Standing) -> None:
         """Look, and carry out what follows, until the wish to end; raises as `register`."""
@@ -181,12 +179,12 @@ class Sidecar:
         )
         watching.start()
         try:
-            self._stop.wait()
-            self._trial.close()  # what is asked now is not waited for
+            self.stop.wait()
+            self.trial.close()  # what is asked now is not waited for
             watching.join()
             if self._failure is not None:
                 raise self._failure
-            self._on_progress("leaving")
+            self.on_progress("leaving")
             standing.drain()
         finally:
             standing.leave()
@@ -194,27 +192,27 @@ class Sidecar:
     def fail(self, error: Exception) -> None:
         """It cannot go on."""
         self._failure = self._failure or error
-        self._stop.request()
+        self.stop.request()
 
     def asked_to_leave(self) -> None:
         """An administrator wants it to."""
-        self._on_progress("asked by an administrator to leave")
-        self._stop.request()
+        self.on_progress("asked by an administrator to leave")
+        self.stop.request()
 
     def _watch(self, standing: Standing) -> None:
         try:
-            while not self._stop.requested:
+            while not self.stop.requested:
                 self._look_once(standing)
         except Exception as error:
             self.fail(error)
 
     def _look_once(self, standing: Standing) -> None:
-        patience = self._config.patience
+        patience = self.config.patience
         look, wait_s = next_look(self._vouching, time.monotonic(), patience)
-        if self._stop.wait(wait_s):
+        if self.stop.wait(wait_s):
             return
         found, why = self._look(look)
-        if self._stop.requested:
+        if self.stop.requested:
             return
         now = time.monotonic()
         self._vouching, step = looked(self._vouching, look, found, now, patience, random)
@@ -223,11 +221,11 @@ class Sidecar:
     def _look(self, look: Look) -> tuple[Found, str]:
         try:
             if look == "ask":
-                self._trial.ask(ASK_S)
+                self.trial.ask(ASK_S)
             elif self._vouching.registered:
-                self._trial.again()
+                self.trial.again()
             else:
-                self._shown = self._trial.first()
+                self._shown = self.trial.first()
         except ModelError as error:
             return "wrong", str(error)
         except UsageError:  # for the operator to mend: it will not be otherwise the next time
@@ -237,7 +235,7 @@ class Sidecar:
         return "well", ""
 
     def _carry_out(self, step: Step, why: str, standing: Standing) -> None:
-        where = f"{self._config.model} at {self._config.endpoint}"
+        where = f"{self.config.model} at {self.config.endpoint}"
         if step == "register":
             self._register(standing)
         elif step == "withdraw":
@@ -249,7 +247,7 @@ class Sidecar:
             log.info("%s: %s", where, why)
 
     def _register(self, standing: Standing) -> None:
-        config, shown = self._config, self._shown
+        config, shown = self.config, self._shown
         assert shown is not None
         for oddity in shown.oddities:
             self._say(f"warning: {oddity}")
@@ -260,7 +258,7 @@ class Sidecar:
             self._say(str(error))
             return
         self._told = ""
-        self._on_ready(
+        self.on_ready(
             f"teacher registered: {config.member} {config.service} at {config.address},"
             f" {shown.t_t_s * 1000:.3g} ms/sample, {shown.verified}"
         )
@@ -269,4 +267,4 @@ class Sidecar:
         """Once, however often the same is found."""
         if text != self._told:
             self._told = text
-            self._on_progress(text)
+            self.on_progress(text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
@@ -126,10 +126,11 @@ def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig
     return config
 
 
+@dataclass(slots=True, eq=False)
 class Standing:
     """One server's place; each time that it is taken it is that of a new life.
 
-    Args:
+    Attributes:
         config: which server, and what students are told of its model.
         voucher: answers managers for as long as the place is held.
         registry: where it is.
@@ -138,24 +139,14 @@ class Standing:
         on_drain: an administrator wants it to leave.
     """
 
-    def __init__(
-        self,
-        config: RegisterConfig,
-        voucher: Voucher,
-        registry: Registry,
-        stop: Stop,
-        *,
-        on_superseded: Callable[[LeaseSuperseded], None],
-        on_drain: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._voucher = voucher
-        self._registry = registry
-        self._stop = stop
-        self._on_superseded = on_superseded
-        self._on_drain = on_drain
-        self._heartbeat: Heartbeat | None = None
-        self._draining = False
+    config: RegisterConfig
+    voucher: Voucher
+    registry: Registry
+    stop: Stop
+    on_superseded: Callable[[LeaseSuperseded], None]
+    on_drain: Callable[[], None]
+    _heartbeat: Heartbeat | None = None
+    _draining: bool = False
 
     def take(self, shown: Shown) -> None:
         """Register, and go on to beat.
@@ -165,30 +156,30 @@ class Standing:
             AccessError: it does not let us.
             LeaseSuperseded: somebody else holds the id.
         """
-        config = self._config
-        incarnation = new_incarnation(self._registry, self._stop)
+        config = self.config
+        incarnation = new_incarnation(self.registry, self.stop)
         identity = Identity(config.service, config.member, incarnation, vouched=config.address)
         heartbeat = Heartbeat(
-            self._registry,
+            self.registry,
             "teachers",
             config.service,
             config.member,
             lambda: self._facts(identity, shown),
             config.ttl_s,
-            on_superseded=self._on_superseded,
-            on_drain=self._on_drain,
+            on_superseded=self.on_superseded,
+            on_drain=self.on_drain,
         )
-        self._voucher.identity = identity  # before any manager can ask
+        self.voucher.identity = identity  # before any manager can ask
         try:
             heartbeat.start()
         except BaseException:
-            self._voucher.identity = None
+            self.voucher.identity = None
             raise
         self._heartbeat = heartbeat
 
     def give_up(self, why: str) -> None:
         """As a teacher that has died: nobody is to wait for what it has, nor to believe it."""
-        self._voucher.identity = None
+        self.voucher.identity = None
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.give_up(f"taken out by its sidecar: {why}")
@@ -201,17 +192,17 @@ class Standing:
         if self._heartbeat is not None:
             self._draining = True
             self._heartbeat.update()
-            time.sleep(min(LEAVE_S, self._config.grace_s))
+            time.sleep(min(LEAVE_S, self.config.grace_s))
         self.leave()
 
     def leave(self) -> None:
         """End the lease now, if there is one. Idempotent."""
-        self._voucher.identity = None
+        self.voucher.identity = None
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
 
     def _facts(self, identity: Identity, shown: Shown) -> dict[str, str]:
-        config = self._config
+        config = self.config
         place = config.address.rpartition("://")[2].partition("/")[0]
         return {
             "incarnation": str(identity.incarnation),
@@ -229,6 +220,6 @@ class Standing:
             "output_kinds": kinds_fact(shown.kinds),
             "host": split(place)[0],
             "version": __version__,
-            "voucher": advertised(config.host, config.advertise, self._voucher.port),
+            "voucher": advertised(config.host, config.advertise, self.voucher.port),
             "instance_key": identity.key,
         }
