@@ -21,7 +21,8 @@ from ..proto.tensors import InferRequest, InferResponse
 from ..proto.wire import Parameter
 from .batcher import Labeller
 from .callers import Visitor
-from .calls import Right
+from .calls import CallAdmission, Right
+from .config import ServerConfig
 from .jobs import Answer
 from .recorder import CallRecord, Recorder
 from .registration import Identity
@@ -84,6 +85,22 @@ class Method(NamedTuple):
     right: Right
     request: type[Message]
     answer: Callable[[Any, Visitor], Message]
+
+
+class Dependencies(NamedTuple):
+    """What each protocol of one server works with.
+
+    Attributes:
+        config: the limits.
+        servicer: what to answer.
+        admission: who may ask, and how much at once.
+        recorder: told of every call.
+    """
+
+    config: ServerConfig
+    servicer: Servicer
+    admission: CallAdmission
+    recorder: Recorder
 
 
 class Servicer:

@@ -20,11 +20,10 @@ from ...errors import EdlError, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.status import to_metadata, to_status
 from ..callers import Shown, Visitor
-from ..calls import Call, CallAdmission, CallTable, Right
-from ..config import ServerConfig
-from ..recorder import CallRecord, Recorder
+from ..calls import Call, CallTable, Right
+from ..recorder import CallRecord
 from ..request import TooLarge
-from ..servicer import Method, Servicer
+from ..servicer import Dependencies, Method
 from ..transport.listener import TransportListener
 from .streams import Streams
 
@@ -53,26 +52,15 @@ class Methods:
         transport: for batches of our own readers.
 
     Args:
-        config: the limits.
-        servicer: what to answer.
-        admission: who may ask, and how much at once.
-        recorder: told of every call.
+        given: what it works with.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        servicer: Servicer,
-        admission: CallAdmission,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, given: Dependencies) -> None:
+        config, self._servicer, self._admission, self._recorder = given
         self._receive_s = config.receive_s
-        self._servicer = servicer
-        self._admission = admission
-        self._recorder = recorder
         self._max_message_bytes = config.max_message_bytes
-        self.streams = Streams(admission.infer_calls, config, recorder.refused)
-        self.transport = TransportListener(config, admission, servicer, recorder)
+        self.streams = Streams(self._admission.infer_calls, config, self._recorder.refused)
+        self.transport = TransportListener(given)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """By name; without (de)serializers, as malformed bytes are ours to refuse."""

@@ -23,7 +23,7 @@ from ...proto.security.sturdy import aio_server
 from ..calls import CallAdmission
 from ..config import ServerConfig
 from ..recorder import Recorder
-from ..servicer import Servicer
+from ..servicer import Dependencies, Servicer
 from .methods import SERVICE, Methods
 
 if TYPE_CHECKING:
@@ -80,14 +80,15 @@ class Server:
         self._on_ended = on_ended
         self._stopping = False
         self.admission = CallAdmission(config, gate)
-        self._methods = Methods(config, servicer, self.admission, recorder)
+        given = Dependencies(config, servicer, self.admission, recorder)
+        self._methods = Methods(given)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
         self._thread.start()
         self._http: HttpServer | None = None
         try:
             if config.http is not None:
-                self._http = _http_server()(config, servicer, self.admission, recorder)
+                self._http = _http_server()(given)
             self._server = self._do(self._bind())
         except BaseException:
             self._end()

@@ -15,10 +15,7 @@ from starlette.routing import Route
 
 from ...errors import EdlError, RequestRefused, WireError
 from ...proto.json_values import parse_object
-from ..calls import CallAdmission
-from ..config import ServerConfig
-from ..recorder import Recorder
-from ..servicer import Servicer
+from ..servicer import Dependencies
 from .bodies import CLIENT_GONE, NotThere, decoder, encode, plain, read_body, to_http
 from .middleware import entry_of, shown_by
 
@@ -30,23 +27,11 @@ class Api:
     """The protocol over HTTP; lives in one event loop.
 
     Args:
-        config: the limits.
-        servicer: what to answer.
-        admission: who may ask, and how much at once.
-        recorder: told of every refusal.
+        given: what it works with.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        servicer: Servicer,
-        admission: CallAdmission,
-        recorder: Recorder,
-    ) -> None:
-        self._config = config
-        self._servicer = servicer
-        self._admission = admission
-        self._recorder = recorder
+    def __init__(self, given: Dependencies) -> None:
+        self._config, self._servicer, self._admission, self._recorder = given
         # Of its own, and one: small requests must not wait for large ones.
         self._json_reader = ThreadPoolExecutor(1, "json")
 

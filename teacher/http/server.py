@@ -18,11 +18,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
 from ...proto.security import Acceptor, is_loopback, reloading_context
-from ..calls import CallAdmission
-from ..config import ServerConfig
-from ..recorder import Recorder
 from ..request import SendingDeadline
-from ..servicer import Servicer
+from ..servicer import Dependencies
 from .app import Api
 from .middleware import CERTIFICATE, guarded, recorded
 
@@ -148,26 +145,18 @@ class HttpServer:
     """Binds on creation; what else it does is done in the loop that gRPC's methods are in.
 
     Args:
-        config: where, the limits, and the certificates.
-        servicer: what to answer.
-        admission: who may ask, and how much at once.
-        recorder: told of every call.
+        given: what it works with.
 
     Raises:
         UsageError: `config.http` is no address of this machine, or the certificates cannot be used.
         AddressInUse: another process listens there.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        servicer: Servicer,
-        admission: CallAdmission,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, given: Dependencies) -> None:
+        config = given.config
         host, port = split_listen(config.http or "")
-        self._api = api = Api(config, servicer, admission, recorder)
-        app = recorded(guarded(api.app(), local=is_loopback(host)), recorder)
+        self._api = api = Api(given)
+        app = recorded(guarded(api.app(), local=is_loopback(host)), given.recorder)
         served = _config(app)
         self._server = uvicorn.Server(served)
         state = self._server.server_state

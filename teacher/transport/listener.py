@@ -17,10 +17,7 @@ from ...errors import AccessError
 from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.frames import OFFER, Offer
 from ..callers import Shown
-from ..calls import CallAdmission
-from ..config import ServerConfig
-from ..recorder import Recorder
-from ..servicer import Servicer
+from ..servicer import Dependencies
 from .connection import Connection
 
 #: Offers to one caller that are not taken, and to all; the oldest makes room.
@@ -44,26 +41,16 @@ class TransportListener:
     """One teacher's; lives in one event loop.
 
     Args:
-        config: the limits, and where to listen.
-        admission: who may ask, and how much at once; connections have their places among the other
-            calls that have batches labelled.
-        servicer: labels batches.
-        recorder: told of every request.
+        given: what it works with; connections have their places among the other calls that have
+            batches labelled.
 
     Attributes:
         port: of TCP; 0 before `open`.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        admission: CallAdmission,
-        servicer: Servicer,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, given: Dependencies) -> None:
         self.port = 0
-        self.config, self.admission = config, admission
-        self.servicer, self.recorder = servicer, recorder
+        self.config, self.servicer, self.admission, self.recorder = given
         self._grpc_port = 0
         self._unix_name = ""
         self._acceptors: list[Acceptor] = []
