@@ -46,38 +46,6 @@ _PROGRAM: Final = Path(__file__).with_name("service.py")
 _MARGIN_S: Final = 5.0
 
 
-def command(
-    python: Path,
-    config: Path,
-    *,
-    name: str,
-    host: str,
-    calls: int,
-    micro_batch: int,
-    grace_s: float,
-) -> supervise.Command:
-    """What starts the server, in a process group of its own.
-
-    Args:
-        python: the interpreter of the serving environment.
-        config: as `configuration.write` wrote it; the server works in its folder.
-        name: of the service, which requests have to name.
-        host: to listen on.
-        calls: taken at once.
-        micro_batch: samples of one run.
-        grace_s: seconds that it may take to leave.
-    """
-    said = (str(config), name, host, str(calls), str(micro_batch), str(grace_s))
-    return supervise.Command(
-        "paddle-serving",
-        (str(python), *PYTHON_OPTIONS, str(_PROGRAM), *said),
-        # Upstream keeps its logs, and the list of its processes, where these say.
-        env={"SERVING_HOME": str(config.parent), "SERVING_LOG_PATH": str(config.parent)},
-        cwd=config.parent,
-        guard=True,
-    )
-
-
 class ServerProcess:
     """The server, kept going until `stop`.
 
@@ -215,20 +183,20 @@ def serve(
 def _configured(
     config: TeacherConfig, model: Model, python: Path, folder: Path, port: int
 ) -> supervise.Command:
-    """What starts the server, with all that it reads in `folder`."""
+    """What starts the server in a process group of its own, with all that it reads in `folder`."""
     calls = config.server.slots + _LOOKS
     (predictor,) = config.predictors
     file = configuration.write(
         folder, model, port=port, calls=calls, device=predictor.device, threads=predictor.threads
     )
-    return command(
-        python,
-        file,
-        name=config.service,
-        host=config.server.host,
-        calls=calls,
-        micro_batch=predictor.micro_batch or 1,
-        grace_s=config.grace_s,
+    said = (config.service, config.server.host, calls, predictor.micro_batch or 1, config.grace_s)
+    return supervise.Command(
+        "paddle-serving",
+        (str(python), *PYTHON_OPTIONS, str(_PROGRAM), str(file), *map(str, said)),
+        # Upstream keeps its logs, and the list of its processes, where these say.
+        env={"SERVING_HOME": str(folder), "SERVING_LOG_PATH": str(folder)},
+        cwd=folder,
+        guard=True,
     )
 
 
@@ -273,8 +241,7 @@ def _test(registration: RegisterConfig, client: Client) -> None:
     canary = None if registration.canary is None else Canary.load(registration.canary)
     if canary is not None:
         canary.check_content(registration.content_id)
-    trial = Trial(client, registration.inputs, canary, registration.rows, registration.timeout_s)
-    trial.first()
+    Trial(client, registration, canary).first()
 
 
 def _first(

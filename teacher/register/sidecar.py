@@ -135,7 +135,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
             return
         config = found
         client = open_client(config.protocol, config.address, config.model, config.client)
-        trial = Trial(client, config.inputs, canary, config.rows, config.timeout_s, config.member)
+        trial = Trial(client, config, canary)
         leaving.callback(trial.close)
         sidecar = Sidecar(config, trial, stop, on_ready, on_progress)
         sidecar.run(

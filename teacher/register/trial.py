@@ -26,6 +26,7 @@ from ...proto.datatypes import TensorSpec
 from ...proto.forms import OutputKind, kind_of
 from ..backends.examples import probe_batch
 from ..self_test import Canary, check_finite, odd_outputs
+from .config import RegisterConfig
 
 #: Batches of noise by which a server without a canary is judged.
 PROBES: Final = 3
@@ -66,29 +67,16 @@ class Trial:
 
     Args:
         client: of the server.
-        declared: inputs as its operator describes them; they go before what the server says.
+        config: which; its inputs go before what the server says, and batches name its id as the
+            instance that they are for, as those of readers do.
         canary: what it is compared with; None: nothing.
-        rows: samples of a batch of noise.
-        timeout_s: seconds for each batch.
-        member: the id under which it is to be registered: batches name the instance that they are
-            for, as those of readers do.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        declared: Sequence[TensorSpec],
-        canary: Canary | None,
-        rows: int,
-        timeout_s: float,
-        member: str = "",
-    ) -> None:
+    def __init__(self, client: Client, config: RegisterConfig, canary: Canary | None) -> None:
         self._client = client
-        self._declared = tuple(declared)
+        self._config = config
         self._canary = canary
-        self._rows = rows
-        self._timeout_s = timeout_s
-        self._instance = {"teacher_id": member, "incarnation": _NEVER_BEGUN} if member else {}
+        self._instance = {"teacher_id": config.member, "incarnation": _NEVER_BEGUN}
         self._refused = ""
         self._layout: _Layout | None = None
         self._taken: Mapping[str, Array] = {} if canary is None else canary.inputs
@@ -143,14 +131,14 @@ class Trial:
     def _batches(self) -> Sequence[Mapping[str, Array]]:
         if self._canary is not None:
             return [self._canary.inputs]
-        inputs = self._declared or self._client.probe(self._timeout_s).inputs
+        inputs = self._config.inputs or self._client.probe(self._config.timeout_s).inputs
         if not inputs:
             raise UsageError(
                 "the server does not say what its model takes: describe it by --input"
                 " NAME:DATATYPE:DIMS, or give a --canary"
             )
         try:
-            batches = [probe_batch(inputs, self._rows, number) for number in range(PROBES)]
+            batches = [probe_batch(inputs, self._config.rows, number) for number in range(PROBES)]
         except (ValueError, MemoryError, WireError) as error:  # of a server, nothing is believed
             raise _indescribable(inputs, str(error)) from None
         if not all(array.size for array in batches[0].values()):
@@ -186,12 +174,10 @@ class Trial:
     def _infer(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
         request = Request(batch, parameters=self._instance)
         try:
-            return self._client.infer(request, self._timeout_s).outputs
+            return self._client.infer(request, self._config.timeout_s).outputs
         except WrongInstance as error:
-            if not self._instance:
-                raise
             # Whoever minds the names and takes the batch without them is a teacher of ours.
-            self._client.infer(Request(batch), self._timeout_s)
+            self._client.infer(Request(batch), self._config.timeout_s)
             raise UsageError(
                 f"it is an edl-teacher ({error}), which registers itself: start it with"
                 " --coordinator, and no sidecar"
@@ -199,10 +185,12 @@ class Trial:
 
     def _refuse_unknown_inputs(self) -> None:
         """Raise UsageError where inputs were declared that the server does not know."""
-        if not self._declared or not (known := self._client.probe(self._timeout_s).inputs):
+        if not self._config.inputs or not (
+            known := self._client.probe(self._config.timeout_s).inputs
+        ):
             return
         names = [tensor.name for tensor in known]
-        for tensor in self._declared:
+        for tensor in self._config.inputs:
             if tensor.name not in names:
                 said = ", ".join(names)[:_WORDS]
                 raise UsageError(f"it has no input {tensor.name!r}; its inputs are {said}")

@@ -59,8 +59,9 @@ class ScriptedClient:
     def close(self) -> None:
         """Nothing is open."""
 
-    def trial(self, *declared: TensorSpec, canary: Canary | None = None, member: str = "") -> Trial:
-        return Trial(self, declared, canary, 4, 1.0, member)
+    def trial(self, *declared: TensorSpec, canary: Canary | None = None) -> Trial:
+        config = RegisterConfig("s", "h:1", "m", "c", "", inputs=declared, rows=4, timeout_s=1.0)
+        return Trial(self, config, canary)
 
 
 def logits(function: Callable[[Array], Array]) -> Callable[[Request], dict[str, Array]]:
@@ -198,11 +199,10 @@ def test_our_own_teachers_are_refused() -> None:
     def refuse_always(request: Request) -> dict[str, Array]:
         raise WrongInstance("this is 'u'")
 
-    ScriptedClient(label).trial(INPUT).first()
     with pytest.raises(UsageError, match=r"an edl-teacher .*--coordinator"):
-        ScriptedClient(label).trial(INPUT, member="t").first()
+        ScriptedClient(label).trial(INPUT).first()
     with pytest.raises(WrongInstance):
-        ScriptedClient(refuse_always).trial(INPUT, member="t").first()
+        ScriptedClient(refuse_always).trial(INPUT).first()
 
 
 def config(**options: Any) -> RegisterConfig:
