@@ -11,7 +11,7 @@ from ...proto.arena import Array
 from ..model import ModelSpec
 from . import content
 from .declared import declared, outputs_by_trial
-from .framework import gpu_of, instruction_set, translated
+from .framework import gpu_of, numerics, translated
 from .kind import Kind, Made, Settings
 
 
@@ -44,13 +44,7 @@ class NumpyFunction:
             inputs=inputs,
             outputs=outputs_by_trial(self.run, inputs, outputs, made.name),
             content_id=content.of_function(made.name, made.thing),
-            numerics=(
-                f"callable-numpy-{np.__version__}",
-                "as-written",
-                "cpu",
-                f"threads={settings.threads}",
-                instruction_set(),
-            ),
+            numerics=numerics(f"callable-numpy-{np.__version__}", "as-written", settings.threads),
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

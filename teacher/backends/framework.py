@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,6 +69,34 @@ def first_line(error: BaseException) -> str:
     return next((line for line in lines if line), type(error).__name__)
 
 
+@contextmanager
+def loading(
+    runtime: str,
+    file: Path,
+    package: str,
+    line: Callable[[BaseException], str] = lambda error: first_line(error),
+) -> Iterator[None]:
+    """Turn what a framework raises at a file into a ModelError, and its warnings into nothing.
+
+    Args:
+        runtime: the framework, with its version.
+        file: that is loaded.
+        package: of which a newer version may read it.
+        line: as of `translated`.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that TorchScript is of yesterday, and the like
+            yield
+    except EdlError:
+        raise
+    except Exception as error:  # anything, from KeyError to errors of a C++ side
+        raise ModelError(
+            f"{runtime} cannot load {file}: {line(error)}; "
+            f"if a newer one wrote it: pip install --upgrade {package}"
+        ) from error
+
+
 #: Samples that are compared.
 _ROWS = 8
 
@@ -129,3 +158,18 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     flags = facts.get("flags", facts.get("Features", "")).split()
     decisive = sorted(flag for flag in flags if flag.startswith(_DECISIVE))
     return ",".join([platform.machine(), facts.get("vendor_id", "unknown"), *decisive])
+
+
+def numerics(
+    engine: str, precision: str, threads: int, gpu: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """What bits depend on, in words; the micro-batch is added by who chooses it.
+
+    Args:
+        engine: the framework, with its version.
+        precision: of the arithmetic.
+        threads: of a run on the CPU.
+        gpu: the device and its libraries; None: the model runs on the CPU.
+    """
+    on_cpu = ("cpu", f"threads={threads}", instruction_set())
+    return (engine, precision, *(on_cpu if gpu is None else ("gpu", *gpu)))

@@ -18,7 +18,7 @@ from ...proto.wire import Buffer, take_out
 from ..model import FREE, ModelSpec, TensorSpec
 from . import Finish, Submit, at_once, content
 from .declared import narrowed, outputs_by_trial, refuse_outputs
-from .framework import first_line, gpu_of, instruction_set, translated
+from .framework import first_line, gpu_of, numerics, translated
 from .kind import Kind, Settings
 
 # Field numbers of onnx.proto.
@@ -109,7 +109,12 @@ class OnnxSession:
             inputs=self._inputs,
             outputs=tuple(outputs),
             content_id=content.of_files(files_of(model)),
-            numerics=(f"onnxruntime-{runtime.__version__}", "fp32", *_where(settings, gpu)),
+            numerics=numerics(
+                f"onnxruntime-{runtime.__version__}",
+                "fp32",
+                settings.threads,
+                None if gpu is None else ("cuda", _gpu_name(gpu)),
+            ),
         )
 
     def _submit(self, runs: ThreadPoolExecutor, inputs: Mapping[str, Array]) -> Finish:
@@ -194,12 +199,6 @@ def _spec_of(node: Any, model: Path) -> TensorSpec:
 def _size(size: object) -> int:
     """Free sizes are names or nothing."""
     return size if isinstance(size, int) and size > 0 else FREE
-
-
-def _where(settings: Settings, gpu: int | None) -> tuple[str, ...]:
-    if gpu is None:
-        return "cpu", f"threads={settings.threads}", instruction_set()
-    return "gpu", "cuda", _gpu_name(gpu)
 
 
 def _gpu_name(gpu: int) -> str:

@@ -22,7 +22,7 @@ from ...proto.arena import Array
 from ..model import FREE, ModelSpec, TensorSpec
 from . import content, framework
 from .declared import by_name, datatype_named, declared, narrowed, outputs_by_trial, refuse_outputs
-from .framework import check_gpu, gpu_of, instruction_set
+from .framework import check_gpu, gpu_of
 from .kind import Kind, Made, Settings
 
 
@@ -63,11 +63,10 @@ def numerics(
     paddle: Any, engine: str, gpu: int | None, threads: int, precision: str = "fp32"
 ) -> tuple[str, ...]:
     """What bits depend on with Paddle, in words; the micro-batch is added by who chooses it."""
-    if gpu is None:
-        where = ["cpu", f"threads={threads}", instruction_set()]
-    else:
-        where = ["gpu", paddle.device.cuda.get_device_name(gpu), f"cuda={paddle.version.cuda()}"]
-    return (f"{engine}-{paddle.__version__}", precision, *where)
+    names = None
+    if gpu is not None:
+        names = paddle.device.cuda.get_device_name(gpu), f"cuda={paddle.version.cuda()}"
+    return framework.numerics(f"{engine}-{paddle.__version__}", precision, threads, names)
 
 
 def datatype(dtype: Any) -> str:
@@ -123,17 +122,12 @@ class PaddleInference:
         _check_format(paddle, program)
         gpu = check_device(paddle, settings.device)
         _check_precision(paddle, gpu, settings.precision)
-        try:
+        runtime = f"paddle {paddle.__version__}"
+        with framework.loading(runtime, program, "paddlepaddle", first_line):
             declared = _declared(paddle, program)
             self._predictor = paddle.inference.create_predictor(
                 _engine_config(paddle, program, gpu, settings)
             )
-        except (ValueError, RuntimeError, OSError, TypeError, LookupError) as error:
-            why = first_line(error)
-            raise ModelError(
-                f"paddle {paddle.__version__} cannot load {program}: {why}; "
-                "if a newer one wrote it: pip install --upgrade paddlepaddle"
-            ) from error
         names = self._predictor.get_input_names(), self._predictor.get_output_names()
         if not names[0] or not names[1]:
             raise ModelError(

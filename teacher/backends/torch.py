@@ -18,7 +18,7 @@ from ...proto.arena import Array
 from ..model import FREE, ModelSpec, TensorSpec
 from . import Finish, Submit, content, torch_runtime
 from .declared import by_name, declared, narrowed, outputs_by_trial
-from .framework import translated
+from .framework import loading, translated
 from .kind import Kind, Made, Settings
 from .torch_graphs import GraphedCalls
 from .torch_runtime import Copies
@@ -192,8 +192,12 @@ def is_module(thing: object) -> bool:
     return torch is not None and isinstance(thing, torch.nn.Module)
 
 
+def _loading(torch: Any, file: Path) -> AbstractContextManager[None]:
+    return loading(f"torch {torch.__version__}", file, "torch")
+
+
 def _script(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
-    with torch_runtime.loading(torch, file):
+    with _loading(torch, file):
         module = torch.jit.load(str(file), map_location=device).eval()
         # Kernels that are fused after some runs would change bits on the way.
         torch.jit.set_fusion_strategy([("STATIC", 0)])
@@ -203,7 +207,7 @@ def _script(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
 
 
 def _exported(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
-    with torch_runtime.loading(torch, file):
+    with _loading(torch, file):
         program = load_exported(torch, file, device)
     own = tuple(
         TensorSpec(name, torch_runtime.datatype(dtype), shape)

@@ -6,21 +6,19 @@ Arrays move between numpy and PyTorch through pinned memory, and without waiting
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ...errors import EdlError, ModelError
+from ...errors import ModelError
 from ...extras import install_command
 from ...proto.arena import Array
 from . import framework
 from .declared import datatype_named
-from .framework import check_gpu, gpu_of, instruction_set
+from .framework import check_gpu, gpu_of
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -62,12 +60,11 @@ def open_device(torch: Any, device: str, threads: int) -> Any:
 
 def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
     """What bits depend on with PyTorch, in words; the micro-batch is added by who chooses it."""
-    if device.type == "cpu":
-        where = ["cpu", f"threads={threads}", instruction_set()]
-    else:
+    gpu = None
+    if device.type != "cpu":
         name, cudnn = torch.cuda.get_device_name(device), torch.backends.cudnn.version()
-        where = ["gpu", name, f"cuda={torch.version.cuda}", f"cudnn={cudnn}"]
-    return (f"torch-{torch.__version__}", "fp32", *where)
+        gpu = (name, f"cuda={torch.version.cuda}", f"cudnn={cudnn}")
+    return framework.numerics(f"torch-{torch.__version__}", "fp32", threads, gpu)
 
 
 def datatype(dtype: Any) -> str:
@@ -122,22 +119,6 @@ class Timer:
             ended.synchronize()
             self._took_s = began.elapsed_time(ended) / 1000
         return self._took_s
-
-
-@contextmanager
-def loading(torch: Any, file: Path) -> Iterator[None]:
-    """Turns what torch raises at a file into a ModelError, and its warnings into nothing."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that TorchScript is of yesterday, and the like
-            yield
-    except EdlError:
-        raise
-    except Exception as error:  # anything, from KeyError to errors of its C++ side
-        raise ModelError(
-            f"torch {torch.__version__} cannot load {file}: {framework.first_line(error)}; "
-            "if a newer one wrote it: pip install --upgrade torch"
-        ) from error
 
 
 def lacks_resources(error: Exception) -> bool:
