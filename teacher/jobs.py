@@ -34,7 +34,14 @@ from typing import Any, Final, Self
 import numpy as np
 
 from .. import errors
-from ..errors import BadAnswer, DeadlineExceeded, EdlError
+from ..errors import (
+    BadAnswer,
+    DeadlineExceeded,
+    EdlError,
+    RetryableError,
+    TeacherError,
+    UsageError,
+)
 from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.rates import pooled_t_t
 from .backends import Finish, Submit
@@ -115,8 +122,13 @@ class Ready:
 
 
 def error_fields(error: EdlError) -> dict[str, str]:
-    """`error` as fields of a message; the nearest class that both sides know."""
-    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    """`error` as fields of a message: the nearest class that both sides know.
+
+    What tells neither of the request nor of the model may be ours alone: it may be tried again.
+    """
+    kind: type[EdlError] = RetryableError
+    if isinstance(error, TeacherError | UsageError):
+        kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     output = {"output": error.output} if isinstance(error, BadAnswer) else {}
     return {"error": kind.__name__, "message": str(error), **output}
 
