@@ -80,6 +80,7 @@ class FakeLabeller:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
+        self.memory.close()
 
 
 def array(*shape: int, dtype: Any = np.float32) -> Array:
