@@ -9,30 +9,30 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
+from typing import Final
 
 from .. import assignment as rule
 from .. import headcount
 from ..backoff import Rest
-from .cast import Student, Teacher
-from .clock import Clock, Seeding
-from .data_plane import DataPlane
+from .environment import Environment
 from .lives import Lives
 from .office import Office
-from .patience import patience_s
 from .result import Point
-from .scenario import Fault, Scenario, StudentGroup
-from .trace import Trace
+from .scenario import Fault, StudentGroup
+from .student import Ranks, Student
+from .teacher import Teacher
+
+#: Virtual seconds without a trained batch that a run without an end in time is given at least; and
+#: so many times as long as a batch takes.
+LEAST_PATIENCE_S: Final = 600.0
+PATIENCE_TIMES: Final = 20.0
 
 
 class Control:
-    """Plays a scenario's control plane on a clock; it is the `Mesh` of the data plane.
+    """Plays a scenario's control plane on a clock.
 
     Args:
-        scenario: what to play.
-        seeding: of what is drawn.
-        clock: on which all happens.
-        trace: hears of it.
-        plane: moves the batches.
+        env: of the run.
 
     Attributes:
         students: all that there will be, in the order of the scenario.
@@ -40,22 +40,29 @@ class Control:
         points: the curves so far.
     """
 
-    def __init__(
-        self, scenario: Scenario, seeding: Seeding, clock: Clock, trace: Trace, plane: DataPlane
-    ) -> None:
-        self.scenario, self.seeding, self.clock, self.trace = scenario, seeding, clock, trace
+    def __init__(self, env: Environment) -> None:
+        self.scenario, self.clock, self.trace = env.scenario, env.clock, env.trace
+        self._there: list[Student] = []  # in the order in which they came
+        self.lives = Lives(env, self._there, self._hear)
+        ranks = {group.name: Ranks() for group in env.scenario.students if group.together}
         self.students = [
-            Student(f"{group.name}/{number}", group, scenario.batches_of(group))
-            for group in scenario.students
+            Student(
+                env,
+                group,
+                number,
+                self.lives.teachers,
+                ranks.get(group.name),
+                self._report,
+                partial(self._part, kind="done", text="has trained its last batch"),
+            )
+            for group in env.scenario.students
             for number in range(group.count)
         ]
         self._by_name = {student.name: student for student in self.students}
         self.points: list[Point] = []
-        self.lives = Lives(scenario, seeding, clock, trace, plane, self._hear)
-        self._plane = plane
-        self._offices = {name: Office(scenario.autoscale) for name in scenario.services}
+        self._offices = {name: Office(env.scenario.autoscale) for name in env.scenario.services}
         self._look_at = dict.fromkeys(self._offices, inf)
-        self._rng = seeding(f"{scenario.seed}/faults")
+        self._rng = env.seeding(f"{env.scenario.seed}/faults")
         self._to_leave = len(self.students)
         self._samples, self._sampled_at = 0, 0.0
         self._progress = (0, 0.0)  # batches of all students, and when there were more last
@@ -65,13 +72,11 @@ class Control:
     def begin(self) -> None:
         """Plan all that the scenario says."""
         scenario, clock = self.scenario, self.clock
-        self._plane.begin(self)
         self.lives.begin()
-        numbers: dict[str, int] = {}
         for student in self.students:
             group = student.group
-            number = numbers[group.name] = numbers.get(group.name, -1) + 1
-            clock.at(group.join_s + number * group.join_every_s, partial(self._join, student))
+            joins_s = group.join_s + student.number * group.join_every_s
+            clock.at(joins_s, partial(self._join, student))
             if group.leave_s is not None:
                 clock.at(group.leave_s, partial(self._leave, student))
         for group in scenario.students:
@@ -92,40 +97,27 @@ class Control:
         """Share of the run that is done; None: not known."""
         if self.scenario.duration_s is not None:
             return min(self.clock.now / self.scenario.duration_s, 1.0)
-        limits = [student.batches for student in self.students]
-        if not all(limits):
-            return None
-        done = sum(self._plane.tally(student).batches for student in self.students)
-        return done / sum(limit or 0 for limit in limits)
-
-    # -- what the data plane finds around it
+        limits = [student.limit for student in self.students]
+        return self._batches / sum(limit or 0 for limit in limits) if all(limits) else None
 
     @property
-    def teachers(self) -> dict[str, Teacher]:
-        return self.lives.teachers
-
-    def news(self, student: Student) -> None:
-        self._report(student)
-
-    def rested(self, teacher: Teacher) -> None:
-        self.lives.rested(teacher)
-
-    def done(self, student: Student) -> None:
-        self._part(student, "done", "has trained its last batch")
+    def _batches(self) -> int:
+        """Trained by all students."""
+        return sum(student.batches for student in self.students)
 
     # -- students
 
     def _join(self, student: Student) -> None:
         if student.ended_s is not None:
             return
-        student.began_s = self.clock.now
         self.trace.tell("join", student.name)
-        self._plane.join(student)
+        self._there.append(student)
+        student.begin()
         self._report(student)
 
     def _leave(self, student: Student) -> None:
         if student.is_there:
-            self._plane.leave(student)
+            student.leave()
             self._part(student, "leave", "leaves as the scenario says")
         elif student.ended_s is None:
             student.ended_s = self.clock.now  # it never came
@@ -133,6 +125,7 @@ class Control:
 
     def _part(self, student: Student, kind: str, text: str, told_in_s: float = 0.0) -> None:
         student.ended_s = self.clock.now
+        self._there.remove(student)
         self._to_leave -= 1
         self.trace.tell(kind, student.name, text)
         if student.group.needs_labels:
@@ -147,7 +140,7 @@ class Control:
             return
         service = student.group.service
         office = self._offices[service]
-        office.hear_of(student, self._plane.report(student))
+        office.hear_of(student)
         if office.has_news:
             self._wake(service, self.clock.now + self.scenario.look_s)
 
@@ -171,7 +164,7 @@ class Control:
             if fault.kind == "slow":
                 self._slow_student(student, fault)
                 continue
-            self._plane.leave(student)
+            student.leave()
             is_crash = fault.kind == "crash"
             text = "crashes" if is_crash else "leaves in good order"
             self._part(student, fault.kind, text, self.scenario.ttl_s if is_crash else 0.0)
@@ -225,7 +218,7 @@ class Control:
             if student.is_there:
                 text = f"{len(change.teachers)} teachers: {change.reason}"
                 self.trace.tell("assign", student.name, text)
-                self._plane.assign(student, change.teachers, change.lost)
+                student.reader.assign(change.teachers, change.lost)
         for teacher in draining:
             teacher.drain_heard = True
             self.lives.rested(teacher)
@@ -270,17 +263,30 @@ class Control:
         """
         if self.scenario.duration_s is not None:
             return
-        batches = sum(self._plane.tally(student).batches for student in self.students)
         some_come = any(self.lives.count(service)[1] for service in self._offices)
-        if batches != self._progress[0] or some_come or self.clock.now < self.scenario.quiet_from_s:
-            self._progress = (batches, self.clock.now)
-        elif self.clock.now - self._progress[1] >= patience_s(
-            self.scenario, self.students, self.teachers.values(), self.clock.now
-        ):
+        batches, now = self._batches, self.clock.now
+        if batches != self._progress[0] or some_come or now < self.scenario.quiet_from_s:
+            self._progress = (batches, now)
+        elif now - self._progress[1] >= self._patience_s():
             raise ValueError(
                 f"no student has trained anything from {self._progress[1]:.0f} s on: is there a"
                 " teacher of its service? With duration_s it would end all the same"
             )
+
+    def _patience_s(self) -> float:
+        """Seconds without a trained batch after which none is to be expected any more."""
+        scenario, there = self.scenario, self._there
+        teachers = [one for one in self.lives.teachers.values() if one.works]
+        batch = max((one.group.batch for one in there), default=0)
+        step_s = max((one.step_s(one.group.teachers_max) for one in there), default=0.0)
+        source_s = max((one.group.source_s for one in there), default=0.0)
+        device_s = max((one.device_s(batch) for one in teachers), default=0.0)
+        own = (*(one.link for one in scenario.students), *(one.link for one in scenario.teachers))
+        links = [scenario.link, *(link for link in own if link is not None)]
+        slowest = min(link.bandwidth_bytes_per_s or inf for link in links)
+        nbytes = max((one.group.batch_bytes for one in there), default=0)
+        sent_s = nbytes / slowest + 2 * max(link.latency_s for link in links)
+        return max(LEAST_PATIENCE_S, PATIENCE_TIMES * (step_s + source_s + device_s + sent_s))
 
     # -- the curves
 
@@ -292,15 +298,12 @@ class Control:
         """The mesh at this moment."""
         now = self.clock.now
         there = [student for student in self.students if student.is_there]
-        reports = [self._plane.report(student) for student in there]
-        samples = sum(
-            self._plane.tally(student).batches * student.group.batch for student in self.students
-        )
+        labelled = [one.reader.core for one in there if one.group.needs_labels]
+        samples = sum(student.batches * student.group.batch for student in self.students)
         span_s = now - self._sampled_at
         rate = (samples - self._samples) / span_s if span_s > 0 else 0.0
         self._samples, self._sampled_at = samples, now
         desired = [o.desired.count for o in self._offices.values() if o.desired is not None]
-        labelled = [(s, r) for s, r in zip(there, reports, strict=True) if s.group.needs_labels]
         return Point(
             now,
             len(there),
@@ -310,9 +313,9 @@ class Control:
                 for office in self._offices.values()
                 for entry in office.state.students.values()
             ),
-            sum(report.want for _, report in labelled),
+            sum(core.decision.want for core in labelled),
             sum(desired) if desired else None,
-            sum(report.volume for report in reports),
+            sum(one.reader.ledger.volume_bytes / one.group.batch_bytes for one in there),
             rate,
-            sum(report.starves for _, report in labelled),
+            sum(core.starves for core in labelled),
         )

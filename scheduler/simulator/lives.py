@@ -7,17 +7,17 @@ last one was follows from when it registered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from .. import assignment as rule
-from .cast import Teacher, TeacherState
-from .clock import Clock, Generator, Seeding, lifetime_s
-from .data_plane import DataPlane
+from .clock import Generator, lifetime_s
+from .environment import Environment
 from .office import CONTENT
-from .scenario import Ending, FaultKind, Scenario, TeacherGroup
-from .trace import Trace
+from .scenario import Ending, FaultKind, TeacherGroup
+from .student import Student
+from .teacher import Teacher, TeacherState
 
 #: Beats of a lease in one TTL, as in the live mesh.
 BEATS_PER_TTL: Final = 2.5
@@ -27,11 +27,9 @@ class Lives:
     """Carries out what happens to teachers.
 
     Args:
-        scenario: says what does.
-        seeding: of what is drawn.
-        clock: on which it happens.
-        trace: hears of it.
-        plane: hears of what concerns batches, before the coordinator does.
+        env: of the run.
+        students: those that are there; they notice at once when a teacher they are connected to is
+            gone.
         hear: the coordinator's ear: a service, and what has happened there.
 
     Attributes:
@@ -42,30 +40,26 @@ class Lives:
 
     def __init__(
         self,
-        scenario: Scenario,
-        seeding: Seeding,
-        clock: Clock,
-        trace: Trace,
-        plane: DataPlane,
+        env: Environment,
+        students: Sequence[Student],
         hear: Callable[[str, rule.AssignmentEvent], None],
     ) -> None:
         self.teachers: dict[str, Teacher] = {}
         self.started: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
         self.draining: dict[str, Teacher] = {}
-        self._scenario = scenario
-        self._clock = clock
-        self._trace = trace
-        self._plane = plane
+        self._env, self._scenario = env, env.scenario
+        self._clock, self._trace = env.clock, env.trace
+        self._students = students
         self._hear = hear
-        self._rngs: dict[str, Generator] = {
-            group.name: seeding(f"{scenario.seed}/lives/{group.name}")
-            for group in scenario.teachers
-        }
+        groups = env.scenario.teachers
+        self._rngs = {group.name: env.rng("lives", group.name) for group in groups}
         self._numbers: Counter[str] = Counter()
         self._states: Counter[tuple[str, TeacherState]] = Counter()  # by service
         self._leased: Counter[tuple[str, TeacherState]] = Counter()  # of these, with a lease
-        self._usual_batch = {group.service: group.batch for group in reversed(scenario.students)}
+        self._usual_batch = {
+            group.service: group.batch for group in reversed(env.scenario.students)
+        }
 
     def begin(self) -> None:
         """Plan all that the groups say of themselves."""
@@ -120,7 +114,7 @@ class Lives:
         """One more serves after so long."""
         number = self._numbers[group.name]
         self._numbers[group.name] += 1
-        teacher = Teacher(f"{group.name}/{number}", group, number)
+        teacher = Teacher(self._env, group, number, self.rested)
         self.teachers[teacher.name] = teacher
         self._states[group.service, "starting"] += 1
         if in_s <= 0:
@@ -136,7 +130,7 @@ class Lives:
         teacher.served_from = now
         self.started[group.name] += 1
         self._trace.tell("serve", teacher.name)
-        self._plane.turned(teacher)
+        teacher.turned()
         self._register(teacher)
         if group.leave_per_minute:
             leaves_in_s = lifetime_s(self._rngs[group.name], group.leave_per_minute)
@@ -154,7 +148,7 @@ class Lives:
     def _tell_speed(self, teacher: Teacher) -> None:
         group = teacher.group
         batch = self._usual_batch.get(group.service, 1)
-        speed = group.lanes * batch / teacher.device_s(self._clock.now, batch)
+        speed = group.lanes * batch / teacher.device_s(batch)
         up = rule.TeacherUp(teacher.name, 0, speed, CONTENT)
         self._hear(group.service, up)
 
@@ -173,7 +167,7 @@ class Lives:
         self._paced(teacher)
 
     def _paced(self, teacher: Teacher) -> None:
-        self._plane.turned(teacher)
+        teacher.turned()
 
         def told() -> None:
             if teacher.leased and teacher.state == "serving":
@@ -205,13 +199,12 @@ class Lives:
         """Its process is over; whoever is connected notices at once, the registry later."""
         self._plan_expiry(teacher)
         self._becomes(teacher, "gone")
-        self._part(teacher)
-        self._plane.turned(teacher)
+        self._gone(teacher)
 
     def _hang(self, teacher: Teacher, for_s: float | None) -> None:
         self._plan_expiry(teacher)
         self._becomes(teacher, "hung")
-        self._plane.turned(teacher)
+        teacher.turned()
         if for_s is not None:
             self._clock.after(for_s, partial(self._wake, teacher))
 
@@ -222,7 +215,7 @@ class Lives:
         if teacher.served_from is None:
             teacher.served_from = self._clock.now
         self._trace.tell("wake", teacher.name)
-        self._plane.turned(teacher)
+        teacher.turned()
         if teacher.leased:
             teacher.life += 1  # it beats again before its lease was over
         else:
@@ -258,19 +251,23 @@ class Lives:
             return
         self._becomes(teacher, "draining")
         self._hear(teacher.group.service, rule.TeacherDraining(teacher.name))
-        self._plane.turned(teacher)
+        teacher.turned()
+
+    def _gone(self, teacher: Teacher) -> None:
+        """Its process is over, and students that are connected notice at once."""
+        self._part(teacher)
+        teacher.turned()
+        for student in self._students:
+            student.reader.broke(teacher.name)
 
     def rested(self, teacher: Teacher) -> None:
         """It drains, and has nothing to do: it leaves as soon as nobody sends to it any more."""
-        if teacher.state != "draining" or not teacher.drain_heard:
-            return
-        if not self._plane.is_idle(teacher):
+        if teacher.state != "draining" or not (teacher.drain_heard and teacher.is_idle):
             return
         self._becomes(teacher, "gone")
         self._lease(teacher, False)
-        self._part(teacher)
         self._trace.tell("leave", teacher.name, "drained")
-        self._plane.turned(teacher)
+        self._gone(teacher)
         self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=False))
 
     def strike(self, group: str, kind: FaultKind, count: int, rng: Generator) -> list[Teacher]:
@@ -285,7 +282,7 @@ class Lives:
 
     def _part(self, teacher: Teacher) -> None:
         """It is not there any more, as far as costs go."""
-        teacher.there_s, teacher.served_from = teacher.there_until(self._clock.now), None
+        teacher.there_s, teacher.served_from = teacher.there_until_now_s, None
 
     @property
     def _beat_s(self) -> float:

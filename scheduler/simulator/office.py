@@ -18,7 +18,7 @@ from ..autoscale import (
     decide,
     load_of,
 )
-from .cast import Report, Student
+from .student import Student
 
 #: All teachers of a simulated service serve the same model.
 CONTENT = "model"
@@ -44,7 +44,7 @@ class Office:
         self._memory = AutoscaleMemory()
         self._events: list[rule.AssignmentEvent] = []
         self._told: dict[str, rule.StudentReported] = {}
-        self._reports: dict[str, Report] = {}
+        self._heard: dict[str, tuple[StudentLoad, Waits]] = {}
         self._waits = Waits()
 
     @property
@@ -62,33 +62,35 @@ class Office:
         """Something has happened to a teacher."""
         self._events.append(event)
 
-    def hear_of(self, student: Student, report: Report) -> None:
+    def hear_of(self, student: Student) -> None:
         """A student reports; what it says comes to the rule where it is news."""
-        if (before := self._reports.get(student.name)) is not None:
-            self._waits = self._waits.grown(_waits(before), _waits(report))
-        self._reports[student.name] = report
-        told = self._told.get(student.name)
-        group = student.group
+        name, group, core = student.name, student.group, student.reader.core
+        memory, t_t_s, t_s_s = core.memory, core.figures.t_t_s or 0.0, core.figures.t_s_s or 0.0
+        waits = Waits(memory.starved_s, memory.blocked_s)
+        if (before := self._heard.get(name)) is not None:
+            self._waits = self._waits.grown(before[1], waits)
+        self._heard[name] = StudentLoad(core.decision.want, t_t_s, t_s_s, core.starves), waits
         event = rule.StudentReported(
-            student.name,
-            report.want,
+            name,
+            core.decision.want,
             min=group.teachers_min,
             priority=group.priority,
-            needed=report.needed,
-            t_t_s=report.t_t_s,
-            t_s_s=report.t_s_s,
-            urgent=report.starves,
-            unreachable=len(report.unavailable),
-            unavailable=tuple(sorted(report.unavailable)),
+            needed=core.decision.needed,
+            t_t_s=t_t_s,
+            t_s_s=t_s_s,
+            urgent=core.starves,
+            unreachable=len(core.unavailable),
+            unavailable=tuple(sorted(core.unavailable)),
             content_id=CONTENT,
         )
+        told = self._told.get(name)
         if told is None or _is_news(told, event):
-            self._told[student.name] = event
+            self._told[name] = event
             self._events.append(event)
 
     def forget(self, student: Student) -> None:
         """A student has left, or its lease is over."""
-        self._reports.pop(student.name, None)
+        self._heard.pop(student.name, None)
         if self._told.pop(student.name, None) is not None:
             self._events.append(rule.StudentGone(student.name))
 
@@ -109,11 +111,8 @@ class Office:
         """
         if self._autoscale is None:
             return None
-        every = (
-            StudentLoad(one.want, one.t_t_s, one.t_s_s, one.starves)
-            for one in self._reports.values()
-        )
-        view = load_of(every, self._waits, serving=serving, starting=starting)
+        loads = [load for load, _ in self._heard.values()]
+        view = load_of(loads, self._waits, serving=serving, starting=starting)
         self.desired, self._memory = decide(view, self._memory, now, self._autoscale)
         return self.desired
 
@@ -128,7 +127,3 @@ def _is_news(told: rule.StudentReported, new: rule.StudentReported) -> bool:
         return True
     pairs = ((told.t_t_s, new.t_t_s), (told.t_s_s, new.t_s_s))
     return any(abs(after - before) > NEWS * before for before, after in pairs)
-
-
-def _waits(report: Report) -> Waits:
-    return Waits(report.starved_s, report.blocked_s)

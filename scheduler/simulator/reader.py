@@ -17,13 +17,10 @@ from ..reader_core import CoreConfig, ReaderCore
 from ..reader_core import events as ev
 from ..reader_core import instructions as do
 from ..reader_core.delivery import Delivery
-from ..stream_stats import StreamStats
 from ..windows import WindowConfig
-from .cast import Report, Student
-from .clock import Clock, Generator
-from .device import Device, Job, Port
-from .scenario import Scenario
-from .trace import Trace
+from .environment import Environment, Port
+from .scenario import StudentGroup
+from .teacher import Job, Teacher
 
 #: Decisions that depend on time alone are looked at so often at least, as in a live engine; or this
 #: share of a training step, where that is longer; but this often in any case.
@@ -43,39 +40,33 @@ class Reader:
     """Pulls, has labelled, and delivers the batches of one student.
 
     Args:
-        student: whose it is.
-        clock: on which it works.
-        scenario: the settings.
-        port: the network of its machine.
-        devices: of all teachers, by name.
-        rng: scatters probes.
-        trace: hears of answers.
+        env: of the run.
+        name: of the student.
+        group: what the student is like.
+        limit: batches that its source has; None: no end.
+        teachers: all that there are or were, by name.
         deliver: takes a batch that is released, by its number.
         news: called when the coordinator should hear of something at once.
 
     Attributes:
         core: decides.
-        port: as given.
         most_volume: most bytes that lay labelled and not taken.
     """
 
     def __init__(
         self,
-        student: Student,
-        clock: Clock,
-        scenario: Scenario,
-        port: Port,
-        devices: Mapping[str, Device],
-        rng: Generator,
-        trace: Trace,
+        env: Environment,
+        name: str,
+        group: StudentGroup,
+        limit: int | None,
+        teachers: Mapping[str, Teacher],
         deliver: Callable[[int], None],
         news: Callable[[], None],
     ) -> None:
-        group = student.group
-        upper = max(round(group.upper * group.batch_bytes), 1)
+        scenario, upper = env.scenario, max(round(group.upper * group.batch_bytes), 1)
         self.core = ReaderCore(
             CoreConfig(
-                student.name,
+                name,
                 flow.FlowConfig(
                     upper,
                     min(round(group.lower * group.batch_bytes), upper - 1),
@@ -86,16 +77,14 @@ class Reader:
                 group.request_samples,
                 remembered=0,
             ),
-            rng,
+            env.rng(name, "probes"),
         )
-        self.student = student
-        self.port = port
-        self._delivery = Delivery({student.name: self.core.ledger})
         self.most_volume = 0
-        self._clock = clock
-        self._connect_s = scenario.connect_s
-        self._devices = devices
-        self._trace = trace
+        self._name, self._group, self._limit = name, group, limit
+        self._env, self._clock = env, env.clock
+        self._port = Port(env, name, group.link)
+        self._delivery = Delivery({name: self.core.ledger})
+        self._teachers = teachers
         self._deliver = deliver
         self._news = news
         self._tick_s = min(max(TICK_S, TICK_STEPS * group.t_s_s * group.batch), LONGEST_TICK_S)
@@ -108,16 +97,6 @@ class Reader:
     def ledger(self) -> Ledger:
         """Where each row is."""
         return self.core.ledger
-
-    @property
-    def figures(self) -> StreamStats:
-        """What is measured."""
-        return self.core.figures
-
-    @property
-    def answer_bytes(self) -> float:
-        """Bytes of one row's labels."""
-        return self.student.group.label_bytes
 
     # -- the stream
 
@@ -140,7 +119,7 @@ class Reader:
     def taken(self, batch: int, step_s: float | None) -> None:
         """The training loop has a batch, after so long a step on the one before."""
         self._delivery.taken(batch, step_s)
-        self._tell(ev.Taken(batch, self.student.group.batch, step_s))
+        self._tell(ev.Taken(batch, self._group.batch, step_s))
         self.decide()
 
     def decide(self) -> None:
@@ -172,17 +151,16 @@ class Reader:
 
     @property
     def _ended(self) -> bool:
-        limit = self.student.batches
-        return limit is not None and self._pulled >= limit
+        return self._limit is not None and self._pulled >= self._limit
 
     def _pull(self) -> bool:
         """Yield what may be yielded now; whether there was anything."""
         pulled = False
         while not (self._is_pulling or self._pulled >= self._allowed or self._ended):
             pulled = True
-            if self.student.group.source_s > 0:
+            if self._group.source_s > 0:
                 self._is_pulling = True
-                self._clock.after(self.student.group.source_s, self._yielded)
+                self._clock.after(self._group.source_s, self._yielded)
                 return False
             self._queue()
         return pulled
@@ -194,7 +172,7 @@ class Reader:
             self.decide()
 
     def _queue(self) -> None:
-        group = self.student.group
+        group = self._group
         number, self._pulled = self._pulled, self._pulled + 1
         nbytes = max(round(group.batch * group.input_bytes), 1)
         missing = None if group.needs_labels else ()
@@ -207,7 +185,11 @@ class Reader:
     # -- the teachers
 
     def assign(self, teachers: Sequence[str], lost: Sequence[str]) -> None:
-        """Follow what the coordinator says: as `DataPlane.assign`."""
+        """The student hears of its new set.
+
+        Those missing from it and not in `lost` are revoked: they finish what they have for it.
+        Those `lost` are dead as far as the coordinator knows: what they had goes to others.
+        """
         self._tell(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
         self.decide()
 
@@ -218,27 +200,24 @@ class Reader:
         if requests and number is not None:
             self._fail(number, name, requests[0])
 
-    def answered(self, job: Job) -> None:
+    def _answered(self, job: Job) -> None:
         """The labels of a request are there."""
         if self._closed:
             self._show(job, used=False)
             return
-        number = job.line
-        assert isinstance(number, int)
         answer = ev.AnswerCame(
             job.send.teacher,
-            number,
+            job.link,
             job.send.request,
             job.rows,
-            round(self.student.group.label_bytes),
+            round(self._group.label_bytes),
             job.device_s,
             job.rows,
         )
         out = self._tell(answer)
         used = any(isinstance(instruction, do.Accept) for instruction in out)
         if used:
-            device = self._devices[job.send.teacher]
-            device.batches += job.rows / self.student.group.batch
+            self._teachers[job.send.teacher].batches += job.rows / self._group.batch
         self._show(job, used=used)
         self.decide()
 
@@ -250,7 +229,7 @@ class Reader:
                 case do.Ask():
                     self._ask(instruction)
                 case do.Labelled() | do.Forgone() | do.Unlabelled() | do.Poison():
-                    self._deliver_all(self._delivery.heard(self.student.name, instruction))
+                    self._deliver_all(self._delivery.heard(self._name, instruction))
                 case do.Report():
                     self._news()
                 case do.Open(number, peer):
@@ -258,9 +237,13 @@ class Reader:
                 case do.Close(number):
                     del self._links[number]
                 case do.Probe(number, name):
-                    self._clock.after(self._connect_s, partial(self._probed, number, name))
+                    self._clock.after(
+                        self._env.scenario.connect_s, partial(self._probed, number, name)
+                    )
                 case do.TryPaths():
-                    self._clock.after(self._connect_s, partial(self._paths_tried, instruction))
+                    self._clock.after(
+                        self._env.scenario.connect_s, partial(self._paths_tried, instruction)
+                    )
         self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
         return out
 
@@ -276,14 +259,15 @@ class Reader:
 
     def _ask(self, ask: do.Ask) -> None:
         now, send = self._clock.now, ask.send
-        device = self._devices[send.teacher]
-        if device.teacher.state == "gone":
+        teacher = self._teachers[send.teacher]
+        if teacher.state == "gone":
             fail = partial(self._fail, ask.link, send.teacher, send.request)
-            self._clock.after(self._connect_s, fail)
+            self._clock.after(self._env.scenario.connect_s, fail)
             return
         rows = sum([span.rows for span in send.spans])
-        nbytes = rows * self.student.group.input_bytes
-        device.send(Job(self, ask.link, send, rows, now), nbytes)
+        label_bytes, nbytes = self._group.label_bytes, rows * self._group.input_bytes
+        job = Job(self._answered, self._port, label_bytes, ask.link, send, rows, now)
+        teacher.send(job, nbytes)
 
     def _fail(self, number: int, name: str, request: int) -> None:
         if not self._closed:
@@ -293,7 +277,7 @@ class Reader:
     def _probed(self, number: int, name: str) -> None:
         if self._closed or number not in self._links:
             return
-        state = self._devices[name].teacher.state
+        state = self._teachers[name].state
         if state == "serving":
             self._tell(ev.Probed(name, number))
         else:
@@ -308,12 +292,12 @@ class Reader:
             self.decide()
 
     def _refusal(self, name: str) -> str:
-        return "refused" if self._devices[name].teacher.state == "gone" else ""
+        return "refused" if self._teachers[name].state == "gone" else ""
 
     def _show(self, job: Job, *, used: bool) -> None:
-        self._trace.answered(
+        self._env.trace.answered(
             job.send.teacher,
-            self.student.name,
+            self._name,
             job.send.spans[0].batch,
             job.rows,
             job.sent_s,
@@ -321,29 +305,3 @@ class Reader:
             job.ends_s,
             used,
         )
-
-    # -- what is told of it
-
-    def report(self) -> Report:
-        """What it tells the coordinator."""
-        core, group = self.core, self.student.group
-        memory, figures = core.memory, core.figures
-        return Report(
-            core.decision.want if group.needs_labels else 0,
-            core.decision.needed,
-            figures.t_t_s or 0.0,
-            figures.t_s_s or 0.0,
-            core.starves,
-            core.unavailable,
-            memory.starved_s,
-            memory.blocked_s,
-            memory.source_wait_s,
-            figures.samples_taken,
-            core.ledger.volume_bytes / group.batch_bytes,
-        )
-
-    @property
-    def waited_s(self) -> tuple[float, float, float]:
-        """Seconds that the student starved, was blocked, waited for the source."""
-        memory = self.core.memory
-        return memory.starved_s, memory.blocked_s, memory.source_wait_s

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from .cast import Student
 from .clock import Clock, Seeding
 from .control import Control
-from .data_plane import DataPlane
+from .environment import Environment
 from .result import Result, StudentResult, TeachersResult
 from .scenario import Scenario, TeacherGroup
+from .student import Student
 from .trace import Trace
 
 
-def summary(control: Control, plane: DataPlane) -> Result:
+def _summary(control: Control) -> Result:
     """The result of a run that is over."""
     control.points.append(control.point())
     trace = control.trace
-    students = tuple(_student(student, control, plane) for student in control.students)
+    students = tuple(_student(student, control) for student in control.students)
     for student in students:
         trace.hash(student)
     return Result(
         virtual_s=control.clock.now,
         students=students,
-        teachers=tuple(_teachers(group, control, plane) for group in control.scenario.teachers),
+        teachers=tuple(_teachers(group, control) for group in control.scenario.teachers),
         points=tuple(control.points),
         happenings=tuple(trace.happenings),
         labelled=tuple(trace.labelled),
@@ -34,45 +34,40 @@ def summary(control: Control, plane: DataPlane) -> Result:
     )
 
 
-def _student(student: Student, control: Control, plane: DataPlane) -> StudentResult:
-    group, now = student.group, control.clock.now
-    if student.began_s is None:
-        nothing = (0.0,) * 6
-        return StudentResult(student.name, group.name, 0, 0, now, now, *nothing, 0, 0, 0, 0.0)
-    tally = plane.tally(student)
-    starved_s, blocked_s, source_wait_s = plane.waits(student)
-    ended_s = now if student.ended_s is None else student.ended_s
-    is_done = student.batches is not None and tally.batches >= student.batches
-    measured_s = (tally.last_s if is_done else ended_s) - max(
-        student.began_s, control.scenario.warm_up_s
-    )
-    rate = tally.measured / measured_s if measured_s > 0 else 0.0
+def _student(student: Student, control: Control) -> StudentResult:
+    group, reader, now = student.group, student.reader, control.clock.now
+    has_come = student.began_s is not None
+    began_s = now if student.began_s is None else student.began_s
+    ended_s = student.ended_s if has_come and student.ended_s is not None else now
+    is_done = student.limit is not None and student.batches >= student.limit
+    until_s = student.last_s if is_done else ended_s
+    measured_s = until_s - max(began_s, control.scenario.warm_up_s)
+    rate = student.measured / measured_s if measured_s > 0 else 0.0
+    memory = reader.core.memory
     return StudentResult(
         student.name,
         group.name,
-        tally.batches,
-        tally.batches * group.batch,
-        student.began_s,
+        student.batches,
+        student.batches * group.batch,
+        began_s,
         ended_s,
         rate,
         rate * group.batch,
-        tally.training_s,
-        starved_s,
-        blocked_s,
-        source_wait_s,
-        tally.resends,
-        tally.hedges,
-        plane.report(student).want if group.needs_labels else 0,
-        tally.most_volume,
+        student.training_s,
+        memory.starved_s,
+        memory.blocked_s,
+        memory.source_wait_s,
+        reader.ledger.resends,
+        reader.ledger.hedges,
+        reader.core.decision.want if has_come and group.needs_labels else 0,
+        reader.most_volume / group.batch_bytes,
     )
 
 
-def _teachers(group: TeacherGroup, control: Control, plane: DataPlane) -> TeachersResult:
-    now = control.clock.now
-    mine = [one for one in control.teachers.values() if one.group is group]
-    there_s = sum(teacher.there_until(now) for teacher in mine)
-    works = [plane.work(teacher) for teacher in mine]
-    busy_s = sum(work.busy_s for work in works)
+def _teachers(group: TeacherGroup, control: Control) -> TeachersResult:
+    mine = [one for one in control.lives.teachers.values() if one.group is group]
+    there_s = sum(teacher.there_until_now_s for teacher in mine)
+    busy_s = sum(teacher.busy_s for teacher in mine)
     return TeachersResult(
         group.name,
         control.lives.started[group.name],
@@ -80,7 +75,7 @@ def _teachers(group: TeacherGroup, control: Control, plane: DataPlane) -> Teache
         there_s,
         busy_s,
         busy_s / (there_s * group.lanes) if there_s > 0 else 0.0,
-        sum(work.batches for work in works),
+        sum(teacher.batches for teacher in mine),
         there_s / 3600 * group.price_per_hour,
     )
 
@@ -109,9 +104,7 @@ def simulate(
         The same for the same scenario and seed, to the last bit.
     """
     clock = Clock()
-    trace = Trace(clock, keep_batches)
-    data = DataPlane()
-    control = Control(scenario, seeding, clock, trace, data)
+    control = Control(Environment(scenario, seeding, clock, Trace(clock, keep_batches)))
     control.begin()
     end_s = inf if scenario.duration_s is None else scenario.duration_s
     while clock.next_at <= end_s and not (control.is_over and end_s == inf):
@@ -120,4 +113,4 @@ def simulate(
             on_progress(clock.now, control.progress)
     if end_s < inf:
         clock.now = end_s
-    return summary(control, data)
+    return _summary(control)

@@ -1,4 +1,4 @@
-"""A teacher's device and a machine's network in virtual time.
+"""A teacher in virtual time: its device, and what is known of its lease.
 
 A request begins at max(arrival, lane free): time in which the device idled is never made up.
 """
@@ -9,57 +9,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Literal
 
 from ..ledger.instructions import Send
-from .cast import Teacher
-from .clock import Clock, Jitter
-from .scenario import Link
+from .environment import Environment, Port
+from .scenario import TeacherGroup
 
-
-class Port:
-    """The network of one machine, both directions apart.
-
-    Args:
-        link: what it can do.
-        jitter: of its latency.
-    """
-
-    __slots__ = ("_in_free_at", "_jitter", "_link", "_out_free_at")
-
-    def __init__(self, link: Link, jitter: Jitter) -> None:
-        self._link = link
-        self._jitter = jitter
-        self._out_free_at = self._in_free_at = 0.0
-
-    def arrives_at(self, to: Port, nbytes: float, now: float) -> float:
-        """When what is sent now has arrived as a whole; it is booked.
-
-        It goes through both machines at once, as fast as the slower of them lets it, after what
-        was sent before it from here, and what is on its way to there.
-        """
-        begins = max(now, self._out_free_at)
-        arrives = begins
-        if (speed := self._link.bandwidth_bytes_per_s) is not None:
-            arrives = self._out_free_at = begins + nbytes / speed
-        if (speed := to._link.bandwidth_bytes_per_s) is not None:
-            taken = max(begins, to._in_free_at) + nbytes / speed
-            arrives = to._in_free_at = max(arrives, taken)
-        slower = self if self._link.latency_s >= to._link.latency_s else to
-        return arrives + slower._link.latency_s * slower._jitter.factor()
-
-
-class Asker(Protocol):
-    """Who has sent a request, and hears of its answer."""
-
-    port: Port
-
-    @property
-    def answer_bytes(self) -> float:
-        """Bytes of one row's labels."""
-
-    def answered(self, job: Job) -> None:
-        """The labels are there."""
+#: "starting": ordered, and not there yet. "serving". "draining": takes nothing new. "hung": says
+#: nothing, but its lease may still run. "gone": its process is over; its lease may still run.
+TeacherState = Literal["starting", "serving", "draining", "hung", "gone"]
 
 
 @dataclass(eq=False, slots=True)
@@ -67,8 +25,10 @@ class Job:
     """A request at a teacher.
 
     Attributes:
-        asker: who sent it.
-        line: the connection that it went over; an answer over one that is closed is not heard.
+        answered: hears of it when the labels are there.
+        port: the network of the machine that sent it.
+        answer_bytes: of one row's labels.
+        link: the connection that it went over; an answer over one that is closed is not heard.
         send: what the ledger said.
         rows: of it.
         sent_s: when it was sent.
@@ -78,8 +38,10 @@ class Job:
         ends_s: when the device is through with it.
     """
 
-    asker: Asker
-    line: object
+    answered: Callable[[Job], None]
+    port: Port
+    answer_bytes: float
+    link: int
     send: Send
     rows: int
     sent_s: float
@@ -89,39 +51,64 @@ class Job:
     ends_s: float = 0.0
 
 
-class Device:
+class Teacher:
     """Works on what arrives.
 
     Args:
-        teacher: whose it is.
-        clock: on which it works.
-        port: the teacher's network.
-        jitter: of its work.
+        env: of the run.
+        group: what it is like.
+        number: within its group; later ones have greater numbers.
         rested: called when it has nothing more, with answers arrived.
 
     Attributes:
+        name: its id.
+        state: what it is; `turned` is called when it has become another one.
+        slowed: its work takes so many times as long as the group's does.
+        leased: the registry believes that it is there.
+        life: of its lease; what was planned for an earlier one is void.
+        registered_at: when its lease began.
+        beats_from: it beats then, and every TTL / 2.5 after that.
+        served_from: since when it has been there; None: it has not come, or is gone.
+        there_s: how long it was there, up to then.
+        drain_heard: students have been told that it takes nothing new.
         batches: whose labels were used, parts as parts.
     """
 
     def __init__(
-        self,
-        teacher: Teacher,
-        clock: Clock,
-        port: Port,
-        jitter: Jitter,
-        rested: Callable[[Teacher], None],
+        self, env: Environment, group: TeacherGroup, number: int, rested: Callable[[Teacher], None]
     ) -> None:
-        self.teacher = teacher
-        self.port = port
-        self.batches = 0.0
-        self._clock = clock
-        self._jitter = jitter
+        self.name = f"{group.name}/{number}"
+        self.group = group
+        self.state: TeacherState = "starting"
+        self.slowed = 1.0
+        self.leased = self.drain_heard = False
+        self.life = 0
+        self.registered_at = self.beats_from = self.there_s = self.batches = 0.0
+        self.served_from: float | None = None
+        self._clock = env.clock
+        self._port = Port(env, self.name, group.link)
+        self._jitter = env.jitter(self.name, "work", group.jitter)
         self._rested = rested
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
         self._on_the_way = 0  # requests to it, and answers from it
         self._turn = 0  # what was planned before it stood still is void
         self._busy_s = 0.0
+
+    @property
+    def works(self) -> bool:
+        """Whether its device works on what it is sent."""
+        return self.state in ("serving", "draining")
+
+    def device_s(self, samples: int) -> float:
+        """Seconds of a request that begins now, without jitter."""
+        return self.slowed * self.group.device_s(self._clock.now, samples)
+
+    @property
+    def there_until_now_s(self) -> float:
+        """Seconds that it was there."""
+        since = self.served_from
+        return self.there_s + (0.0 if since is None else self._clock.now - since)
 
     @property
     def is_idle(self) -> bool:
@@ -132,7 +119,7 @@ class Device:
     def busy_s(self) -> float:
         """Lane-seconds that it worked, until now."""
         now = self._clock.now
-        if not self.teacher.works:
+        if not self.works:
             return self._busy_s
         return self._busy_s + sum(now - job.ends_s + job.left_s for job in self._running)
 
@@ -140,24 +127,24 @@ class Device:
         """A request is sent to it."""
         now = self._clock.now
         self._on_the_way += 1
-        arrives = job.asker.port.arrives_at(self.port, nbytes, now)
+        arrives = job.port.arrives_at(self._port, nbytes, now)
         self._clock.at(arrives, partial(self._arrive, job))
 
     def _arrive(self, job: Job) -> None:
         self._on_the_way -= 1
-        if self.teacher.state == "gone":
+        if self.state == "gone":
             return
         self._waiting.append(job)
         self._begin()
 
     def _begin(self) -> None:
-        if not self.teacher.works:
+        if not self.works:
             return
         now = self._clock.now
-        while self._waiting and len(self._running) < self.teacher.group.lanes:
+        while self._waiting and len(self._running) < self.group.lanes:
             job = self._waiting.popleft()
             job.began_s = now
-            job.device_s = self.teacher.device_s(now, job.rows) * self._jitter.factor()
+            job.device_s = self.device_s(job.rows) * self._jitter.factor()
             job.left_s = job.device_s
             self._plan(job)
 
@@ -172,31 +159,35 @@ class Device:
             return
         self._running.remove(job)
         self._busy_s += job.left_s
-        asker = job.asker
-        arrives = self.port.arrives_at(asker.port, job.rows * asker.answer_bytes, self._clock.now)
+        arrives = self._port.arrives_at(job.port, job.rows * job.answer_bytes, self._clock.now)
         self._on_the_way += 1
         self._clock.at(arrives, partial(self._answer, job))
         self._begin()
 
     def _answer(self, job: Job) -> None:
         self._on_the_way -= 1
-        job.asker.answered(job)
-        if self.teacher.state == "draining" and self.is_idle:
-            self._rested(self.teacher)
+        job.answered(job)
+        if self.state == "draining" and self.is_idle:
+            self._rested(self)
 
     def turned(self) -> None:
-        """The teacher's state is another one."""
-        if self.teacher.works:
+        """The state or the speed is another one.
+
+        "serving": it works (again). "draining": it works; `rested` is called as soon as it has
+        nothing more to do, at once if that is so. "hung": its device stands still with what it has.
+        "gone": what it had is lost.
+        """
+        if self.works:
             stood = [job for job in self._running if job.ends_s < 0]
             self._running = [job for job in self._running if job.ends_s >= 0]
             for job in stood:
                 self._plan(job)
             self._begin()
-            if self.teacher.state == "draining" and self.is_idle:
-                self._rested(self.teacher)
+            if self.state == "draining" and self.is_idle:
+                self._rested(self)
             return
         self._stand_still()
-        if self.teacher.state == "gone":
+        if self.state == "gone":
             self._waiting.clear()
             self._running.clear()
 

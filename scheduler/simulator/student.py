@@ -1,87 +1,97 @@
-"""A training loop in virtual time: takes a batch, works on it, asks for the next one."""
+"""A student in virtual time: it takes a batch, works on it, asks for the next one."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from .cast import Student
-from .clock import Clock, Jitter
+from .environment import Environment
 from .reader import Reader
-from .trace import Trace
+from .scenario import StudentGroup
+from .teacher import Teacher
 
 
 class Ranks:
     """Students of one job: a step of each ends when those of all that are at work are over."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Trainer] = {}
-        self._through: list[Trainer] = []
+        self._members: dict[str, Student] = {}
+        self._through: list[Student] = []
 
-    def join(self, trainer: Trainer) -> None:
+    def join(self, student: Student) -> None:
         """One more rank."""
-        self._members[trainer.student.name] = trainer
+        self._members[student.name] = student
 
-    def leave(self, trainer: Trainer) -> None:
+    def leave(self, student: Student) -> None:
         """A rank is gone, or done: it is not waited for."""
-        self._members.pop(trainer.student.name, None)
-        if trainer in self._through:
-            self._through.remove(trainer)
+        self._members.pop(student.name, None)
+        if student in self._through:
+            self._through.remove(student)
         self._release()
 
-    def through(self, trainer: Trainer) -> None:
+    def through(self, student: Student) -> None:
         """A rank has done its part of the step; one that is gone since is of no account."""
-        if trainer.student.name in self._members:
-            self._through.append(trainer)
+        if student.name in self._members:
+            self._through.append(student)
             self._release()
 
     def _release(self) -> None:
         if len(self._through) < len(self._members):
             return
         through, self._through = self._through, []
-        for trainer in through:
-            trainer.end_step()
+        for student in through:
+            student.end_step()
 
 
-class Trainer:
-    """The training loop of one student.
+class Student:
+    """One student.
 
     Args:
-        student: whose it is.
-        clock: on which it works.
-        jitter: of its steps.
-        trace: hears of steps.
+        env: of the run.
+        group: what it is like.
+        number: within its group.
+        teachers: all that there are or were, by name.
         ranks: whom it steps with; None: alone.
-        warm_up_s: steps that end from then on are measured.
+        news: called when the coordinator should hear of something at once.
         done: called when the last step is over.
 
     Attributes:
+        name: its id.
+        limit: batches that it trains; None: no end.
+        began_s: when it came; None: it has not come yet.
+        ended_s: when it was done or left; None: it is there.
+        slowed: its steps take so many times as long as the group's do.
         batches, measured: steps that are over; of these, from `warm_up_s` on.
         last_s: when the last of them was over.
-        training_s: that it was at work, or waited for the other ranks of its step.
+        reader: gives it batches.
     """
-
-    reader: Reader
 
     def __init__(
         self,
-        student: Student,
-        clock: Clock,
-        jitter: Jitter,
-        trace: Trace,
+        env: Environment,
+        group: StudentGroup,
+        number: int,
+        teachers: Mapping[str, Teacher],
         ranks: Ranks | None,
-        warm_up_s: float,
-        done: Callable[[Trainer], None],
+        news: Callable[[Student], None],
+        done: Callable[[Student], None],
     ) -> None:
-        self.student = student
+        self.name = f"{group.name}/{number}"
+        self.group = group
+        self.number = number
+        self.limit = env.scenario.batches_of(group)
+        self.began_s: float | None = None
+        self.ended_s: float | None = None
+        self.slowed = 1.0
         self.batches = self.measured = 0
         self.last_s = self._training_s = 0.0
-        self._clock = clock
-        self._jitter = jitter
-        self._trace = trace
+        self.reader = Reader(
+            env, self.name, group, self.limit, teachers, self._deliver, partial(news, self)
+        )
+        self._env, self._clock = env, env.clock
+        self._jitter = env.jitter(self.name, "step", group.jitter)
         self._ranks = ranks
-        self._warm_up_s = warm_up_s
         self._done = done
         self._ready: deque[int] = deque()
         self._is_waiting = self._is_over = False
@@ -89,24 +99,37 @@ class Trainer:
         self._step_s: float | None = None
 
     @property
+    def is_there(self) -> bool:
+        """Whether it has come and has not left."""
+        return self.began_s is not None and self.ended_s is None
+
+    def step_s(self, connected: int) -> float:
+        """Seconds of a step that begins now, with so many teachers connected, without jitter."""
+        return self.slowed * self.group.step_s(self._clock.now, connected)
+
+    @property
     def training_s(self) -> float:
+        """Seconds that it was at work, or waited for the other ranks of its step."""
         working_s = 0.0 if self._at_work is None else self._clock.now - self._at_work[1]
         return self._training_s + working_s
 
     def begin(self) -> None:
-        """The loop begins."""
+        """It comes now; it has no teacher yet."""
+        self.began_s = self._clock.now
+        self.reader.begin()
         if self._ranks is not None:
             self._ranks.join(self)
         self._call_next()
 
-    def stop(self) -> None:
-        """It is ended from outside."""
+    def leave(self) -> None:
+        """It is gone at this moment, done or not; nothing more is heard of it."""
         self._training_s, self._at_work = self.training_s, None
         self._is_over = True
         if self._ranks is not None:
             self._ranks.leave(self)
+        self.reader.close()
 
-    def deliver(self, batch: int) -> None:
+    def _deliver(self, batch: int) -> None:
         """The reader hands a labelled batch over."""
         self._ready.append(batch)
         if self._is_waiting and len(self._ready) == 1:
@@ -124,12 +147,12 @@ class Trainer:
         self._is_waiting = False
         batch = self._ready.popleft()
         if batch != self.batches:
-            raise AssertionError(f"{self.student.name}: batch {batch} comes as {self.batches}")
+            raise AssertionError(f"{self.name}: batch {batch} comes as {self.batches}")
         now = self._clock.now
         self._at_work = (batch, now)
         self.reader.taken(batch, self._step_s)
         connected = len(self.reader.ledger.teachers)
-        work_s = self.student.step_s(now, connected) * self._jitter.factor()
+        work_s = self.step_s(connected) * self._jitter.factor()
         ends = self.end_step if self._ranks is None else partial(self._ranks.through, self)
         self._clock.after(work_s, ends)
 
@@ -143,11 +166,11 @@ class Trainer:
         self._training_s += now - began_s
         self.batches += 1
         self.last_s = now
-        if now >= self._warm_up_s:
+        if now >= self._env.scenario.warm_up_s:
             self.measured += 1
-        self._trace.stepped_on(self.student.name, batch, began_s)
-        if self.batches == self.student.batches:
-            self.stop()
+        self._env.trace.stepped_on(self.name, batch, began_s)
+        if self.batches == self.limit:
+            self.leave()
             self._done(self)
         else:
             self._call_next()
