@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 SLOTS = "slots"
@@ -25,10 +26,8 @@ class Pool:
     reserved: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, amounts in (("capacity", self.capacity), ("reserved", self.reserved)):
-            for kind, amount in amounts.items():
-                if not 0 <= amount < float("inf"):
-                    raise ValueError(f"{what} of {kind!r} must be 0 or more, got {amount}")
+        _check_amounts("capacity", self.capacity)
+        _check_amounts("reserved", self.reserved)
 
     @classmethod
     def of_slots(cls, slots: int, reserved: int = 0) -> Pool:
@@ -82,11 +81,14 @@ class ElasticJob:
                 f"job {self.name!r}: nodes and leaving must be 0 or more, "
                 f"got {self.nodes} and {self.leaving}"
             )
-        for amounts in (self.needs, self.base):
-            for kind, amount in amounts.items():
-                if not 0 <= amount < float("inf"):
-                    what = f"what it needs of {kind!r}"
-                    raise ValueError(f"job {self.name!r}: {what} must be 0 or more, got {amount}")
+        _check_amounts(f"job {self.name!r}: what it needs", self.needs)
+        _check_amounts(f"job {self.name!r}: what it needs", self.base)
+
+
+def _check_amounts(what: str, amounts: Mapping[str, float]) -> None:
+    for kind, amount in amounts.items():
+        if not 0 <= amount < inf:
+            raise ValueError(f"{what} of {kind!r} must be 0 or more, got {amount}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,46 +159,25 @@ class ElasticMemory:
 _TOLERANCE = 1e-9
 
 
-class Room:
+class Room(dict[str, float]):
     """What is left of each kind of resource; it may go below 0."""
 
-    def __init__(self, amounts: Mapping[str, float]) -> None:
-        self._left = dict(amounts)
-
-    @classmethod
-    def of(cls, pool: Pool, max_load: float) -> Room:
-        """What jobs may take: the pool up to its load, less what online services hold."""
-        return cls(
-            {
-                kind: max(0.0, amount * max_load - pool.reserved.get(kind, 0.0))
-                for kind, amount in pool.capacity.items()
-            }
-        )
-
-    def copy(self) -> Room:
-        return Room(self._left)
-
-    def left(self, kind: str) -> float:
-        return self._left.get(kind, 0.0)
-
-    def fits(self, amounts: Mapping[str, float]) -> bool:
+    def fits(self, amounts: Mapping[str, float], times: int = 1) -> bool:
         """Whether so much is left; a kind that the pool does not have is never left."""
         return all(
-            amount <= self.left(kind) + _TOLERANCE * (1.0 + amount)
+            times * amount <= self.get(kind, 0.0) + _TOLERANCE * (1.0 + times * amount)
             for kind, amount in amounts.items()
             if amount > 0
         )
 
     def take(self, amounts: Mapping[str, float], times: int = 1) -> None:
+        """Take so much, or give it back where `times` is negative."""
         for kind, amount in amounts.items():
-            self._left[kind] = self.left(kind) - amount * times
-
-    def give(self, amounts: Mapping[str, float], times: int = 1) -> None:
-        self.take(amounts, -times)
+            self[kind] = self.get(kind, 0.0) - amount * times
 
     def short_of(self) -> frozenset[str]:
         """The kinds of which more is taken than there is."""
-        return frozenset(k for k, left in self._left.items() if left < -_TOLERANCE * (1 - left))
+        return frozenset(k for k, left in self.items() if left < -_TOLERANCE * (1 - left))
 
 
 def held(job: ElasticJob, nodes: int) -> dict[str, float]:
