@@ -7,6 +7,7 @@ leader decides reaches those concerned after the latency of the scenario's link.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import Final
@@ -154,7 +155,7 @@ class Control:
         if not members:
             for teacher in self.lives.strike(fault.group, fault.kind, fault.count, self._rng):
                 if fault.kind == "slow":
-                    self._slow_teacher(teacher, fault)
+                    self._slow(fault, partial(self.lives.slow, teacher))
                 else:
                     self.lives.end(teacher, fault.kind, fault.for_s)
             return
@@ -162,30 +163,21 @@ class Control:
         self._rng.shuffle(there)
         for student in there[: fault.count]:
             if fault.kind == "slow":
-                self._slow_student(student, fault)
+                self._slow(fault, partial(self._slow_student, student))
                 continue
             student.leave()
             is_crash = fault.kind == "crash"
             text = "crashes" if is_crash else "leaves in good order"
             self._part(student, fault.kind, text, self.scenario.ttl_s if is_crash else 0.0)
 
-    def _slow_teacher(self, teacher: Teacher, fault: Fault) -> None:
-        self.lives.slow(teacher, fault.factor)
+    def _slow(self, fault: Fault, slow: Callable[[float], None]) -> None:
+        slow(fault.factor)
         if fault.for_s is not None:
+            self.clock.after(fault.for_s, partial(slow, 1 / fault.factor))
 
-            def back() -> None:
-                self.lives.slow(teacher, 1 / fault.factor)
-
-            self.clock.after(fault.for_s, back)
-
-    def _slow_student(self, student: Student, fault: Fault) -> None:
-        def pace(factor: float) -> None:
-            student.slowed *= factor
-            self.trace.tell("slow", student.name, f"{student.slowed:g} times its usual time")
-
-        pace(fault.factor)
-        if fault.for_s is not None:
-            self.clock.after(fault.for_s, partial(pace, 1 / fault.factor))
+    def _slow_student(self, student: Student, factor: float) -> None:
+        student.slowed *= factor
+        self.trace.tell("slow", student.name, f"{student.slowed:g} times its usual time")
 
     # -- the coordinator
 
@@ -230,7 +222,7 @@ class Control:
             self._report(student)
         for service, office in self._offices.items():
             before = office.desired
-            starting = self.lives.count(service)[1]
+            starting = self.lives.count(service, "starting")
             desired = office.scale(self.lives.believed(service), starting, self.clock.now)
             if desired is not None:
                 if before is None or desired.count != before.count:
@@ -263,7 +255,7 @@ class Control:
         """
         if self.scenario.duration_s is not None:
             return
-        some_come = any(self.lives.count(service)[1] for service in self._offices)
+        some_come = any(self.lives.count(service, "starting") for service in self._offices)
         batches, now = self._batches, self.clock.now
         if batches != self._progress[0] or some_come or now < self.scenario.quiet_from_s:
             self._progress = (batches, now)
@@ -307,7 +299,7 @@ class Control:
         return Point(
             now,
             len(there),
-            sum(self.lives.count(service)[0] for service in self._offices),
+            sum(self.lives.count(service, "serving") for service in self._offices),
             sum(
                 len(entry.teachers)
                 for office in self._offices.values()

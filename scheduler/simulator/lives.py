@@ -55,8 +55,6 @@ class Lives:
         groups = env.scenario.teachers
         self._rngs = {group.name: env.rng("lives", group.name) for group in groups}
         self._numbers: Counter[str] = Counter()
-        self._states: Counter[tuple[str, TeacherState]] = Counter()  # by service
-        self._leased: Counter[tuple[str, TeacherState]] = Counter()  # of these, with a lease
         self._usual_batch = {
             group.service: group.batch for group in reversed(env.scenario.students)
         }
@@ -75,13 +73,13 @@ class Lives:
         """The teachers of a service, in the order in which they were ordered."""
         return (one for one in self.teachers.values() if one.group.service == service)
 
-    def count(self, service: str) -> tuple[int, int]:
-        """How many of a service serve, and how many are ordered and not there."""
-        return self._states[service, "serving"], self._states[service, "starting"]
+    def count(self, service: str, state: TeacherState) -> int:
+        """How many of a service are so."""
+        return sum(one.state == state for one in self.of(service))
 
     def believed(self, service: str) -> int:
         """How many serve as far as the registry knows: whose lease runs, and that do not drain."""
-        return sum(self._leased[service, state] for state in ("serving", "hung", "gone"))
+        return sum(one.leased and one.state != "draining" for one in self.of(service))
 
     def kept(self, service: str) -> list[Teacher]:
         """Whom a fleet has: a crash is seen at once, that one hangs when its lease is over."""
@@ -92,21 +90,11 @@ class Lives:
         ]
 
     def _becomes(self, teacher: Teacher, state: TeacherState) -> None:
-        service = teacher.group.service
-        self._states[service, teacher.state] -= 1
-        self._states[service, state] += 1
-        if teacher.leased:
-            self._leased[service, teacher.state] -= 1
-            self._leased[service, state] += 1
         teacher.state = state
         if state == "draining":
             self.draining[teacher.name] = teacher
         else:
             self.draining.pop(teacher.name, None)
-
-    def _lease(self, teacher: Teacher, holds: bool) -> None:
-        self._leased[teacher.group.service, teacher.state] += holds - teacher.leased
-        teacher.leased = holds
 
     # -- they come
 
@@ -116,7 +104,6 @@ class Lives:
         self._numbers[group.name] += 1
         teacher = Teacher(self._env, group, number, self.rested)
         self.teachers[teacher.name] = teacher
-        self._states[group.service, "starting"] += 1
         if in_s <= 0:
             self._serve(teacher)
         else:
@@ -137,7 +124,7 @@ class Lives:
             self._clock.after(leaves_in_s, partial(self._leave, teacher))
 
     def _register(self, teacher: Teacher) -> None:
-        self._lease(teacher, True)
+        teacher.leased = True
         teacher.life += 1
         teacher.registered_at = self._clock.now
         # The phase of its beats is chance, as processes start at any time.
@@ -232,7 +219,7 @@ class Lives:
     def _expire(self, teacher: Teacher, life: int) -> None:
         if not teacher.leased or teacher.life != life:
             return
-        self._lease(teacher, False)
+        teacher.leased = False
         if teacher.state == "hung":
             self._part(teacher)
         self.lost[teacher.group.name] += 1
@@ -265,7 +252,7 @@ class Lives:
         if teacher.state != "draining" or not (teacher.drain_heard and teacher.is_idle):
             return
         self._becomes(teacher, "gone")
-        self._lease(teacher, False)
+        teacher.leased = False
         self._trace.tell("leave", teacher.name, "drained")
         self._gone(teacher)
         self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=False))

@@ -19,6 +19,7 @@ from ..reader_core import instructions as do
 from ..reader_core.delivery import Delivery
 from ..windows import WindowConfig
 from .environment import Environment, Port
+from .result import Labelled
 from .scenario import StudentGroup
 from .teacher import Job, Teacher
 
@@ -295,13 +296,7 @@ class Reader:
         return "refused" if self._teachers[name].state == "gone" else ""
 
     def _show(self, job: Job, *, used: bool) -> None:
-        self._env.trace.answered(
-            job.send.teacher,
-            self._name,
-            job.send.spans[0].batch,
-            job.rows,
-            job.sent_s,
-            job.began_s,
-            job.ends_s,
-            used,
-        )
+        send, now = job.send, self._clock.now
+        times = (job.sent_s, job.began_s, job.ends_s, now)
+        batch = send.spans[0].batch
+        self._env.trace.answered(Labelled(send.teacher, self._name, batch, job.rows, *times, used))

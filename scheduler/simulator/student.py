@@ -8,6 +8,7 @@ from functools import partial
 
 from .environment import Environment
 from .reader import Reader
+from .result import Stepped
 from .scenario import StudentGroup
 from .teacher import Teacher
 
@@ -168,7 +169,7 @@ class Student:
         self.last_s = now
         if now >= self._env.scenario.warm_up_s:
             self.measured += 1
-        self._env.trace.stepped_on(self.name, batch, began_s)
+        self._env.trace.stepped_on(Stepped(self.name, batch, began_s, now))
         if self.batches == self.limit:
             self.leave()
             self._done(self)

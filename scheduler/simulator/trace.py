@@ -38,33 +38,20 @@ class Trace:
         """Something has happened that is too small to be told: it counts for the hash."""
         self._hash.update(f"{self._clock.now!r} {facts!r}\n".encode())
 
-    def answered(
-        self,
-        teacher: str,
-        student: str,
-        batch: int,
-        rows: int,
-        sent_s: float,
-        began_s: float,
-        ended_s: float,
-        used: bool,
-    ) -> None:
-        """The answer to a request has come; see `Labelled`."""
-        now = self._clock.now
+    def answered(self, one: Labelled) -> None:
+        """The answer to a request has come."""
         self._hash.update(
-            f"{now!r} L {teacher} {student} {batch} {rows} {began_s!r} {used}\n".encode()
+            f"{one.answered_s!r} L {one.teacher} {one.student} {one.batch} {one.rows}"
+            f" {one.began_s!r} {one.used}\n".encode()
         )
         if self._keep:
-            self.labelled.append(
-                Labelled(teacher, student, batch, rows, sent_s, began_s, ended_s, now, used)
-            )
+            self.labelled.append(one)
 
-    def stepped_on(self, student: str, batch: int, began_s: float) -> None:
-        """A step is over; see `Stepped`."""
-        now = self._clock.now
-        self._hash.update(f"{now!r} S {student} {batch} {began_s!r}\n".encode())
+    def stepped_on(self, one: Stepped) -> None:
+        """A step is over."""
+        self._hash.update(f"{one.ended_s!r} S {one.student} {one.batch} {one.began_s!r}\n".encode())
         if self._keep:
-            self.stepped.append(Stepped(student, batch, began_s, now))
+            self.stepped.append(one)
 
     @property
     def digest(self) -> str:
