@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 from .fleet import EPS, StudentEntry, TeacherEntry
 
@@ -111,7 +110,8 @@ class Idle:
 class Board:
     """The teachers that serve one content, and the students that are on it.
 
-    Loads of teachers are computed when they are first asked for, and followed from then on.
+    The least loaded teachers are found when they are asked for, and then known until somebody comes
+    to hold one or holds it no more.
 
     Args:
         teachers: all that are known.
@@ -131,7 +131,7 @@ class Board:
         self._teachers = teachers
         self._growing = growing
         self._loads: dict[str, float] = {}
-        self._heaps: dict[_Key, list[tuple[float, str]]] | None = None  # with the least load first
+        self._least: dict[_Key, tuple[float, str]] | None = None
 
     # -- building
 
@@ -183,24 +183,28 @@ class Board:
         """How much of its time those that hold it can use; beyond 1 they lack some."""
         load = self._loads.get(teacher)
         if load is None:
-            parts = (self.part(seat, teacher) for seat in self.holders[teacher])
+            parts = [self.part(seat, teacher) for seat in self.holders[teacher]]
             load = self._loads[teacher] = sum(parts)
         return load
 
     def least_loaded(self, power: float, host: str) -> str | None:
         """Of the teachers of a power where one more may sit the least loaded, a near one if any."""
-        if self._heaps is None:
-            self._heaps = {}
-            for teacher in self.holders:
-                if self._may_share(teacher):
-                    for key in self._keys_of(teacher):
-                        self._heaps.setdefault(key, []).append((self.load(teacher), teacher))
-            for heap in self._heaps.values():
-                heapify(heap)
-        near, far = self._top((power, host)), self._top((power, ""))
-        if near is not None and far is not None and self.load(near) <= self.load(far) + 1e-9:
-            return near
-        return far
+        if self._least is None:
+            least: dict[_Key, tuple[float, str]] = {}
+            self._least = least
+            growing, loads = self._growing, self._loads
+            for teacher, seats in self.holders.items():
+                # One more may sit where it is the only teacher of those that hold it.
+                if seats and (growing or len(seats) > 1 or len(seats[0].held) == 1):
+                    load, entry = loads.get(teacher), self._teachers[teacher]
+                    load = self.load(teacher) if load is None else load
+                    for key in ((entry.power, ""), (entry.power, entry.host)):
+                        if key not in least or (load, teacher) < least[key]:
+                            least[key] = load, teacher
+        near, far = self._least.get((power, host)), self._least.get((power, ""))
+        if near is not None and far is not None and near[0] <= far[0] + 1e-9:
+            return near[1]
+        return None if far is None else far[1]
 
     def level(self, seat: Seat) -> float:
         """Power that a student has: its own teachers, and its part of shared ones."""
@@ -237,7 +241,7 @@ class Board:
             self.holders[teacher] = (seat,)
             seat.own += self.power[teacher]
         seat.held.append(teacher)
-        self._load_changed(teacher, self.part(seat, teacher))
+        self._changed(teacher)
 
     def take(self, seat: Seat, teacher: str) -> None:
         """The student does not hold the teacher any more; held by nobody, it is idle."""
@@ -248,14 +252,11 @@ class Board:
             seat.shared -= 1
             if len(holders) == 1:
                 self._owns(holders[0], teacher, True)
-            self._load_changed(teacher, -self.part(seat, teacher))
         else:
             seat.own = seat.own - self.power[teacher] if len(seat.held) > seat.shared else 0.0
             del self.holders[teacher]
-            self._loads.pop(teacher, None)
             self.idle.put(teacher)
-        if len(seat.held) == 1:
-            self._offer(seat.held[0])
+        self._changed(teacher)
 
     def release(self, seat: Seat) -> None:
         """The student holds none of those any more that give it no labels."""
@@ -265,6 +266,11 @@ class Board:
             if not self.holders[name] and not any(name in other.aside for other in self.seats):
                 del self.holders[name]
                 self.idle.put(name)
+
+    def _changed(self, teacher: str) -> None:
+        """Others hold it than before."""
+        self._loads.pop(teacher, None)
+        self._least = None
 
     def _join(self, seat: Seat, teacher: str) -> None:
         seat.shared += 1
@@ -278,40 +284,6 @@ class Board:
         seat.shared += -1 if alone else 1
         if len(seat.held) == seat.shared:
             seat.own = 0.0
-
-    # -- where one more would hurt least
-
-    def _may_share(self, teacher: str) -> bool:
-        """Whether it is the only teacher of those that hold it, so that one more may sit there."""
-        seats = self.holders.get(teacher)
-        if not seats:
-            return False
-        return self._growing or len(seats) > 1 or len(seats[0].held) == 1
-
-    def _load_changed(self, teacher: str, by: float) -> None:
-        """Somebody came to hold it, or does so no more."""
-        if teacher in self._loads:
-            self._loads[teacher] += by
-        self._offer(teacher)
-
-    def _offer(self, teacher: str) -> None:
-        """One more may be seated there now, or its load is another."""
-        if self._heaps is not None and self._may_share(teacher):
-            for key in self._keys_of(teacher):
-                heappush(self._heaps.setdefault(key, []), (self.load(teacher), teacher))
-
-    def _keys_of(self, teacher: str) -> set[_Key]:
-        entry = self._teachers[teacher]
-        return {(entry.power, ""), (entry.power, entry.host)}
-
-    def _top(self, key: _Key) -> str | None:
-        heap = (self._heaps or {}).get(key, [])
-        while heap:
-            load, teacher = heap[0]
-            if self._loads.get(teacher) == load and self._may_share(teacher):
-                return teacher
-            heappop(heap)
-        return None
 
 
 def boards(

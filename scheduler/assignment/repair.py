@@ -13,6 +13,11 @@ it to a strictly stronger claim; who can do with a weaker one trades; and who ha
 4. What is idle then relieves those who share, where one teacher is all that they need. Each step
 serves a stronger claim than it makes, so this ends.
 
+To fill all levels anew at each change, and to match what is held to them with the fewest moves,
+would take fewer rules. Measured: with teachers of one power as many move as here. With three powers
+8 to 26 times as many do, as each student's mixture depends on all that were filled before it; and a
+change takes 14 times the CPU with 10,000 teachers. So what is held is repaired.
+
 Teachers that give labels to none of their students take no part. Such a student keeps them besides
 its share, so that it notices when they label again, and gives them back once it has enough.
 """
