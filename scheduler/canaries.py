@@ -23,8 +23,8 @@ group of liars that agree.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from .backoff import RandomLike
 
@@ -62,7 +62,7 @@ class CanaryConfig:
         return self.same if numerics_id and numerics_id == another else self.other
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Member:
     """What is known of a teacher that may be asked.
 
@@ -82,26 +82,6 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
-    """The teachers of a pool that can be asked, by name."""
-
-    members: Mapping[str, Member] = field(default_factory=dict)
-    joined: int = 0
-    alone_since: float | None = None  # since when only those on trial answer
-    disputed: tuple[str, ...] = ()  # who contradict each other, and nobody can tell who is wrong
-
-    @property
-    def trusted(self) -> list[str]:
-        """Those not on trial."""
-        return [name for name, member in self.members.items() if not member.trial]
-
-    @property
-    def judges(self) -> int:
-        """Teachers that are wanted besides, until those who contradict each other are judged."""
-        return max(len(self.disputed) - 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What follows from a comparison.
 
@@ -118,145 +98,186 @@ class Verdict:
     disputed: tuple[str, ...] = ()
 
 
-def join(panel: Panel, teacher: str) -> tuple[Panel, bool]:
-    """A teacher can be asked from now on; whether it begins on trial."""
-    trial = bool(set(panel.trusted) - {teacher})
-    order = panel.joined + 1
-    members = {**panel.members, teacher: Member(order, trial)}
-    return replace(panel, members=members, joined=order), trial
+class Panel:
+    """The teachers of a pool that can be asked.
 
-
-def leave(panel: Panel, teacher: str) -> tuple[Panel, Verdict]:
-    """A teacher cannot be asked any more: lost, revoked, ejected.
-
-    If it was the last trusted one, the best of those on trial is admitted as it is: that nobody can
-    vouch for it is no proof against it.
+    Attributes:
+        members: by name.
+        disputed: who contradict each other, and nobody can tell who is wrong.
     """
-    members = {name: member for name, member in panel.members.items() if name != teacher}
-    panel = _settled(replace(panel, members=members))
-    if not members or panel.trusted:
-        return panel, Verdict()
-    best = _most_credible(panel, members)
-    return _with(panel, readmitted=(best,)), Verdict(readmit=(best,))
 
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.disputed: tuple[str, ...] = ()
+        self._joined = 0
+        self._alone_since: float | None = None  # since when only those on trial answer
 
-def copies(
-    panel: Panel, teacher: str, rng: RandomLike, config: CanaryConfig
-) -> tuple[Panel, tuple[str, ...]]:
-    """Who is to label a request as well that is just sent to `teacher`.
+    @property
+    def trusted(self) -> list[str]:
+        """Those not on trial."""
+        return [name for name, member in self.members.items() if not member.trial]
 
-    Not to be asked of requests that are copies themselves, or that are sent again.
+    @property
+    def judges(self) -> int:
+        """Teachers that are wanted besides, until those who contradict each other are judged."""
+        return max(len(self.disputed) - 1, 0)
 
-    Args:
-        panel: the teachers that can be asked.
-        teacher: who has the request.
-        rng: draws the sample, so that no liar can know when it is looked at.
-        config: the settings, the same at each call.
-    """
-    asked = panel.members.get(teacher)
-    if asked is None or asked.trial:
-        return panel, ()
-    waiting = [
-        name
-        for name, member in panel.members.items()
-        if _waits(member, asked) and not member.copying and name != teacher
-    ]
-    if waiting:
-        members = {
-            name: replace(member, copying=member.copying or name in waiting)
-            for name, member in panel.members.items()
-        }
-        return replace(panel, members=members), tuple(waiting)
-    is_compared = asked.agreed or asked.vouched
-    if not is_compared and (proven := [n for n in panel.trusted if panel.members[n].agreed]):
-        return panel, (proven[0],)
-    if rng.random() >= config.share:  # as nearly always
-        return panel, ()
-    others = [name for name in panel.trusted if name != teacher]
-    if not others:
-        return panel, ()
-    return panel, (others[int(rng.random() * len(others))],)
+    def join(self, teacher: str) -> bool:
+        """A teacher can be asked from now on; whether it begins on trial."""
+        trial = bool(set(self.trusted) - {teacher})
+        self._joined += 1
+        self.members[teacher] = Member(self._joined, trial)
+        return trial
 
+    def leave(self, teacher: str) -> Verdict:
+        """A teacher cannot be asked any more: lost, revoked, ejected.
 
-def _waits(member: Member, asked: Member) -> bool:
-    """Whether to compare `member` with `asked`: if it was vouched for, only with an elder."""
-    return member.trial or (not member.agreed and (asked.agreed or not member.vouched))
+        If it was the last trusted one, the best of those on trial is admitted as it is: that nobody
+        can vouch for it is no proof against it.
+        """
+        self.members.pop(teacher, None)
+        self._settle()
+        return self._admit_one(self.members) if self.members and not self.trusted else Verdict()
 
+    def copies(self, teacher: str, rng: RandomLike, config: CanaryConfig) -> tuple[str, ...]:
+        """Who is to label a request as well that is just sent to `teacher`.
 
-def ended(panel: Panel, teacher: str) -> Panel:
-    """A copy at `teacher` came to nothing, or could not be compared: it may have another."""
-    member = panel.members.get(teacher)
-    if member is None or not member.copying:
-        return panel
-    return replace(panel, members={**panel.members, teacher: replace(member, copying=False)})
+        Not to be asked of requests that are copies themselves, or that are sent again.
 
+        Args:
+            teacher: who has the request.
+            rng: draws the sample, so that no liar can know when it is looked at.
+            config: the settings, the same at each call.
+        """
+        asked = self.members.get(teacher)
+        if asked is None or asked.trial or len(self.members) < 2:
+            return ()
+        # One that newcomers alone have vouched for is compared with nobody but an elder.
+        waiting = [
+            name
+            for name, member in self.members.items()
+            if (member.trial or not (member.agreed or (member.vouched and not asked.agreed)))
+            and not member.copying
+            and name != teacher
+        ]
+        for name in waiting:
+            self.members[name].copying = True
+        if waiting:
+            return tuple(waiting)
+        is_compared = asked.agreed or asked.vouched
+        if not is_compared and (proven := [n for n in self.trusted if self.members[n].agreed]):
+            return (proven[0],)
+        if rng.random() >= config.share:  # as nearly always
+            return ()
+        others = [name for name in self.trusted if name != teacher]
+        return (others[int(rng.random() * len(others))],) if others else ()
 
-def look(panel: Panel, answering: Collection[str], now: float) -> tuple[Panel, Verdict]:
-    """Time goes by: where only those on trial answer, one is admitted as it is.
+    def ended(self, teacher: str) -> None:
+        """A copy at `teacher` came to nothing, or could not be compared: it may have another."""
+        if (member := self.members.get(teacher)) is not None:
+            member.copying = False
 
-    Args:
-        panel: the teachers that can be asked.
-        answering: those who would answer now, as far as is known.
-        now: seconds of a clock that does not go back.
-    """
-    able = [name for name, member in panel.members.items() if member.trial and name in answering]
-    if not able or any(name in answering for name in panel.trusted):
-        return panel if panel.alone_since is None else replace(panel, alone_since=None), Verdict()
-    if panel.alone_since is None:
-        return replace(panel, alone_since=now), Verdict()
-    if now - panel.alone_since < ALONE_S:
-        return panel, Verdict()
-    best = _most_credible(panel, able)
-    return _with(replace(panel, alone_since=None), readmitted=(best,)), Verdict(readmit=(best,))
+    def look(self, answering: Collection[str], now: float) -> Verdict:
+        """Time goes by: where only those on trial answer, one is admitted as it is.
 
+        Args:
+            answering: those who would answer now, as far as is known.
+            now: seconds of a clock that does not go back.
+        """
+        able = [name for name, member in self.members.items() if member.trial and name in answering]
+        if not able or any(name in answering for name in self.trusted):
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since >= ALONE_S:
+            self._alone_since = None
+            return self._admit_one(able)
+        return Verdict()
 
-def refused(panel: Panel, teacher: str) -> tuple[Panel, Verdict]:
-    """A teacher has refused a request: where nobody else is trusted, one on trial is admitted.
+    def refused(self, teacher: str) -> Verdict:
+        """A teacher has refused a request: where nobody else is trusted, one on trial is admitted.
 
-    Whether the request or the teacher is to blame takes another one to say, and it may be the last
-    thing that is asked: a batch that all refuse ends the training.
-    """
-    if panel.trusted != [teacher] or len(panel.members) < 2:
-        return panel, Verdict()
-    best = _most_credible(panel, set(panel.members) - {teacher})
-    return _with(panel, readmitted=(best,)), Verdict(readmit=(best,))
+        Whether the request or the teacher is to blame takes another one to say, and it may be the
+        last thing that is asked: a batch that all refuse ends the training.
+        """
+        if self.trusted != [teacher] or len(self.members) < 2:
+            return Verdict()
+        return self._admit_one(set(self.members) - {teacher})
 
+    def judge(self, answers: Sequence[str], agree: Collection[frozenset[str]]) -> Verdict:
+        """All answers of one request that were to be compared are there.
 
-def judge(
-    panel: Panel, answers: Sequence[str], agree: Collection[frozenset[str]]
-) -> tuple[Panel, Verdict]:
-    """All answers of one request that were to be compared are there.
+        Args:
+            answers: who has answered; answers of others than members say nothing.
+            agree: the pairs of them whose labels lie within their tolerance.
+        """
+        for name in answers:
+            self.ended(name)
+        names = [name for name in answers if name in self.members]
+        if len(names) < 2:
+            return Verdict()
+        believed = _largest_group(names, agree)
+        if not believed:
+            return self._undecided(names)
+        is_proven = self._is_proven(names, believed)
+        readmit = tuple(name for name in names if name in believed and self.members[name].trial)
+        for name in believed:
+            member = self.members[name]
+            member.trial = False
+            if is_proven:
+                member.agreed = True
+            else:
+                member.vouched = True
+        liars = tuple(name for name in names if name not in believed)
+        for name in liars:
+            del self.members[name]
+        self._settle(believed)
+        return Verdict(liars, (), readmit)
 
-    Args:
-        panel: the teachers that can be asked; answers of others say nothing.
-        answers: who has answered.
-        agree: the pairs of them whose labels lie within their tolerance.
-    """
-    for name in answers:
-        panel = ended(panel, name)
-    names = [name for name in answers if name in panel.members]
-    if len(names) < 2:
-        return panel, Verdict()
-    believed = _largest_group(names, agree)
-    if not believed:
-        return _undecided(panel, names)
-    liars = tuple(name for name in names if name not in believed)
-    readmit = tuple(name for name in names if name in believed and panel.members[name].trial)
-    if _is_proven(panel, names, believed):
-        panel = _with(panel, readmitted=readmit, gone=liars, agreed=believed)
-    else:
-        panel = _with(panel, readmitted=readmit, gone=liars, vouched=believed)
-    return _settled(panel, believed), Verdict(liars, (), readmit)
+    def _is_proven(self, names: Sequence[str], believed: Collection[str]) -> bool:
+        """Whether an agreement is proof: one in it has agreed before, or no such one is absent.
 
+        Otherwise newcomers that agree while the elder is silent would never be compared with it.
+        """
+        has_agreed = {name for name, member in self.members.items() if member.agreed}
+        absent = has_agreed.intersection(self.trusted).difference(names)
+        return bool(has_agreed.intersection(believed)) or not absent
 
-def _is_proven(panel: Panel, names: Sequence[str], believed: Collection[str]) -> bool:
-    """Whether an agreement is proof: a teacher in it has agreed before, or no such one is absent.
+    def _undecided(self, names: Sequence[str]) -> Verdict:
+        """A third decides if there is one, else the most credible goes on."""
+        believed, disputed, members = "", tuple[str, ...](), self.members
+        if not set(self.trusted) - set(names):
+            believed, disputed = self._most_credible(names), tuple(sorted(names))
+        new = tuple(name for name in names if name != believed and not members[name].trial)
+        readmit = tuple(name for name in names if name == believed and members[name].trial)
+        for name in names:
+            members[name].trial = name != believed
+        told = disputed if disputed != self.disputed else ()
+        self.disputed = disputed
+        return Verdict((), new, readmit, told)
 
-    Otherwise newcomers that agree while the elder is silent would never be compared with it.
-    """
-    has_agreed = {name for name, member in panel.members.items() if member.agreed}
-    absent = has_agreed.intersection(panel.trusted).difference(names)
-    return bool(has_agreed.intersection(believed)) or not absent
+    def _settle(self, believed: Collection[str] = ()) -> None:
+        """These are believed: a dispute takes two who are there, and are not.
+
+        Nor is there one where two are trusted, who can tell who is wrong.
+        """
+        left = tuple(n for n in self.disputed if n in self.members and n not in believed)
+        self.disputed = left if len(left) > 1 and len(self.trusted) < 2 else ()
+
+    def _admit_one(self, names: Collection[str]) -> Verdict:
+        """The most credible of these is admitted as it is."""
+        best = self._most_credible(names)
+        self.members[best].trial = False
+        return Verdict(readmit=(best,))
+
+    def _most_credible(self, names: Collection[str]) -> str:
+        """Whom to believe where nothing is proved."""
+
+        def doubt(name: str) -> tuple[bool, bool, int]:
+            member = self.members[name]
+            return member.trial, not member.agreed, member.order
+
+        return min(names, key=doubt)
 
 
 def _largest_group(names: Sequence[str], agree: Collection[frozenset[str]]) -> set[str]:
@@ -270,60 +291,3 @@ def _largest_group(names: Sequence[str], agree: Collection[frozenset[str]]) -> s
     if most < 2 or any(other not in sides[name] for name in leaders for other in leaders):
         return set()
     return set().union(*(sides[name] for name in leaders))
-
-
-def _undecided(panel: Panel, names: Sequence[str]) -> tuple[Panel, Verdict]:
-    """A third decides if there is one, else the most credible goes on."""
-    trial = list(names)
-    disputed: tuple[str, ...] = ()
-    if not set(panel.trusted) - set(names):
-        trial.remove(_most_credible(panel, names))
-        disputed = tuple(sorted(names))
-    new = tuple(name for name in trial if not panel.members[name].trial)
-    readmit = tuple(n for n in names if n not in trial and panel.members[n].trial)
-    told = disputed if disputed != panel.disputed else ()
-    panel = replace(_with(panel, readmitted=readmit, tried=new), disputed=disputed)
-    return panel, Verdict((), new, readmit, told)
-
-
-def _settled(panel: Panel, believed: Collection[str] = ()) -> Panel:
-    """The panel when these are believed: a dispute takes two who are there, and are not.
-
-    Nor is there one where two are trusted, who can tell who is wrong.
-    """
-    left = tuple(name for name in panel.disputed if name in panel.members and name not in believed)
-    return replace(panel, disputed=left if len(left) > 1 and len(panel.trusted) < 2 else ())
-
-
-def _most_credible(panel: Panel, names: Collection[str]) -> str:
-    """Whom to believe where nothing is proved."""
-
-    def doubt(name: str) -> tuple[bool, bool, int]:
-        member = panel.members[name]
-        return member.trial, not member.agreed, member.order
-
-    return min(names, key=doubt)
-
-
-def _with(
-    panel: Panel,
-    readmitted: Collection[str] = (),
-    tried: Collection[str] = (),
-    agreed: Collection[str] = (),
-    vouched: Collection[str] = (),
-    gone: Collection[str] = (),
-) -> Panel:
-    """The panel after a verdict."""
-    return replace(
-        panel,
-        members={
-            name: replace(
-                member,
-                trial=(member.trial or name in tried) and name not in readmitted,
-                agreed=member.agreed or name in agreed,
-                vouched=member.vouched or name in vouched,
-            )
-            for name, member in panel.members.items()
-            if name not in gone
-        },
-    )

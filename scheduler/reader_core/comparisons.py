@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from .. import canaries
 from ..backoff import RandomLike
 from ..canaries import CanaryConfig, Panel, Verdict
 from ..ledger import Ledger
@@ -80,15 +79,13 @@ class Comparisons:
         if (known := self._panel.members.get(name)) is not None:
             return known.trial
         self._numerics[name] = numerics_id
-        self._panel, trial = canaries.join(self._panel, name)
-        return trial
+        return self._panel.join(name)
 
     def left(self, name: str) -> list[Verdict]:
         """A teacher cannot be asked any more, and what it has said counts no more."""
-        self._panel, verdict = canaries.leave(self._panel, name)
+        verdicts = [self._panel.leave(name)]
         self._numerics.pop(name, None)
         self._resting.discard(name)
-        verdicts = [verdict]
         for request, case in list(self._cases.items()):
             case.asked.discard(name)
             case.planned.discard(name)
@@ -101,8 +98,7 @@ class Comparisons:
 
     def look(self, answering: Collection[str], now: float) -> list[Verdict]:
         """Time goes by, and these teachers would answer."""
-        self._panel, verdict = canaries.look(self._panel, answering, now)
-        return [verdict]
+        return [self._panel.look(answering, now)]
 
     @property
     def disputed(self) -> tuple[str, ...]:
@@ -164,7 +160,7 @@ class Comparisons:
             self._numerics[name] = answer.numerics_id
         case.asked.discard(name)
         if name not in self._panel.members or not (accepted or name in case.copied):
-            self._panel = canaries.ended(self._panel, name)
+            self._panel.ended(name)
             return self._close(request, case)
         agreeing = {frozenset((name, other)) for other in answer.agrees & case.answers}
         self._do(KeepAnswer(request, name))
@@ -180,15 +176,14 @@ class Comparisons:
 
     def refused(self, name: str) -> list[Verdict]:
         """A teacher refuses a request, which the ledger is told next."""
-        self._panel, verdict = canaries.refused(self._panel, name)
-        return [verdict]
+        return [self._panel.refused(name)]
 
     def ended(self, name: str, request: int) -> list[Verdict]:
         """A request came to nothing at a teacher."""
         if (case := self._cases.get(request)) is None:
             return []
         case.asked.discard(name)
-        self._panel = canaries.ended(self._panel, name)
+        self._panel.ended(name)
         return self._close(request, case)
 
     def clear(self) -> None:
@@ -203,7 +198,7 @@ class Comparisons:
 
     def _copies(self, request: int, teacher: str) -> list[ev.Hedge]:
         assert self._rule is not None
-        self._panel, chosen = canaries.copies(self._panel, teacher, self._rng, self._rule)
+        chosen = self._panel.copies(teacher, self._rng, self._rule)
         if not chosen:  # as nearly always
             return []
         self._end(self._resting.intersection(chosen))
@@ -232,11 +227,11 @@ class Comparisons:
     def _judge(self, request: int, case: _Case) -> list[Verdict]:
         case.judged = len(case.answers)
         answers = sorted(case.answers)
-        self._panel, verdict = canaries.judge(self._panel, answers, case.agreeing)
+        verdict = self._panel.judge(answers, case.agreeing)
         if verdict.disputed:
             self._do(Disputed(request, verdict.disputed))
         return [verdict]
 
     def _end(self, names: Collection[str]) -> None:
         for name in names:
-            self._panel = canaries.ended(self._panel, name)
+            self._panel.ended(name)

@@ -10,18 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler import canaries, circuit_breakers
+from edl.scheduler import circuit_breakers
 from edl.scheduler.canaries import (
     ALONE_S,
     CanaryConfig,
     Panel,
     Verdict,
-    copies,
-    ended,
-    join,
-    judge,
-    leave,
-    refused,
 )
 from edl.scheduler.circuit_breakers import (
     LONGEST_PAUSE_OF_LIARS_S,
@@ -40,10 +34,10 @@ def panel(names: str, trial: str = "") -> Panel:
     """Teachers in the order of joining, trusted but for those in `trial`."""
     it = Panel()
     for name in names:
-        it, _ = join(it, name)
+        it.join(name)
     for name in names[1:]:
         if name not in trial:
-            it, _ = judge(it, [names[0], name], {frozenset((names[0], name))})
+            it.judge([names[0], name], {frozenset((names[0], name))})
     assert set(it.trusted) == set(names) - set(trial)
     return it
 
@@ -54,24 +48,26 @@ def agreeing(*groups: str) -> set[frozenset[str]]:
 
 class TestCanaries:
     def test_copies_go_to_each_teacher_on_trial_once(self) -> None:
-        it, to = copies(panel("abc", trial="bc"), "a", rng, NEVER)
-        assert to == ("b", "c")
-        it, to = copies(it, "a", rng, NEVER)
+        it = panel("abc", trial="bc")
+        assert it.copies("a", rng, NEVER) == ("b", "c")
+        to = it.copies("a", rng, NEVER)
         assert to == (), "they work on one"
-        assert copies(ended(it, "b"), "a", rng, NEVER)[1] == ("b",)
+        it.ended("b")
+        assert it.copies("a", rng, NEVER) == ("b",)
 
     def test_a_share_of_the_requests_is_copied_to_other_trusted_teachers(self) -> None:
         seen: list[str] = []
         it, draw = panel("abc"), random.Random(1)
         for _ in range(2000):
-            it, to = copies(it, "a", draw, CanaryConfig(share=0.05))
+            to = it.copies("a", draw, CanaryConfig(share=0.05))
             seen += to
         assert set(seen) == {"b", "c"}
         assert 70 < len(seen) < 130
-        assert copies(panel("a"), "a", rng, ALWAYS)[1] == ()
-        it, _ = copies(panel("ab", trial="b"), "a", rng, ALWAYS)
+        assert panel("a").copies("a", rng, ALWAYS) == ()
+        it = panel("ab", trial="b")
+        it.copies("a", rng, ALWAYS)
         for name in ("a", "b", "unknown"):
-            assert copies(it, name, rng, ALWAYS)[1] == ()
+            assert it.copies(name, rng, ALWAYS) == ()
 
     @pytest.mark.parametrize(
         ("it", "answers", "agree", "verdict", "trusted"),
@@ -92,87 +88,94 @@ class TestCanaries:
     def test_verdicts(
         self, it: Panel, answers: str, agree: tuple[str, ...], verdict: Verdict, trusted: str
     ) -> None:
-        it, found = judge(it, list(answers), agreeing(*agree))
+        found = it.judge(list(answers), agreeing(*agree))
         assert (found, it.trusted) == (verdict, list(trusted))
 
     def test_a_dispute_is_reported_once_and_wants_another_teacher(self) -> None:
-        disputed, verdict = judge(panel("ab", trial="b"), ["b", "a"], set())
-        assert (verdict, disputed.judges) == (Verdict(disputed=("a", "b")), 1)
-        again, verdict = judge(disputed, ["a", "b"], set())
-        assert (verdict, again.judges) == (Verdict(), 1)
-        joined, _ = join(disputed, "c")
-        assert joined.judges == 1, "the coordinator must not take it away again"
         for gone in "ab":
-            it, _ = leave(disputed, gone)
+            it = panel("ab", trial="b")
+            assert it.judge(["b", "a"], set()) == Verdict(disputed=("a", "b"))
+            assert it.judges == 1
+            assert it.judge(["a", "b"], set()) == Verdict()
+            assert it.judges == 1
+            it.leave(gone)
             assert (it.judges, it.disputed) == (0, ())
-        it, _ = judge(panel("abc", trial="bc"), ["a", "b", "c"], set())
+        it = panel("ab", trial="b")
+        it.judge(["b", "a"], set())
+        it.join("c")
+        assert it.judges == 1, "the coordinator must not take it away again"
+        it = panel("abc", trial="bc")
+        it.judge(["a", "b", "c"], set())
         assert it.judges == 2, "as many as are on trial"
 
     def test_the_next_is_readmitted_when_the_last_trusted_leaves_or_refuses(self) -> None:
-        it, verdict = leave(panel("abc", trial="bc"), "a")
+        it = panel("abc", trial="bc")
+        verdict = it.leave("a")
         assert (verdict, it.trusted) == (Verdict(readmit=("b",)), ["b"])
-        it, verdict = leave(it, "c")
+        verdict = it.leave("c")
         assert verdict == Verdict()
-        it, verdict = leave(it, "b")
+        verdict = it.leave("b")
         assert (it.trusted, verdict) == ([], Verdict())
-        assert join(it, "d")[1] is False
-        it, verdict = refused(panel("abc", trial="bc"), "a")
-        assert verdict == Verdict(readmit=("b",))
-        assert refused(it, "a")[1] == Verdict(), "another one can be asked"
-        assert refused(panel("a"), "a")[1] == Verdict()
-        assert refused(panel("ab", trial="b"), "b")[1] == Verdict(), "it was a copy"
+        assert it.join("d") is False
+        it = panel("abc", trial="bc")
+        assert it.refused("a") == Verdict(readmit=("b",))
+        assert it.refused("a") == Verdict(), "another one can be asked"
+        assert panel("a").refused("a") == Verdict()
+        assert panel("ab", trial="b").refused("b") == Verdict(), "it was a copy"
 
     def test_one_is_readmitted_when_only_teachers_on_trial_answer_for_long(self) -> None:
         it = panel("abc", trial="bc")
         for now, answering in ((0.0, "abc"), (1.0, "bc"), (1.9, "abc"), (2.0, "c"), (2.9, "bc")):
-            it, verdict = canaries.look(it, answering, now)
+            verdict = it.look(answering, now)
             assert verdict == Verdict()
-        it, verdict = canaries.look(it, "c", 2.0 + ALONE_S)
+        verdict = it.look("c", 2.0 + ALONE_S)
         assert verdict == Verdict(readmit=("c",))
-        assert canaries.look(it, "bc", 10.0)[1] == Verdict(), "one is enough"
+        assert it.look("bc", 10.0) == Verdict(), "one is enough"
         it = panel("ab", trial="b")
         for now in (0.0, 5.0, 10.0):
-            it, verdict = canaries.look(it, "", now)
+            verdict = it.look("", now)
             assert verdict == Verdict()
 
     def test_teachers_readmitted_without_proof_are_compared_first(self) -> None:
-        it, _ = leave(panel("abc", trial="c"), "b")
-        it, _ = leave(it, "a")
+        it = panel("abc", trial="c")
+        it.leave("b")
+        it.leave("a")
         assert it.trusted == ["c"]
-        it, _ = join(it, "d")
-        it, _ = judge(it, ["c", "d"], set())
-        it, _ = refused(it, "c")
+        it.join("d")
+        it.judge(["c", "d"], set())
+        it.refused("c")
         assert it.trusted == ["c", "d"]
-        assert copies(it, "c", rng, NEVER)[1] == ("d",)
+        assert it.copies("c", rng, NEVER) == ("d",)
 
     def test_newcomers_that_agree_are_still_compared_with_the_elder(self) -> None:
         """The elder lies and is silent for a moment: newcomers vouch for each other meanwhile."""
-        it, _ = leave(panel("ab"), "b")
+        it = panel("ab")
+        it.leave("b")
         for name in "cd":
-            it, _ = join(it, name)
-        it, _ = canaries.look(it, ["c", "d"], 0.0)
-        it, verdict = canaries.look(it, ["c", "d"], ALONE_S)
+            it.join(name)
+        it.look(["c", "d"], 0.0)
+        verdict = it.look(["c", "d"], ALONE_S)
         assert verdict.readmit == ("c",)
-        it, verdict = judge(it, ["c", "d"], agreeing("cd"))
+        verdict = it.judge(["c", "d"], agreeing("cd"))
         assert verdict.readmit == ("d",)
-        assert copies(it, "c", rng, NEVER)[1] == (), "not again while the elder is silent"
-        it, to = copies(it, "a", rng, NEVER)
+        assert it.copies("c", rng, NEVER) == (), "not again while the elder is silent"
+        to = it.copies("a", rng, NEVER)
         assert to == ("c", "d")
-        _, verdict = judge(it, ["a", "c", "d"], agreeing("cd"))
+        verdict = it.judge(["a", "c", "d"], agreeing("cd"))
         assert verdict.liars == ("a",)
 
     def test_an_unproven_teacher_that_gets_all_requests_is_compared_with_a_proven_one(self) -> None:
         it = Panel()
         for name in "acd":
-            it, _ = join(it, name)
+            it.join(name)
         for now in (0.0, ALONE_S):
-            it, _ = canaries.look(it, ["c", "d"], now)
-        it, _ = judge(it, ["c", "d"], agreeing("cd"))
+            it.look(["c", "d"], now)
+        it.judge(["c", "d"], agreeing("cd"))
         assert it.trusted == ["a", "c", "d"]
-        assert copies(it, "a", rng, NEVER)[1] == ("c",)
-        it, verdict = judge(it, ["a", "c"], set())
+        assert it.copies("a", rng, NEVER) == ("c",)
+        verdict = it.judge(["a", "c"], set())
         assert verdict.trial == ("a", "c")
-        assert copies(it, "d", rng, NEVER)[1] == ("a", "c")
+        assert it.copies("d", rng, NEVER) == ("a", "c")
 
     def test_settings(self) -> None:
         config = CanaryConfig()
@@ -192,21 +195,21 @@ class TestCanaries:
         it, waiting, found = Panel(), list(names), set()
         for turn in range(400):
             if waiting and draw.random() < 0.2:
-                it, trial = join(it, waiting.pop())
+                trial = it.join(waiting.pop())
                 assert trial == (len(it.members) > 1)
             if not it.trusted:
                 assert not it.members, "somebody must be trusted"
                 continue
             asked = draw.choice(it.trusted)
-            it, to = copies(it, asked, draw, CanaryConfig(share=0.3))
+            to = it.copies(asked, draw, CanaryConfig(share=0.3))
             answers = [name for name in (asked, *to) if name == asked or draw.random() >= fail]
             for name in set(to) - set(answers):
-                it = ended(it, name)
+                it.ended(name)
             if not to:
                 continue
             true = [name for name in answers if name.startswith("honest")]
             before = set(it.trusted)
-            it, verdict = judge(it, answers, {frozenset(pair) for pair in combinations(true, 2)})
+            verdict = it.judge(answers, {frozenset(pair) for pair in combinations(true, 2)})
             assert all(name.startswith("liar") for name in verdict.liars), f"in turn {turn}"
             removed = {*verdict.liars, *verdict.trial}
             assert set(it.trusted) == (before | set(verdict.readmit)) - removed
