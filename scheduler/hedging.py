@@ -26,7 +26,7 @@ once when it is silent; it is cleared when it is no longer `CLEARED` times as sl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from statistics import median_low
@@ -186,95 +186,80 @@ class Asked:
     usable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeView:
-    """What is the case now.
+class Hedging:
+    """Looks for requests that are late.
 
     Attributes:
-        teachers: all that have requests in flight or could have.
-        sent: requests sent so far, hedges not among them; never falls.
-        awaited: the batch that the student waits for; None while it does not wait.
-    """
-
-    teachers: tuple[Asked, ...]
-    sent: int
-    awaited: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HedgeMemory:
-    """What one look leaves to the next.
-
-    Attributes:
-        tokens: hedges that are saved up.
-        sent: requests sent by then.
-        looked_at: when that was; None before the first look.
-        awake_since: no request began before, as far as lateness goes.
-        charged: requests whose hedge is paid for, and still to be seen as hedged.
-    """
-
-    tokens: float = 0.0
-    sent: int = 0
-    looked_at: float | None = None
-    awake_since: float = -inf
-    charged: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class HedgeDecision:
-    """What to do now.
-
-    Attributes:
-        hedge: requests to ask of another teacher too, the most urgent first. Each comes back at
-            every look until it is seen as hedged, or gone, and is paid for once. One that is hedged
-            to a teacher which has fallen silent too comes again.
-        late: teachers whose oldest request is late.
+        late: teachers whose oldest request was late at the last look.
         silent: those of them that have answered nothing for long, while another is in time.
+        charged: requests whose hedge is paid for, and still to be seen as hedged.
+        tokens: hedges that are saved up.
+        awake_since: no request began before, as far as lateness goes.
     """
 
-    hedge: tuple[int, ...] = ()
-    late: frozenset[str] = frozenset()
-    silent: frozenset[str] = frozenset()
+    def __init__(self, tokens: float = 0.0) -> None:
+        self.late: frozenset[str] = frozenset()
+        self.silent: frozenset[str] = frozenset()
+        self.charged: frozenset[int] = frozenset()
+        self.tokens = tokens
+        self.awake_since = -inf
+        self._sent = 0
+        self._seen_at: float | None = None
 
+    def passed(self, now: float) -> None:
+        """Time goes by; a longer time between two calls counts for nobody."""
+        if self._seen_at is not None and now - self._seen_at > ASLEEP_S:
+            self.awake_since = now
+        self._seen_at = now
 
-def decide(
-    view: HedgeView, times: Turnarounds, memory: HedgeMemory, now: float
-) -> tuple[HedgeDecision, HedgeMemory]:
-    """Look for requests that are late.
+    def look(
+        self,
+        teachers: Sequence[Asked],
+        times: Turnarounds,
+        sent: int,
+        awaited: int | None,
+        now: float,
+    ) -> list[int]:
+        """Look for requests that are late.
 
-    Args:
-        view: what is the case.
-        times: of the answers so far.
-        memory: what the last look left.
-        now: seconds of a clock that does not go back.
-    """
-    slept = memory.looked_at is not None and now - memory.looked_at > ASLEEP_S
-    awake_since = now if slept else memory.awake_since
-    look = _Look(view, times, awake_since, now)
-    standing = {teacher.name: look.standing(teacher) for teacher in view.teachers}
-    late = frozenset(name for name, found in standing.items() if found != "in time")
-    silent = frozenset(name for name, found in standing.items() if found == "silent")
-    suspects: list[tuple[Flight, bool]] = []
-    if any(teacher.usable and teacher.name not in late for teacher in view.teachers):
-        for teacher in view.teachers:
-            if teacher.name in late:
-                beyond_budget = teacher.name in silent
-                stuck = _stuck(teacher, silent)
-                suspects += [(flight, beyond_budget) for flight in stuck]
-    else:
-        silent = frozenset()  # nobody is in time: it is not them
-    tokens = min(memory.tokens + SHARE * (view.sent - memory.sent), BURST)
-    charged = memory.charged & {f.request for t in view.teachers for f in t.flights}
-    hedge = []
-    for flight, beyond_budget in sorted(suspects, key=lambda suspect: suspect[0].batch):
-        if flight.request not in charged:
-            if tokens < 1 and not beyond_budget:
-                continue
-            tokens = max(tokens - 1, 0.0)
-            charged |= {flight.request}
-        hedge.append(flight.request)
-    memory = HedgeMemory(tokens, view.sent, now, awake_since, charged)
-    return HedgeDecision(tuple(dict.fromkeys(hedge)), late, silent), memory
+        Args:
+            teachers: all that have requests in flight or could have.
+            times: of the answers so far.
+            sent: requests sent so far, hedges not among them; never falls.
+            awaited: the batch that the student waits for; None while it does not wait.
+            now: seconds of a clock that does not go back.
+
+        Returns:
+            Requests to ask of another teacher too, the most urgent first. Each comes back at every
+            look until it is seen as hedged, or gone, and is paid for once. One that is hedged to a
+            teacher which has fallen silent too comes again.
+        """
+        look = _Look(teachers, times, awaited, self.awake_since, now)
+        standing = {teacher.name: look.standing(teacher) for teacher in teachers}
+        self.late = frozenset(name for name, found in standing.items() if found != "in time")
+        self.silent = frozenset(name for name, found in standing.items() if found == "silent")
+        suspects: list[tuple[Flight, bool]] = []
+        if any(teacher.usable and teacher.name not in self.late for teacher in teachers):
+            for teacher in teachers:
+                if teacher.name in self.late:
+                    beyond_budget = teacher.name in self.silent
+                    stuck = _stuck(teacher, self.silent)
+                    suspects += [(flight, beyond_budget) for flight in stuck]
+        else:
+            self.silent = frozenset()  # nobody is in time: it is not them
+        self.tokens = min(self.tokens + SHARE * (sent - self._sent), BURST)
+        self._sent = sent
+        charged = set(self.charged & {f.request for t in teachers for f in t.flights})
+        hedge = []
+        for flight, beyond_budget in sorted(suspects, key=lambda suspect: suspect[0].batch):
+            if flight.request not in charged:
+                if self.tokens < 1 and not beyond_budget:
+                    continue
+                self.tokens = max(self.tokens - 1, 0.0)
+                charged.add(flight.request)
+            hedge.append(flight.request)
+        self.charged = frozenset(charged)
+        return list(dict.fromkeys(hedge))
 
 
 def _stuck(teacher: Asked, silent: Set[str]) -> list[Flight]:
@@ -288,8 +273,9 @@ def _stuck(teacher: Asked, silent: Set[str]) -> list[Flight]:
 class _Look:
     """One look at the pool."""
 
-    view: HedgeView
+    teachers: Sequence[Asked]
     times: Turnarounds
+    awaited: int | None
     awake_since: float
     now: float
 
@@ -312,9 +298,9 @@ class _Look:
     def _limit_s(self, teacher: Asked, expected_s: float) -> float:
         """What the oldest request may take."""
         patience, rows = PATIENCE, teacher.flights[0].rows
-        if any(f.wanted and f.batch == self.view.awaited for f in teacher.flights):
+        if any(f.wanted and f.batch == self.awaited for f in teacher.flights):
             patience = URGENCY
-            idle = [other for other in self.view.teachers if other.usable and not other.flights]
+            idle = [other for other in self.teachers if other.usable and not other.flights]
             could_s = [self.times.expected_s(other.name, rows) or expected_s for other in idle]
             expected_s = min([expected_s, *could_s])
         return max(patience * self.times.stretch * expected_s, FLOOR_S)

@@ -8,7 +8,6 @@ expected to need, times the least patience (which is less while the training loo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -32,21 +31,14 @@ class Lateness:
         ledger: knows what is in flight.
         pace: knows what to expect.
         say: tells people.
-
-    Attributes:
-        silent: teachers that say nothing while others do.
-        late: teachers whose oldest request is late.
     """
 
     def __init__(self, ledger: Ledger, pace: Pace, say: Say) -> None:
-        self.silent: frozenset[str] = frozenset()
-        self.late: frozenset[str] = frozenset()
         self._ledger = ledger
         self._pace = pace
         self._say = say
-        self._memory = hedging.HedgeMemory()
+        self._hedging = hedging.Hedging()
         self._straggling = hedging.Straggling()
-        self._seen_at: float | None = None  # when time was last seen to pass
         self._look_at = self._least_s = inf
         self._waits = False
         self._compare_at = -inf
@@ -57,9 +49,19 @@ class Lateness:
         return sorted(self._straggling.named)
 
     @property
+    def late(self) -> frozenset[str]:
+        """Teachers whose oldest request is late."""
+        return self._hedging.late
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Teachers that say nothing while others do."""
+        return self._hedging.silent
+
+    @property
     def hedged(self) -> frozenset[int]:
         """Requests that are late, and are asked of another teacher, too."""
-        return self._memory.charged
+        return self._hedging.charged
 
     def sent(self, now: float) -> None:
         """A request went out."""
@@ -81,16 +83,14 @@ class Lateness:
             unusable: teachers that are not sent to now.
             now: seconds of a clock that does not go back.
         """
-        seen_at, self._seen_at = self._seen_at, now
-        if seen_at is not None and now - seen_at > hedging.ASLEEP_S:
-            self._memory = replace(self._memory, awake_since=now)
+        self._hedging.passed(now)
         hedges = list[ev.Hedge]()
         if waits and not self._waits:
             self._look_at = -inf  # patience is less now
         self._waits = waits
         if now >= self._look_at:
             due = self._due()
-            if self.late or due <= now:
+            if self._hedging.late or due <= now:
                 hedges = self._find(waits, unusable, now)
                 due = now + LOOK_EVERY_S
             self._look_at = due
@@ -99,7 +99,7 @@ class Lateness:
         return hedges
 
     def _find(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
-        ledger, pace = self._ledger, self._pace
+        ledger, pace, hedges = self._ledger, self._pace, self._hedging
         asked = tuple(
             hedging.Asked(
                 name,
@@ -110,18 +110,13 @@ class Lateness:
             )
             for name in dict.fromkeys((*ledger.teachers, *ledger.at_work))
         )
-        awaited = ledger.head if waits else None
-        view = hedging.HedgeView(asked, ledger.sent, awaited)
-        charged = self._memory.charged
-        # Of the looks that were left out only the time of the last one would count.
-        memory = replace(self._memory, looked_at=now)
-        decision, self._memory = hedging.decide(view, pace.times, memory, now)
-        for request in self._memory.charged - charged:
+        charged, silent = hedges.charged, hedges.silent
+        found = hedges.look(asked, pace.times, ledger.sent, ledger.head if waits else None, now)
+        for request in hedges.charged - charged:
             self._say("info", f"request {request} is late, and asked of another teacher too", "")
-        if decision.silent != self.silent:
+        if hedges.silent != silent:
             self._compare_at = now
-        self.silent, self.late = decision.silent, decision.late
-        return [ev.Hedge(request) for request in decision.hedge]
+        return [ev.Hedge(request) for request in found]
 
     def _compare(self, now: float) -> None:
         self._compare_at = now + COMPARE_EVERY_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -19,17 +20,13 @@ from edl.scheduler.hedging import (
     SLOWER,
     Asked,
     Flight,
-    HedgeDecision,
-    HedgeMemory,
-    HedgeView,
+    Hedging,
     Straggling,
     Turnarounds,
     began,
-    decide,
 )
 
 BUSY = "abc"  # teachers that need 0.1 s for a request of 32 rows
-RICH = HedgeMemory(tokens=8.0)
 
 
 def known(**seconds: float) -> Turnarounds:
@@ -49,15 +46,25 @@ def flights(*batches: int, sent_at: float = 0.0) -> tuple[Flight, ...]:
     return tuple(Flight(100 + batch, 32, batch, sent_at) for batch in batches)
 
 
+class Decision(NamedTuple):
+    hedge: tuple[int, ...]
+    late: frozenset[str]
+    silent: frozenset[str]
+
+
 def look(
     *teachers: Asked,
     now: float,
     times: Turnarounds | None = None,
-    memory: HedgeMemory = RICH,
+    hedging: Hedging | None = None,
+    sent: int = 0,
     awaited: int | None = None,
-) -> HedgeDecision:
-    view = HedgeView(teachers, 0, awaited)
-    return decide(view, times or known(a=0.1, b=0.1, c=0.1), memory, now)[0]
+) -> Decision:
+    """One look; unless it is told otherwise by one that has saved up enough."""
+    hedging = hedging or Hedging(tokens=8.0)
+    hedging.passed(now)
+    hedge = hedging.look(teachers, times or known(a=0.1, b=0.1, c=0.1), sent, awaited, now)
+    return Decision(tuple(hedge), hedging.late, hedging.silent)
 
 
 def busy(now: float, name: str = "b") -> Asked:
@@ -110,13 +117,13 @@ class TestLate:
 
 class TestSilence:
     def test_requests_of_silent_teachers_need_no_budget(self) -> None:
-        decision = look(Asked("a", flights(5, 6)), busy(99.0), now=99.0, memory=HedgeMemory())
+        decision = look(Asked("a", flights(5, 6)), busy(99.0), now=99.0, hedging=Hedging())
         assert decision.silent == {"a"}
         assert decision.hedge == (105, 106)
         teacher = Asked("a", flights(1, 2))
         assert look(teacher, busy(0.59), now=0.59).silent == frozenset()
         assert look(teacher, busy(0.61), now=0.61).silent == {"a"}
-        decision = look(Asked("a", flights(1)), Asked("b", ()), now=99.0, memory=HedgeMemory())
+        decision = look(Asked("a", flights(1)), Asked("b", ()), now=99.0, hedging=Hedging())
         assert decision.hedge == (101,)
         teachers = [Asked("a", flights(7)), Asked("c", flights(3)), busy(99.0)]
         assert look(*teachers, now=99.0).hedge == (103, 107), "what is delivered first"
@@ -133,36 +140,29 @@ class TestSilence:
 
     def test_unobserved_time_does_not_count(self) -> None:
         """The engine was stopped for 60 s: the answers lie in its sockets."""
-        view = HedgeView((Asked("a", flights(1)), Asked("b", ())), 0)
-        memory = HedgeMemory(tokens=8.0, looked_at=0.0)
-        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.0)
-        assert not decision.late
-        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.25)
-        assert not decision.late
-        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.35)
-        assert decision.hedge == (101,)
+        teachers, hedging = (Asked("a", flights(1)), Asked("b", ())), Hedging(tokens=8.0)
+        hedging.passed(0.0)
+        for now in (60.0, 60.25):
+            assert not look(*teachers, now=now, hedging=hedging).late
+        assert look(*teachers, now=60.35, hedging=hedging).hedge == (101,)
 
 
 class TestBudget:
     def test_earns_one_in_twenty(self) -> None:
-        teacher, times = Asked("a", flights(1, 2)), known(a=0.1, b=0.1)
-        view = HedgeView((teacher, busy(0.4)), 19)
-        decision, memory = decide(view, times, HedgeMemory(), 0.4)
+        teacher, hedging = Asked("a", flights(1, 2)), Hedging()
+        decision = look(teacher, busy(0.4), now=0.4, hedging=hedging, sent=19)
         assert decision.late == {"a"}
         assert not decision.hedge
-        view = replace(view, sent=20)
         for tick in range(3):  # a hedge is paid once
-            decision, memory = decide(view, times, memory, 0.4 + tick * 0.05)
-            assert decision.hedge == (101,)
-            assert memory.tokens == pytest.approx(0.0)
+            now = 0.4 + tick * 0.05
+            assert look(teacher, busy(0.4), now=now, hedging=hedging, sent=20).hedge == (101,)
+            assert hedging.tokens == pytest.approx(0.0)
         hedged = replace(teacher, flights=(replace(teacher.flights[0], also_at=frozenset("b")),))
-        view = replace(view, teachers=(hedged, busy(0.55)))
-        decision, memory = decide(view, times, memory, 0.55)
-        assert not decision.hedge
+        assert not look(hedged, busy(0.55), now=0.55, hedging=hedging, sent=20).hedge
 
     @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.booleans()), min_size=20))
     def test_hedges_stay_within_one_in_twenty(self, looks: list[tuple[int, int, bool]]) -> None:
-        memory, sent = HedgeMemory(), 0
+        hedging, sent = Hedging(), 0
         late: list[int] = []
         hedged: set[int] = set()
         for tick, (more, begun, first_ends) in enumerate(looks):
@@ -170,8 +170,8 @@ class TestBudget:
             late += range(10 * tick, 10 * tick + begun)
             also = {number: frozenset("b" if number in hedged else "") for number in late}
             held = (Flight(one, 32, one, now - 0.4, also_at=also[one]) for one in late)
-            view = HedgeView((Asked("a", tuple(held)), busy(now)), sent)
-            decision, memory = decide(view, known(a=0.1, b=0.1), memory, now)
+            teacher = Asked("a", tuple(held))
+            decision = look(teacher, busy(now), now=now, hedging=hedging, sent=sent)
             assert not decision.silent
             hedged |= set(decision.hedge)
             assert len(hedged) <= SHARE * sent
