@@ -105,7 +105,6 @@ class ServiceLoad:
         starving: students that starve now.
         starved_s: seconds that students have waited for labels; a sum that grows.
         blocked_s: seconds that they have paused pulling since they have labels enough; likewise.
-        samples_per_s: that they train.
         t_t_s: seconds per sample of the average teacher; 0: not known.
         demand_per_s: samples per second that all students would train unhindered, sum of 1 / t_s;
             0: not known of each of them.
@@ -119,7 +118,6 @@ class ServiceLoad:
     starving: int = 0
     starved_s: float = 0.0
     blocked_s: float = 0.0
-    samples_per_s: float = 0.0
     t_t_s: float = 0.0
     demand_per_s: float = 0.0
     recovering: bool = False
@@ -371,14 +369,12 @@ class StudentLoad(NamedTuple):
         t_t_s, t_s_s: measured seconds per sample of its average teacher and of its step; 0: not
             known.
         starves: whether it does now.
-        samples_per_s: that it trains.
     """
 
     want: float
     t_t_s: float
     t_s_s: float
     starves: bool
-    samples_per_s: float = 0.0
 
 
 def own_want(want: float, unreachable: float) -> float:
@@ -433,7 +429,6 @@ def load_of(
         starving=sum(one.starves for one in every),
         starved_s=waits.starved_s,
         blocked_s=waits.blocked_s,
-        samples_per_s=sum(one.samples_per_s for one in every),
         t_t_s=worth / demand_per_s if demand_per_s > 0 else 0.0,
         demand_per_s=demand_per_s,
         recovering=recovering,

@@ -59,21 +59,6 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What is the case now.
-
-    Attributes:
-        usable: teachers that can be sent to.
-        waits: the student waits, and the head of the line lacks labels.
-        answers: how many were used so far, of the teachers that there were.
-    """
-
-    usable: int
-    waits: bool
-    answers: int
-
-
-@dataclass(frozen=True, slots=True)
 class Patience:
     """What one look leaves to the next.
 
@@ -90,35 +75,39 @@ class Patience:
     answers: int | None = None
 
 
-def decide(need: Need, patience: Patience, now: float, policy: Policy) -> tuple[Action, Patience]:
+def decide(
+    usable: int, waits: bool, answers: int, patience: Patience, now: float, policy: Policy
+) -> tuple[Action, Patience]:
     """Look at a student that may be waiting in vain.
 
     Args:
-        need: what is the case.
+        usable: teachers that can be sent to.
+        waits: the student waits, and the head of the line lacks labels.
+        answers: how many were used so far, of the teachers that there were.
         patience: what the last look left.
         now: seconds of a clock that does not go back.
         policy: the user's, the same at each call.
     """
-    if patience.answers is not None and need.answers > patience.answers:
+    if patience.answers is not None and answers > patience.answers:
         patience = replace(patience, answers=None)
-    if not need.waits or (patience.heard is not None and need.answers > patience.heard):
+    if not waits or (patience.heard is not None and answers > patience.heard):
         patience = Patience(answers=patience.answers)
-    if not need.waits:
+    if not waits:
         return "wait", patience
-    if need.usable:
+    if usable:
         if patience.alone_since is not None:
             spent_s = patience.spent_s + now - patience.alone_since
             patience = replace(patience, alone_since=None, spent_s=spent_s)
         return "wait", patience
     since = now if patience.alone_since is None else patience.alone_since
-    heard = need.answers if patience.heard is None else patience.heard
+    heard = answers if patience.heard is None else patience.heard
     patience = replace(patience, alone_since=since, heard=heard)
     at_once = policy.name == "hard_only" and patience.answers is not None
     spent_s = patience.spent_s + now - since
     if not at_once and (policy.after_s is None or spent_s < policy.after_s):
         return "wait", patience
     if policy.name == "hard_only":
-        return "go_unlabelled", replace(patience, answers=need.answers)
+        return "go_unlabelled", replace(patience, answers=answers)
     return "give_up", patience
 
 

@@ -192,7 +192,6 @@ def _load(facts: Mapping[str, str]) -> StudentLoad:
         number(facts.get("t_t_seconds")),
         number(facts.get("t_s_seconds")),
         facts.get("state") == "starved" and not cut_off,
-        number(facts.get("samples_per_second")),
     )
 
 

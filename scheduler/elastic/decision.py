@@ -133,9 +133,7 @@ def decide(
         jobs = [replace(job, min_nodes=job.max_nodes) for job in jobs]
     shares = Shares(pool, jobs, memory, now, config)
     given = _paced(shares)
-    targets = tuple(
-        Target(job.name, given[job.name], job.nodes, reason(shares, job, given)) for job in jobs
-    )
+    targets = tuple(Target(job.name, given[job.name], reason(shares, job, given)) for job in jobs)
     return targets, _remembered(jobs, given, memory, now)
 
 

@@ -133,13 +133,11 @@ class Target:
         job: its name.
         nodes: 0, or min_nodes..max_nodes (gang: 0 or max_nodes); less than min_nodes only as long
             as there is no room for a job that ran with less before.
-        was: the `nodes` it had in the view.
         reason: one sentence for an operator: why it has so many, and not more.
     """
 
     job: str
     nodes: int
-    was: int
     reason: str
 
 

@@ -318,14 +318,16 @@ class NoTeacherPolicy:
         ledgers = self._ledgers.values()
         self._lacked = [self._ledgers[service] for service in self._alone_since] or self._lacked
         usable = [ledger.usable for ledger in ledgers]
-        need = no_teacher.Need(
-            usable=min(usable) if self._ensemble.missing == "wait" else max(usable),
-            waits=self.loop_waits
+        action, self._patience = no_teacher.decide(
+            min(usable) if self._ensemble.missing == "wait" else max(usable),
+            self.loop_waits
             and head is not None
             and not any(ledger.awaits_store(head) for ledger in ledgers),
-            answers=sum(ledger.accepted for ledger in self._lacked),
+            sum(ledger.accepted for ledger in self._lacked),
+            self._patience,
+            now,
+            self._policy,
         )
-        action, self._patience = no_teacher.decide(need, self._patience, now, self._policy)
         if action == "give_up":
             return [GiveUp()]
         if action == "wait" or head is None:

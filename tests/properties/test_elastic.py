@@ -84,7 +84,7 @@ def test_what_is_ordered_fits_into_the_pool_and_into_what_is_free(
     memory = ElasticMemory({job.name: changed_s for job in jobs[::2]})
     targets, _ = decide(pool, jobs, memory, 100.0, config)
     nodes = {target.job: target.nodes for target in targets}
-    grown = {t.job for t in targets if t.nodes > t.was}
+    grown = {j.name for j in jobs if nodes[j.name] > j.nodes}
     for kind in KINDS:
         assert taken(jobs, nodes, kind) <= limit(pool, config, kind)
         if any(job.name in grown and held(job, 1).get(kind) for job in jobs):
@@ -126,7 +126,10 @@ def test_it_comes_to_rest_and_nothing_is_idle_that_a_job_could_use(
     memory = ElasticMemory()
     for step in range(60):
         targets, memory = decide(pool, jobs, memory, float(step), config)
-        rests = all(t.nodes == t.was for t in targets) and not any(j.leaving for j in jobs)
+        rests = all(
+            target.nodes == job.nodes and not job.leaving
+            for job, target in zip(jobs, targets, strict=True)
+        )
         jobs = obeyed(jobs, targets)
         if rests:
             break
@@ -161,10 +164,11 @@ def test_a_frozen_job_changes_only_to_make_room(jobs: list[ElasticJob], pool: Po
     config = ElasticConfig(freeze_s=30, rebalance_gap=0)
     memory = ElasticMemory({job.name: 0.0 for job in jobs})
     targets, _ = decide(pool, jobs, memory, 29.0, config)
-    starts = any(t.was == 0 and t.nodes for t in targets)
-    waits = any(t.was == 0 and "leaving" in t.reason for t in targets)
     now = {job.name: job.nodes for job in jobs}
+    starts = any(now[t.job] == 0 and t.nodes for t in targets)
+    waits = any(now[t.job] == 0 and "leaving" in t.reason for t in targets)
     over = any(taken(jobs, now, kind) > limit(pool, config, kind) for kind in KINDS)
     for target in targets:
-        assert target.was == 0 or target.nodes <= target.was
-        assert target.nodes >= target.was or starts or waits or over
+        was = now[target.job]
+        assert was == 0 or target.nodes <= was
+        assert target.nodes >= was or starts or waits or over

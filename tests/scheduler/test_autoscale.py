@@ -111,10 +111,10 @@ COUNTS = st.integers(0, 50)
 
 class TestServiceLoad:
     def test_load_of_students(self) -> None:
-        quick = StudentLoad(want=5, t_t_s=0.04, t_s_s=0.01, starves=True, samples_per_s=90.0)
-        slow = StudentLoad(want=1, t_t_s=0.02, t_s_s=0.04, starves=False, samples_per_s=20.0)
+        quick = StudentLoad(want=5, t_t_s=0.04, t_s_s=0.01, starves=True)
+        slow = StudentLoad(want=1, t_t_s=0.02, t_s_s=0.04, starves=False)
         load = load_of((quick, slow), Waits(3.0, 1.0), serving=4, starting=1)
-        assert (load.students, load.wanted, load.starving, load.samples_per_s) == (2, 6, 1, 110.0)
+        assert (load.students, load.wanted, load.starving) == (2, 6, 1)
         assert (load.serving, load.starting, load.starved_s, load.blocked_s) == (4, 1, 3.0, 1.0)
         assert load.demand_per_s == pytest.approx(125.0)
         assert load.ratio == pytest.approx(4.0 + 0.5)

@@ -49,7 +49,7 @@ def settled(pool: Pool, jobs: Sequence[ElasticJob], config: ElasticConfig = AT_O
     memory = ElasticMemory()
     for step in range(20):
         targets, memory = decide(pool, jobs, memory, float(step), config)
-        if all(target.nodes == target.was for target in targets):
+        if all(t.nodes == j.nodes for j, t in zip(jobs, targets, strict=True)):
             return [target.nodes for target in targets]
         jobs = [replace(j, nodes=t.nodes) for j, t in zip(jobs, targets, strict=True)]
     raise AssertionError(f"never settles: {jobs}")

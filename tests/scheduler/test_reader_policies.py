@@ -14,7 +14,7 @@ from edl.scheduler import flow
 from edl.scheduler.debounce import LASTING_S, STARVING_S, WINDOW_S, Starvation, StarvationLog
 from edl.scheduler.flow import FlowConfig, FlowMemory, FlowView
 from edl.scheduler.label_origin import admits, pinned, promises
-from edl.scheduler.no_teacher import Action, Ensemble, Need, Patience, Policy, decide, mixture
+from edl.scheduler.no_teacher import Action, Ensemble, Patience, Policy, decide, mixture
 from edl.scheduler.stream_stats import (
     ANSWERS,
     BELIEVED_S,
@@ -44,8 +44,9 @@ class Student:
 
     def look(self, usable: int = 0, waits: bool = True, after_s: float = 0.0) -> Action:
         self.now += after_s
-        need = Need(usable, waits, self.answers)
-        action, self.patience = decide(need, self.patience, self.now, self.policy)
+        action, self.patience = decide(
+            usable, waits, self.answers, self.patience, self.now, self.policy
+        )
         return action
 
 
