@@ -190,14 +190,18 @@ class Without:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The job stops; `usage`: what the user gave cannot work, whoever tries."""
+class Stop:
+    """The job cannot go on; `report` says why and what to do.
+
+    Attributes:
+        usage: what the user gave cannot work, whoever tries.
+    """
 
     report: str
     usage: bool = False
 
 
-def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without | GiveUp | None:
+def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without | Stop | None:
     """What to do after the latest generation of `failures`; None: its nodes form the next one.
 
     Args:
@@ -210,17 +214,17 @@ def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without |
     newest = [one for one in failures if one.generation == failures[-1].generation]
     for one in newest:
         if one.usage:
-            return GiveUp(one.error or one.in_words(), usage=True)
+            return Stop(one.error or one.in_words(), usage=True)
     for one in newest:
         if (
             one.how not in _BLAMELESS
             and (times := _times_on_the_same_step(one, failures)) >= SAME_STEP
         ):
-            return GiveUp(
+            return Stop(
                 f"{one.in_words()}; that step failed {times} times, so it is not tried again"
             )
     if (vain := _in_vain(failures)) >= IN_VAIN:
-        return GiveUp(
+        return Stop(
             f"{newest[0].in_words()}; {vain} generations in a row came no further than step"
             f" {max(one.step for one in failures[-vain:])}, so the job stops"
         )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from .failures import REMEMBERED, Failure, GiveUp, Without, climb
+from .failures import REMEMBERED, Failure, Stop, Without, climb
 from .fingerprint import Fingerprint, differences
 from .saving import Entry
 
@@ -161,14 +161,6 @@ class Finish:
     """The job is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The job cannot go on; `report` says why and what to do."""
-
-    report: str
-    usage: bool = False
-
-
 Decision = Keep | Recall | Form | Finish | Stop
 
 
@@ -306,8 +298,8 @@ def _next(
     reason, barred = failures[0].in_words() if failures else "", world.barred
     if counted:
         rung = climb(past, candidates, limits.least)
-        if isinstance(rung, GiveUp):
-            return Stop(rung.report, rung.usage)
+        if isinstance(rung, Stop):
+            return rung
         if isinstance(rung, Without):
             barred, reason = (*barred, rung.node), rung.why
     untried = () if stepped else world.untried

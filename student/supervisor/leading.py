@@ -10,6 +10,7 @@ from typing import Any
 
 from ...coordinator.jobs.board import JobBoard
 from ...errors import CheckpointUnavailable
+from ...scheduler.students.failures import Stop
 from ...scheduler.students.saving import History
 from ...scheduler.students.world import (
     Decision,
@@ -19,7 +20,6 @@ from ...scheduler.students.world import (
     Limits,
     Pace,
     Recall,
-    Stop,
     World,
     decide,
     is_over,

@@ -14,8 +14,8 @@ from edl.scheduler.students.failures import (
     SAME_STEP,
     START_S,
     Failure,
-    GiveUp,
     Sign,
+    Stop,
     Without,
     climb,
     deadlocked,
@@ -34,7 +34,6 @@ from edl.scheduler.students.world import (
     Member,
     Pace,
     Recall,
-    Stop,
     World,
 )
 from edl.scheduler.students.world import decide as decide_from
@@ -381,28 +380,28 @@ class TestLadder:
     def test_third_failure_on_one_step_gives_up(self) -> None:
         told = failed_at(7, 7, 7, epoch=2, positions=(3, 4, 5, 9))
         rung = climb(told, BOTH, 2)
-        assert isinstance(rung, GiveUp)
+        assert isinstance(rung, Stop)
         assert not rung.usage
         assert "step 7 of epoch 2 (positions 3-5, 9): ValueError: x" in rung.report
         assert "3 times" in rung.report
         told = [Failure(n, "ab"[n % 2], n, "crash", 7, error="x") for n in range(1, SAME_STEP + 1)]
-        assert isinstance(climb(told, BOTH, 1), GiveUp)
+        assert isinstance(climb(told, BOTH, 1), Stop)
         told = [Failure(1, "a", rank, "crash", 7) for rank in range(5)]
         assert climb(told, BOTH, 1) is None
         rung = climb(failed_at(0, usage=True), BOTH, 1)
-        assert rung == GiveUp("ValueError: x", usage=True)
+        assert rung == Stop("ValueError: x", usage=True)
 
     def test_other_checkpoints_are_other_steps(self) -> None:
         told = [Failure(n, "a", 0, "killed", 0, restored=10 * n) for n in range(1, 6)]
         assert climb(told, frozenset({"a"}), 1) is None
         same = [Failure(n, "a", 0, "killed", 0, restored=10) for n in range(1, SAME_STEP + 1)]
-        assert isinstance(climb(same, frozenset({"a"}), 1), GiveUp)
+        assert isinstance(climb(same, frozenset({"a"}), 1), Stop)
 
     def test_lost_nodes_are_not_blamed_but_progress_is_needed(self) -> None:
         for how in ("lost", "adrift"):
             assert climb(failed_at(7, 7, 7, 7, how=how), BOTH, 1) is None
         told = failed_at(*([9, *[5, 4, 3, 2, 1][: IN_VAIN - 1]]), how="lost")
-        assert isinstance(climb(told, BOTH, 1), GiveUp)
+        assert isinstance(climb(told, BOTH, 1), Stop)
         assert climb(told[:-1], BOTH, 1) is None
 
     @given(st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True).map(sorted))
@@ -414,7 +413,7 @@ class TestLadder:
         """However ranks die, a job that makes no progress ends within a bounded number of tries."""
         found = [Failure(n, node, 0, "killed", step) for n, (step, node) in enumerate(told, 1)]
         rungs = (climb(found[:count], BOTH, 2) for count in range(1, len(found) + 1))
-        assert any(isinstance(rung, GiveUp) for rung in rungs)
+        assert any(isinstance(rung, Stop) for rung in rungs)
 
     @given(st.integers(), st.lists(st.integers(0, 99)), st.text())
     def test_json_round_trip(self, generation: int, positions: list[int], error: str) -> None:
