@@ -96,14 +96,14 @@ def clear_memory() -> None:
 
 
 class Stopped(Repository):
-    """Its process is stopped before it removes what has served."""
+    """Its process is stopped before it looks for what has served, and removes that."""
 
-    served: Sequence[str] = ()
+    _stopped: tuple[Checkpoint, Callable[[], Sequence[str]]] | None = None
 
     def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
-        self.served = list(served())
+        self._stopped = saved, served
 
     def remove(self) -> None:
-        """It goes on."""
-        for name in self.served:
-            self._files.remove(name)
+        """It goes on, if it was stopped."""
+        if (stopped := self._stopped) is not None:
+            super()._clear_behind(*stopped)

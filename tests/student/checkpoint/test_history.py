@@ -22,6 +22,7 @@ from edl.student.supervisor.keeping import Keeping
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import (
     JOB,
+    Stopped,
     Training,
     clear_memory,
     contents,
@@ -151,6 +152,19 @@ def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:
     assert fence is not None
     training.save(fence, 10, 20)
     assert training.outside() == []
+
+
+def test_only_what_a_fenced_write_named_is_removed(training: Training) -> None:
+    """However late: others have saved meanwhile, who keep more."""
+    fence = training.begin()
+    training.save(fence, 10, 20)
+    late = Stopped(training.url, training.keep)
+    assert late.join(late.write(contents(30), fence), fence) is not None
+    training.keep = 9
+    training.save(fence, 40, 50)
+    assert training.counting() == [50, 40, 30, 20, 10]
+    late.remove()
+    assert training.counting() == [50, 40, 30, 20]
 
 
 def test_what_a_later_save_of_its_generation_overtook_goes_with_that(training: Training) -> None:
