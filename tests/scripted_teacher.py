@@ -54,7 +54,8 @@ class ScriptedTeacher:
         security: ServerSecurity | None = None,
     ) -> None:
         self.behaviour = behaviour
-        # What it says of its input and its outputs: name -> values in a row; what all of them are.
+        # What it says of its inputs and its outputs: name -> values in a row; what all of them are.
+        self.inputs: tuple[str, ...] = ("x",)
         self.datatype = "FP32"
         self.outputs = {"logits": CLASSES}
         self.output_kind = ""
@@ -106,7 +107,7 @@ class ScriptedTeacher:
 
     def _metadata(self, request: Any, context: Any) -> pb.ModelMetadataResponse:
         tensor = pb.ModelMetadataResponse.TensorMetadata
-        inputs = [tensor(name="x", datatype=self.datatype, shape=[-1, -1])]
+        inputs = [tensor(name=name, datatype=self.datatype, shape=[-1, -1]) for name in self.inputs]
         kind = self.output_kind or None
         outputs = [
             tensor(name=name, datatype="FP32", shape=[-1, width], output_kind=kind)

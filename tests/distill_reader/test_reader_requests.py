@@ -243,6 +243,17 @@ def test_settings_that_the_model_contradicts_are_a_usage_error(
     assert teacher.requests == second.requests == 0
 
 
+@pytest.mark.parametrize("feeds", [[0], {"x": 0}])
+def test_an_input_that_gets_no_field_is_a_usage_error(teacher: ScriptedTeacher, feeds: Any) -> None:
+    teacher.inputs = ("x", "mask")
+    with (
+        reader_of(Batches(3), teacher, feeds=feeds) as reader,
+        pytest.raises(UsageError, match=r"feeds has no field for the model's inputs \['mask'\]"),
+    ):
+        list(reader)
+    assert teacher.requests == 0
+
+
 def test_a_teacher_that_fits_and_comes_later_is_waited_for(teacher: ScriptedTeacher) -> None:
     """The other one does not fit, and is probed again until then."""
     teacher.outputs = {"embedding": CLASSES}
