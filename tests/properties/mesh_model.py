@@ -130,6 +130,7 @@ class Mesh(VirtualTime):
         """A new engine learns from the student's side what is held and what lacks labels."""
         self.engine += 1
         self.ledger = Ledger()
+        self.judged: set[int] = set()  # poison, as this ledger says
         self.memory = FlowMemory.start()
         self.decision = FlowDecision.start(self.config)
         self.delivery = Delivery({"s": self.ledger})
@@ -153,7 +154,10 @@ class Mesh(VirtualTime):
             match instruction:
                 case ev.Send():
                     self.send(instruction)
-                case ev.Labelled() | ev.Unlabelled() | ev.Poison():
+                case ev.Labelled(batch) | ev.Unlabelled(batch) | ev.Poison(batch):
+                    self.judged.discard(batch)
+                    if isinstance(instruction, ev.Poison):
+                        self.judged.add(batch)
                     self.deliver(self.delivery.heard("s", instruction))
                 case ev.Accept() | ev.Discard():
                     pass  # done where the answer came in
@@ -268,6 +272,7 @@ class Mesh(VirtualTime):
         self.in_line.clear()
         self.offered.clear()
         self.poison.clear()
+        self.judged.clear()
         self.ready.clear()
         self.delivery.reset()
         self.labels.clear()

@@ -118,8 +118,10 @@ def comes_to_its_end(mesh: Mesh) -> None:
     mesh.run(seconds)
     if mesh.in_line and not mesh.teachers["healthy"].answered:
         # It was asked for nothing but poison. Nobody can say that it is not the teacher's fault:
-        # `no_teacher` decides how long the student waits.
-        assert {batch for batch in mesh.in_line if not mesh.is_whole(batch)} <= mesh.venomous
+        # `no_teacher` decides how long the student waits. Teachers before it may have refused other
+        # batches by mishap, which are poison now.
+        lacking = {batch for batch in mesh.in_line if not mesh.is_whole(batch)}
+        assert lacking - mesh.judged - mesh.poison <= mesh.venomous
         mesh.venomous.clear()
         mesh.run(seconds)
     assert mesh.source_is_empty
