@@ -17,6 +17,7 @@ where they are carried out, here and in `wanting`. What is made precise:
 from __future__ import annotations
 
 from .flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView, State, Turn
+from .rates import time_ratio
 from .wanting import follow_need, follow_ratio, hold, release, wanted
 
 __all__ = [
@@ -48,20 +49,25 @@ def decide(
     Raises:
         ValueError: a measured time is not positive.
     """
+    before, fits = wanted(memory, config), _fit(view, config)
     pulling = _pulling(view, memory.pulling, config)
-    memory = _observe(view, memory, pulling, now, config)
-    before = wanted(memory, config)
-    memory = release(view, memory, now, config)
-    memory = follow_ratio(view, memory, now, config)
+    state = state_of(view, pulling and fits > 0)
+    memory = _observe(view, memory, state, pulling, before, now, config)
+    ratio = None  # t_t / t_s; None while one of them is not measured
+    if view.t_t_s is not None and view.t_s_s is not None:
+        ratio = time_ratio(view.t_t_s, view.t_s_s)
+        memory = release(memory, ratio, now, config)
+        memory = follow_ratio(view, memory, ratio, now, config)
     memory = follow_need(view, memory, now, config)
-    memory = hold(view, before, memory, config)
+    own = wanted(memory, config)
+    if ratio is not None and own != before:
+        memory = hold(memory, ratio, before, own)
     # One that does not answer is replaced at once, not when its lease runs out: it is wanted
     # besides, for as long as the coordinator counts it among those it has given. If none can be
     # reached, each is replaced once at most: the others may be out of reach as well.
-    own = wanted(memory, config)
     stand_ins = min(view.unreachable, own) if view.cut_off else view.unreachable
     decision = FlowDecision(
-        pull=_pull(view, config) if pulling else 0,
+        pull=_pull(view, fits, config) if pulling else 0,
         want=min(own + stand_ins + view.judges, config.teachers_max),
         needed=memory.needed,
         state=memory.state,
@@ -104,7 +110,7 @@ def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> Turn:
     return Turn(pulling, view.volume_bytes, config.lower_bytes if pulling else config.upper_bytes)
 
 
-def _pull(view: FlowView, config: FlowConfig) -> int:
+def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
     """Batches to pull: the read-ahead, as long as all that is pulled fits.
 
     What is queued when the volume comes to `ut` will be labelled too. So no more is unlabelled than
@@ -115,7 +121,7 @@ def _pull(view: FlowView, config: FlowConfig) -> int:
     if view.batch_bytes:
         room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
         wanted_batches = min(wanted_batches, room + max(view.windows, 1) - view.unlabelled)
-    return max(min(wanted_batches, _fit(view, config)), 0)
+    return max(min(wanted_batches, fits), 0)
 
 
 def _fit(view: FlowView, config: FlowConfig) -> int:
@@ -130,13 +136,18 @@ def _fit(view: FlowView, config: FlowConfig) -> int:
 
 
 def _observe(
-    view: FlowView, memory: FlowMemory, pulling: bool, now: float, config: FlowConfig
+    view: FlowView,
+    memory: FlowMemory,
+    state: State,
+    pulling: bool,
+    want: int,
+    now: float,
+    config: FlowConfig,
 ) -> FlowMemory:
     """Book the time since the last decision on what was the case then; see what is now."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
     surplus_since = now if memory.now is None else memory.surplus_since
     surplus_idle_s = memory.surplus_idle_s + span_s * memory.idle
-    state = state_of(view, pulling and _fit(view, config) > 0)
     starved = state == "starved"
     if starved and (view.free_windows == 0 or not pulling):
         surplus_since, surplus_idle_s = now, 0.0
@@ -153,9 +164,9 @@ def _observe(
         and not view.cut_off
         and view.queued > 0
         and view.free_windows == 0
-        and view.teachers >= wanted(memory, config),  # else the one asked for is still to come
+        and view.teachers >= want,  # else the one asked for is still to come
         # Those beyond the want are on their way out: that they idle says nothing of the others.
-        idle=view.idle - max(view.teachers - wanted(memory, config), 0),
+        idle=view.idle - max(view.teachers - want, 0),
         hunger_s=_hunger_s(memory, span_s, config),
         surplus_since=surplus_since,
         surplus_idle_s=surplus_idle_s,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Final
 
 
@@ -192,10 +192,9 @@ def time_ratio(t_t: float, t_s: float) -> float:
     Raises:
         ValueError: as for `teachers_needed`.
     """
-    _require_seconds(t_t, "t_t")
-    _require_seconds(t_s, "t_s")
+    _require_seconds((t_t, t_s))
     ratio = t_t / t_s
-    if not 0 < ratio < float("inf"):
+    if not 0 < ratio < inf:
         raise ValueError(f"t_t / t_s = {t_t} / {t_s} is beyond what a float can say")
     return ratio
 
@@ -214,12 +213,12 @@ def pooled_t_t(seconds: Sequence[float]) -> float:
     """
     if not seconds:
         raise ValueError("no teacher, no pooled time")
-    for value in seconds:
-        _require_seconds(value, "t_t")
+    _require_seconds(seconds)
     fastest = min(seconds)  # as the unit, so that no reciprocal overflows
     return fastest * (len(seconds) / sum(fastest / value for value in seconds))
 
 
-def _require_seconds(value: float, name: str) -> None:
-    if not (isfinite(value) and value > 0):
-        raise ValueError(f"{name} is a time in seconds per sample, above 0; not {value}")
+def _require_seconds(times: Sequence[float]) -> None:
+    for value in times:
+        if not 0 < value < inf:
+            raise ValueError(f"t_t and t_s are seconds per sample, above 0; not {value}")

@@ -8,7 +8,7 @@ at once by n, and for what no ratio says (transfer, uneven batches) by the corre
 from __future__ import annotations
 
 from .flow_values import FlowConfig, FlowMemory, FlowView
-from .rates import rounded_up, time_ratio
+from .rates import rounded_up
 
 #: A ratio so far beyond the edge of n, relative to itself, is no noise.
 RATIO_NOISE = 0.25
@@ -23,7 +23,9 @@ def wanted(memory: FlowMemory, config: FlowConfig) -> int:
     return min(max(base + memory.adjust, least), config.teachers_max)
 
 
-def follow_ratio(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
+def follow_ratio(
+    view: FlowView, memory: FlowMemory, ratio: float, now: float, config: FlowConfig
+) -> FlowMemory:
     """Line 1 of Algorithm 1: n, again whenever the measured times have moved.
 
     Measurements scatter, and a ratio near an integer must not make n flap. So n rises at once only
@@ -32,9 +34,6 @@ def follow_ratio(view: FlowView, memory: FlowMemory, now: float, config: FlowCon
     as all that was measured meanwhile says. An n that was only remembered is no measurement: what
     is measured replaces it at once.
     """
-    ratio = _ratio(view)
-    if ratio is None:
-        return memory
     replaced = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
         memory = memory._replace(presumed=view.presumed)
@@ -73,8 +72,8 @@ def _less_by(adjust: int, moved: int) -> int:
 
 def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
     """Lines 7 to 9: ask for one more when starving; and, beyond the paper, give one back."""
-    want = wanted(memory, config)
     if memory.hungry and memory.hunger_s >= config.starved_for_s:
+        want = wanted(memory, config)
         if want < config.teachers_max and now - memory.changed_at >= config.cooldown_s:
             # Below n it was let down too far, by an idle hour perhaps: n is known, so no steps.
             target = min(max(want + 1, memory.needed), config.teachers_max)
@@ -85,7 +84,7 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
     if window_s < config.surplus_window_s:
         return memory
     idle = memory.surplus_idle_s / window_s
-    target = min(want, view.teachers) - 1
+    target = min(wanted(memory, config), view.teachers) - 1
     # What it came back from is tried again only when so many idle that it is another matter.
     held = min(memory.held, target) if idle >= 2 + config.surplus_margin else memory.held
     if idle >= 1 + config.surplus_margin and target >= max(config.teachers_min, held):
@@ -94,20 +93,17 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
     return memory._replace(surplus_since=now, surplus_idle_s=0.0)
 
 
-def hold(view: FlowView, before: int, memory: FlowMemory, config: FlowConfig) -> FlowMemory:
-    """Let the want not swing between two numbers: where it came back from, it does not go again.
+def hold(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory:
+    """Let a want that has moved not swing: where it came back from, it does not go again.
 
     With constant rates it settles so: each number is tried once at most.
 
     Args:
-        view: what is the case now.
+        memory: what this decision has left so far.
+        ratio: t_t / t_s.
         before: the want of the last decision.
-        memory: what this one has left so far.
-        config: the settings.
+        want: of this one.
     """
-    want, ratio = wanted(memory, config), _ratio(view)
-    if want == before or ratio is None:
-        return memory
     if want < before:
         return memory._replace(fell_to=want)
     came_back = before == memory.fell_to
@@ -117,10 +113,9 @@ def hold(view: FlowView, before: int, memory: FlowMemory, config: FlowConfig) ->
     return memory._replace(held=before + 1, held_ratio=ratio, off_held_since=None)
 
 
-def release(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
+def release(memory: FlowMemory, ratio: float, now: float, config: FlowConfig) -> FlowMemory:
     """Where the student needs clearly fewer teachers than when it came back, it may go down."""
-    ratio = _ratio(view)
-    if not memory.held or ratio is None:
+    if not memory.held:
         return memory
     if ratio > (1 - OTHER_RATIO) * memory.held_ratio:
         stays = memory.off_held_since is None
@@ -130,13 +125,6 @@ def release(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) 
     if now - memory.off_held_since < config.surplus_window_s:
         return memory
     return memory._replace(held=0, off_held_since=None)
-
-
-def _ratio(view: FlowView) -> float | None:
-    """t_t / t_s; None while one of them is not measured."""
-    if view.t_t_s is None or view.t_s_s is None:
-        return None
-    return time_ratio(view.t_t_s, view.t_s_s)
 
 
 def _aim(memory: FlowMemory, want: int, config: FlowConfig) -> FlowMemory:
