@@ -254,7 +254,7 @@ class Window(NamedTuple):
         if device_s > 0:
             part = min(device_s / turnaround_s, 2 * BUSIER)
             busy = part if busy is None else busy + GAIN * (part - busy)
-        size = self.size
+        size = self.climb.setting
         if busy is not None and BUSY <= busy <= BUSIER and size == least:
             most = least
         climb = self.climb.look(now).measured(size, turnaround_s / rows, now, most)

@@ -87,7 +87,7 @@ class Sending:
         """Raise UsageError where no model is one for what the settings make of a batch."""
         models = [link.found.inputs for link in self._links.values() if not link.peer.foreign]
         differences = [misfit(known, inputs) for known in models if known]
-        if differences and all(differences) and not self._standing.awaited:
+        if differences and all(differences) and not self._standing.unheard:
             raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
 
 

@@ -133,7 +133,7 @@ def report(member: Member, now: float) -> pb.StudentReport:
         ejected_for=teachers.breakers.ejected.values(),
         half_open=teachers.breakers.half_open(ledger.usable, now),
         unavailable=sorted(core.unavailable),
-        cut_off=int(teachers.is_cut_off),
+        cut_off=int(core.is_cut_off),
     )
 
 

@@ -35,9 +35,13 @@ class InFlight:
 
 
 class Load(NamedTuple):
-    """How far the teachers are taken up.
+    """How much there is, and how far the teachers are taken up.
 
     Attributes:
+        volume_bytes: as of `Figures`, like the next three.
+        batch_bytes: see there.
+        queued: see there.
+        unlabelled: see there.
         window_batches: batches that fill the windows of the usable ones, of the rows that the last
             batch had. Before there is one, it is known only of those that take a batch as it is.
         free_windows: requests that could be sent now; 0 also when there is no usable teacher.
@@ -45,6 +49,10 @@ class Load(NamedTuple):
         idle: how many of the usable ones have nothing in flight.
     """
 
+    volume_bytes: int
+    batch_bytes: int
+    queued: int
+    unlabelled: int
     window_batches: int
     free_windows: int
     teachers: int
@@ -82,8 +90,8 @@ class Figures:
         In order that is the first of those that are not taken, else any.
         """
         if ordered:
-            batches = self._tables.batches.values()
-            return next((b.stage is not UNLABELLED for b in batches), False)
+            first = next(iter(self._tables.batches.values()), None)
+            return first is not None and first.stage is not UNLABELLED
         return self.labelled > 0
 
     @property
@@ -195,10 +203,11 @@ class Figures:
 
     @property
     def load(self) -> Load:
-        """All that flow control is told of the teachers, as it asks with every few answers."""
-        usual = self._tables.last_rows
+        """All that flow control is told of the ledger, as it asks with every few answers."""
+        tables = self._tables
+        usual = tables.last_rows
         rows = free = there = idle = 0
-        for teacher in self._tables.teachers.values():
+        for teacher in tables.teachers.values():
             there += not teacher.revoked
             if not teacher.usable:
                 continue
@@ -209,7 +218,16 @@ class Figures:
                 rows += window * (usual or 1)
             elif usual:
                 rows += window * teacher.most_rows
-        return Load(-(-rows // (usual or 1)), free, there, idle)
+        return Load(
+            tables.volume_bytes,
+            tables.batch_bytes,
+            len(tables.queue) + len(tables.withheld),
+            tables.unlabelled,
+            -(-rows // (usual or 1)),
+            free,
+            there,
+            idle,
+        )
 
     @property
     def window_batches(self) -> int:

@@ -114,6 +114,7 @@ class ReaderCore:
         decision: the latest of flow control.
         memory: what it left.
         starves: whether the student starves, as the coordinator is told.
+        is_cut_off: whether more teachers would not help, as it is told too: see `Teachers.cut_off`.
         waiting_since: since when the training loop waits for a batch; None while it does not.
         source_ended: whether the source has nothing more for this epoch.
         epoch: the highest (term, counter) of an assignment so far.
@@ -140,7 +141,7 @@ class ReaderCore:
         self.contents = Contents(self.numerics, self._say)
         self.memory = FlowMemory.start()
         self.decision = FlowDecision.start(config.flow)
-        self.starves = False
+        self.starves = self.is_cut_off = False
         self.waiting_since: float | None = None
         self.source_ended = False
         self.epoch = (0, 0)
@@ -210,8 +211,11 @@ class ReaderCore:
                 self._load = None
             case _:
                 assert_never(event)
-        self._links.start_probes(now)
-        self._count_awaited()
+        links = self._links
+        if now >= links.next_probe_at:
+            links.start_probes(now)
+        if len(links.unheard) != self._awaited:
+            self._tell_awaited()
         if self.config.remembered and (out or not isinstance(event, Look)):
             self._steps.append(Step(self.stimulus, now, event, tuple(out)))
         return out
@@ -318,7 +322,7 @@ class ReaderCore:
         assigned, anew = change
         teachers = self.teachers
         lost, revoked = self._links.update(assigned, now)
-        self._count_awaited()
+        self._tell_awaited()
         teachers.keep({peer.teacher_id for peer in assigned.peers}.difference(lost))
         for name in (*lost, *revoked):  # before any of their rows go to others
             self._tell(ev.TeacherRevoked(name))
@@ -330,11 +334,10 @@ class ReaderCore:
             teachers.void()
             self._tell(ev.Relabel(stored=self.config.stored))
 
-    def _count_awaited(self) -> None:
-        """Let the ledger know, where it is news, how many may yet join any moment."""
-        if (awaited := self._links.awaited) != self._awaited:
-            self._awaited = awaited
-            self._tell(ev.Awaited(awaited))
+    def _tell_awaited(self) -> None:
+        """Let the ledger know how many teachers may yet join any moment."""
+        self._awaited = len(self._links.unheard)
+        self._tell(ev.Awaited(self._awaited))
 
     # --- what follows
 
@@ -345,43 +348,42 @@ class ReaderCore:
             usable = self.ledger.usable
             self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
             self.teachers.look(self.lacks_labels, now)
-        unavailable = self.unavailable
-        self._decide(look, len(unavailable), now)
+        content_id, unavailable = self.content_id, self.unavailable
+        self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
+        self._decide(look, content_id, len(unavailable), may_be_cut_off, now)
         self._starvation = self._starvation.after(self.memory.starved_s, now)
         self.starves = starves = self._starvation.starves
-        switch = self.contents.switch
-        cut_off = self.teachers.is_cut_off
-        news = (self.decision.want, unavailable, cut_off, switch.data_epoch, switch.told)
+        epoch = self.contents.switch.data_epoch
+        news = (self.decision.want, unavailable, self.is_cut_off, epoch, content_id)
         if news != self._reported[:-1] or (starves and not self._reported[-1]):
             self._do(Report())
         self._reported = (*news, starves)
 
-    def _decide(self, look: Look, unreachable: int, now: float) -> None:
-        ledger, figures, in_store = self.ledger, self.figures, look.in_store
-        if self._load is None:  # most turns follow from time alone
-            self._load = ledger.load
-            content_id = self.content_id or look.store_content
-            measured = self.measured(content_id)
+    def _decide(
+        self, look: Look, content_id: str, unreachable: int, cut_off: bool, now: float
+    ) -> None:
+        if (load := self._load) is None:  # most turns follow from time alone
+            load = self._load = self.ledger.load
+            measured = self.measured(content_id or look.store_content)
             self._times = stream_stats.times(self._profile, measured, now + self._wall_ahead_s)
-            self._pace_s = figures.pace_s(self._times.t_s_s)
-        windows, free_windows, teachers, idle = self._load
+            self._pace_s = self.figures.pace_s(self._times.t_s_s)
         view = FlowView(
-            ledger.volume_bytes,
-            ledger.queued + in_store,
-            ledger.unlabelled + in_store,
-            windows,
-            free_windows,
-            idle,
-            teachers,
+            load.volume_bytes,
+            load.queued + look.in_store,
+            load.unlabelled + look.in_store,
+            load.window_batches,
+            load.free_windows,
+            load.idle,
+            load.teachers,
             self.lacks_labels,
             self.source_ended,
             self._times.t_t_s,
             self._pace_s,
             unreachable,
-            ledger.batch_bytes,
+            load.batch_bytes,
             self.teachers.comparisons.judges,
             self._times.presumed,
-            self.teachers.may_be_cut_off(now),
+            cut_off,
         )
         before = self.decision.want
         self.decision, self.memory = flow.decide(view, self.memory, now, self.config.flow)

@@ -50,12 +50,16 @@ class Links:
         last_trouble: in words, the latest loss of a teacher.
         wanted: those that are assigned and that may be asked.
         out_of_reach: of these, to which no connection can be made.
+        unheard: of these, that have not answered the first probe, nor failed to.
+        next_probe_at: when the first probe that is planned is due.
     """
 
     def __init__(self, rng: RandomLike, do: Callable[[Instruction], None], say: Say) -> None:
         self.last_trouble = ""
         self.wanted: dict[str, Peer] = {}
         self.out_of_reach: frozenset[str] = frozenset()
+        self.unheard: set[str] = set()
+        self.next_probe_at = inf
         self._rng = rng
         self._do = do
         self._say = say
@@ -65,9 +69,7 @@ class Links:
         self._silent: set[str] = set()
         self._refusing: set[str] = set()  # of these: they do not let the reader in
         self._useless: set[str] = set()  # wrong or refusing, and without labels since then
-        self._unheard: set[str] = set()  # they have not answered the first probe, nor failed to
         self._failures: dict[str, int] = {}  # since its latest labels
-        self._soonest = inf  # the first probe that is planned
 
     def __len__(self) -> int:
         """Teachers that may get new requests, once they have answered a probe."""
@@ -91,12 +93,7 @@ class Links:
     @property
     def is_shut_out(self) -> bool:
         """Whether no teacher that is assigned lets the reader in, as far as they have said."""
-        return bool(self._refusing) and self.wanted.keys() <= self._refusing | self._unheard
-
-    @property
-    def awaited(self) -> int:
-        """Teachers that were asked for the first time whether they serve, and have said nothing."""
-        return len(self._unheard)
+        return bool(self._refusing) and self.wanted.keys() <= self._refusing | self.unheard
 
     def states(self) -> dict[str, int]:
         """How many teachers there are of each kind, for those who watch."""
@@ -129,7 +126,7 @@ class Links:
 
     def hear(self, name: str) -> None:
         """Something came from a teacher, or came to nothing there."""
-        self._unheard.discard(name)
+        self.unheard.discard(name)
 
     def answers(self, name: str) -> None:
         """A teacher has answered a probe."""
@@ -228,13 +225,11 @@ class Links:
 
     def start_probes(self, now: float) -> None:
         """Have every teacher probed whose time has come."""
-        if now < self._soonest:
-            return
         for name, link in self._links.items():
             if link.probe_at <= now:
                 link.probe_at, link.is_probed = inf, True
                 self._do(Probe(link.number, name))
-        self._soonest = min((link.probe_at for link in self._links.values()), default=inf)
+        self.next_probe_at = min((link.probe_at for link in self._links.values()), default=inf)
 
     # --- they come and go
 
@@ -259,12 +254,12 @@ class Links:
                 link.leaves = True
         for name, peer in self.wanted.items():
             if (known_link := self._links.get(name)) is None:
-                self._unheard.add(name)
+                self.unheard.add(name)
                 self._open(peer, now)
             elif known_link.leaves:  # it is the same one: its requests go on
                 known_link.leaves = False
                 self.connect(name, now)
-        self._unheard = {name for name in self._unheard if self.is_assigned(name)}
+        self.unheard = {name for name in self.unheard if self.is_assigned(name)}
         if new:
             names = ", ".join(sorted(new))
             self.last_trouble = f"{names}: of other numerics than this deterministic stream"
@@ -333,7 +328,7 @@ class Links:
 
     def _plan(self, link: Link, at: float) -> None:
         link.probe_at = at
-        self._soonest = min(self._soonest, at)
+        self.next_probe_at = min(self.next_probe_at, at)
 
     def _open(self, peer: Peer, now: float, pause_s: float = 0.0) -> None:
         self._opened += 1

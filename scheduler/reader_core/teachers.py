@@ -111,14 +111,14 @@ class Teachers:
         """Since when no teacher can be reached; None: that is not so."""
         return self._reach.silent_since if self._reach.is_cut_off else None
 
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether no teacher can be reached, or none lets the reader in: more would not help."""
-        return self.links.is_shut_out or self.silent_since is not None
+    def cut_off(self, now: float) -> tuple[bool, bool]:
+        """Whether no teacher can be reached, or none lets the reader in: more would not help.
 
-    def may_be_cut_off(self, now: float) -> bool:
-        """The same, or not known."""
-        return self.links.is_shut_out or self._reach.may_be_cut_off(now)
+        Returns:
+            whether that is so, and whether it is so or not known.
+        """
+        reach, shut_out = self._reach, self.links.is_shut_out
+        return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
 
     def _look_for_paths(self, owed: bool, now: float) -> None:
         reach, due = reachability.look(self._reach, self.links.wanted.values(), owed, now)
