@@ -1,5 +1,6 @@
 """Small messages between a parent and its child process: JSON lines over a socket pair.
 
+A line is a message, or a list of those that were sent together.
 Arrays never travel here; they lie in an `Arena` and a message says where. JSON, not pickle, so that
 nothing is ever executed by being read. End of file means that the other process is gone.
 """
@@ -29,13 +30,14 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._lines: deque[bytes] = deque()  # received, and not asked for yet
+        self._lines: deque[bytes] = deque()  # received, and not looked at yet
+        self._messages: deque[Message] = deque()  # of those lines that were, and not asked for yet
         self._begun = b""  # what has come of the next one
         self._over = False
         self._receiving = threading.Lock()
         # Reentrant: a garbage collection inside send() may run code that sends, too.
         self._lock = threading.RLock()
-        self._held: list[bytes] | None = None
+        self._held: list[Message] | None = None
         self._together = _Together(self)
 
     @classmethod
@@ -55,11 +57,11 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one message; False when the other process is gone."""
-        return self._say(_line({"kind": kind, **fields}))
+        return self._say([{"kind": kind, **fields}])
 
     def send_all(self, messages: Iterable[Message]) -> bool:
         """Send messages, each with its "kind", by one system call; else as `send`."""
-        return self._say(b"".join(map(_line, messages)))
+        return self._say([*messages])
 
     def together(self) -> AbstractContextManager[None]:
         """Whatever is sent meanwhile goes out at the end, by one system call.
@@ -74,11 +76,14 @@ class Channel:
         Raises:
             WireError: a line that is not a message.
         """
-        while not self._lines:
-            if self._over:
+        while not self._messages:
+            if self._lines:
+                self._messages += _messages(self._lines.popleft())
+            elif self._over:
                 return None
-            self._read()
-        return _message(self._lines.popleft())
+            else:
+                self._read()
+        return self._messages.popleft()
 
     def received(self) -> list[Message] | None:
         """The messages that are here, without waiting; None when the other process is gone.
@@ -89,10 +94,14 @@ class Channel:
         if not self._over:
             with contextlib.suppress(BlockingIOError):
                 self._read(socket.MSG_DONTWAIT)
-        if self._over and not self._lines:
+        if self._over and not (self._lines or self._messages):
             return None
-        lines, self._lines = self._lines, deque()
-        return [_message(line) for line in lines]
+        messages, lines = [*self._messages], [*self._lines]
+        self._messages.clear()
+        self._lines.clear()
+        for line in lines:
+            messages += _messages(line)
+        return messages
 
     def __iter__(self) -> Iterator[Message]:
         """Every message until the other process is gone."""
@@ -106,16 +115,18 @@ class Channel:
         with self._receiving:  # else the descriptor may be another file's before that thread looks
             self._socket.close()
 
-    def _say(self, lines: bytes) -> bool:
+    def _say(self, messages: list[Message]) -> bool:
         with self._lock:
             if self._held is not None:
-                self._held.append(lines)
-                return True
-            return self._send(lines)
+                self._held += messages
+            elif messages:
+                return self._send(messages)
+            return True
 
-    def _send(self, data: bytes) -> bool:
+    def _send(self, messages: list[Message]) -> bool:
+        line = _encode(messages if len(messages) != 1 else messages[0])
         try:
-            self._socket.sendall(data)
+            self._socket.sendall(line.encode() + b"\n")
         except OSError:
             return False
         return True
@@ -156,23 +167,21 @@ class _Together(AbstractContextManager[None]):
         channel = self._channel
         while True:
             with channel._lock:
-                lines = channel._held
-                if not lines:
+                messages = channel._held
+                if not messages:
                     channel._held = None
                     return
                 channel._held = []
-            channel._send(b"".join(lines))
+            channel._send(messages)
 
 
-def _line(message: Message) -> bytes:
-    return _encode(message).encode() + b"\n"
-
-
-def _message(line: bytes) -> Message:
+def _messages(line: bytes) -> list[Message]:
     try:
-        message = _decode(line.decode())
+        told = _decode(line.decode())
     except ValueError:
-        message = None
-    if not isinstance(message, dict) or "kind" not in message:
-        raise WireError(f"not a message of a control channel: {line[:80]!r}")
-    return message
+        told = None
+    messages = told if isinstance(told, list) else [told]
+    for message in messages or (None,):
+        if not isinstance(message, dict) or "kind" not in message:
+            raise WireError(f"not a message of a control channel: {line[:80]!r}")
+    return messages
