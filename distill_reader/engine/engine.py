@@ -19,10 +19,10 @@ from ..config import ReaderConfig
 from .handing import Handing
 from .inbox import Inbox
 from .member import Member, Says
-from .outcomes import Done
+from .outcomes import Done, Outcome
 from .requests import Batches
 from .telling import Teller
-from .tracing import open_trace
+from .tracing import open_timeline
 
 #: Decisions that depend on time alone are looked at so often.
 TICK_S = 0.05
@@ -37,13 +37,8 @@ class Engine:
         self._channel = channel
         self._inbox = Inbox()
         self._batches = Batches(config)
-        self._trace = open_trace(config)
-        says = Says(
-            self._on_settled,
-            self._trace.came,
-            self._on_answered,
-            self._on_failed,
-        )
+        self._timeline = open_timeline(config)
+        says = Says(self._on_settled, self._on_came, self._on_failed)
         mixed = config.mixing is not None
         self.members = tuple(
             Member(one, self._inbox, self._batches, ring, labels, says, mixed=mixed)
@@ -80,7 +75,8 @@ class Engine:
                 for event in (self._inbox.next(0.0) or ()) if events else ():
                     event()  # it has come meanwhile: what follows is decided for all at once
                 self._decide(time.monotonic())
-        self._trace.close(time.monotonic())
+        if self._timeline is not None:
+            self._timeline.close(time.monotonic())
         for member in self.members:
             member.close()
         self._teller.close()
@@ -95,7 +91,8 @@ class Engine:
     def _on_message(self, message: Message) -> None:
         for offset in message.get("free", ()):
             self._labels.free(offset)
-        self._trace.said(message)
+        if self._timeline is not None:
+            self._timeline.said(message)
         now = time.monotonic()
         match message["kind"]:
             case "batch":
@@ -173,17 +170,23 @@ class Engine:
     ) -> None:
         match said:
             case do.Labelled(number) | do.Forgone(number):
-                self._trace.labelled(number)
                 self._teller.tell_before_a_batch()
-            case do.Unlabelled(number):
-                self._trace.unlabelled(number)
+                if self._timeline is not None:
+                    self._timeline.labelled(number)
+            case do.Unlabelled(number) if self._timeline is not None:
+                self._timeline.unlabelled(number)
         self._handing.do(self._delivery.heard(member.config.service, said))
 
     def _on_given_up(self) -> None:
         self._teller.give_up(self._stream_epoch)
 
-    def _on_answered(self, member: Member, teacher: str, done: Done) -> None:
-        self._teller.answered(member, teacher, done)
+    def _on_came(
+        self, member: Member, teacher: str, outcome: Outcome, now: float, is_used: bool
+    ) -> None:
+        if self._timeline is not None:
+            self._timeline.came(teacher, outcome, now)
+        if is_used and isinstance(outcome, Done) and self._teller.exporter is not None:
+            self._teller.exporter.answered(member, teacher, outcome)
 
     def _on_failed(self, error: errors.EdlError, for_good: bool) -> None:
         self._teller.fail(error, None if for_good else self._stream_epoch)
@@ -199,4 +202,5 @@ class Engine:
             self._channel.send("allow", limit=limit)
         self._handing.do(self._delivery.look(now))
         self._teller.tell(now)
-        self._trace.look(self.members, now)
+        if self._timeline is not None:
+            self._timeline.look(self.members, now)

@@ -19,7 +19,6 @@ from ... import errors
 from ...proto.arena import Arena, Array
 from ...proto.lent_arena import LentArena
 from ...scheduler.flow import FlowConfig
-from ...scheduler.ledger import Ledger
 from ...scheduler.reader_core import CoreConfig, ReaderCore
 from ...scheduler.reader_core import events as ev
 from ...scheduler.reader_core import instructions as do
@@ -52,14 +51,12 @@ class Says:
 
     Attributes:
         settled: what has become of a batch.
-        came: the link to a teacher has posted something.
-        answered: a teacher has sent labels.
+        came: the link to a teacher has posted this, at this time; True: labels that can be used.
         failed: the stream cannot go on; in this epoch, or (True) for good.
     """
 
     settled: Callable[[Member, do.Labelled | do.Forgone | do.Unlabelled | do.Poison], None]
-    came: Callable[[str, Outcome, float], None]
-    answered: Callable[[Member, str, Done], None]
+    came: Callable[[Member, str, Outcome, float, bool], None]
     failed: Callable[[errors.EdlError, bool], None]
 
 
@@ -77,6 +74,7 @@ class Member:
 
     Attributes:
         core: decides; all others only read it.
+        ledger: of the core: where each row is.
         roster: who names the teachers.
         labels: those that are here.
         shelf: where labels are kept; None: nowhere.
@@ -99,6 +97,7 @@ class Member:
     ) -> None:
         self.config = config
         self.core = core = ReaderCore(core_config(config), random)
+        self.ledger = core.ledger
         self._remembering = Remembering(config, inbox, core.measured, self._remembered)
         self.roster = open_roster(
             config,
@@ -138,11 +137,6 @@ class Member:
             self.shelf.close()
 
     # --- what others read
-
-    @property
-    def ledger(self) -> Ledger:
-        """Where each row is."""
-        return self.core.ledger
 
     @property
     def content_id(self) -> str:
@@ -201,14 +195,14 @@ class Member:
         if self.shelf is not None:
             self.shelf.forget(number)
         self.labels.let_go(number)
-        self._carry_out(self.core.handle(ev.Taken(number, samples, step_s), now))
+        self.tell(ev.Taken(number, samples, step_s), now)
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; the teachers stay, if they may label `data_epoch`."""
         self.labels.reset()
         if self.shelf is not None:
             self.shelf.reset()
-        self._carry_out(self.core.handle(ev.EpochBegan(data_epoch), now))
+        self.tell(ev.EpochBegan(data_epoch), now)
         unsent, self._unsent = self._unsent, []
         for teacher, request in unsent:  # free the windows that these hold
             self.tell(ev.Cancelled(teacher, request))
@@ -216,7 +210,7 @@ class Member:
     def resume(self, taken_over: ev.TakenOver, now: float) -> None:
         """Go on where the engine before this one was."""
         self.roster.remember(taken_over.left.assigned)
-        self._carry_out(self.core.handle(taken_over, now))
+        self.tell(taken_over, now)
 
     def look(self, now: float) -> None:
         """Something has happened, or time has gone by: what follows from that."""
@@ -230,8 +224,7 @@ class Member:
         if self.shelf is not None:
             self.shelf.look(self.core.contents.switch.awaited, self.ledger.usable, now)
             in_store, store_content = len(self.shelf), self.shelf.content_id
-        look = ev.Look(in_store, store_content, self._coordinator_answers)
-        self._carry_out(self.core.handle(look, now))
+        self.tell(ev.Look(in_store, store_content, self._coordinator_answers), now)
 
     # --- the teachers
 
@@ -243,10 +236,11 @@ class Member:
 
     def _on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
         name, now = link.peer.teacher_id, time.monotonic()
-        self._says.came(name, outcome, now)
+        if isinstance(outcome, Done):  # as nearly always
+            self._on_done(link, outcome, now)
+            return
+        self._says.came(self, name, outcome, now, False)
         match outcome:
-            case Done():  # as nearly always
-                self._on_done(link, outcome, now)
             case Ready(inputs):
                 link.met(inputs)
                 self._paths.heard(link.peer.address)
@@ -277,15 +271,14 @@ class Member:
 
     def _on_done(self, link: TeacherLink, done: Done, now: float) -> None:
         name, job = link.peer.teacher_id, done.job
-        misfit = ""
-        if link.number in self.links:
+        is_open, misfit = link.number in self.links, ""
+        if is_open:
             self._paths.heard(link.peer.address)
             try:
                 self.labels.check(done)
             except errors.BadAnswer as error:
                 misfit = str(error)
-            else:
-                self._says.answered(self, name, done)
+        self._says.came(self, name, done, now, is_open and not misfit)
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
@@ -317,9 +310,11 @@ class Member:
             if agree(done.labels, labels, tolerance(other), forms)
         )
 
-    def tell(self, event: ev.Event) -> None:
+    def tell(self, event: ev.Event, now: float | None = None) -> None:
         """Have the core hear of something, and do what it says."""
-        self._carry_out(self.core.handle(event, time.monotonic()))
+        instructions = self.core.handle(event, time.monotonic() if now is None else now)
+        if instructions:
+            self._carry_out(instructions)
 
     def _carry_out(
         self,

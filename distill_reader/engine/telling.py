@@ -16,7 +16,6 @@ from ..config import ReaderConfig
 from .handing import Handing
 from .member import Member
 from .metrics import Exporter, open_exporter
-from .outcomes import Done
 
 
 def waiting_for(member: Member) -> str:
@@ -150,7 +149,11 @@ _WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
 
 class Teller:
-    """Tells the trainer and the coordinator how the reader is. Used by one thread, the engine's."""
+    """Tells the trainer and the coordinator how the reader is. Used by one thread, the engine's.
+
+    Attributes:
+        exporter: serves metrics; None: nobody asked for them.
+    """
 
     def __init__(
         self, config: ReaderConfig, channel: Channel, members: Sequence[Member], handing: Handing
@@ -160,7 +163,7 @@ class Teller:
         self._members = members
         self._handing = handing
         self._reporters = [Reporter(member) for member in members]
-        self._exporter: Exporter | None = None
+        self.exporter: Exporter | None = None
         self._failed = False
         self._stats_at = self._looked_at = 0.0
         self._asked = self._answered = 0  # times that the trainer wanted figures of that moment
@@ -175,16 +178,11 @@ class Teller:
             UsageError: they cannot be served at the address that was given.
             AddressInUse: another process listens there.
         """
-        self._exporter = open_exporter(self._config)
+        self.exporter = open_exporter(self._config)
 
     def close(self) -> None:
-        if self._exporter is not None:
-            self._exporter.close()
-
-    def answered(self, member: Member, teacher: str, done: Done) -> None:
-        """A teacher has sent labels."""
-        if self._exporter is not None:
-            self._exporter.answered(member, teacher, done)
+        if self.exporter is not None:
+            self.exporter.close()
 
     # --- what went wrong
 
@@ -226,8 +224,8 @@ class Teller:
         if is_asked or any(changed) or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at = now
             self._tell_trainer(now)
-            if self._exporter is not None:
-                self._exporter.show(self._members, self._handing, now)
+            if self.exporter is not None:
+                self.exporter.show(self._members, self._handing, now)
 
     def tell_before_a_batch(self) -> None:
         """What has to be right when the batch arrives: resends, and what its labels are."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.channel import Message
 from ...scheduler.circuit_breakers import IN_WORDS, Cause
@@ -308,59 +308,15 @@ class Changes:
 FLUSH_EVERY_S: Final = 0.2
 
 
-class Trace(Protocol):
-    """What the engine's thread says of its work."""
-
-    def said(self, message: Message) -> None:
-        """The trainer has said this."""
-        ...
-
-    def came(self, teacher: str, outcome: Outcome, now: float) -> None:
-        """A teacher's link has posted this."""
-        ...
-
-    def labelled(self, number: int) -> None:
-        """The labels of a batch are whole."""
-        ...
-
-    def unlabelled(self, number: int) -> None:
-        """They are not, after all."""
-        ...
-
-    def look(self, members: Sequence[Member], now: float) -> None:
-        """This is how things are, after whatever happened."""
-        ...
-
-    def close(self, now: float) -> None:
-        """Nothing more comes."""
-        ...
-
-
-def open_trace(config: ReaderConfig) -> Trace:
-    """What the reader's configuration asks for."""
+def open_timeline(config: ReaderConfig) -> Timeline | None:
+    """What the reader's configuration asks for; None: nobody wants a timeline."""
     if not config.trace:
-        return NoTrace()
+        return None
     return Timeline(TraceFile(Path(config.trace), config.trace_max_bytes))
 
 
-class NoTrace:
-    """Nobody asked for a timeline."""
-
-    def said(self, message: Message) -> None: ...
-
-    def came(self, teacher: str, outcome: Outcome, now: float) -> None: ...
-
-    def labelled(self, number: int) -> None: ...
-
-    def unlabelled(self, number: int) -> None: ...
-
-    def look(self, members: Sequence[Member], now: float) -> None: ...
-
-    def close(self, now: float) -> None: ...
-
-
 class Timeline:
-    """Draws into `file`; used by the engine's thread alone."""
+    """Draws what the engine's thread says of its work into `file`."""
 
     def __init__(self, file: TraceFile) -> None:
         self._pen = Pen(file)
@@ -374,6 +330,7 @@ class Timeline:
     # --- the trainer
 
     def said(self, message: Message) -> None:
+        """The trainer has said this."""
         match message["kind"]:
             case "reset":
                 self._told = True
@@ -409,6 +366,7 @@ class Timeline:
     # --- the teachers
 
     def came(self, teacher: str, outcome: Outcome, now: float) -> None:
+        """A teacher's link has posted this."""
         args: dict[str, Any]
         match outcome:
             case Done(job=job):
@@ -423,14 +381,17 @@ class Timeline:
         self._pen.request(teacher, name, job.asked_at, end, args)
 
     def labelled(self, number: int) -> None:
+        """The labels of a batch are whole."""
         self._lives.labelled(number)
 
     def unlabelled(self, number: int) -> None:
+        """They are not, after all."""
         self._lives.unlabelled(number)
 
     # --- how things are
 
     def look(self, members: Sequence[Member], now: float) -> None:
+        """This is how things are, after whatever happened."""
         self._lives.look(now)
         self._changes.look(members, now)
         if now - self._flushed_at >= FLUSH_EVERY_S:
@@ -438,6 +399,7 @@ class Timeline:
             self._pen.flush()
 
     def close(self, now: float) -> None:
+        """Nothing more comes."""
         self._lives.look(now)
         self._lives.leave()
         self._changes.end(now)
