@@ -263,7 +263,7 @@ class EngineClient:
             "nbytes": pulled.record.nbytes,
             "samples": pulled.parts.samples,
             "fields": [[key, ref.to_json()] for key, ref in places],
-            "generation": self._ring.arena.generation(places[0][1]) if places else 0,
+            "generation": self._ring.arena.generation(places[0][1].offset) if places else 0,
         }
 
     def _last_words(self) -> str:

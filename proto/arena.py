@@ -169,7 +169,7 @@ class Arena:
             WireError: they lie outside of the arena.
         """
         end = offset + nbytes
-        if offset < 0 or end > self._reach(end):
+        if offset < 0 or (end > self._size and end > self._reach(end)):
             raise WireError(f"bytes {offset} to {end} of a shared memory of {self._size} bytes")
         return np.frombuffer(self._map, dtype=np.uint8, count=nbytes, offset=offset)
 
@@ -233,7 +233,7 @@ class Arena:
 
     def _reach(self, end: int) -> int:
         """Bytes mapped, after looking whether the allocating side has grown the file."""
-        if end > self._size and self.fd >= 0:
+        if self.fd >= 0:
             # fstat within the lock, or a slower thread would map an older, smaller size.
             with self._lock:
                 size = os.fstat(self.fd).st_size if self.fd >= 0 else 0

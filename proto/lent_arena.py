@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 import numpy as np
 
 from ..errors import WireError
-from .arena import ALIGNMENT, Arena, ArrayRef, Layouts, Record
+from .arena import ALIGNMENT, Arena, Layouts, Record
 from .wire import Parameter
 
 REGION: Final = "shared_memory_region"
@@ -177,13 +177,22 @@ class LentArena(Arena):
                 self._stamp(ref.offset, _VOID)
         super().free(offset)
 
-    def generation(self, ref: ArrayRef) -> int:
-        """The number of the array at `ref`; another one than it was where its memory was freed."""
-        return self._generation(ref.offset)
+    def generation(self, offset: int) -> int:
+        """The number of the array at `offset`; another one than it was where its memory was freed.
+
+        Raises:
+            WireError: no array can lie there.
+        """
+        if offset > self._size and self._reach(offset) < offset:
+            raise WireError(
+                f"no array lies at byte {offset} of a shared memory of {self._size} bytes"
+            )
+        generation: int = _STAMP.unpack_from(self._map, offset - GENERATION_BYTES)[0]
+        return generation
 
     def are_current(self, stamps: Iterable[tuple[int, int]]) -> bool:
         """Whether arrays at these offsets still have these generations; any thread may ask."""
-        return all(self._generation(offset) == number for offset, number in stamps)
+        return all(self.generation(offset) == number for offset, number in stamps)
 
     def lent(self, memory: memoryview) -> Lent | None:
         """Where an array of `get` lies, or a run of its rows, by its bytes; and its generation.
@@ -208,7 +217,7 @@ class LentArena(Arena):
         begins = _address(array) - arena
         if begins < ALIGNMENT:
             return None
-        generation = self._generation(begins)
+        generation = self.generation(begins)
         if generation == _VOID:
             return None
         offset = _address(np.frombuffer(memory, np.uint8)) - arena
@@ -221,14 +230,6 @@ class LentArena(Arena):
 
     def _stamp(self, offset: int, generation: int) -> None:
         _STAMP.pack_into(self._map, offset - GENERATION_BYTES, generation)
-
-    def _generation(self, offset: int) -> int:
-        if self._reach(offset) < offset:
-            raise WireError(
-                f"no array lies at byte {offset} of a shared memory of {self._size} bytes"
-            )
-        generation: int = _STAMP.unpack_from(self._map, offset - GENERATION_BYTES)[0]
-        return generation
 
 
 def _address(array: np.ndarray[Any, np.dtype[Any]]) -> int:

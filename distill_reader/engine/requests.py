@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
     def is_all_of(self, span: Span) -> bool:
         """Whether a span of this batch leaves nothing of it out."""
-        return span.rows == self.rows
+        return span.stop - span.start == self.rows
 
 
 class Batches(dict[int, Batch]):
@@ -236,7 +236,7 @@ class Cutter:
                 offset += start * array.nbytes // max(len(array), 1)
                 array = array[start:stop]
             found[name] = array
-            stamp = ring.generation(ref)
+            stamp = ring.generation(ref.offset)
             stamps.append((ref.offset, stamp))
             if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
                 lent[name] = Lent(offset, stamp, ref.offset - GENERATION_BYTES)
@@ -262,4 +262,7 @@ def _own(pieces: tuple[Array, ...]) -> Array:
 
 def samples_of(inputs: Iterable[Input]) -> int:
     """The first dimension of the first input that has any; 1 where none has."""
-    return next((value.shape[0] for value in inputs if value.ndim), 1)
+    for value in inputs:
+        if value.ndim:
+            return value.shape[0]
+    return 1

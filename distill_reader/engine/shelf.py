@@ -313,7 +313,7 @@ class Shelf:
 
     def _stays(self, batch: Batch) -> bool:
         first = next(iter(batch.fields.values()), None)
-        return first is not None and self._ring.generation(first) == batch.generation
+        return first is not None and self._ring.generation(first.offset) == batch.generation
 
     def _begin(self, turn: _Turn) -> None:
         assert self._model is not None

@@ -201,7 +201,7 @@ class EngineWorld(RuleBasedStateMachine):
             "nbytes": record.nbytes,
             "samples": rows,
             "fields": [[0, record.arrays[0].to_json()]],
-            "generation": self.ring.generation(record.arrays[0]),
+            "generation": self.ring.generation(record.arrays[0].offset),
         }
 
     @property

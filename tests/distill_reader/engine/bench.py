@@ -89,7 +89,8 @@ class Bench:
     def batch(self, number: int, kind: str = "batch", **fields: Any) -> None:
         (ref,) = self._ring.put([X]).arrays
         described = {"nbytes": X.nbytes, "samples": ROWS, "fields": [[0, ref.to_json()]]}
-        self.say(kind, number=number, generation=self._ring.generation(ref), **described, **fields)
+        described["generation"] = self._ring.generation(ref.offset)
+        self.say(kind, number=number, **described, **fields)
 
     def reset(self, epoch: int, pulled: int, data_epoch: int | None = None) -> None:
         self.say("reset", epoch=epoch, data_epoch=data_epoch or epoch, pulled=pulled)
