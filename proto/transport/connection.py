@@ -7,6 +7,7 @@ memory of its own. One thread uses a connection once it is open.
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
 import socket
 import ssl
@@ -15,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
 from ..clients.client import Answer, Request
-from ..datatypes import Array, datatype_of, from_bytes, pieces_of, to_bytes
+from ..datatypes import datatype_of, from_bytes, pieces_of, to_bytes
 from ..lent_arena import Lent, LentArena
 from . import frames
 from .frames import Description, Header, Offer, Opened, Tensor
@@ -114,8 +115,7 @@ class _Sent:
     current: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(NamedTuple):
     """What came for one request.
 
     Attributes:
@@ -127,6 +127,36 @@ class Heard:
     number: int
     outcome: Answer | EdlError
     without_memory: bool = False
+
+
+class _Alike(NamedTuple):
+    """What requests with inputs of the same shapes have in common.
+
+    Attributes:
+        key: all of it; two requests with one key are alike.
+        fixed: the part of it that an OPEN frame fixes.
+        head: of each REQUEST frame, but for places in memory.
+        rows: of each.
+    """
+
+    key: tuple[Any, ...]
+    fixed: tuple[Any, ...]
+    head: bytes
+    rows: int
+
+
+class _Results(NamedTuple):
+    """What results with outputs of the same shapes have in common.
+
+    Attributes:
+        head: of their frames.
+        nbytes: of their arrays.
+        arrays: of each, its name and datatype, its shape, where its bytes begin and end.
+    """
+
+    head: bytes
+    nbytes: int
+    arrays: list[tuple[Tensor, tuple[int, ...], int, int]]
 
 
 class Connection:
@@ -149,7 +179,8 @@ class Connection:
         self._encrypted = isinstance(connection, ssl.SSLSocket)
         self._model = model
         self._arena = arena
-        self._kind: tuple[Any, ...] | None = None
+        self._alike = _Alike((), (), b"", 0)
+        self._fixed: tuple[Any, ...] = ()  # by the latest OPEN frame
         self._proved = False
         self._sent: dict[int, _Sent] = {}
         self._unsent: deque[memoryview | Callable[[], None]] = deque()
@@ -160,6 +191,7 @@ class Connection:
         self._payload = memoryview(b"")
         self._filled = 0
         self._description: Description | None = None
+        self._results: _Results | None = None
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -189,29 +221,26 @@ class Connection:
             False where it cannot go over this transport.
         """
         inputs = request.inputs
-        if any(one.dtype.hasobject or not one.ndim for one in inputs.values()):
-            return False
         places = lent if self.in_memory and len(lent) == len(inputs) else {}
         sent = _Sent(request, in_memory=bool(places))
         try:
-            opened = self._opening(request, in_memory=bool(places))
-            head = frames.head_of([one.shape for one in inputs.values()])
-            rows = next(iter(inputs.values())).shape[0]
+            alike = self._like(request, in_memory=bool(places))
+            head = alike.head
             if places:
-                head += b"".join(frames.PLACE.pack(*places[name]) for name in inputs)
+                head += b"".join([frames.PLACE.pack(*places[name]) for name in inputs])
                 data, flags = [], frames.IN_MEMORY
                 sent.current = True  # the teacher looks
             else:
                 data = [to_bytes(p) for one in inputs.values() for p in pieces_of(one)]
                 flags = 0
             nbytes = sum(map(len, data))
-            header = Header(frames.REQUEST, flags, len(head), rows, number, nbytes, timeout_s)
+            header = Header(frames.REQUEST, flags, len(head), alike.rows, number, nbytes, timeout_s)
             first = header.pack() + head
+            if alike.fixed != self._fixed:
+                self._unsent.append(memoryview(self._opening(alike.fixed)))
+                self._fixed = alike.fixed
         except (WireError, struct.error):  # there is no frame for it
             return False
-        if opened is not None:
-            self._kind, frame = opened
-            self._unsent.append(memoryview(frame))
         self._unsent.append(memoryview(first))
         self._unsent += [one for one in data if len(one)]
         if not places:
@@ -285,36 +314,36 @@ class Connection:
 
     # --- sending
 
-    def _opening(
-        self, request: Request, *, in_memory: bool
-    ) -> tuple[tuple[Any, ...], bytes] | None:
-        """What fixes all that requests like this one have in common, and the frame that says so.
-
-        Returns:
-            None: it is fixed.
+    def _like(self, request: Request, *, in_memory: bool) -> _Alike:
+        """What this request has in common with those like it.
 
         Raises:
-            WireError: there is no such frame.
+            WireError: there is no frame for any of them.
         """
-        arena = self._arena if in_memory else None
-        nbytes = 0 if arena is None else arena.size_bytes
-        inputs = tuple((name, one.dtype, one.ndim) for name, one in request.inputs.items())
-        caller = request.request_id.rpartition("#")[0]
-        kind = (inputs, nbytes, caller, *request[1:2], *request[3:5])
-        if kind == self._kind:
-            return None
-        tensors = tuple(Tensor(n, datatype_of(dtype), ndim) for n, dtype, ndim in inputs)
-        opened = Opened(
-            self._model,
-            tensors,
-            request.outputs,
-            request.parameters,
-            request.output_parameters,
-            "" if arena is None else arena.key,
-            nbytes,
-            caller,
-        )
-        return kind, opened.frame()
+        nbytes = self._arena.size_bytes if in_memory and self._arena is not None else 0
+        inputs = [(name, one.dtype, one.shape) for name, one in request.inputs.items()]
+        asked = (request.outputs, request.parameters, request.output_parameters, nbytes)
+        key = (inputs, request.request_id.rpartition("#")[0], asked)
+        if key == self._alike.key:
+            return self._alike
+        if not 1 <= len(inputs) <= frames.MAX_ARRAYS:
+            raise WireError(f"a request with {len(inputs)} inputs")
+        for name, dtype, shape in inputs:
+            if dtype.hasobject or not 1 <= len(shape) <= frames.MAX_NDIM:
+                raise WireError(f"input {name!r} of {dtype} with {len(shape)} dimensions")
+        fixed = ([(name, dtype, len(shape)) for name, dtype, shape in inputs], *key[1:])
+        head = frames.head_of([shape for _, _, shape in inputs])
+        self._alike = _Alike(key, fixed, head, inputs[0][2][0])
+        return self._alike
+
+    def _opening(self, fixed: tuple[Any, ...]) -> bytes:
+        """The OPEN frame that fixes this; raises WireError where there is none."""
+        inputs, caller, (outputs, parameters, output_parameters, nbytes) = fixed
+        tensors = tuple(Tensor(name, datatype_of(dtype), ndim) for name, dtype, ndim in inputs)
+        key = self._arena.key if nbytes and self._arena is not None else ""
+        return Opened(
+            self._model, tensors, outputs, parameters, output_parameters, key, nbytes, caller
+        ).frame()
 
     def _send_some(self) -> int:
         if self._encrypted:
@@ -412,17 +441,17 @@ class Connection:
     def _answer(self, header: Header, payload: memoryview) -> Answer:
         if header.flags & frames.DESCRIBED:
             self._description, begin = Description.take(payload)
+            self._results = None
             payload = payload[begin:]
         if (described := self._description) is None:
             raise WireError("a result without a description")
-        shapes = frames.shapes_in(self._head, described.outputs)
-        layouts = frames.layouts_of(described.outputs, shapes, len(payload))
-        outputs: dict[str, Array] = {}
-        at = 0
-        for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
-            end = at + dtype.itemsize * int(np.prod(shape, dtype=object))
-            outputs[tensor.name] = from_bytes(payload[at:end], tensor.datatype, shape)
-            at = end
+        results = self._results
+        if results is None or results[:2] != (self._head, len(payload)):
+            results = self._results = _results(described, self._head, len(payload))
+        outputs = {
+            tensor.name: from_bytes(payload[begin:end], tensor.datatype, shape)
+            for tensor, shape, begin, end in results.arrays
+        }
         parameters = {
             **described.parameters,
             "device_seconds": header.seconds,
@@ -430,6 +459,17 @@ class Connection:
         }
         own = {one.name: one.parameters for one in described.outputs if one.parameters}
         return Answer(outputs, parameters, own)
+
+
+def _results(described: Description, head: bytes, nbytes: int) -> _Results:
+    """Where the arrays of such results lie; raises WireError where they cannot be that."""
+    shapes, arrays, begin = frames.shapes_in(head, described.outputs), [], 0
+    layouts = frames.layouts_of(described.outputs, shapes, nbytes)
+    for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
+        end = begin + dtype.itemsize * math.prod(shape)
+        arrays.append((tensor, shape, begin, end))
+        begin = end
+    return _Results(head, nbytes, arrays)
 
 
 def _overwritten() -> InputsOverwritten:
