@@ -70,7 +70,7 @@ def soft_labels(answer: Answer, expected: Expected) -> dict[str, Array]:
             _check_label(part, array, expected.samples)
         if name in specs and name in arrays:  # else in parts, which are held against each other
             _check_declared(specs[name], arrays[name], exact=is_ours and form is None)
-        labels |= labels_of(answer, name, form, expand=forms.expand)
+        labels |= arrays if form is None else labels_of(answer, name, form, expand=forms.expand)
     return labels
 
 
@@ -146,13 +146,11 @@ def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
     Where the number of dimensions is another, nothing is said: some servers leave out the batch's.
     Of servers that are not ours some declare one width of numbers and answer with another.
     """
-    width = spec.shape[1:]
-    if len(spec.shape) == label.ndim and not all(
-        want in (FREE, have) for want, have in zip(width, label.shape[1:], strict=True)
-    ):
-        raise BadAnswer(
-            f"output {spec.name!r} is declared as {list(spec.shape)}, {list(label.shape)} came"
-        )
+    if len(spec.shape) == label.ndim:
+        for want, have in zip(spec.shape[1:], label.shape[1:], strict=True):
+            if want not in (FREE, have):
+                declared, came = list(spec.shape), list(label.shape)
+                raise BadAnswer(f"output {spec.name!r} is declared as {declared}, {came} came")
     if exact and datatype_of(label.dtype) != spec.datatype:
         raise BadAnswer(f"output {spec.name!r} is declared as {spec.datatype}, {label.dtype} came")
 
@@ -210,14 +208,14 @@ def in_form(
 
 
 def labels_of(
-    answer: Answer, name: str, form: Form | None, *, expand: bool
+    answer: Answer, name: str, form: Form, *, expand: bool
 ) -> Iterator[tuple[str, Array]]:
-    """The labels that the training loop gets for one output.
+    """The labels that the training loop gets for one output that was asked for in a form.
 
     Args:
         answer: its arrays must have been checked one by one.
         name: of the output.
-        form: what was asked for; None: the output as it is.
+        form: what was asked for.
         expand: dense float32, whatever travelled; else what travelled.
 
     Raises:
@@ -225,9 +223,6 @@ def labels_of(
         RequestRefused: the output cannot have this form.
     """
     arrays, said = in_form(answer, name, form)
-    if form is None:
-        yield from arrays.items()
-        return
     if expand:
         yield name, decode(name, arrays, form, said)
     elif form.k:

@@ -20,14 +20,16 @@ class Wording:
     """What all requests to one teacher have in common, as long as the same is asked of it.
 
     Attributes:
-        outputs: as in `Request`, like the others.
+        outputs: as in `Request`, like the next two.
         parameters: name the instance that is asked.
         output_parameters: name the forms.
+        expected: what answers are held against.
     """
 
     outputs: tuple[str, ...]
     parameters: dict[str, Any]
     output_parameters: dict[str, dict[str, Any]]
+    expected: Expected
 
     def request(self, job: Job) -> Request:
         """What is sent."""
@@ -41,15 +43,20 @@ class Wording:
         )
 
 
-def wording_of(job: Job, peer: Peer, found: Found) -> Wording:
-    """How `peer` is asked, whose model was last found to be `found`."""
+def wording_of(job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()) -> Wording:
+    """How `peer` is asked; the arguments are those of `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
     known = tuple(tensor.name for tensor in found.outputs)
     fetches = _fetched(job.fetches, known, peer.foreign)
     outputs = fetches or known
     asked = {name: job.forms.of(name) for name in outputs}
     forms = {name: form.parameters() for name, form in asked.items() if form is not None}
-    return Wording(outputs if forms else fetches, instance if peer.incarnation else {}, forms)
+    return Wording(
+        outputs if forms else fetches,
+        instance if peer.incarnation else {},
+        forms,
+        expected_of(job, peer, found, agreed),
+    )
 
 
 def expected_of(job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()) -> Expected:

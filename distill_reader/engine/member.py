@@ -282,12 +282,13 @@ class Member:
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
+        rows, nbytes = job.rows, sum([label.nbytes for label in done.labels.values()])
         answer = ev.AnswerCame(
             name,
             link.number,
             job.request,
-            job.rows,
-            done.row_nbytes,
+            rows,
+            -(-nbytes // rows),
             done.device_s,
             job.samples,
             done.numerics_id,

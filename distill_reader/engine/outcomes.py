@@ -101,12 +101,6 @@ class Done(NamedTuple):
     numerics_id: str = ""
     rows: Sequence[Row] = ()
 
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes of the labels of one row."""
-        nbytes = sum([label.nbytes for label in self.labels.values()])
-        return -(-nbytes // self.job.rows)
-
 
 @dataclass(frozen=True, slots=True)
 class Broke:

@@ -46,6 +46,7 @@ class Sending:
         self._cutter = Cutter(batches, ring, config.feeds)
         self._links = links
         self._standing = standing
+        self._student = config.student_id
         self._first: int | None = None  # the batch that shows whether the settings are right
 
     def send(self, ask: Ask) -> None:
@@ -74,7 +75,7 @@ class Sending:
             now,
             lent,
             partial(self._ring.are_current, stamps),
-            config.student_id,
+            self._student,
         )
         level = logging.INFO if send.attempt > 1 else logging.DEBUG
         if log.isEnabledFor(level):

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from queue import SimpleQueue
+from typing import Any
 
 from ...errors import (
     BadAnswer,
@@ -28,10 +30,9 @@ from ...proto.lent_arena import LentArena
 from ...proto.security import ClientSecurity
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
-from ..label_forms import LabelForms
 from ..store.rows import Content, Row
 from .answers import Expected, device_seconds, named, refuse_what_is_not_finite, soft_labels
-from .asking import Wording, expected_of, wording_of
+from .asking import Wording, wording_of
 from .inbox import Inbox
 from .outcomes import Broke, Done, Job, Outcome, Ready
 from .shelf_keeper import rows_of
@@ -76,7 +77,7 @@ class TeacherLink:
     _client: Client | None = None
     _transport: Transport | None = None
     _found: Found = field(default_factory=Found)  # the model, by the latest probe
-    _worded: tuple[Found, tuple[str, ...], LabelForms, Wording] | None = None
+    _worded: tuple[tuple[Any, ...], Wording] | None = None  # the latest, and what it stands on
     _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _unfinished: int = 0  # jobs
@@ -193,35 +194,27 @@ class TeacherLink:
         started = time.monotonic()
         request = self._wording_of(job).request(job)
         with self._under_way as beside:
-            return self._checked(
-                job,
-                request,
-                lambda: client.infer(request, self.request_timeout_s),
-                started,
-                beside,
-            )
+            answer: Answer | EdlError
+            try:
+                answer = client.infer(request, self.request_timeout_s)
+            except EdlError as error:
+                answer = error
+            return self._checked(Asked(job, request, started, inf, beside), answer)
 
     def _on_answer(self, asked: Asked, answer: Answer | EdlError) -> Outcome:
         """What comes of an answer that has come without a thread."""
-        job, request, at, _, beside = asked
-
-        def told() -> Answer:
-            if isinstance(answer, EdlError):
-                raise answer
-            return answer
-
         try:
-            return self._checked(job, request, told, at, beside)
+            return self._checked(asked, answer)
         except Exception as error:
-            return Broke(job, _told(error))
+            return Broke(asked.job, _told(error))
 
     def _wording_of(self, job: Job) -> Wording:
-        """How the teacher is asked: the same for each job, until it is probed again."""
-        found, known = self._found, self._worded
-        if known is None or known[:3] != (found, job.fetches, job.forms):
-            known = (found, job.fetches, job.forms, wording_of(job, self.peer, found))
-            self._worded = known
-        return known[3]
+        """How the teacher is asked: the same for jobs of one size, until it is probed again."""
+        found, agreed, known = self._found, self._agreed, self._worded
+        of = (found, agreed, job.fetches, job.forms, job.samples)
+        if known is None or known[0] != of:
+            known = self._worded = (of, wording_of(job, self.peer, found, agreed))
+        return known[1]
 
     def _open_connection(self) -> None:
         """Have requests go without a thread from now on, as far as they can."""
@@ -229,22 +222,16 @@ class TeacherLink:
             assert isinstance(self._client, OipGrpcClient)
             transport.open(partial(self._client.connect, self.batches))
 
-    def _checked(
-        self,
-        job: Job,
-        request: Request,
-        ask: Callable[[], Answer],
-        started: float,
-        beside: int,
-    ) -> Done:
-        """The labels in the answer that `ask` gives."""
+    def _checked(self, asked: Asked, answer: Answer | EdlError) -> Done:
+        """The labels in an answer."""
+        job, now = asked.job, time.monotonic()
         try:
-            answer = ask()
-            seconds = time.monotonic() - started
-            expected = expected_of(job, self.peer, self._found, self._agreed)
+            if isinstance(answer, EdlError):
+                raise answer
+            expected = self._wording_of(job).expected
             if not expected.outputs:
-                self._agreed = self._agree(request, answer, expected)
-                expected = expected_of(job, self.peer, self._found, self._agreed)
+                self._agreed = self._agree(asked.request, answer, expected)
+                expected = self._wording_of(job).expected
             labels = soft_labels(answer, expected)
         except WireError as error:
             raise BadAnswer(str(error)) from None
@@ -257,7 +244,8 @@ class TeacherLink:
         except BadAnswer:
             refuse_what_is_not_finite(job.inputs)  # nonsense in, nonsense out
             raise
-        device_s = device_seconds(answer.parameters.get("device_seconds"), seconds, beside)
+        told = answer.parameters.get("device_seconds")
+        device_s = device_seconds(told, now - asked.at, asked.beside)
         draining = bool(answer.parameters.get("draining", False))
         content_id = str(answer.parameters.get("content_id", "")) or self.peer.content_id
         numerics_id = str(answer.parameters.get("numerics_id", "")) or self.peer.numerics_id
@@ -265,7 +253,7 @@ class TeacherLink:
         if self.keeps and content_id:
             content = Content(content_id, numerics_id if self.exact else "")
             rows = rows_of(answer, expected, content, self.peer.teacher_id)
-        took_s = time.monotonic() - job.asked_at
+        took_s = now - job.asked_at
         return Done(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
 
     def _agree(self, request: Request, answer: Answer, expected: Expected) -> tuple[str, ...]:

@@ -140,9 +140,12 @@ class Transport:
             connection = self._added.popleft()
             self._connections[connection] = {}
             self._inbox.watch(connection, partial(self._hear, connection))
-        return next((one for one in self._connections if one.has_room), None)
+        for connection in self._connections:
+            if connection.has_room:
+                return connection
+        return None
 
-    def _send(self, connection: Connection) -> None:
+    def _send(self, connection: Connection, was_full: bool = False) -> None:
         if connection not in self._connections:  # it was dropped meanwhile
             return
         try:
@@ -152,8 +155,10 @@ class Transport:
             if connection in self._connections:
                 self._drop(connection)
             return
-        again = partial(self._send, connection) if connection.waits_to_send else None
-        self._inbox.watch_room(connection, again)
+        if connection.waits_to_send:
+            self._inbox.watch_room(connection, partial(self._send, connection, True))
+        elif was_full:
+            self._inbox.watch_room(connection, None)
 
     def _hear(self, connection: Connection) -> None:
         try:
