@@ -217,7 +217,7 @@ class EngineClient:
                 return
             log.warning("the reader's engine ended, starting another: %s", self._last_words())
             new = self._start()
-            at_the_end.enter_context(new.channel.together())
+            at_the_end.enter_context(new.channel.together)
             self.restarts += 1
             self._announced = -1
             with self._stream.held() as held:  # so what the training loop does next comes behind

@@ -26,7 +26,13 @@ _decode: Final = json.JSONDecoder().decode
 
 
 class Channel:
-    """One end of a connection; any thread may send, one thread receives."""
+    """One end of a connection; any thread may send, one thread receives.
+
+    Attributes:
+        together: within it, whatever is sent is held back, and goes out at the end by one system
+            call. While that waits for a process that does not read, what others send waits, and
+            they do not.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -38,7 +44,7 @@ class Channel:
         # Reentrant: a garbage collection inside send() may run code that sends, too.
         self._lock = threading.RLock()
         self._held: list[Message] | None = None
-        self._together = _Together(self)
+        self.together: AbstractContextManager[None] = _Together(self)
 
     @classmethod
     def pair(cls) -> tuple[Self, int]:
@@ -62,13 +68,6 @@ class Channel:
     def send_all(self, messages: Iterable[Message]) -> bool:
         """Send messages, each with its "kind", by one system call; else as `send`."""
         return self._say([*messages])
-
-    def together(self) -> AbstractContextManager[None]:
-        """Whatever is sent meanwhile goes out at the end, by one system call.
-
-        While that waits for a process that does not read, what others send waits, and they do not.
-        """
-        return self._together
 
     def receive(self) -> Message | None:
         """The next message, waiting for it; None when the other process is gone.

@@ -69,7 +69,7 @@ class Engine:
         for member in self.members:
             member.start()
         while (events := self._inbox.next(TICK_S)) is not None:
-            with self._channel.together():
+            with self._channel.together:
                 for event in events:
                     event()
                 for event in (self._inbox.next(0.0) or ()) if events else ():
@@ -196,11 +196,12 @@ class Engine:
     def _decide(self, now: float) -> None:
         for member in self.members:
             member.look(now)
-        limit = self._pulled + min(member.core.decision.pull for member in self.members)
+        limit = self._pulled + min([member.core.decision.pull for member in self.members])
         if limit > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
-        self._handing.do(self._delivery.look(now))
+        if instructions := self._delivery.look(now):
+            self._handing.do(instructions)
         self._teller.tell(now)
         if self._timeline is not None:
             self._timeline.look(self.members, now)

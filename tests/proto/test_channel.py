@@ -105,7 +105,7 @@ def test_many_messages_go_out_at_once(pair: Pair) -> None:
     ours, theirs = pair
     assert ours.send_all({"kind": "one", "n": n} for n in range(3))
     assert theirs.received() == [{"kind": "one", "n": n} for n in range(3)]
-    with ours.together():
+    with ours.together:
         ours.send_all([{"kind": "two"}])
         assert theirs.received() == []
     assert theirs.received() == [{"kind": "two"}]
@@ -115,7 +115,7 @@ def test_many_messages_go_out_at_once(pair: Pair) -> None:
 
 def test_an_exception_keeps_nothing_back_of_what_was_sent_together(pair: Pair) -> None:
     ours, theirs = pair
-    with suppress(ZeroDivisionError), ours.together():
+    with suppress(ZeroDivisionError), ours.together:
         ours.send("one")
         raise ZeroDivisionError
     ours.send("two")
@@ -124,9 +124,9 @@ def test_an_exception_keeps_nothing_back_of_what_was_sent_together(pair: Pair) -
 
 def test_nothing_is_lost_where_two_send_together_at_once(pair: Pair) -> None:
     ours, theirs = pair
-    with ours.together():
+    with ours.together:
         ours.send("one")
-        with ours.together():
+        with ours.together:
             ours.send("two")
         ours.send("three")
     assert theirs.received() == [{"kind": "one"}, {"kind": "two"}, {"kind": "three"}]
@@ -145,7 +145,7 @@ def test_received_returns_whole_messages_and_then_the_end(pair: Pair) -> None:
 
 def test_received_returns_messages_that_were_read_ahead(pair: Pair) -> None:
     ours, theirs = pair
-    with ours.together():
+    with ours.together:
         ours.send("one")
         ours.send("two")
     ours.close()

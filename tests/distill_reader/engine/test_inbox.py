@@ -67,7 +67,7 @@ def test_ends_at_hangup(inbox: Inbox, trainer: tuple[Channel, list[Message]], la
 def test_what_came_with_the_first_message_is_heard_too(inbox: Inbox) -> None:
     ours, fd = Channel.pair()
     theirs = Channel.attach(fd)
-    with ours.together():
+    with ours.together:
         for kind in ("start", "one", "stop", "two"):
             ours.send(kind)
     assert theirs.receive() == {"kind": "start"}
