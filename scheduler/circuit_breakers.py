@@ -179,7 +179,8 @@ class CircuitBreakers:
     def answered(self, name: str, now: float) -> None:
         """It has sent labels that passed their checks."""
         self.labellers.add(name)
-        self._of(name).answered(now)
+        if (known := self._breakers.get(name)) is not None:
+            known.answered(now)
 
     def failed(self, name: str, others: int, now: float) -> bool:
         """A request came to nothing; whether that ejects it from among `others` that can be had."""

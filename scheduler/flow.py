@@ -56,7 +56,8 @@ def decide(
     ratio = None  # t_t / t_s; None while one of them is not measured
     if view.t_t_s is not None and view.t_s_s is not None:
         ratio = time_ratio(view.t_t_s, view.t_s_s)
-        memory = release(memory, ratio, now, config)
+        if memory.held:
+            memory = release(memory, ratio, now, config)
         memory = follow_ratio(view, memory, ratio, now, config)
     memory = follow_need(view, memory, now, config)
     own = wanted(memory, config)

@@ -138,7 +138,8 @@ class RecentRate:
             raise ValueError(f"a horizon is a time above 0 s, not {horizon_s}")
         self._horizon_s = horizon_s
         self._start: float | None = None
-        self._steps: deque[tuple[int, float]] = deque()  # (step of time, count)
+        # (step of time, count)
+        self._steps: deque[tuple[int, float]] = deque(maxlen=self.STEPS)
 
     def add(self, count: float, now: float) -> None:
         """`count` things happened at `now`, in seconds of a clock that does not go back."""
@@ -148,20 +149,16 @@ class RecentRate:
         if self._steps and self._steps[-1][0] == step:
             count += self._steps.pop()[1]
         self._steps.append((step, count))
-        self._drop_old(step)
 
     def value(self, now: float) -> float:
         """Things per second; over the time since the first while that is below the horizon."""
         if self._start is None:
             return 0.0
         step = int(now * self.STEPS // self._horizon_s)
-        self._drop_old(step)
-        span_s = min(self._horizon_s, max(now - self._start, self._horizon_s / self.STEPS))
-        return sum(count for _, count in self._steps) / span_s
-
-    def _drop_old(self, step: int) -> None:
         while self._steps and self._steps[0][0] <= step - self.STEPS:
             self._steps.popleft()
+        span_s = min(self._horizon_s, max(now - self._start, self._horizon_s / self.STEPS))
+        return sum(count for _, count in self._steps) / span_s
 
 
 #: A quotient of two floats may exceed the exact one by so much of itself: 2.1 / 0.3 > 7.

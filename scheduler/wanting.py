@@ -114,9 +114,7 @@ def hold(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory
 
 
 def release(memory: FlowMemory, ratio: float, now: float, config: FlowConfig) -> FlowMemory:
-    """Where the student needs clearly fewer teachers than when it came back, it may go down."""
-    if not memory.held:
-        return memory
+    """A want that is held may go down where clearly fewer are needed than when it came back."""
     if ratio > (1 - OTHER_RATIO) * memory.held_ratio:
         stays = memory.off_held_since is None
         return memory if stays else memory._replace(off_held_since=None)

@@ -36,7 +36,7 @@ from .requests import Batch, Batches
 from .roster import open_roster
 from .sending import Sending
 from .shelf import Shelf
-from .shelf_keeper import NOTHING, Stocked
+from .shelf_keeper import Stocked
 from .teacher_link import TeacherLink
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class Member:
         """Have a batch labelled that lies in the ring, after the source took so long for it."""
         self.tell(ev.Pulled(source_s, batch.samples, batch.rows))
         if self.shelf is None:
-            self._enqueue(batch, NOTHING)
+            self.tell(ev.Queued(batch.number, batch.nbytes, batch.rows, kind=batch.kind))
         else:
             self.shelf.queue(batch, time.monotonic())
 

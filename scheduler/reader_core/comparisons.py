@@ -126,29 +126,24 @@ class Comparisons:
                     return self._copies(told.request, name)
         return []
 
-    def is_copy(self, send: ev.Send) -> bool:
-        """Whether a request that is to be sent is a copy, made to be compared.
+    def sent(self, send: ev.Send) -> tuple[bool, list[ev.Hedge]]:
+        """A request goes out: whether it is a copy, made to be compared; and who gets it as well.
 
-        It goes in memory of its own, as that of the batch may be used again before it is answered:
-        what it is compared with is delivered, and not held up.
+        A copy goes in memory of its own, as that of the batch may be used again before it is
+        answered: what it is compared with is delivered, and not held up.
         """
-        case = self._cases.get(send.request)
-        return case is not None and send.teacher in case.planned
-
-    def sent(self, send: ev.Send) -> list[ev.Hedge]:
-        """A request goes out; who is to get it as well."""
         if self._rule is None:
-            return []
+            return False, []
         if (case := self._cases.get(send.request)) is None:
-            return self._copies(send.request, send.teacher) if send.attempt == 1 else []
+            return False, self._copies(send.request, send.teacher) if send.attempt == 1 else []
         case.asked.add(send.teacher)
-        if send.teacher in case.planned:
+        if is_copy := send.teacher in case.planned:
             case.planned.discard(send.teacher)
             case.copied.add(send.teacher)
-        return []
+        return is_copy, []
 
-    def answered(self, answer: AnswerCame, accepted: bool) -> list[Verdict]:
-        """A teacher has answered; where its answer was not accepted, it may be of other samples.
+    def answered(self, answer: AnswerCame, accepted: tuple[ev.Span, ...]) -> list[Verdict]:
+        """A teacher has answered; where not all was accepted, it may be of other samples.
 
         Batches are overwritten once nobody needs them, and somebody who is late is sent whatever
         lies there then. A copy in memory of its own is what it was.
@@ -159,7 +154,8 @@ class Comparisons:
         if answer.numerics_id:
             self._numerics[name] = answer.numerics_id
         case.asked.discard(name)
-        if name not in self._panel.members or not (accepted or name in case.copied):
+        is_whole = sum(span.rows for span in accepted) == answer.rows
+        if name not in self._panel.members or not (is_whole or name in case.copied):
             self._panel.ended(name)
             return self._close(request, case)
         agreeing = {frozenset((name, other)) for other in answer.agrees & case.answers}

@@ -52,9 +52,7 @@ class Numerics:
         return not self.matter or label_origin.admits(self.pinned, numerics_id)
 
     def hear(self, teacher: str, numerics_id: str) -> bool:
-        """A teacher has answered: whether its labels may be used."""
-        if not self.matter:
-            return True
+        """A teacher has answered: whether its labels may be used, of a deterministic reader."""
         self._told[teacher] = numerics_id
         self.pinned = label_origin.pinned(self.pinned, [numerics_id])
         return label_origin.admits(self.pinned, numerics_id)
@@ -162,6 +160,8 @@ class Contents:
 
     def hear(self, teacher: str, numerics_id: str) -> Assigned | None:
         """A teacher has answered; if its labels must not be used, whom to send to from now on."""
+        if not self._numerics.matter:
+            return None
         before = self._numerics.pinned
         admitted = self._numerics.hear(teacher, numerics_id)
         if admitted and before == self._numerics.pinned:

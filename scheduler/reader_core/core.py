@@ -185,13 +185,13 @@ class ReaderCore:
             case Waiting(waits):
                 self.waiting_since = now if waits else None
             case RequestFailed():
-                if self._links.holds(event.teacher, event.link):
+                if self._links.hear(event.teacher, event.link):
                     self.teachers.failed(event, now)
             case Probed():
-                if self._links.holds(event.teacher, event.link):
+                if self._links.hear(event.teacher, event.link):
                     self._on_probed(event, now)
             case ProbeFailed():
-                if self._links.holds(event.teacher, event.link):
+                if self._links.hear(event.teacher, event.link):
                     self.teachers.probe_failed(event, now)
             case PathsTried():
                 self.teachers.paths_tried(event, now)
@@ -287,10 +287,9 @@ class ReaderCore:
 
     def _on_answer(self, answer: AnswerCame, now: float) -> None:
         name, teachers = answer.teacher, self.teachers
-        if not self._links.holds(name, answer.link):
+        if not self._links.hear(name, answer.link):
             self._do(Discard(answer.request, name))
             return
-        self._links.hear(name)
         if (without := self.contents.hear(name, answer.numerics_id)) is not None:
             self._follow((without, False), now)
             self._tell(Cancelled(name, answer.request))
@@ -303,14 +302,14 @@ class ReaderCore:
         teachers.heard(name)
         self.figures.answer(name, answer.device_s, answer.samples)
         in_flight = len(self.ledger.in_flight_at(name))
-        first = len(self._out)
+        said = len(self._out)
         self._tell(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
-        accepted = next((one for one in self._out[first:] if isinstance(one, ev.Accept)), None)
-        if accepted is not None:
+        accepted = self._out[said]  # the ledger says first whether the answer counts
+        spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
+        if spans:
             self.figures.labelled(name)
             self.contents.labelled()
-        whole = accepted is not None and _rows(accepted.spans) == answer.rows
-        teachers.answered(answer, in_flight, whole, now)
+        teachers.answered(answer, in_flight, spans, now)
         teachers.let_go(name, now)
 
     # --- the teachers
@@ -348,7 +347,7 @@ class ReaderCore:
             usable = self.ledger.usable
             self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
             self.teachers.look(self.lacks_labels, now)
-        content_id, unavailable = self.content_id, self.unavailable
+        content_id, unavailable = self.contents.switch.told, self._links.unavailable
         self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
         self._decide(look, content_id, len(unavailable), may_be_cut_off, now)
         self._starvation = self._starvation.after(self.memory.starved_s, now)
@@ -405,20 +404,15 @@ class ReaderCore:
         copies = list[ev.Hedge]()
         for one in self.ledger.handle(event):
             if isinstance(one, ev.Send):
-                comparisons = self.teachers.comparisons
-                link = self._links.number(one.teacher)
-                self._out.append(Ask(link, one, comparisons.is_copy(one)))
+                is_copy, more = self.teachers.comparisons.sent(one)
+                copies += more
+                self._out.append(Ask(self._links.number(one.teacher), one, is_copy))
                 self.pace.sent(one.teacher, one.request, self._now)
                 self.teachers.lateness.sent(self._now)
-                copies += comparisons.sent(one)
             else:
                 self._out.append(one)
         for copy in copies:
             self._tell(copy)
-
-
-def _rows(spans: tuple[ev.Span, ...]) -> int:
-    return sum([stop - start for _, start, stop in spans])
 
 
 def _batches(one: Any) -> Iterator[int]:

@@ -228,8 +228,10 @@ class Delivery:
 
     def release(self) -> list[StreamInstruction]:
         """Let the loop take what follows; nothing while it has half of what it may have at hand."""
+        if not self._offered:
+            return []
         batches, ahead = list[int](), look_ahead(self._batch_s.value)
-        if 2 * len(self._released) > ahead or not self._offered:
+        if 2 * len(self._released) > ahead:
             return []
         room = ahead - len(self._released)
         barrier = next(iter(self._lacking), inf) if self._ordered else inf

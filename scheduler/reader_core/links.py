@@ -104,11 +104,6 @@ class Links:
             "leaving": sum(link.leaves for link in self._links.values()),
         }
 
-    def holds(self, name: str, number: int) -> bool:
-        """Whether what comes over connection `number` still counts."""
-        link = self._links.get(name)
-        return link is not None and link.number == number
-
     def is_assigned(self, name: str) -> bool:
         """Whether a teacher may get new requests."""
         link = self._links.get(name)
@@ -124,9 +119,13 @@ class Links:
 
     # --- what is heard
 
-    def hear(self, name: str) -> None:
-        """Something came from a teacher, or came to nothing there."""
+    def hear(self, name: str, number: int) -> bool:
+        """Something came over connection `number`, or came to nothing; whether it still counts."""
+        link = self._links.get(name)
+        if link is None or link.number != number:
+            return False
         self.unheard.discard(name)
+        return True
 
     def answers(self, name: str) -> None:
         """A teacher has answered a probe."""

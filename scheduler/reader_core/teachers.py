@@ -166,7 +166,6 @@ class Teachers:
     def probed(self, event: Probed, now: float) -> None:
         """One answers a probe."""
         name, links = event.teacher, self.links
-        links.hear(name)
         self._heard(name)
         if event.misfit and links.is_assigned(name):
             self._does_not_fit(name, event.misfit, now)
@@ -214,7 +213,6 @@ class Teachers:
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
         """One does not answer a probe."""
         name = event.teacher
-        self.links.hear(name)
         self.links.probe_failed(name, event.failure, event.reason, event.room_in_s, now)
         self.let_go(name, now)
 
@@ -260,13 +258,16 @@ class Teachers:
         """What is in flight is of no use any more."""
         self.comparisons.clear()
 
-    def answered(self, answer: AnswerCame, in_flight: int, accepted: bool, now: float) -> None:
-        """One has sent labels, when it had so many requests; all of them are used, or not."""
+    def answered(
+        self, answer: AnswerCame, in_flight: int, spans: tuple[ev.Span, ...], now: float
+    ) -> None:
+        """One has sent labels, when it had so many requests; those of these spans are used."""
         self.breakers.answered(answer.teacher, now)
         for event in self._pace.answered(answer, in_flight, now):
             self._tell(event)
         self.lateness.answered(answer.teacher)
-        self._judge(self.comparisons.answered(answer, accepted), now)
+        if verdicts := self.comparisons.answered(answer, spans):
+            self._judge(verdicts, now)
         if answer.draining:
             self.revoked(answer.teacher, now)
 
@@ -279,7 +280,6 @@ class Teachers:
         """A request came to nothing."""
         name, request, failure, reason = event.teacher, event.request, event.failure, event.reason
         links = self.links
-        links.hear(name)
         self._pace.ended(name, request)
         if failure == "overwritten" or (failure == "bad answer" and event.void):
             # Of an epoch that was left: its memory may have been used again while it was sent.

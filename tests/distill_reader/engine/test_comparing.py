@@ -73,19 +73,20 @@ class ComparisonHarness:
                 assert self.kept[request].keys() >= set(teachers)
                 self.disputes.append(teachers)
 
-    def tell(self, event: ev.Event) -> bool:
-        """Whether an answer was accepted."""
+    def tell(self, event: ev.Event) -> tuple[ev.Span, ...]:
+        """The rows of which an answer was accepted."""
         copies: list[ev.Hedge] = []
-        accepted = False
+        accepted: tuple[ev.Span, ...] = ()
         for instruction in self.ledger.handle(event):
             match instruction:
                 case ev.Send(request, teacher):
-                    if self.comparing.is_copy(instruction):
+                    is_copy, more = self.comparing.sent(instruction)
+                    if is_copy:
                         self.copies.add((request, teacher))
                     self.sent.append((request, teacher))
-                    copies += self.comparing.sent(instruction)
-                case ev.Accept():
-                    accepted = True
+                    copies += more
+                case ev.Accept(_, spans):
+                    accepted = spans
                 case ev.Labelled(batch):
                     self.ledger.handle(ev.Released(batch))
                     self.ledger.handle(ev.Taken(batch))

@@ -109,7 +109,7 @@ def test_a_teacher_that_is_started_anew_has_another_connection(world: World) -> 
     again = Peer("a", "a:2", "m", 2)
     assert world.assign(again) == (["a"], [])
     assert world.passes() == [Close(1), Open(2, again), Probe(2, "a")]
-    assert (world.links.holds("a", 1), world.links.holds("a", 2)) == (False, True)
+    assert (world.links.hear("a", 1), world.links.hear("a", 2)) == (False, True)
 
 
 def test_a_teacher_that_leaves_keeps_its_connection_until_it_has_answered(world: World) -> None:
