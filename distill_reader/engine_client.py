@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import inf
 
 from .. import errors, logs
-from ..proto.arena import Arena, ArrayRef, Record
+from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
 from ..supervise import Process, own_fd, python_command, start
 from .config import ReaderConfig
@@ -150,7 +150,7 @@ class EngineClient:
         """
         with self._lock:  # behind this nothing of an older epoch is announced
             news = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
-            self._tell({**news, "free": [*self._life.leases.over()]})
+            self._tell({**news, "free": self._life.leases.over()})
 
     def ask_for_figures(self) -> None:
         """Have the engine tell figures that know all that it was told until now."""
@@ -262,7 +262,7 @@ class EngineClient:
             "number": pulled.number,
             "nbytes": pulled.record.nbytes,
             "samples": pulled.parts.samples,
-            "fields": [[key, ref.to_json()] for key, ref in places],
+            "fields": places,
             "generation": self._ring.arena.generation(places[0][1].offset) if places else 0,
         }
 
@@ -275,7 +275,7 @@ class EngineClient:
     def _receive(self) -> None:
         try:
             while not self._closing:
-                for message in self._life.channel:
+                while (message := self._life.channel.receive()) is not None:
                     self._on_message(message)
                     if self._untold and not self._asked and self._is_late():
                         self._tell()
@@ -346,11 +346,11 @@ class EngineClient:
         """Send what the training loop took, the label memory that it let go of, and then `news`."""
         with self._telling:
             self._asked = False  # before the look at what is here: nothing is left untold
-            taken = [self._untold[place] for place in range(len(self._untold))]
+            taken = [*self._untold]
             # Read behind that: an engine that is newer never heard of what was taken before.
             life = self._life
             if taken:
-                taken[0] = {**taken[0], "free": [*life.leases.over()]}
+                taken[0] = {**taken[0], "free": life.leases.over()}
             if taken or news:
                 life.channel.send_all((*taken, *news))
             for _ in taken:  # told twice, if a Ctrl-C has come in between, is as good as once
@@ -359,10 +359,9 @@ class EngineClient:
 
 def read_labels(message: Message, leases: Leases) -> Labels:
     """The engine's message about a labelled batch, read."""
-    names = [str(name) for name, _ in message["labels"]]
-    if message["offset"] is None:
+    names = message["names"]
+    if message["record"] is None:
         return Labels(dict.fromkeys(names))
-    refs = tuple(ArrayRef.from_json(ref) for _, ref in message["labels"])
-    record = Record(int(message["offset"]), int(message["nbytes"]), refs)
+    record = Record.from_json(message["record"])
     arrays = dict(zip(names, leases.views(record), strict=True))
     return Labels(arrays, record, message["makers"])

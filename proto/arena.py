@@ -20,8 +20,7 @@ import tempfile
 import threading
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -60,29 +59,28 @@ ALIGNMENT = 64
 GROWTH_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayRef:
-    """Where one array lies in an arena, and how to read it."""
+class ArrayRef(NamedTuple):
+    """Where one array lies in an arena, and how to read it. In JSON it is a list."""
 
     dtype: str  # numpy's own spelling with byte order ("<f4"), or a name ml_dtypes registers
     shape: tuple[int, ...]
     offset: int  # bytes from the start of the arena
-
-    def to_json(self) -> list[Any]:
-        return [self.dtype, list(self.shape), self.offset]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
         return cls(str(value[0]), tuple(map(int, value[1])), int(value[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A run of bytes of an arena that holds some arrays; freed as one, by its offset."""
 
     offset: int
     nbytes: int
     arrays: tuple[ArrayRef, ...]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        return cls(int(value[0]), int(value[1]), tuple(map(ArrayRef.from_json, value[2])))
 
 
 class Arena:

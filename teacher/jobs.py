@@ -141,7 +141,7 @@ def error_of(message: Mapping[str, Any]) -> EdlError:
 
 def refs_to_json(names: Mapping[str, Any], refs: tuple[ArrayRef, ...]) -> dict[str, Any]:
     """Names and the places of their arrays, in the same order."""
-    return {name: ref.to_json() for name, ref in zip(names, refs, strict=True)}
+    return dict(zip(names, refs, strict=True))
 
 
 def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:

@@ -203,13 +203,11 @@ class Handing:
         self._send(number, record, self._names)
 
     def _send(self, number: int, record: Record | None, names: Sequence[str]) -> None:
-        refs = [None] * len(names) if record is None else [ref.to_json() for ref in record.arrays]
         self._channel.send(
             "labelled",
             number=number,
-            offset=None if record is None else record.offset,
-            nbytes=0 if record is None else record.nbytes,
-            labels=[[name, ref] for name, ref in zip(names, refs, strict=True)],
+            names=names,
+            record=record,
             makers={name: one.ledger.makers(number) for name, one in self._members.items()},
         )
 

@@ -69,9 +69,7 @@ class Engines:
         """Say that a batch is labelled, and may be taken; the offset of the labels."""
         channel, arena = self._ends[-1]
         record = arena.put([SOFT])
-        where = {"offset": record.offset, "nbytes": record.nbytes}
-        refs = [["soft", record.arrays[0].to_json()]]
-        channel.send("labelled", number=number, labels=refs, makers={}, **where)
+        channel.send("labelled", number=number, names=["soft"], record=record, makers={})
         if released:
             channel.send("release", numbers=[number])
         return record.offset

@@ -41,7 +41,7 @@ class World:
 
     def add(self, number: int, *arrays: Array) -> None:
         record = self.records[number] = self.ring.put(arrays)
-        fields = [[place, ref.to_json()] for place, ref in enumerate(record.arrays)]
+        fields = [[place, ref] for place, ref in enumerate(record.arrays)]
         message = {"number": number, "nbytes": 1, "samples": len(arrays[0]), "fields": fields}
         self.batches.add(message)
 

@@ -188,8 +188,8 @@ class EngineWorld(RuleBasedStateMachine):
 
     def give_back(self, outcome: dict[str, Any]) -> None:
         """Labels are of no use any more; those of an engine that died have gone with it."""
-        if outcome.get("offset") is not None and outcome["arena"] is self.arena:
-            self.to_free.append(outcome["offset"])
+        if outcome.get("record") is not None and outcome["arena"] is self.arena:
+            self.to_free.append(outcome["record"][0])
 
     def announce(self, number: int) -> None:
         self.say("batch", source_s=0.0, **self.described(number))
@@ -200,7 +200,7 @@ class EngineWorld(RuleBasedStateMachine):
             "number": number,
             "nbytes": record.nbytes,
             "samples": rows,
-            "fields": [[0, record.arrays[0].to_json()]],
+            "fields": [[0, record.arrays[0]]],
             "generation": self.ring.generation(record.arrays[0].offset),
         }
 

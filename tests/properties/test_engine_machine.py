@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from edl.errors import EdlError
-from edl.proto.arena import ArrayRef
+from edl.proto.arena import Record
 from edl.scheduler.ledger import events as ev
 from edl.tests.distill_reader.engine.bench import tell_ledger
 
@@ -67,9 +67,9 @@ class EngineMachine(EngineWorld):
         self.untaken.remove(number)
         message = self.outcomes.pop(number)
         rows, record = self.records.pop(number)
-        if message["offset"] is not None:
-            ((_, ref),) = message["labels"]
-            soft = message["arena"].get(ArrayRef.from_json(ref))
+        if message["record"] is not None:
+            (ref,) = Record.from_json(message["record"]).arrays
+            soft = message["arena"].get(ref)
             self.are_of_one_model(soft, x_of(number, rows))
             makers = [name for names in message["makers"].values() for name in names]
             assert makers

@@ -31,7 +31,7 @@ PAGE = 4096
 
 
 def over_the_wire(ref: ArrayRef) -> ArrayRef:
-    return ArrayRef.from_json(json.loads(json.dumps(ref.to_json())))
+    return ArrayRef.from_json(json.loads(json.dumps(ref)))
 
 
 @given(st.lists(arrays().filter(lambda array: array.dtype != np.object_), max_size=4))

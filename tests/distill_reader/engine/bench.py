@@ -16,7 +16,7 @@ from edl.distill_reader.engine.shelf_keeper import Identity, Stocked
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.store.rows import Content
 from edl.errors import EdlError
-from edl.proto.arena import Arena, Array, ArrayRef
+from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.lent_arena import LentArena
 from edl.scheduler.label_origin import Advice
@@ -88,7 +88,7 @@ class Bench:
 
     def batch(self, number: int, kind: str = "batch", **fields: Any) -> None:
         (ref,) = self._ring.put([X]).arrays
-        described = {"nbytes": X.nbytes, "samples": ROWS, "fields": [[0, ref.to_json()]]}
+        described = {"nbytes": X.nbytes, "samples": ROWS, "fields": [[0, ref]]}
         described["generation"] = self._ring.generation(ref.offset)
         self.say(kind, number=number, **described, **fields)
 
@@ -110,11 +110,14 @@ class Bench:
     def labelled(self) -> dict[int, Array | None]:
         """The batches that were delivered since, and their labels."""
         told = self.told("labelled")
-        self._offsets = [message["offset"] for message in told]
-        refs = {m["number"]: m["labels"][0][1] if m["offset"] is not None else None for m in told}
+        records = {
+            message["number"]: message["record"] and Record.from_json(message["record"])
+            for message in told
+        }
+        self._offsets = [record and record.offset for record in records.values()]
         return {
-            number: None if ref is None else self.arena.get(ArrayRef.from_json(ref))
-            for number, ref in refs.items()
+            number: record and self.arena.get(record.arrays[0])
+            for number, record in records.items()
         }
 
     # --- rosters and teachers

@@ -21,7 +21,7 @@ BYTES_EACH = 80
 
 def kind_of(batches: Batches, number: int, width: int) -> int:
     """Add a batch; its kind."""
-    ref = ArrayRef("<f4", (4, width), 0).to_json()
+    ref = ArrayRef("<f4", (4, width), 0)
     message = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
     return batches.add(message).kind
 
