@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -57,14 +57,16 @@ class Leases:
             for ref in record.arrays
         ]
 
-    def over(self) -> Iterator[int]:
+    def over(self) -> list[int]:
         """Offsets of records to give back, each once; any thread may ask, several at a time too."""
+        offsets = list[int]()
         with suppress(IndexError):
             while True:
                 lease = self._over.popleft()
                 assert isinstance(lease, _Lease)
                 del self._open[lease.offset]
-                yield lease.offset
+                offsets.append(lease.offset)
+        return offsets
 
 
 class Ring:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import EdlError
@@ -134,9 +135,8 @@ class Stream:
     def may_pull(self, epoch: int) -> bool:
         """Wait until the engine allows another batch; False when none is wanted any more."""
         with self._lock:
-            self._room.wait_for(
-                lambda: self.epoch != epoch or self._dead or self._next_number < self._limit
-            )
+            while self.epoch == epoch and not self._dead and not self.has_room:
+                self._room.wait()
             return self.epoch == epoch and not self._dead
 
     def add(
@@ -229,7 +229,7 @@ class Stream:
         Each has its outcome, or the stream fails.
         """
         with self._lock:
-            self._released.update((n, None) for n in numbers if n in self._outcomes)
+            self._released |= {n: None for n in numbers if n in self._outcomes}
             self._changed.notify_all()
 
     def fail(self, error: EdlError, epoch: int | None = None) -> None:
@@ -276,7 +276,7 @@ class Stream:
                 return labelled
             if self.epoch == epoch:
                 self._loop_waits = not self._is_due(epoch)
-            if not self._changed.wait_for(lambda: self._is_due(epoch), timeout_s):
+            if not self._changed.wait_for(partial(self._is_due, epoch), timeout_s):
                 return None
             if self.epoch == epoch:
                 self._loop_waits = False

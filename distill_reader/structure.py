@@ -101,7 +101,11 @@ def _flat(arrays: int) -> tuple[tuple[Leaf, ...], tuple[tuple[FieldKey, int], ..
 
 def rows_of(arrays: Iterable[Array]) -> int:
     """The first dimension of the first array that has any; 1 where none has."""
-    return next((array.shape[0] for array in arrays if array.ndim), 1)
+    for array in arrays:
+        if array.ndim:
+            rows: int = array.shape[0]
+            return rows
+    return 1
 
 
 def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Array | None]) -> Any:

@@ -48,12 +48,14 @@ class Inbox:
     def post(self, handler: Callable[..., None], *args: object) -> None:
         """Have `handler(*args)` called by the engine's thread; any thread may post."""
         self._calls.append(partial(handler, *args))
-        self._wake()
+        if self._asleep:
+            self._wake()
 
     def stop(self) -> None:
         """Let the engine's thread end; may be called by a signal handler."""
         self._calls.append(None)
-        self._wake()
+        if self._asleep:
+            self._wake()
 
     def next(self, timeout_s: float) -> list[Event] | None:
         """The calls to make now: none if nothing comes within `timeout_s`; None at the end.
@@ -138,10 +140,9 @@ class Inbox:
             self.stop()
 
     def _wake(self) -> None:
-        if self._asleep:
-            self._asleep = False
-            with contextlib.suppress(OSError):  # it is full, and so is heard; or closed
-                os.write(self._bell, b"!")
+        self._asleep = False
+        with contextlib.suppress(OSError):  # it is full, and so is heard; or closed
+            os.write(self._bell, b"!")
 
     def _woken(self) -> None:
         os.read(self._alarm, 1 << 10)

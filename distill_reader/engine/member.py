@@ -294,15 +294,13 @@ class Member:
             done.numerics_id,
             done.draining,
             misfit,
-            self._agreeing(name, done),
+            self._agreeing(name, done) if self._kept else frozenset(),
         )
         self._carry_out(self.core.handle(answer, now), done, link)
 
     def _agreeing(self, name: str, done: Done) -> frozenset[str]:
         """Who said the same to this request, of those whose answers are kept."""
-        kept = self._kept.get(done.job.request)
-        if not kept:  # as nearly always
-            return frozenset()
+        kept = self._kept.get(done.job.request, {})
         tolerance = partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id)
         forms = self.config.labels
         return frozenset(
