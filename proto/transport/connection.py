@@ -24,6 +24,7 @@ from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, Wir
 from ..clients.client import Answer, Request
 from ..datatypes import datatype_of, from_bytes, pieces_of, to_bytes
 from ..lent_arena import Lent, LentArena
+from ..wire import Parameter
 from . import frames
 from .frames import Description, Header, Offer, Opened, Tensor
 
@@ -152,11 +153,13 @@ class _Results(NamedTuple):
         head: of their frames.
         nbytes: of their arrays.
         arrays: of each, its name and datatype, its shape, where its bytes begin and end.
+        parameters: what outputs say of their forms, of those that do.
     """
 
     head: bytes
     nbytes: int
     arrays: list[tuple[Tensor, tuple[int, ...], int, int]]
+    parameters: dict[str, Mapping[str, Parameter]]
 
 
 class Connection:
@@ -457,8 +460,7 @@ class Connection:
             "device_seconds": header.seconds,
             "draining": bool(header.flags & frames.DRAINING),
         }
-        own = {one.name: one.parameters for one in described.outputs if one.parameters}
-        return Answer(outputs, parameters, own)
+        return Answer(outputs, parameters, results.parameters)
 
 
 def _results(described: Description, head: bytes, nbytes: int) -> _Results:
@@ -469,7 +471,8 @@ def _results(described: Description, head: bytes, nbytes: int) -> _Results:
         end = begin + dtype.itemsize * math.prod(shape)
         arrays.append((tensor, shape, begin, end))
         begin = end
-    return _Results(head, nbytes, arrays)
+    own = {one.name: one.parameters for one in described.outputs if one.parameters}
+    return _Results(head, nbytes, arrays, own)
 
 
 def _overwritten() -> InputsOverwritten:
