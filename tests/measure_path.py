@@ -1,11 +1,15 @@
 """Count what one batch costs on its way to a teacher and back: files, and calls of our own Python.
 
-    python tests/measure_path.py [CHECKOUT ...]
+    python tests/measure_path.py [--cpu] [CHECKOUT ...]
 
 Trainer, engine and teacher run as processes, with batches of 4.8 MB and an instant model. All calls
 of functions of the package are counted in all of them, between two moments of a steady stream. A
 file counts if it is called at least once for every two batches. Each CHECKOUT is the root of a
 working copy; none: this one.
+
+With `--cpu` no calls are counted, as that slows all down: the engine's CPU time is measured, and
+samples say what its thread was at. What a function of the package calls in the system, in numpy and
+in other libraries is that function's.
 """
 
 from __future__ import annotations
@@ -18,12 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = 32
 WARM_UP = 200  # batches before counting begins
-COUNTED = 400
+COUNTED, COUNTED_CPU = 400, 5000
 OFTEN = 0.5  # calls per batch from which on a file counts
 READY_S = 60.0
 TOLD_S = 10.0  # in which each process that lives has written its counts
@@ -31,28 +37,49 @@ TOLD_S = 10.0  # in which each process that lives has written its counts
 PROCESSES = {".predictor": "predictor", ".engine": "engine", " teacher ": "teacher"}
 #: (file, function) -> calls per batch.
 Calls = Counter[tuple[str, str]]
-#: Of the counting below: its folder, and that of the package.
-FOLDER, PACKAGE = "EDL_PATH_FOLDER", "EDL_PATH_PACKAGE"
+#: What the engine's CPU time is spent on, by the beginning of a file's name: the first that fits.
+GROUPS = {
+    "proto/transport/": "sending and receiving: the socket, frames",
+    "proto/channel.py": "messages from and to the trainer, waiting for sockets",
+    "distill_reader/engine/inbox.py": "messages from and to the trainer, waiting for sockets",
+    "scheduler/ledger/": "decisions: ledger",
+    "scheduler/": "decisions: all else",
+    "distill_reader/engine/answers.py": "arrays: checked, copied",
+    "distill_reader/engine/labels.py": "arrays: checked, copied",
+    "proto/": "arrays: checked, copied",
+    "": "the rest of the engine",
+}
+#: Of the counting below: its folder, that of the package, and whether CPU time is measured.
+FOLDER, PACKAGE, CPU = "EDL_PATH_FOLDER", "EDL_PATH_PACKAGE", "EDL_PATH_CPU"
 
 #: Imported by every Python that starts with the folder on its path.
 COUNTING = """
-import json, os, sys, threading, time
+import json, os, signal, sys, threading, time
 from collections import Counter
 folder, package = os.environ["EDL_PATH_FOLDER"], os.environ["EDL_PATH_PACKAGE"]
+measures_cpu = os.environ["EDL_PATH_CPU"] == "1"
 counts = Counter()
 counting = False
 def called(frame, event, argument):
     if counting and event == "call":
         code = frame.f_code
         counts[code.co_filename, code.co_qualname] += 1
+def sampled(number, frame):
+    while frame is not None and not frame.f_code.co_filename.startswith(package):
+        frame = frame.f_back
+    if frame is not None:
+        counts[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
 def watch():
     global counting
     while not os.path.exists(f"{folder}/on"):
         time.sleep(0.02)
-    counting = True
+    counting, began_s = True, time.process_time()
+    if measures_cpu:
+        signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
     while not os.path.exists(f"{folder}/off"):
         time.sleep(0.02)
-    counting = False
+    counting, cpu_s = False, time.process_time() - began_s
+    signal.setitimer(signal.ITIMER_PROF, 0.0)
     own = [
         (file[len(package):], function, count)
         for (file, function), count in counts.items() if file.startswith(package)
@@ -61,12 +88,18 @@ def watch():
         command = file.read().split("\\0")
     written = f"{folder}/{os.getpid()}.tmp"
     with open(written, "w") as file:
-        json.dump({"command": command, "counts": own}, file)
+        json.dump({"command": command, "counts": own, "cpu_s": cpu_s}, file)
     os.rename(written, f"{folder}/{os.getpid()}.json")
 def begin():
+    if measures_cpu:
+        with open("/proc/self/cmdline") as file:
+            if ".engine" not in file.read():
+                return
+        signal.signal(signal.SIGPROF, sampled)
+    else:
+        sys.setprofile(called)
+        threading.setprofile(called)
     open(f"{folder}/{os.getpid()}.begun", "w").close()
-    sys.setprofile(called)
-    threading.setprofile(called)
     threading.Thread(target=watch, daemon=True).start()
 begin()
 os.register_at_fork(after_in_child=begin)
@@ -87,10 +120,18 @@ def main(argv: list[str]) -> int:
     """Print a table: a line for each process and way, two columns for each checkout."""
     parser = argparse.ArgumentParser(prog="tests/measure_path.py", description=__doc__)
     parser.add_argument("--functions", action="store_true", help="list all functions as well")
+    parser.add_argument("--cpu", action="store_true", help="measure the engine's CPU time instead")
     parser.add_argument("checkouts", nargs="*", type=Path, help="none: this one")
     options = parser.parse_args(argv)
     checkouts = [path.resolve() for path in options.checkouts or [ROOT]]
     names = [path.name if path != ROOT else "this checkout" for path in checkouts]
+    if options.cpu:
+        for way, same_host in (("remote", False), ("same host", True)):
+            for name, checkout in zip(names, checkouts, strict=True):
+                print(
+                    "\n".join(_cpu_lines(f"{way}, {name}", *told_by(checkout, same_host, cpu=True)))
+                )
+        return 0
     print(f"| way | process |{' |'.join(f' {name}: files | calls' for name in names)} |")
     print("|---" * (2 + 2 * len(names)) + "|")
     for way, same_host in (("remote", False), ("same host", True)):
@@ -111,13 +152,22 @@ def main(argv: list[str]) -> int:
 
 def measure(checkout: Path, same_host: bool) -> dict[str, Calls]:
     """What each process calls per batch, for a reader and a teacher of that checkout."""
+    calls: dict[str, Calls] = {}
+    for process in told_by(checkout, same_host, cpu=False):
+        counts = {(file, function): n / COUNTED for file, function, n in process["counts"]}
+        calls.setdefault(_name(process["command"]), Counter()).update(counts)
+    return {name: calls[name] for name in sorted(calls) if sum(calls[name].values()) >= 1}
+
+
+def told_by(checkout: Path, same_host: bool, *, cpu: bool) -> list[dict[str, Any]]:
+    """What each process has counted, for a reader and a teacher of that checkout."""
     with tempfile.TemporaryDirectory(prefix="edl-path-") as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(COUNTING)
         (folder / "path_model.py").write_text(MODEL)
         package = f"{(checkout / 'src' / 'edl')}/"
         environment = {
-            **os.environ, FOLDER: name, PACKAGE: package,
+            **os.environ, FOLDER: name, PACKAGE: package, CPU: str(int(cpu)),
             "PYTHONPATH": f"{name}{os.pathsep}{checkout / 'src'}",
         }  # fmt: skip
         words = [
@@ -128,12 +178,7 @@ def measure(checkout: Path, same_host: bool) -> dict[str, Calls]:
             str(int(same_host)),
         ]
         subprocess.run(words, env=environment, check=True, timeout=600)
-        told = [json.loads(file.read_text()) for file in folder.glob("*.json")]
-    calls: dict[str, Calls] = {}
-    for process in told:
-        counts = {(file, function): n / COUNTED for file, function, n in process["counts"]}
-        calls.setdefault(_name(process["command"]), Counter()).update(counts)
-    return {name: calls[name] for name in sorted(calls) if sum(calls[name].values()) >= 1}
+        return [json.loads(file.read_text()) for file in folder.glob("*.json")]
 
 
 def drive(same_host: bool) -> None:
@@ -146,8 +191,9 @@ def drive(same_host: bool) -> None:
 
     class Source:
         def __iter__(self):  # type: ignore[no-untyped-def]
-            return iter([(np.zeros((ROWS, 3, 224, 224), np.uint8),)] * (WARM_UP + COUNTED + 100))
+            return iter([(np.zeros((ROWS, 3, 224, 224), np.uint8),)] * (WARM_UP + counted + 100))
 
+    counted = COUNTED_CPU if os.environ[CPU] == "1" else COUNTED
     folder = Path(os.environ[FOLDER])
     words = ("teacher", "serve", "--service", "path", "--model", "path_model:instant")
     teacher = start(python_command("teacher", "edl", *words, "--micro-batch", ROWS))
@@ -159,7 +205,7 @@ def drive(same_host: bool) -> None:
             for number, _ in enumerate(reader):
                 if number == WARM_UP:
                     (folder / "on").touch()
-                if number == WARM_UP + COUNTED:
+                if number == WARM_UP + counted:
                     (folder / "off").touch()
                     break
             deadline = time.monotonic() + TOLD_S  # an old checkout has no helper for this
@@ -178,6 +224,24 @@ def _silent(folder: Path) -> list[str]:
 def _name(command: list[str]) -> str:
     words = " ".join(command)
     return next((name for sign, name in PROCESSES.items() if sign in words), "trainer")
+
+
+def _cpu_lines(what: str, engine: Mapping[str, Any]) -> list[str]:
+    """A table of what the engine's CPU time per batch is spent on."""
+    of_groups: Counter[str] = Counter()
+    for file, _, samples in engine["counts"]:
+        group = next(group for begin, group in GROUPS.items() if file.startswith(begin))
+        of_groups[group] += samples
+    all_ms, samples = engine["cpu_s"] / COUNTED_CPU * 1e3, of_groups.total()
+    return [
+        f"| {what}: {all_ms:.2f} ms per batch, {samples} samples | share | ms |",
+        "|---|---|---|",
+        *(
+            f"| {group} | {n / samples:.0%} | {all_ms * n / samples:.2f} |"
+            for group, n in of_groups.most_common()
+        ),
+        "",
+    ]
 
 
 def _line(way: str, process: str, of_each: list[Calls]) -> str:
