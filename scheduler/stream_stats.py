@@ -48,6 +48,7 @@ class StreamStats:
         self._pulls = RecentMean(PULLS)
         self._begins = False  # an epoch, and not the first
         self._answers: dict[str, RecentMedian] = {}
+        self._medians: dict[str, float] = {}  # of those that have answered often enough
         self._t_t_s: float | None = None
         self._is_t_t_known = True  # it is of the latest answers
         self._rate = RecentRate(RATE_WINDOW_S)
@@ -80,6 +81,8 @@ class StreamStats:
             if (known := self._answers.get(teacher)) is None:
                 known = self._answers[teacher] = RecentMedian(RECENT_ANSWERS)
             known.add(device_s / samples)
+            if (median := known.value) is not None and len(known) >= FEWEST_ANSWERS:
+                self._medians[teacher] = median
             self._is_t_t_known = False
             self.answers += 1
 
@@ -98,6 +101,7 @@ class StreamStats:
 
     def forget_teacher(self, teacher: str) -> None:
         self._answers.pop(teacher, None)
+        self._medians.pop(teacher, None)
         self._is_t_t_known = False
         self._served.pop(teacher, None)
 
@@ -121,9 +125,7 @@ class StreamStats:
         averaged, which is the harmonic mean of their times; n is a number of such teachers.
         """
         if not self._is_t_t_known:
-            known = [one.value for one in self._answers.values() if len(one) >= FEWEST_ANSWERS]
-            times = [value for value in known if value is not None]
-            self._t_t_s = pooled_t_t(times) if times else None
+            self._t_t_s = pooled_t_t([*self._medians.values()]) if self._medians else None
             self._is_t_t_known = True
         return self._t_t_s
 

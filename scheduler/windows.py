@@ -219,21 +219,19 @@ class Window(NamedTuple):
 
     Attributes:
         climb: to the window that brings most rows per second.
+        size: requests that may be in flight at the teacher now.
         busy: part of the time from answer to answer that the device worked; None: not known.
     """
 
     climb: Climb
+    size: int
     busy: float | None = None
 
     @classmethod
     def start(cls, config: WindowConfig, now: float) -> Self:
         """The window of a teacher that joins."""
-        return cls(Climb.start(config.rule, config.least, now))
-
-    @property
-    def size(self) -> int:
-        """Requests that may be in flight at the teacher now."""
-        return self.climb.setting
+        climb = Climb.start(config.rule, config.least, now)
+        return cls(climb, climb.setting)
 
     def answered(
         self, rows: int, turnaround_s: float, device_s: float, full: bool, now: float
@@ -254,11 +252,10 @@ class Window(NamedTuple):
         if device_s > 0:
             part = min(device_s / turnaround_s, 2 * BUSIER)
             busy = part if busy is None else busy + GAIN * (part - busy)
-        size = self.climb.setting
-        if busy is not None and BUSY <= busy <= BUSIER and size == least:
+        if busy is not None and BUSY <= busy <= BUSIER and self.size == least:
             most = least
-        climb = self.climb.look(now).measured(size, turnaround_s / rows, now, most)
-        return Window(climb, busy)
+        climb = self.climb.look(now).measured(self.size, turnaround_s / rows, now, most)
+        return Window(climb, climb.setting, busy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ class Comparisons:
         if case.asked or case.planned or self._cases.get(request) is not case:
             return []
         del self._cases[request]
-        verdicts = list[Verdict]()
+        verdicts: list[Verdict] = []
         if case.judged == len(case.answers) or len(case.answers) < 2:
             self._end(case.answers)
         else:

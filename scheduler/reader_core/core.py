@@ -157,7 +157,8 @@ class ReaderCore:
         self._awaited = 0  # teachers, as the ledger was told
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()
-        self._steps: deque[Step] = deque(maxlen=config.remembered)
+        #: The fields of each `Step`, as hardly any is ever asked for.
+        self._steps = deque[tuple[int, float, Event, list[Instruction]]](maxlen=config.remembered)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take one event in; what has to be done about it comes out, in order.
@@ -165,15 +166,15 @@ class ReaderCore:
         Raises:
             ValueError: the event cannot be; see `Ledger.handle`.
         """
-        out = self._out = list[Instruction]()
-        self._now = now
+        out: list[Instruction] = []
+        self._out, self._now = out, now
         self.stimulus += 1
         match event:
             case Look():
                 self._look(event, now)
             case AnswerCame():
                 self._on_answer(event, now)
-            case Queued():
+            case Queued() | Released():
                 self._tell(event)
             case Pulled(source_s, samples, rows):
                 self.source_ended = False
@@ -198,7 +199,7 @@ class ReaderCore:
             case Assigned():
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.contents.assigned(event, now), now)
-            case Found() | Held() | Released() | Doubt() | Forgo() | Cancelled():
+            case Found() | Held() | Doubt() | Forgo() | Cancelled():
                 self._tell(event)
             case Ended():
                 self.source_ended = True
@@ -217,7 +218,7 @@ class ReaderCore:
         if len(links.unheard) != self._awaited:
             self._tell_awaited()
         if self.config.remembered and (out or not isinstance(event, Look)):
-            self._steps.append(Step(self.stimulus, now, event, tuple(out)))
+            self._steps.append((self.stimulus, now, event, out))
         return out
 
     # --- what can be read
@@ -249,10 +250,10 @@ class ReaderCore:
         Of each step only the instructions that concern the batch are told.
         """
         told = []
-        for step in self._steps:
-            instructions = tuple(one for one in step.instructions if batch in _batches(one))
-            if instructions or batch in _batches(step.event):
-                told.append(step._replace(instructions=instructions))
+        for stimulus, at, event, out in self._steps:
+            instructions = tuple(one for one in out if batch in _batches(one))
+            if instructions or batch in _batches(event):
+                told.append(Step(stimulus, at, event, instructions))
         return told
 
     # --- the stream
@@ -401,7 +402,7 @@ class ReaderCore:
     def _tell(self, event: ev.Event) -> None:
         """Have the ledger hear of something; what it says is done, and copies are made of it."""
         self._load = None
-        copies = list[ev.Hedge]()
+        copies: list[ev.Hedge] = []
         for one in self.ledger.handle(event):
             if isinstance(one, ev.Send):
                 is_copy, more = self.teachers.comparisons.sent(one)

@@ -170,7 +170,7 @@ class Delivery:
 
         So do all others, where it is poison, or labels of several services cannot be told apart.
         """
-        out = list[StreamInstruction]()
+        out: list[StreamInstruction] = []
         if batch in self._offered:
             out.append(Withdraw(batch))
             del self._offered[batch]
@@ -190,7 +190,7 @@ class Delivery:
 
     def _offer(self, batch: int) -> list[StreamInstruction]:
         """A batch is complete: offer it; in order, once those before it are."""
-        complete = list[int]()
+        complete: list[int] = []
         if self._ordered:
             for number, lacking in self._lacking.items():
                 if lacking:
@@ -199,7 +199,7 @@ class Delivery:
         else:
             complete.append(batch)
         last = next(reversed(self._offered), -1)
-        out = list[StreamInstruction]()
+        out: list[StreamInstruction] = []
         for number in complete:
             del self._lacking[number]
             if (reasons := self._poison.get(number)) is not None:
@@ -230,9 +230,10 @@ class Delivery:
         """Let the loop take what follows; nothing while it has half of what it may have at hand."""
         if not self._offered:
             return []
-        batches, ahead = list[int](), look_ahead(self._batch_s.value)
+        ahead = look_ahead(self._batch_s.value)
         if 2 * len(self._released) > ahead:
             return []
+        batches: list[int] = []
         room = ahead - len(self._released)
         barrier = next(iter(self._lacking), inf) if self._ordered else inf
         for number in self._offered:
@@ -241,7 +242,7 @@ class Delivery:
             batches.append(number)
         if not batches:
             return []
-        out = list[StreamInstruction]()
+        out: list[StreamInstruction] = []
         for number in batches:
             offer = self._offered.pop(number)
             self._released.add(number)
@@ -296,7 +297,8 @@ class NoTeacherPolicy:
                 self._alone_since.setdefault(service, now)
         if not self._alone_since and self._patience == _CALM:
             return []
-        out, head = list[StreamInstruction](), None
+        out: list[StreamInstruction] = []
+        head = None
         for batch, services in lacking.items():
             if services and self._is_tolerated(batch, services, without.get(batch, ()), now):
                 out += [Tell(service, Forgo(batch)) for service in services]

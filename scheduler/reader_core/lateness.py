@@ -84,7 +84,7 @@ class Lateness:
             now: seconds of a clock that does not go back.
         """
         self._hedging.passed(now)
-        hedges = list[ev.Hedge]()
+        hedges: list[ev.Hedge] = []
         if waits and not self._waits:
             self._look_at = -inf  # patience is less now
         self._waits = waits
