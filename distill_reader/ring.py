@@ -59,7 +59,7 @@ class Leases:
 
     def over(self) -> list[int]:
         """Offsets of records to give back, each once; any thread may ask, several at a time too."""
-        offsets = list[int]()
+        offsets: list[int] = []
         with suppress(IndexError):
             while True:
                 lease = self._over.popleft()

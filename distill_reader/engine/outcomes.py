@@ -68,7 +68,10 @@ class Job(NamedTuple):
     @property
     def rows(self) -> int:
         """How many rows of batches it has; `samples` where these can be cut."""
-        return sum([stop - start for _, start, stop in self.spans])
+        rows = 0
+        for _, start, stop in self.spans:
+            rows += stop - start
+        return rows
 
 
 @dataclass(frozen=True, slots=True)

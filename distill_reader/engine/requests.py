@@ -68,11 +68,14 @@ class Batches(dict[int, Batch]):
         fed = fields
         if self._fed:
             fed = {key: ref for key, ref in fields.items() if key in self._fed} or fields
-        lengths = {ref.shape[0] if ref.shape else 0 for ref in fed.values()}
+        lengths: set[int] = set()
+        layout = []
+        for key, ref in fed.items():
+            lengths.add(ref.shape[0] if ref.shape else 0)
+            layout.append((key, ref.dtype, ref.shape[1:]))
         is_even = len(lengths) == 1 and 0 not in lengths
         if is_even:
-            layout = tuple([(key, ref.dtype, ref.shape[1:]) for key, ref in fed.items()])
-            rows, kind = lengths.pop(), self._kind(layout)
+            rows, kind = lengths.pop(), self._kind(tuple(layout))
         else:
             rows, kind = 1, -1 - number  # its own: it goes as it is, and alone
         generation = message.get("generation", 0)
@@ -226,7 +229,8 @@ class Cutter:
         number, start, stop = span
         batch, ring = self._batches[number], self._ring
         whole = batch.is_all_of(span)
-        found, lent = dict[str, Input](), dict[str, Lent]()
+        found: dict[str, Input] = {}
+        lent: dict[str, Lent] = {}
         stamps = []
         for name, key in self._fed_with(batch, inputs).items():
             ref = batch.fields[key]
