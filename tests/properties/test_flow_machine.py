@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, Turn, decide
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, Turn, decide, wanted
 from edl.scheduler.rates import teachers_needed, time_ratio
 from edl.scheduler.stream_stats import (
     ANSWERS,
@@ -23,7 +23,6 @@ from edl.scheduler.stream_stats import (
     StreamStats,
     times,
 )
-from edl.scheduler.wanting import wanted
 
 NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, False, False, None, None)
 small = st.integers(0, 4)
