@@ -7,8 +7,7 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from .instructions import Instruction, Send, Span
-from .pieces import count, cut, runs
-from .state import Batch, Refusal, Request, Teacher
+from .state import Batch, Refusal, Request, Teacher, count, cut, runs
 from .tables import Tables
 
 Verdict = Literal["poison", "again", "wait"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .dispatch import Dispatcher, is_useless
 from .instructions import Span
-from .state import UNLABELLED, Request, Teacher
+from .state import UNLABELLED, Request
 from .tables import Tables
 
 
@@ -197,11 +197,6 @@ class Figures:
     # --------------------------------------------------------------------------- the teachers
 
     @property
-    def windows(self) -> int:
-        """Requests that the usable teachers may have in flight together."""
-        return sum(teacher.window for teacher in self._usable())
-
-    @property
     def load(self) -> Load:
         """All that flow control is told of the ledger, as it asks with every few answers."""
         tables = self._tables
@@ -230,15 +225,6 @@ class Figures:
         )
 
     @property
-    def window_batches(self) -> int:
-        """See `Load`, like the others of its fields."""
-        return self.load.window_batches
-
-    @property
-    def free_windows(self) -> int:
-        return self.load.free_windows
-
-    @property
     def teachers(self) -> tuple[str, ...]:
         """The teachers that are there and not revoked, in the order of joining."""
         return tuple(name for name, t in self._tables.teachers.items() if not t.revoked)
@@ -265,14 +251,7 @@ class Figures:
     @property
     def usable_teachers(self) -> frozenset[str]:
         """Names of the teachers that `usable` counts."""
-        return frozenset(teacher.name for teacher in self._usable())
-
-    @property
-    def idle(self) -> int:
-        return self.load.idle
-
-    def _usable(self) -> list[Teacher]:
-        return [teacher for teacher in self._tables.teachers.values() if teacher.usable]
+        return frozenset(name for name, t in self._tables.teachers.items() if t.usable)
 
 
 def _told(request: Request) -> InFlight:

@@ -58,7 +58,6 @@ from .events import (
 )
 from .figures import Figures
 from .instructions import Accept, Discard, Instruction, Span
-from .pieces import count, pieces_of
 from .state import (
     LABELLED,
     POISONED,
@@ -68,6 +67,8 @@ from .state import (
     Refusal,
     Request,
     Teacher,
+    count,
+    pieces_of,
 )
 from .tables import Tables
 

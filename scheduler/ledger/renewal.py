@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from .events import Doubt, Found, Relabel
 from .instructions import Instruction, LookUp, Span
-from .pieces import count, pieces_of
-from .state import LABELLED, POISONED, RELEASED, Batch
+from .state import LABELLED, POISONED, RELEASED, Batch, count, pieces_of
 from .tables import Tables
 
 

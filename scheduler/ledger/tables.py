@@ -11,8 +11,18 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappush
 
 from .instructions import Forgone, Instruction, Labelled, Poison, Span, Unlabelled
-from .pieces import Piece, count, put_back
-from .state import LABELLED, POISONED, UNLABELLED, Batch, Request, Stage, Teacher
+from .state import (
+    LABELLED,
+    POISONED,
+    UNLABELLED,
+    Batch,
+    Piece,
+    Request,
+    Stage,
+    Teacher,
+    count,
+    put_back,
+)
 
 
 @dataclass(slots=True)

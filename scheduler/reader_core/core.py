@@ -267,7 +267,7 @@ class ReaderCore:
         self._tell(ev.Taken(event.batch))
 
     def _on_epoch(self, data_epoch: int, now: float) -> None:
-        self.teachers.void()
+        self.teachers.comparisons.clear()
         self.waiting_since = None
         self.source_ended = False
         self.figures.begin()
@@ -331,7 +331,7 @@ class ReaderCore:
             teachers.revoked(name, now)
         if anew:
             self._do(DropLabels(self.contents.switch.content_id))
-            teachers.void()
+            teachers.comparisons.clear()
             self._tell(ev.Relabel(stored=self.config.stored))
 
     def _tell_awaited(self) -> None:

@@ -254,10 +254,6 @@ class Teachers:
 
     # --- their requests
 
-    def void(self) -> None:
-        """What is in flight is of no use any more."""
-        self.comparisons.clear()
-
     def answered(
         self, answer: AnswerCame, in_flight: int, spans: tuple[ev.Span, ...], now: float
     ) -> None:

@@ -393,9 +393,9 @@ class World:
         assert ledger.has_next(ordered=False) == (ledger.labelled > 0)
         assert ledger.volume_bytes == sum(books[b].volume for b in (*self.student, *held))
         assert ledger.in_flight == sum(len(w.requests) for w in workers.values())
-        assert ledger.windows == sum(w.window for w in usable)
-        assert ledger.free_windows == sum(max(w.window - len(w.requests), 0) for w in usable)
-        assert ledger.idle == sum(not w.requests for w in usable)
+        load = ledger.load
+        assert load.free_windows == sum(max(w.window - len(w.requests), 0) for w in usable)
+        assert load.idle == sum(not w.requests for w in usable)
         assert ledger.usable == len(usable)
         assert set(ledger.teachers) == {n for n, w in workers.items() if not w.revoked}
         trials = {n for n, w in workers.items() if w.on_trial and not w.revoked}

@@ -202,9 +202,9 @@ class Mesh(VirtualTime):
             volume_bytes=ledger.volume_bytes,
             queued=ledger.queued,
             unlabelled=ledger.unlabelled,
-            windows=ledger.window_batches,
-            free_windows=ledger.free_windows,
-            idle=ledger.idle,
+            windows=ledger.load.window_batches,
+            free_windows=ledger.load.free_windows,
+            idle=ledger.load.idle,
             teachers=len(ledger.teachers),
             waiting=self.waiting and not ledger.has_next(ordered=True),
             source_ended=self.source_is_empty,
@@ -218,7 +218,7 @@ class Mesh(VirtualTime):
             self.allowed = self.pulled + self.decision.pull
             unlabelled = ledger.unlabelled + self.allowed - self.pulled
             in_flight = set().union(*map(self.batches_at, self.teachers))
-            read_ahead = max(2, ledger.window_batches)
+            read_ahead = max(2, ledger.load.window_batches)
             assert unlabelled <= len(in_flight) + read_ahead, "more than in flight + read-ahead"
             self.most_unlabelled = max(self.most_unlabelled, unlabelled)
         self.pull()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.ledger.pieces import Piece, count, cut, put_back, runs
+from edl.scheduler.ledger.state import Piece, count, cut, put_back, runs
 
 from .driver import after, answer, queued, rows_sent, sends, take, whole
 
