@@ -32,9 +32,8 @@ from .labels import Labels
 from .outcomes import Broke, Done, Job, Outcome, Ready, failure_of
 from .path_attempts import PathAttempts
 from .profiles import Remembering
-from .requests import Batch, Batches
+from .requests import Batch, Batches, Sending
 from .roster import open_roster
-from .sending import Sending
 from .shelf import Shelf
 from .shelf_keeper import Stocked
 from .teacher_link import TeacherLink
@@ -242,13 +241,13 @@ class Member:
         self._says.came(self, name, outcome, now, False)
         match outcome:
             case Ready(inputs):
-                link.met(inputs)
+                link.inputs = inputs
                 self._paths.heard(link.peer.address)
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if self.shelf is not None and not words:
                     self.shelf.meet(link.peer, inputs)
                 kinds = published_kinds(self.config, link.peer, link.found)
-                self.tell(ev.Probed(name, link.number, link.most_rows, words, kinds))
+                self.tell(ev.Probed(name, link.number, link.found.most_rows, words, kinds))
             case Broke(None, error):
                 failed = ev.ProbeFailed(
                     name, link.number, failure_of(error), str(error), room_in_s(error)

@@ -67,7 +67,8 @@ class TeacherLink:
     post: Callable[[TeacherLink, Outcome], None]
     security: ClientSecurity | None = None
     batches: LentArena | None = None  # where they lie that need not be sent
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()  # of the model, once a probe was heard of
+    found: Found = field(default_factory=Found)  # the model, by the latest probe
     keeps: bool = False  # there is a label store, for which answers are taken apart by rows
     exact: bool = False  # where labels of other numerics are other labels
     inbox: Inbox | None = None  # of the thread that sends; None: it waits for no sockets
@@ -76,7 +77,6 @@ class TeacherLink:
     _closed: threading.Event = field(default_factory=threading.Event)
     _client: Client | None = None
     _transport: Transport | None = None
-    _found: Found = field(default_factory=Found)  # the model, by the latest probe
     _worded: tuple[tuple[Any, ...], Wording] | None = None  # the latest, and what it stands on
     _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -96,10 +96,6 @@ class TeacherLink:
         transport, wording = self._transport, self._wording_of(job)
         if transport is None or not transport.ask(job, wording, self.request_timeout_s):
             self._hand_to_thread(job)
-
-    def met(self, inputs: tuple[str, ...]) -> None:
-        """The teacher has answered a probe, by which its model has these inputs."""
-        self.inputs = inputs
 
     def look(self, now: float) -> None:
         """Time goes by."""
@@ -136,16 +132,6 @@ class TeacherLink:
     def closed(self) -> bool:
         return self._closed.is_set()
 
-    @property
-    def found(self) -> Found:
-        """The model, by the latest probe."""
-        return self._found
-
-    @property
-    def most_rows(self) -> int | None:
-        """What the model takes at once; None where that is not known."""
-        return self._found.most_rows
-
     # --- probing
 
     def _post_probe(self) -> None:
@@ -170,7 +156,7 @@ class TeacherLink:
                 )
             if self.closed:
                 client.close()
-        found = self._found = client.probe(PROBE_TIMEOUT_S)
+        found = self.found = client.probe(PROBE_TIMEOUT_S)
         self._open_connection()
         return tuple(tensor.name for tensor in found.inputs) or self.peer.inputs
 
@@ -210,7 +196,7 @@ class TeacherLink:
 
     def _wording_of(self, job: Job) -> Wording:
         """How the teacher is asked: the same for jobs of one size, until it is probed again."""
-        found, agreed, known = self._found, self._agreed, self._worded
+        found, agreed, known = self.found, self._agreed, self._worded
         of = (found, agreed, job.fetches, job.forms, job.samples)
         if known is None or known[0] != of:
             known = self._worded = (of, wording_of(job, self.peer, found, agreed))
@@ -238,7 +224,7 @@ class TeacherLink:
         except RateLimited:
             raise
         except RetryableError as error:
-            if words := misfit(self._found.inputs, job.inputs):
+            if words := misfit(self.found.inputs, job.inputs):
                 raise RequestRefused(f"{words} (the server says: {error})") from None
             raise
         except BadAnswer:
