@@ -150,7 +150,7 @@ class Member:
     @property
     def dispute(self) -> str:
         """Which teachers contradict each other and by how much, in words; empty: none do."""
-        return self._dispute if self.core.teachers.comparisons.disputed else ""
+        return self._dispute if self.core.teachers.comparisons.panel.disputed else ""
 
     @property
     def cut_off_since(self) -> float | None:

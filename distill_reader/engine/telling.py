@@ -128,7 +128,7 @@ def report(member: Member, now: float) -> pb.StudentReport:
         hedges=ledger.hedges,
         ejections=teachers.breakers.ejections.total(),
         ejected=teachers.breakers.ejected.keys(),
-        disputed=teachers.comparisons.disputed,
+        disputed=teachers.comparisons.panel.disputed,
         ejected_for=teachers.breakers.ejected.values(),
         half_open=teachers.breakers.half_open(ledger.usable, now),
         unavailable=sorted(core.unavailable),

@@ -51,6 +51,9 @@ class Comparisons:
         ledger: of the service; it is only read here.
         rng: draws the sample.
         do: takes an instruction for the driver.
+
+    Attributes:
+        panel: who is trusted, on trial, or contradicts another.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Comparisons:
         self._ledger = ledger
         self._rng = rng
         self._do = do
-        self._panel = Panel()
+        self.panel = Panel()
         self._numerics: dict[str, str] = {}
         self._cases: dict[int, _Case] = {}
         self._resting: set[str] = set()  # since a request failed there
@@ -76,14 +79,14 @@ class Comparisons:
         if self._rule is None:
             return False
         self._resting.discard(name)
-        if (known := self._panel.members.get(name)) is not None:
+        if (known := self.panel.members.get(name)) is not None:
             return known.trial
         self._numerics[name] = numerics_id
-        return self._panel.join(name)
+        return self.panel.join(name)
 
     def left(self, name: str) -> list[Verdict]:
         """A teacher cannot be asked any more, and what it has said counts no more."""
-        verdicts = [self._panel.leave(name)]
+        verdicts = [self.panel.leave(name)]
         self._numerics.pop(name, None)
         self._resting.discard(name)
         for request, case in list(self._cases.items()):
@@ -98,17 +101,7 @@ class Comparisons:
 
     def look(self, answering: Collection[str], now: float) -> list[Verdict]:
         """Time goes by, and these teachers would answer."""
-        return [self._panel.look(answering, now)]
-
-    @property
-    def disputed(self) -> tuple[str, ...]:
-        """Teachers that contradict each other, while nobody can tell who is wrong."""
-        return self._panel.disputed
-
-    @property
-    def judges(self) -> int:
-        """Teachers that are wanted besides, for that."""
-        return self._panel.judges
+        return [self.panel.look(answering, now)]
 
     def tolerance(self, name: str, numerics_id: str, other: str) -> float:
         """How far labels may lie apart of `name`, which names these numerics, and of `other`."""
@@ -120,7 +113,7 @@ class Comparisons:
 
     def catch_up(self) -> list[ev.Hedge]:
         """Copies of what is in flight, for those on trial: the next may be long in coming."""
-        for name in self._panel.trusted:
+        for name in self.panel.trusted:
             for told in self._ledger.requests_at(name):
                 if told.attempt == 1 and name in told.teachers and told.request not in self._cases:
                     return self._copies(told.request, name)
@@ -155,8 +148,8 @@ class Comparisons:
             self._numerics[name] = answer.numerics_id
         case.asked.discard(name)
         is_whole = sum(span.rows for span in accepted) == answer.rows
-        if name not in self._panel.members or not (is_whole or name in case.copied):
-            self._panel.ended(name)
+        if name not in self.panel.members or not (is_whole or name in case.copied):
+            self.panel.ended(name)
             return self._close(request, case)
         agreeing = {frozenset((name, other)) for other in answer.agrees & case.answers}
         self._do(KeepAnswer(request, name))
@@ -172,14 +165,14 @@ class Comparisons:
 
     def refused(self, name: str) -> list[Verdict]:
         """A teacher refuses a request, which the ledger is told next."""
-        return [self._panel.refused(name)]
+        return [self.panel.refused(name)]
 
     def ended(self, name: str, request: int) -> list[Verdict]:
         """A request came to nothing at a teacher."""
         if (case := self._cases.get(request)) is None:
             return []
         case.asked.discard(name)
-        self._panel.ended(name)
+        self.panel.ended(name)
         return self._close(request, case)
 
     def clear(self) -> None:
@@ -194,7 +187,7 @@ class Comparisons:
 
     def _copies(self, request: int, teacher: str) -> list[ev.Hedge]:
         assert self._rule is not None
-        chosen = self._panel.copies(teacher, self._rng, self._rule)
+        chosen = self.panel.copies(teacher, self._rng, self._rule)
         if not chosen:  # as nearly always
             return []
         self._end(self._resting.intersection(chosen))
@@ -223,11 +216,11 @@ class Comparisons:
     def _judge(self, request: int, case: _Case) -> list[Verdict]:
         case.judged = len(case.answers)
         answers = sorted(case.answers)
-        verdict = self._panel.judge(answers, case.agreeing)
+        verdict = self.panel.judge(answers, case.agreeing)
         if verdict.disputed:
             self._do(Disputed(request, verdict.disputed))
         return [verdict]
 
     def _end(self, names: Collection[str]) -> None:
         for name in names:
-            self._panel.ended(name)
+            self.panel.ended(name)

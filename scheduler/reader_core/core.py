@@ -381,7 +381,7 @@ class ReaderCore:
             self._pace_s,
             unreachable,
             load.batch_bytes,
-            self.teachers.comparisons.judges,
+            self.teachers.comparisons.panel.judges,
             self._times.presumed,
             cut_off,
         )

@@ -226,17 +226,17 @@ def test_of_two_that_differ_it_says_so_and_wants_a_third() -> None:
     desk = ComparisonHarness()
     desk.join("a")
     desk.join("b")
-    assert (len(desk.comparing.disputed), desk.comparing.judges) == (0, 0)
+    assert (len(desk.comparing.panel.disputed), desk.comparing.panel.judges) == (0, 0)
     desk.queue()
     desk.answer_all(b=TRUE / 2)
-    assert list(desk.comparing.disputed) == ["a", "b"]
-    assert desk.comparing.judges == 1
+    assert list(desk.comparing.panel.disputed) == ["a", "b"]
+    assert desk.comparing.panel.judges == 1
     assert desk.disputes == [("a", "b")]
     desk.join("c")
     desk.queue()
     desk.answer_all(b=TRUE / 2)
     assert desk.liars == ["b"]
-    assert (len(desk.comparing.disputed), desk.comparing.judges) == (0, 0)
+    assert (len(desk.comparing.panel.disputed), desk.comparing.panel.judges) == (0, 0)
 
 
 @pytest.mark.parametrize("wrong", [{"share": 2}, {"same_numerics": 0.5, "other_numerics": 0.1}])
