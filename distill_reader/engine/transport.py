@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...errors import AccessError, BadAnswer, DeadlineExceeded, EdlError, WireError
 from ...proto.clients import Answer, Request
-from ...proto.transport.connection import Connection, Heard
+from ...proto.transport.connection import Connection
 from .asking import Wording
 from .inbox import Inbox
 from .outcomes import Broke, Job, Outcome
@@ -174,18 +174,16 @@ class Transport:
             return
         asked = self._connections[connection]
         refused = False
-        for one in heard:
-            refused |= isinstance(one.outcome, AccessError)
-            self._take(asked.pop(one.number), one)
+        for number, outcome, without_memory in heard:
+            one, is_refused = asked.pop(number), isinstance(outcome, AccessError)
+            refused |= is_refused
+            if without_memory or is_refused:
+                self._again(one.job)
+            else:
+                self._post(self._checked(one, outcome))
         # What was shown when it was opened counts no more: another shows what there is now.
         if refused or (connection.leaving and not asked):
             self._drop(connection)
-
-    def _take(self, asked: Asked, heard: Heard) -> None:
-        if heard.without_memory or isinstance(heard.outcome, AccessError):
-            self._again(asked.job)
-        else:
-            self._post(self._checked(asked, heard.outcome))
 
     def _drop(self, connection: Connection) -> None:
         """A connection is over: what was asked by it is asked again."""
