@@ -158,7 +158,7 @@ class RecentRate:
         while self._steps and self._steps[0][0] <= step - self.STEPS:
             self._steps.popleft()
         span_s = min(self._horizon_s, max(now - self._start, self._horizon_s / self.STEPS))
-        return sum(count for _, count in self._steps) / span_s
+        return sum([count for _, count in self._steps]) / span_s
 
 
 #: A quotient of two floats may exceed the exact one by so much of itself: 2.1 / 0.3 > 7.
@@ -212,7 +212,7 @@ def pooled_t_t(seconds: Sequence[float]) -> float:
         raise ValueError("no teacher, no pooled time")
     _require_seconds(seconds)
     fastest = min(seconds)  # as the unit, so that no reciprocal overflows
-    return fastest * (len(seconds) / sum(fastest / value for value in seconds))
+    return fastest * (len(seconds) / sum([fastest / value for value in seconds]))
 
 
 def _require_seconds(times: Sequence[float]) -> None:
