@@ -84,12 +84,12 @@ def from_numbers(kind: ElementType, numbers: Sequence[Any], shape: Sequence[int]
     return from_elements(numbers, kind.datatype, shape)
 
 
-#: Kinds of dtypes that both sides read_npy alike. bfloat16 would arrive as bytes without a meaning.
+#: Kinds of dtypes that both sides read alike. bfloat16 would arrive as bytes without a meaning.
 _NUMBERS = "biuf"
 
 
 def write_npy(array: Array) -> bytes:
-    """The file; raises WireError for dtypes that it has no place for."""
+    """The bytes of a `.npy` file; raises WireError for dtypes that it has no place for."""
     if array.dtype.kind not in _NUMBERS:
         raise WireError(f"arrays of {_named(array.dtype)} cannot be sent to Paddle Serving")
     file = io.BytesIO()
@@ -98,7 +98,7 @@ def write_npy(array: Array) -> bytes:
 
 
 def read_npy(raw: bytes) -> Array:
-    """The array in a file: a read_npy-only view of `raw`.
+    """The array in a `.npy` file: a read-only view of `raw`.
 
     Raises:
         WireError: it is no such file, holds anything but numbers, or less or more than it says.
