@@ -130,11 +130,11 @@ class Heard(NamedTuple):
     without_memory: bool = False
 
 
-class _Alike(NamedTuple):
+class _RequestLayout(NamedTuple):
     """What requests with inputs of the same shapes have in common.
 
     Attributes:
-        key: all of it; two requests with one key are alike.
+        key: all of it; requests with one key have one layout.
         fixed: the part of it that an OPEN frame fixes.
         head: of each REQUEST frame, but for places in memory.
         rows: of each.
@@ -146,7 +146,7 @@ class _Alike(NamedTuple):
     rows: int
 
 
-class _Results(NamedTuple):
+class _ResultLayout(NamedTuple):
     """What results with outputs of the same shapes have in common.
 
     Attributes:
@@ -182,7 +182,7 @@ class Connection:
         self._encrypted = isinstance(connection, ssl.SSLSocket)
         self._model = model
         self._arena = arena
-        self._alike = _Alike((), (), b"", 0)
+        self._layout = _RequestLayout((), (), b"", 0)
         self._fixed: tuple[Any, ...] = ()  # by the latest OPEN frame
         self._proved = False
         self._sent: dict[int, _Sent] = {}
@@ -194,7 +194,7 @@ class Connection:
         self._payload = memoryview(b"")
         self._filled = 0
         self._description: Description | None = None
-        self._results: _Results | None = None
+        self._result_layout: _ResultLayout | None = None
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -227,8 +227,8 @@ class Connection:
         places = lent if self.in_memory and len(lent) == len(inputs) else {}
         sent = _Sent(request, in_memory=bool(places))
         try:
-            alike = self._like(request, in_memory=bool(places))
-            head = alike.head
+            layout = self._layout_of(request, in_memory=bool(places))
+            head = layout.head
             if places:
                 head += b"".join([frames.PLACE.pack(*places[name]) for name in inputs])
                 data, flags = [], frames.IN_MEMORY
@@ -237,11 +237,13 @@ class Connection:
                 data = [to_bytes(p) for one in inputs.values() for p in pieces_of(one)]
                 flags = 0
             nbytes = sum(map(len, data))
-            header = Header(frames.REQUEST, flags, len(head), alike.rows, number, nbytes, timeout_s)
+            header = Header(
+                frames.REQUEST, flags, len(head), layout.rows, number, nbytes, timeout_s
+            )
             first = header.pack() + head
-            if alike.fixed != self._fixed:
-                self._unsent.append(memoryview(self._opening(alike.fixed)))
-                self._fixed = alike.fixed
+            if layout.fixed != self._fixed:
+                self._unsent.append(memoryview(self._opening(layout.fixed)))
+                self._fixed = layout.fixed
         except (WireError, struct.error):  # there is no frame for it
             return False
         self._unsent.append(memoryview(first))
@@ -317,7 +319,7 @@ class Connection:
 
     # --- sending
 
-    def _like(self, request: Request, *, in_memory: bool) -> _Alike:
+    def _layout_of(self, request: Request, *, in_memory: bool) -> _RequestLayout:
         """What this request has in common with those like it.
 
         Raises:
@@ -327,8 +329,8 @@ class Connection:
         inputs = [(name, one.dtype, one.shape) for name, one in request.inputs.items()]
         asked = (request.outputs, request.parameters, request.output_parameters, nbytes)
         key = (inputs, request.request_id.rpartition("#")[0], asked)
-        if key == self._alike.key:
-            return self._alike
+        if key == self._layout.key:
+            return self._layout
         if not 1 <= len(inputs) <= frames.MAX_ARRAYS:
             raise WireError(f"a request with {len(inputs)} inputs")
         for name, dtype, shape in inputs:
@@ -336,8 +338,8 @@ class Connection:
                 raise WireError(f"input {name!r} of {dtype} with {len(shape)} dimensions")
         fixed = ([(name, dtype, len(shape)) for name, dtype, shape in inputs], *key[1:])
         head = frames.head_of([shape for _, _, shape in inputs])
-        self._alike = _Alike(key, fixed, head, inputs[0][2][0])
-        return self._alike
+        self._layout = _RequestLayout(key, fixed, head, inputs[0][2][0])
+        return self._layout
 
     def _opening(self, fixed: tuple[Any, ...]) -> bytes:
         """The OPEN frame that fixes this; raises WireError where there is none."""
@@ -444,26 +446,26 @@ class Connection:
     def _answer(self, header: Header, payload: memoryview) -> Answer:
         if header.flags & frames.DESCRIBED:
             self._description, begin = Description.take(payload)
-            self._results = None
+            self._result_layout = None
             payload = payload[begin:]
         if (described := self._description) is None:
             raise WireError("a result without a description")
-        results = self._results
-        if results is None or results[:2] != (self._head, len(payload)):
-            results = self._results = _results(described, self._head, len(payload))
+        layout = self._result_layout
+        if layout is None or layout[:2] != (self._head, len(payload)):
+            layout = self._result_layout = _result_layout(described, self._head, len(payload))
         outputs = {
             tensor.name: from_bytes(payload[begin:end], tensor.datatype, shape)
-            for tensor, shape, begin, end in results.arrays
+            for tensor, shape, begin, end in layout.arrays
         }
         parameters = {
             **described.parameters,
             "device_seconds": header.seconds,
             "draining": bool(header.flags & frames.DRAINING),
         }
-        return Answer(outputs, parameters, results.parameters)
+        return Answer(outputs, parameters, layout.parameters)
 
 
-def _results(described: Description, head: bytes, nbytes: int) -> _Results:
+def _result_layout(described: Description, head: bytes, nbytes: int) -> _ResultLayout:
     """Where the arrays of such results lie; raises WireError where they cannot be that."""
     shapes, arrays, begin = frames.shapes_in(head, described.outputs), [], 0
     layouts = frames.layouts_of(described.outputs, shapes, nbytes)
@@ -472,7 +474,7 @@ def _results(described: Description, head: bytes, nbytes: int) -> _Results:
         arrays.append((tensor, shape, begin, end))
         begin = end
     own = {one.name: one.parameters for one in described.outputs if one.parameters}
-    return _Results(head, nbytes, arrays, own)
+    return _ResultLayout(head, nbytes, arrays, own)
 
 
 def _overwritten() -> InputsOverwritten:
