@@ -24,7 +24,7 @@ from ...proto.transport.frames import Header
 from ..callers import user_behind
 from ..calls import Call
 from ..request import Deadline, InputsRecord, SendingDeadline, TooLarge
-from .session import Asked, Session
+from .session import FramedRequest, Session
 
 if TYPE_CHECKING:
     from .listener import Offered, TransportListener
@@ -50,7 +50,7 @@ class _Incoming:
         left: what of these is still to be filled.
     """
 
-    def __init__(self, asked: Asked, record: InputsRecord) -> None:
+    def __init__(self, asked: FramedRequest, record: InputsRecord) -> None:
         self.asked, self.record = asked, record
         self.left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
 
@@ -276,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begin += frames.HEADER.size
         head = self._take(header.head_bytes)
         assert head is not None
-        asked = Asked(header, head, session.fixed)
+        asked = FramedRequest(header, head, session.fixed)
         if not header.flags & frames.IN_MEMORY:
             self._receive(asked)
         elif header.nbytes:
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begin += count
         return taken
 
-    def _receive(self, asked: Asked) -> None:
+    def _receive(self, asked: FramedRequest) -> None:
         """Make room for the arrays of a request, which come next."""
         header, inputs = asked.header, asked.fixed.opened.inputs
         layouts = frames.layouts_of(inputs, frames.shapes_in(asked.head, inputs), header.nbytes)
@@ -328,14 +328,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests
 
-    def _begin_request(self, asked: Asked) -> None:
+    def _begin_request(self, asked: FramedRequest) -> None:
         assert self._call is not None
         self._call.received()
         task = asyncio.get_running_loop().create_task(self._serve(asked))
         self._tasks[task] = asked.header.nbytes
         task.add_done_callback(partial(self._served, asked.record))
 
-    async def _serve(self, asked: Asked) -> None:
+    async def _serve(self, asked: FramedRequest) -> None:
         assert self._session is not None
         answer = await self._session.answer(asked)
         if not self._transport.is_closing():

@@ -45,8 +45,8 @@ class Fixed(NamedTuple):
     memory_error: EdlError | None
 
 
-class Asked(NamedTuple):
-    """A request.
+class FramedRequest(NamedTuple):
+    """A request, as it came in a frame.
 
     Attributes:
         header: of its frame.
@@ -110,7 +110,7 @@ class Session:
             except EdlError as error:
                 log.debug("memory of who may not ask any more is swept later: %s", error)
 
-    async def answer(self, asked: Asked) -> bytes:
+    async def answer(self, asked: FramedRequest) -> bytes:
         """The frame that answers a request; an error has been made one."""
         try:
             return await self._label(asked)
@@ -120,7 +120,7 @@ class Session:
             memory_fails = in_memory and (not asked.fixed.region or isinstance(error, _NotMapped))
             return frames.error(asked.header.number, error, memory=memory_fails)
 
-    async def _label(self, asked: Asked) -> bytes:
+    async def _label(self, asked: FramedRequest) -> bytes:
         header = asked.header
         protocol = "tcp" if self._shown.uid is None else "local"
         with self._listener.recorder.call(protocol, "Label", self._address) as entry:
@@ -179,7 +179,7 @@ class _NotMapped(RequestRefused):
     """Inputs lie in memory that would have to be copied."""
 
 
-async def _decode(asked: Asked, reading: Reading) -> InferRequest:
+async def _decode(asked: FramedRequest, reading: Reading) -> InferRequest:
     opened = asked.fixed.opened
     if asked.record is None:
         arrays = _in_memory(asked.head, asked.fixed, reading)
