@@ -263,7 +263,7 @@ class Servicer:
             nbytes: of the request.
             record: the inputs in `memory_of_inputs`; None: they lie elsewhere.
         """
-        with entry.labelling(nbytes) as labelling, _expected():
+        with entry.labelling(nbytes) as labelling, _as_edl_errors():
             reading = Reading(self.memory, visitor)
             request = await decode(reading)
             entry.model, entry.request_id = request.model_name, request.request_id
@@ -323,8 +323,8 @@ class Servicer:
 
 
 @contextmanager
-def _expected() -> Iterator[None]:
-    """Make an error of ours of one that nobody expects, so that every protocol says the same."""
+def _as_edl_errors() -> Iterator[None]:
+    """Turn an unexpected error into a RetryableError, so that every protocol says the same."""
     try:
         yield
     except EdlError:
