@@ -1,4 +1,4 @@
-"""One checkpoint of a repository, as its folder describes it: manifest, note, lengths of files."""
+"""One checkpoint, as its folder describes it: manifest, place in the history, lengths of files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Checkpoint:
         return Entry(self.name, self.step, self.digest, self.sequence, self.generation)
 
 
-def made_of(
+def checkpoint_from(
     files: Files, name: str, manifest: Manifest, digest: str, sequence: int = 0, problem: str = ""
 ) -> Checkpoint:
     """The checkpoint in a folder with this manifest, of this digest."""
@@ -82,8 +82,8 @@ def made_of(
     )
 
 
-def look(files: Files, name: str, problem: str = "") -> Checkpoint | None:
-    """What manifest, note and the lengths of its files say; None: it is no checkpoint.
+def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
+    """The checkpoint in a folder, its content unread; None: there is none.
 
     Args:
         files: the place.
@@ -94,7 +94,7 @@ def look(files: Files, name: str, problem: str = "") -> Checkpoint | None:
         CheckpointUnavailable: the place cannot be read now.
     """
     try:
-        manifest, digest, sequence = told(files, name)
+        manifest, digest, sequence = read_manifest(files, name)
     except CheckpointDamaged as error:
         step = step_of(name)
         assert step is not None  # `Files.names` has seen to it
@@ -112,15 +112,15 @@ def look(files: Files, name: str, problem: str = "") -> Checkpoint | None:
             problem = problem or f"{file} has {nbytes} bytes, not {written.nbytes}"
     if problem and files.size(name, MANIFEST) is None:
         return None  # somebody has pruned it meanwhile
-    return made_of(files, name, manifest, digest, sequence, problem)
+    return checkpoint_from(files, name, manifest, digest, sequence, problem)
 
 
-def told(files: Files, name: str) -> tuple[Manifest, str, int]:
+def read_manifest(files: Files, name: str) -> tuple[Manifest, str, int]:
     """A checkpoint's manifest, its digest, and its place in the history; 0: it has none.
 
     Raises:
         FileNotFoundError: there is no manifest.
-        CheckpointDamaged: what is told is not whole, or contradicts itself.
+        CheckpointDamaged: what the folder says is not whole, or contradicts itself.
         CheckpointUnavailable: the place cannot be read now.
     """
     with files.reading(name, MANIFEST) as file:

@@ -36,7 +36,7 @@ from ...scheduler.students.saving import (
     to_prune,
 )
 from . import checked
-from .checkpoint import Checkpoint, look, made_of, told
+from .checkpoint import Checkpoint, checkpoint_from, inspect, read_manifest
 from .contents import Contents
 from .files import LEFTOVER_S, Files, Lock, open_files
 from .manifest import JOINED, MANIFEST, Joined, Provenance, digest_of
@@ -134,7 +134,7 @@ class Repository:
         except BaseException:
             draft.abort()
             raise
-        return made_of(self._files, name, manifest, digest_of(packed))
+        return checkpoint_from(self._files, name, manifest, digest_of(packed))
 
     def join(self, written: Checkpoint, fence: Fence | None = None) -> Checkpoint | None:
         """Make a checkpoint the newest of the history, then remove those that have served.
@@ -283,7 +283,9 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            checked.verify(self._files, checkpoint.name, told(self._files, checkpoint.name)[0])
+            checked.verify(
+                self._files, checkpoint.name, read_manifest(self._files, checkpoint.name)[0]
+            )
 
     def load(self, checkpoint: Checkpoint) -> Contents:
         """What it holds, in memory of its own; every byte is verified on the way.
@@ -293,7 +295,9 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            return checked.read(self._files, checkpoint.name, told(self._files, checkpoint.name)[0])
+            return checked.read(
+                self._files, checkpoint.name, read_manifest(self._files, checkpoint.name)[0]
+            )
 
     def prune(self, keep: int | None = None, dry_run: bool = False) -> Sequence[Checkpoint]:
         """Remove checkpoints that have served, but for the `keep` newest whole ones.
@@ -392,7 +396,7 @@ class Repository:
         return True
 
     def _look(self, name: str) -> Checkpoint | None:
-        return look(self._files, name, self._damaged.get(name, ""))
+        return inspect(self._files, name, self._damaged.get(name, ""))
 
     @contextlib.contextmanager
     def _blamed(self, checkpoint: Checkpoint) -> Iterator[None]:
