@@ -38,10 +38,8 @@ class Load(NamedTuple):
     """How much there is, and how far the teachers are taken up.
 
     Attributes:
-        volume_bytes: as of `Figures`, like the next three.
-        batch_bytes: see there.
-        queued: see there.
-        unlabelled: see there.
+        volume_bytes, queued, unlabelled: as of `Figures`.
+        batch_bytes: most that a batch had so far, inputs and, as far as they are known, labels.
         window_batches: batches that fill the windows of the usable ones, of the rows that the last
             batch had. Before there is one, it is known only of those that take a batch as it is.
         free_windows: requests that could be sent now; 0 also when there is no usable teacher.
@@ -73,11 +71,6 @@ class Figures:
     def volume_bytes(self) -> int:
         """Bytes of batches that are labelled and not taken, inputs and labels (Algorithm 1)."""
         return self._tables.volume_bytes
-
-    @property
-    def batch_bytes(self) -> int:
-        """Most bytes that a batch had so far, inputs and, as far as they are known, labels."""
-        return self._tables.batch_bytes
 
     @property
     def labelled(self) -> int:

@@ -210,7 +210,7 @@ class Mesh(VirtualTime):
             source_ended=self.source_is_empty,
             t_t_s=pooled_t_t(times) if times else None,
             t_s_s=self.steps.value,
-            batch_bytes=ledger.batch_bytes,
+            batch_bytes=ledger.load.batch_bytes,
         )
         self.decision, self.memory = decide(view, self.memory, self.now, self.config)
         self.wants.append(self.decision.want)

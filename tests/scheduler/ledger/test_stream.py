@@ -130,11 +130,11 @@ class TestStatistics:
         assert ledger.request(1) is None
 
     def test_batch_bytes_is_the_heaviest(self, ledger: Ledger) -> None:
-        assert ledger.batch_bytes == 100
+        assert ledger.load.batch_bytes == 100
         after(ledger, answer("a", 1), answer("a", 2), *take(0))
-        assert ledger.batch_bytes == 110, "with its labels"
+        assert ledger.load.batch_bytes == 110, "with its labels"
         after(ledger, ev.Queued(2, 500, 1), ev.Reset())
-        assert ledger.batch_bytes == 500
+        assert ledger.load.batch_bytes == 500
 
     def test_windows_in_requests_and_in_batches(self) -> None:
         ledger = Ledger()
