@@ -68,17 +68,16 @@ class FlowConfig:
 
 
 class FlowView(NamedTuple):
-    """What is the case now. The first six are the ledger's, of the same names.
+    """What is the case now. The first seven and `batch_bytes` come from the ledger's `Load`.
 
     Attributes:
         volume_bytes: bytes of batches that are labelled and not taken.
         queued: batches that wait for a teacher.
         unlabelled: batches queued or in flight.
-        windows: batches that fill the windows of the usable teachers: the ledger's
-            `window_batches`.
+        windows: batches that fill the windows of the usable teachers: `Load.window_batches`.
         free_windows: requests that could be sent now; 0 also without a teacher.
         idle: usable teachers with nothing in flight.
-        teachers: how many of the teachers wanted have come: `len(ledger.teachers)`.
+        teachers: how many of the teachers wanted have come.
         waiting: the student is in a call of `next`, and the next batch has no labels yet.
         source_ended: the source has nothing more for this epoch.
         t_t_s: seconds per sample of the average teacher, None until it is measured.

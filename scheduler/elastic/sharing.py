@@ -204,7 +204,7 @@ class Shares:
         return fulfilment(job, self.nodes[job.name] + more)
 
     def _stays(self, job: ElasticJob) -> bool:
-        """Whether a running job is left as it is: it forms its world, or has just changed."""
+        """Whether a running job is left as it is: it forms its world, has just changed, or ends."""
         return not job.steady or self.frozen_s(job) > 0 or self.ends(job)
 
     def _may_grow(self, job: ElasticJob) -> bool:

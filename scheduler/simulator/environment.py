@@ -1,4 +1,4 @@
-"""What everything in a simulated mesh shares: the scenario, time, chance and the trace."""
+"""What all in a simulated mesh shares: scenario, time, chance, trace, and networks."""
 
 from __future__ import annotations
 
