@@ -49,7 +49,8 @@ class ReaderStats:
         content_id: the model content that labels come from; empty while that is not known.
         label_kinds: what the teachers publish of their outputs, by name: "logits", "probabilities",
             "log-probabilities" or "other"; nothing of outputs of which they do not say it. Known
-            with the first batch that they have labelled, and the same until the reader is closed.
+            with the first batch that they have labelled, and then the same; where teachers make
+            the labels (top-k, `temperature`), another model content may have another kind.
         store_hits: samples whose labels the store had.
         store_misses: samples whose labels it did not have.
         store_dropped: samples whose labels could not be put into it.
