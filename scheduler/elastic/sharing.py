@@ -41,6 +41,7 @@ class Shares:
         config: how they share.
 
     Attributes:
+        pool, jobs, config: those that were given.
         nodes: by name; 0 for those that do not run.
         behind: of those that wait behind one that has waited for long: its name.
         moved: those that gave a node to a job that was fulfilled less, and to whom.

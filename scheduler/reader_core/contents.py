@@ -61,10 +61,10 @@ class Numerics:
 class Kinds:
     """What the numbers of each output are taken for.
 
-    The first teacher that publishes it settles it: of labels that are read in two ways, one half is
-    wrong. A teacher that publishes another kind must not label. It is open again while nothing is
-    labelled and no teacher is left that fits; and with another model content, where teachers make
-    labels of either kind alike.
+    The first teacher that publishes a kind settles it: labels that are read in two ways are wrong
+    in part. A teacher that publishes another kind must not label. The kind is open again if no
+    fitting teacher is left before anything is labelled. With another model content it is open where
+    teachers make the labels, as these are alike whatever the kind.
 
     Attributes:
         settled: by output.

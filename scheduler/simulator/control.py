@@ -36,6 +36,7 @@ class Control:
         env: of the run.
 
     Attributes:
+        scenario, clock, trace: of the run.
         students: all that there will be, in the order of the scenario.
         lives: the teachers.
         points: the curves so far.
