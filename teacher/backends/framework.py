@@ -74,7 +74,7 @@ def loading(
     runtime: str,
     file: Path,
     package: str,
-    line: Callable[[BaseException], str] = lambda error: first_line(error),
+    line: Callable[[BaseException], str] = first_line,
 ) -> Iterator[None]:
     """Turn what a framework raises at a file into a ModelError, and its warnings into nothing.
 
