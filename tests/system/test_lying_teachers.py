@@ -35,10 +35,10 @@ class Teacher(ScriptedTeacher):
         super().__init__(self._label, port=port)
 
     def _label(self, request: InferRequest) -> dict[str, Array]:
-        x = request.inputs["x"]
-        if self.lies:
+        x, lies = request.inputs["x"], self.lies  # the test may change it meanwhile
+        if lies:
             self.lied.update(int(value) // 1000 for value in x[:, 0])
-        return {"logits": logits_of(x) * (-1 if self.lies else 1)}
+        return {"logits": logits_of(x) * (-1 if lies else 1)}
 
 
 def endless() -> Batches:

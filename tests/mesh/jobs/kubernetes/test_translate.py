@@ -19,6 +19,7 @@ from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import GPU
 
 _WORDS = st.lists(st.from_regex(r"[a-z0-9./=_-]{1,12}", fullmatch=True), min_size=1, max_size=4)
+_VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 _NODES = st.tuples(st.integers(1, 4096), st.integers(1, 4096)).map(sorted)
 _RESOURCES = st.fixed_dictionaries(
     {},
@@ -45,7 +46,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         priority=draw(st.integers(-1000, 1000)),
         retries=draw(st.integers(0, 1000)),
         grace_s=float(draw(st.integers(0, 3600))),
-        env=draw(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text())),
+        env=draw(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), _VALUES)),
         image=draw(st.sampled_from(["edl-dist:1", "host:5000/a/b@sha256:00"])),
         resources=draw(_RESOURCES),
         checkpoint_claim=draw(st.sampled_from(["", "checkpoints"])),
