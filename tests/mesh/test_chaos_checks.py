@@ -212,10 +212,10 @@ def test_a_check_without_healthy_teachers_says_so() -> None:
 
 @pytest.mark.parametrize("engines", [(), (20.0, 100.0)])
 def test_memory_that_grows_is_named(engines: Sequence[float]) -> None:
-    growing = figures(grows=300 << 10, engines=engines, seconds=180.0)
+    growing = figures(grows=300 << 10, engines=engines, seconds=240.0)
     finding = checks.memory(trace(student(figures=growing)))
     assert finding.broken == ("s1: trainer and engine grow by 300 KiB/s",)
-    assert checks.memory(trace(student(figures=figures(engines=engines, seconds=180.0)))).held
+    assert checks.memory(trace(student(figures=figures(engines=engines, seconds=240.0)))).held
 
 
 def test_a_trainer_that_grows_is_found_across_the_lives_of_its_engines() -> None:
