@@ -15,9 +15,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from edl.mesh.plan.cluster import Cluster, DeviceKind, Job, Link, Rate
-from edl.mesh.plan.planner import plan
 from edl.mesh.plan.scenario import scenario_of
+from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from edl.scheduler.planner import plan
 from edl.scheduler.simulator import Fault, simulate
 
 # %% [markdown]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...mesh.plan.cost_model import labelling_rate
+from ...scheduler.cost_model import labelling_rate
 from .claims import Cell, Contradiction, Experiment, Order, Outcome
 from .meshes import Mesh, alone, taught, wanted
 

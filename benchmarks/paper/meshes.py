@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from ...mesh.plan.stages import thresholds
 from ...scheduler.simulator import simulate
 from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
+from ...scheduler.stages import thresholds
 
 LINK: Final = Link(bandwidth_bytes_per_s=1.25e9, latency_s=0.0002)
 #: Requests in flight per teacher.

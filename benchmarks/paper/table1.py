@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...mesh.plan.cost_model import Scaling, labelling_rate
+from ...scheduler.cost_model import Scaling, labelling_rate
 from ..report import Report
 from .claims import Cell, Contradiction, Experiment, Outcome, Use
 from .measured import table1 as measured

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...distill_reader import DistilReader
-from ...mesh.plan.cluster import Cluster, DeviceKind, Job, Rate
-from ...mesh.plan.cost_model import predict
-from ...mesh.plan.stages import Mesh, Team
+from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
+from ...scheduler.cost_model import predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
+from ...scheduler.stages import Mesh, Team
 from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from ..pacing.streams import windows_s
 from ..pacing.student import PacedStudent

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from ...mesh.cores import children_on
-from ...mesh.plan.cluster import Cluster, DeviceKind, Job, Rate
-from ...mesh.plan.cost_model import online_s, predict, step_s
-from ...mesh.plan.stages import Mesh, Team
+from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
+from ...scheduler.cost_model import online_s, predict, step_s
+from ...scheduler.stages import Mesh, Team
 from ..children import Child
 from ..pacing.teachers import start_teachers
 from ..paper.measured.cores import divided

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .planner import Plan
-from .verdicts import Aim
+from ...scheduler.planner import Plan
+from ...scheduler.verdicts import Aim
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, Job
+    from ...scheduler.cluster import Cluster, Job
     from .what_if import Point
 
 ClusterFile = Annotated[
@@ -64,11 +64,11 @@ def plan(
     import json
 
     from ...errors import UsageError
+    from ...scheduler.cluster import Cluster
+    from ...scheduler.planner import plan as make
     from ..files import read
     from . import report
-    from .cluster import Cluster
     from .job_file import load_job
-    from .planner import plan as make
     from .what_if import parse_sweep, points
 
     devices, work = read(cluster, Cluster), load_job(job)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...scheduler.cluster import Job, Rate
 from ...scheduler.units import Bytes, Count, Positive, SamplesPerSecond, Seconds
 from ..files import read
-from .cluster import Job, Rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import UsageError
-from .planner import Plan
-from .verdicts import Method
+from ...scheduler.planner import Plan
+from ...scheduler.verdicts import Method
 from .what_if import Point
 
 COLOURS: dict[Method, str] = {

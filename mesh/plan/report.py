@@ -7,8 +7,8 @@ from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from .planner import Plan
-from .verdicts import money
+from ...scheduler.planner import Plan
+from ...scheduler.verdicts import money
 from .words import figure, rate, size, span
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ...scheduler.cluster import Cluster, Job
+from ...scheduler.cluster import Link as Wire
+from ...scheduler.cost_model import Prediction
 from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
-from .cluster import Cluster, Job
-from .cluster import Link as Wire
-from .cost_model import Prediction
-from .stages import FULL, Costs, Mesh, Team
+from ...scheduler.stages import FULL, Costs, Mesh, Team
 
 #: What is simulated of a training: enough batches for a steady rate.
 BATCHES, WARM_UP = 2000, 50

@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ...errors import UsageError
+from ...scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from ...scheduler.planner import Plan, plan
 from ...scheduler.units import Number
+from ...scheduler.verdicts import Aim
 from ..files.blame import unknown_key
 from ..files.scalars import amount, form
-from .cluster import Cluster, DeviceKind, Job, Link, Rate
-from .planner import Plan, plan
-from .verdicts import Aim
 
 #: Points of a range that is not counted one by one.
 POINTS, MOST_POINTS = 9, 64

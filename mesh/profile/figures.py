@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...proto.datatypes import FREE, TensorSpec, dtype_of
-from ..plan.cluster import Rate
+from ...scheduler.cluster import Rate
 from .stepping import Steps
 
 #: Digits that a measured time is written with.

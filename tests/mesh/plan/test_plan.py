@@ -15,13 +15,13 @@ import typer
 from edl.errors import UsageError
 from edl.mesh.files import read, write
 from edl.mesh.plan import cli
-from edl.mesh.plan.cluster import Cluster, DeviceKind, Job, Link, Rate
-from edl.mesh.plan.cost_model import predict
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.scenario import scenario_of
-from edl.mesh.plan.stages import Mesh, Team
 from edl.mesh.plan.what_if import parse_sweep, points
+from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from edl.scheduler.cost_model import predict
 from edl.scheduler.simulator import Scenario, simulate
+from edl.scheduler.stages import Mesh, Team
 from edl.tests.cli_output import output_of, refusal_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"

@@ -8,10 +8,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from edl.mesh.plan import cost_model
-from edl.mesh.plan.cluster import Cluster, DeviceKind, Job, Link, Rate
-from edl.mesh.plan.planner import fleets, plan
-from edl.mesh.plan.stages import Costs, Mesh, Team, room_for, throughput
+from edl.scheduler import cost_model
+from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from edl.scheduler.planner import fleets, plan
+from edl.scheduler.stages import Costs, Mesh, Team, room_for, throughput
 
 FREE = Costs(0.0, 0.0)
 N_TRAINING = {1: 14.16, 2: 28.44, 4: 55.17, 8: 101.59, 16: 168.42}

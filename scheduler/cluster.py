@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Annotated, Literal
 
-from ...scheduler.units import (
+from .units import (
     Bytes,
     BytesOrZero,
     BytesPerSecond,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...scheduler.rates import pooled_t_t, teachers_needed
 from .cluster import Cluster, DeviceKind, Job
 from .cost_model import Prediction, online_s, predict, step_s
+from .rates import pooled_t_t, teachers_needed
 from .stages import Costs, Mesh, Team
 from .verdicts import Aim, Method, Verdict, Way, judge
 
