@@ -12,7 +12,7 @@ from .growth import TRAINER, growth
 from .liveness import longest_pause
 from .recovery import not_whole
 from .samples import expected_digests
-from .trace import Done, Seen, Trace
+from .trace import FIGURES_EVERY_S, Done, Seen, Trace
 
 #: While a student has a healthy teacher, something comes at least so often.
 MOST_PAUSE_S = 3.0
@@ -24,8 +24,8 @@ LEAST_SHARE = 0.5
 #: from what is a mere filling of caches; of a trainer's memory over five minutes more can be said.
 SEEN_GROWTH = 100 << 10
 LEAST_SEEN_GROWTH = 20 << 10
-#: A teacher that refuses every sample is ejected after so many seconds with a student: engines
-#: that are killed meanwhile begin anew.
+#: A teacher that refuses every sample is ejected before a student has had it for so long, all times
+#: together: an engine that replaces a killed one knows nothing of refusals.
 REFUSALS_S = 30.0
 #: Exit code of a node whose settings are not those of the job.
 REFUSED = 2
@@ -128,8 +128,10 @@ def misconfigured_unused(trace: Trace) -> Finding:
             asked = [one for one in seen.figures if teacher in one.teachers]
             if any((teacher, "refused") in one.ejected for one in asked):
                 ejected.add(teacher)
-            elif asked and asked[-1].at_s - asked[0].at_s > REFUSALS_S:
-                broken.append(f"{name} never ejected {teacher}, which it had for long")
+            elif len(asked) * FIGURES_EVERY_S > REFUSALS_S:
+                broken.append(
+                    f"{name} had {teacher} for over {REFUSALS_S:g} s and did not eject it"
+                )
     words = f"{len(ejected)} of {len(trace.refusing)} that refuse were assigned and ejected"
     return Finding("misconfigured teachers label nothing", words, tuple(broken))
 

@@ -25,14 +25,13 @@ from ...logs import configure_logging
 from ...proto.arena import Array
 from ...supervise import end_with_parent
 from .samples import INPUT, OUTPUT, digests_of, samples_of
-from .trace import RECORD, Figures
+from .trace import FIGURES_EVERY_S, RECORD, Figures
 
 log = logging.getLogger(__name__)
 
 #: Rows of a batch go from 1 to this, so that no two batches in a row are alike.
 MOST_ROWS = 12
 EPOCH_BATCHES = 200
-FIGURES_EVERY_S = 0.2
 MEMORY_EVERY = 5  # figures
 
 

@@ -21,6 +21,8 @@ from .faults import Fault
 #: What a student writes of each sample: when it came, its id, the digest of it and its labels.
 RECORD = np.dtype([("at_s", "<f8"), ("id", "<u8"), ("digest", "<u8")])
 
+#: A student tells of itself so often.
+FIGURES_EVERY_S = 0.2
 #: More than a line of figures has.
 _TAIL_BYTES = 1 << 14
 
