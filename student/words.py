@@ -247,6 +247,7 @@ class Failed(Word):
         error: one line.
         traceback: all of it; empty where the line says everything, as of a setting.
         usage: nothing is to be tried again: the job file, or a setting, is wrong.
+        gave_up: nothing is to be tried again: no teacher came in the time that the job allows.
     """
 
     step: int
@@ -255,6 +256,7 @@ class Failed(Word):
     error: str = ""
     traceback: str = ""
     usage: bool = False
+    gave_up: bool = False
 
 
 FromSupervisor = Order | Leave | Answer

@@ -142,6 +142,7 @@ class Failure:
         error: one line.
         usage: nothing is to be tried again: the job file, or a setting, is wrong.
         restored: step of the checkpoint that its generation began with.
+        gave_up: nothing is to be tried again: it has waited for a teacher as long as it was to.
     """
 
     generation: int
@@ -154,6 +155,7 @@ class Failure:
     error: str = ""
     usage: bool = False
     restored: int = 0
+    gave_up: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
@@ -173,12 +175,11 @@ class Failure:
         """As in "rank 1 on node a crashed on step 5 of epoch 2 (positions 3, 9): ValueError: x"."""
         if self.how == "lost":
             return f"node {self.node} was lost: {self.error or 'its lease ran out'}"
-        did = {"crash": "crashed", "killed": "died", "hang": "hung", "adrift": "lost its peers"}[
-            self.how
-        ]
+        did = {"crash": "crashed", "killed": "died", "hang": "hung", "adrift": "lost its peers"}
+        ending = "gave up" if self.gave_up else did[self.how]
         where = f"on step {self.step} of epoch {self.epoch}" if self.step else "while it started"
         batch = f" ({positions_in_words(self.positions)})" if self.positions else ""
-        return f"rank {self.rank} on node {self.node} {did} {where}{batch}: {self.error}"
+        return f"rank {self.rank} on node {self.node} {ending} {where}{batch}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +196,12 @@ class Stop:
 
     Attributes:
         usage: what the user gave cannot work, whoever tries.
+        gave_up: no teacher came in time; another start of the job may find one.
     """
 
     report: str
     usage: bool = False
+    gave_up: bool = False
 
 
 def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without | Stop | None:
@@ -215,6 +218,8 @@ def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without |
     for one in newest:
         if one.usage:
             return Stop(one.error or one.in_words(), usage=True)
+        if one.gave_up:
+            return Stop(one.in_words(), gave_up=True)
     for one in newest:
         if (
             one.how not in _BLAMELESS

@@ -12,7 +12,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ...errors import EdlError, GenerationSuperseded, JobError, PeerLost, UsageError
+from ...errors import (
+    EdlError,
+    GenerationSuperseded,
+    JobError,
+    NoTeacherAvailable,
+    PeerLost,
+    UsageError,
+)
 from ...standard_streams import write_whole_lines
 from ...supervise import end_with_parent
 from ..job.blame import blamed, told, trace_of
@@ -127,7 +134,8 @@ class Rank:
         usage = isinstance(error, UsageError) and (
             not self._started or telling is None or telling.place.step == 0
         )
-        if not usage:  # else the command ends with these very words
+        gave_up = isinstance(error, NoTeacherAvailable)
+        if not (usage or gave_up):  # else the command ends with these very words
             log.error("%s", words)
         self._link.tell(
             Failed(
@@ -137,6 +145,7 @@ class Rank:
                 words,
                 trace,
                 usage=usage,
+                gave_up=gave_up,
             )
         )
         return error.exit_code if isinstance(error, EdlError) else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...coordinator.jobs.board import JobBoard
@@ -168,8 +168,7 @@ class Leading:
             case Finish():
                 self._end(view, {"kind": "finished", **_result(view)})
             case Stop():
-                told = {"kind": "failed", "report": decision.report, "usage": decision.usage}
-                self._end(view, told)
+                self._end(view, {"kind": "failed", **asdict(decision)})
 
     def _form(self, world: World, view: View, before: Generation | None, newest: Newest) -> None:
         if world.keeper and world.origin is not None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ...coordinator.jobs.board import JobBoard
-from ...errors import CheckpointUnavailable, EdlError, UsageError
+from ...errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
 from ...lifecycle import Stop
 from ...scheduler.students.failures import Failure
 from ...scheduler.students.fingerprint import (
@@ -436,7 +436,10 @@ class Supervisor:
                 raise
             log.error("%s", error)  # what ended the job is what its user has to hear
         if failed:
-            raise (UsageError if told.get("usage") else EdlError)(str(told.get("report")))
+            report = str(told.get("report"))
+            if told.get("gave_up"):
+                raise NoTeacherAvailable(report)
+            raise (UsageError if told.get("usage") else EdlError)(report)
         return Outcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
 
     def _write_last(self) -> None:

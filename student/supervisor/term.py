@@ -186,6 +186,7 @@ class Term:
                 last.error,
                 last.usage,
                 self._restored,
+                last.gave_up,
             )
         if rank.code == EXIT_AGAIN:
             return None

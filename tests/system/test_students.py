@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edl.errors import NoTeacherAvailable
 from edl.student.checkpoint import Repository
 from edl.supervise import Process, python_command, start
 from edl.tests.student.id_log import check_each_once, surviving
@@ -50,7 +51,7 @@ def on_scale(old, new):
 ASKS = """
 def distill():
     from edl.student import Distill
-    return Distill(service="nobody")
+    return Distill(service="nobody", wait_timeout_s=float(os.environ.get("EDL_TEST_WAIT_S", 600)))
 """
 
 
@@ -138,7 +139,7 @@ def redis() -> Iterator[tuple[str, psutil.Process]]:
 
 
 @pytest.mark.timeout(300)
-def test_missing_teachers_are_awaited_until_ctrl_c(
+def test_missing_teachers_are_awaited_until_ctrl_c_or_for_as_long_as_stated(
     tmp_path: Path, redis: tuple[str, psutil.Process]
 ) -> None:
     job_file = tmp_path / "job.py"
@@ -148,6 +149,11 @@ def test_missing_teachers_are_awaited_until_ctrl_c(
         node.expect(r"0 of 0 teachers live", START_S)
         node.send_signal(signal.SIGINT)
         assert node.wait(END_S) == 128 + signal.SIGINT
+        nodes.environment = {"EDL_TEST_WAIT_S": "1"}
+        node = nodes.start("--coordinator", redis[0])
+        assert node.wait(END_S) == NoTeacherAvailable.exit_code
+        assert [line for line in node.tail(100) if "no teacher of service 'nobody' for 1 s" in line]
+        assert not re.search("generation 3|crashed", "\n".join(node.tail(100)))
 
 
 @pytest.mark.timeout(300)

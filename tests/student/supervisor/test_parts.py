@@ -326,13 +326,13 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
     assert not running.is_alive()
 
 
-@pytest.mark.parametrize("usage", [False, True])
-def test_a_failure_that_ends_the_command_is_not_told_before(usage: bool) -> None:
+@pytest.mark.parametrize(("usage", "gave_up"), [(False, False), (True, False), (False, True)])
+def test_a_failure_that_ends_the_command_is_not_told_before(usage: bool, gave_up: bool) -> None:
     lines: list[str] = []
-    failure = Failure(1, "a", 0, step=5, error="no such option", usage=usage)
+    failure = Failure(1, "a", 0, step=5, error="no such option", usage=usage, gave_up=gave_up)
     Teller(Plain(lines.append)).failed(failure)
     expected = "rank 0 on node a crashed on step 5 of epoch 0: no such option"
-    assert lines == ([] if usage else [expected])
+    assert lines == ([] if usage or gave_up else [expected])
 
 
 # --- what launchers say
