@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from ...errors import EdlError
 from ..link import RankLink
 from ..words import Order, Progress
 from .evaluation import Evaluation
@@ -84,7 +87,8 @@ class Telling:
 
     def close(self) -> None:
         if self._ids is not None:
-            self._ids.close()
+            with suppress(OSError):  # each line was flushed: what is left has failed before
+                self._ids.close()
 
     def _tell(self) -> None:
         if self._untold is None:
@@ -138,13 +142,24 @@ class Telling:
             "positions": taken.positions,
             "ids": self._saver.source.sample_ids(taken.epoch, taken.positions),
         }
-        self._ids.write(json.dumps(line, default=str) + "\n")
-        self._ids.flush()
+        with _naming(Path(self._ids.name)):
+            self._ids.write(json.dumps(line, default=str) + "\n")
+            self._ids.flush()
 
 
 def _opened(order: Order) -> TextIO | None:
     if order.settings.id_log is None:
         return None
-    folder = Path(order.settings.id_log)
-    folder.mkdir(parents=True, exist_ok=True)
-    return (folder / f"rank-{order.rank}.jsonl").open("a", encoding="utf-8")
+    path = Path(order.settings.id_log, f"rank-{order.rank}.jsonl")
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a", encoding="utf-8")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """An error of the system about the log of ids, with the path in its message."""
+    try:
+        yield
+    except OSError as error:
+        raise EdlError(f"the log of ids {path} cannot be written: {error.strerror}") from error

@@ -154,6 +154,14 @@ def test_a_crash_of_the_job_names_step_and_batch_and_ends_its_peers(tmp_path: Pa
         assert not trained & set(failed.positions)
 
 
+def test_a_log_of_ids_without_room_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.jsonl"
+    log.symlink_to("/dev/full")
+    with World(settings(epochs=1, id_log=str(tmp_path)), 1) as world:
+        assert world.ended()[0] not in (0, EXIT_AGAIN)
+        assert f"{log} cannot be written: No space left" in world.said(Failed)[0].error
+
+
 def test_a_batch_smaller_than_the_world_is_refused() -> None:
     with World(settings(epochs=1, total_batch=1), 2) as world:
         assert 0 not in world.ended().values()
