@@ -218,9 +218,12 @@ class Repository:
             if (known and one.name == known.name) or self._is_whole(one):
                 return replace(one, sequence=max(other.sequence for other in listed) + 1)
         valid = next((one for one in listed if one.valid), None)
-        if valid is not None and known is not None and valid.name == known.name:
+        if valid is None or known is None or valid.name != known.name:
+            valid = self.newest_valid(history.dropped)
+        if valid is None or history.newest is None:
             return valid
-        return self.newest_valid(history.dropped)
+        # The next save comes behind the newest also where that is missing for a while.
+        return replace(valid, sequence=max(valid.sequence, history.newest.sequence))
 
     def _warn_if_missing(self, newest: Entry | None, listed: Sequence[Checkpoint]) -> None:
         """Say once that the newest checkpoint of the history is not here."""

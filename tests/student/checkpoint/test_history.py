@@ -197,15 +197,22 @@ def test_a_newest_checkpoint_that_is_missing_is_named(
     assert elsewhere.url in warning
 
 
-def test_a_save_is_behind_the_newest_also_where_that_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("again", "step"), [(False, 30), (True, 15)])
+def test_a_save_is_behind_the_newest_also_where_that_is_missing(
+    tmp_path: Path, again: bool, step: int
+) -> None:
     """A mount comes back with what was missing: it does not take the training back."""
     training = Training(str(tmp_path / "job"))
     fence = training.begin()
-    missing = training.save(fence, 10)
+    missing = training.save(fence, 10, 20)
     Path(missing.location).rename(tmp_path / "away")
-    assert training.save(fence, 20).sequence == 2
+    if again:
+        fence = training.begin()
+        assert fence.after.startswith("step-000000000010")
+    training.save(fence, step)
     (tmp_path / "away").rename(missing.location)
-    assert training.counting() == [20, 10]
+    assert training.counting() == [step, 20, 10]
+    assert training.begin().after.startswith(f"step-{step:012}")
 
 
 def test_a_checkpoint_with_a_damaged_manifest_keeps_its_place(tmp_path: Path) -> None:
