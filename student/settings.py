@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from ..coordinator.queue.keys import is_name
 from ..errors import UsageError
 from ..scheduler.students.fingerprint import FIELDS
 from ..scheduler.students.saving import OVERHEAD
@@ -26,7 +26,6 @@ LR_POLICIES = ("keep", "linear", "sqrt")
 DEFAULT_HANG_S = 60.0
 DEFAULT_KEEP = 3
 _MOST_RANKS = 4096
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if not Path(self.spec).is_absolute():
             raise UsageError(f"the job file is named by its absolute path, not {self.spec!r}")
-        if not _NAME.fullmatch(self.job):
+        if not is_name(self.job):
             raise UsageError(
                 f"the job's name {self.job!r} must be 1 to 64 of A-Z a-z 0-9 . _ - and begin with"
                 " a letter or digit"

@@ -43,7 +43,7 @@ def check_name(what: str, name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a name that was read could have been written by us."""
+    """Whether it is a name: of a queue, a job, a service, a student, a runner, a reservation."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+from ...coordinator.queue.keys import is_name
+
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_name(key: str, name: str) -> None:
     """Raises ValueError where `name` is none of a job, a service or a student."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ValueError(
             f"{key}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or"
             f" digit, not {name!r:.100}"
