@@ -233,8 +233,7 @@ class Teller:
             self._tell_trainer(time.monotonic())
 
     def _due_now(self) -> tuple[object, ...]:
-        members = self._members
-        return tuple((member.ledger.resends, member.output_kinds) for member in members)
+        return tuple((one.ledger.resends, one.core.contents.kinds.settled) for one in self._members)
 
     def tell_story(self, batch: int, now: float) -> None:
         """Tell the trainer what is remembered of a batch."""

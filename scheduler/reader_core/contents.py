@@ -67,7 +67,7 @@ class Kinds:
     teachers make the labels, as these are alike whatever the kind.
 
     Attributes:
-        settled: by output.
+        settled: by output; replaced as a whole.
         is_firm: there are labels in the stream.
     """
 
@@ -89,7 +89,7 @@ class Kinds:
                     " if those are the others, start the training anew"
                 )
         for one in published:
-            self.settled.setdefault(one.output, one)
+            self.settled = {one.output: one, **self.settled}
             self._fitting |= {teacher}
         return ""
 
@@ -97,7 +97,7 @@ class Kinds:
         """Only these teachers are assigned now."""
         self._fitting &= teachers
         if not self._fitting and not self.is_firm:
-            self.settled.clear()
+            self.settled = {}
 
     def content_changed(self) -> None:
         """Labels come of another model from now on."""
