@@ -206,7 +206,7 @@ def test_nodes_come_and_go_and_redis_is_away(
     url, server = redis
     rows, epochs = 1200, 5
     elastic.environment = {"EDL_TEST_ROWS": str(rows)}
-    elastic.pace(0.1)
+    elastic.pace(0.5)  # the job is not to end before all have come and gone
     elastic.options = (*elastic.options, "--nodes", "1:4", "--epochs", epochs)
     a = elastic.start()  # alone: of two that start at once either may miss the first world
     elastic.reach(1, 3)
