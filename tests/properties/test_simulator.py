@@ -67,6 +67,8 @@ def teacher_groups(draw: st.DrawFn, name: str, jitter: float) -> simulator.Teach
         jitter=jitter,
         join_every_s=draw(st.sampled_from([0.0, 1.0])),
         start_s=0.5,
+        leave_per_minute=draw(st.sampled_from([0.0, 0.99])),
+        leaves_by=draw(st.sampled_from(["crash", "hang", "drain"])),
         back_after_s=draw(st.sampled_from([None, 1.0])),
     )
 
