@@ -66,6 +66,23 @@ def test_a_tenth_of_a_second_of_work_is_at_hand(batch_s: float | None, ahead: in
     assert look_ahead(batch_s) == ahead
 
 
+def test_in_order_a_batch_waits_for_those_before_it() -> None:
+    stream = Stream(0, 1, 2)
+    assert stream.offered(1) == []
+    assert stream.released() == []
+    assert stream.offered(0) == [0, 1]
+    assert stream.released() == [0, 1]
+    assert stream.offered(2) == [2]
+    assert stream.offered(2) == []
+
+
+def test_without_order_they_go_as_they_are_completed() -> None:
+    stream = Stream(0, 1, 2, ordered=False)
+    assert stream.offered(2) == [2]
+    assert stream.offered(0) == [0]
+    assert stream.released() == [2, 0]
+
+
 def test_more_is_released_once_half_is_taken() -> None:
     stream = Stream(*range(10))
     delivery = stream.delivery
@@ -85,6 +102,26 @@ def test_more_is_released_once_half_is_taken() -> None:
     assert stream.released() == [8]
 
 
+def test_a_withdrawn_batch_holds_up_those_behind_it() -> None:
+    stream = Stream(0, 1, 2, 3)
+    stream.labelled(0, 1, 2)
+    assert stream.void(0) == [do.Withdraw(0)]
+    assert stream.released() == []
+    assert stream.offered(3) == [], "0 is to be offered first"
+    assert stream.void(3) == [], "nobody was told of it"
+    assert stream.offered(0) == [0]
+    assert stream.released() == [0, 1]
+    assert stream.void(1) == [], "it is released"
+
+
+def test_a_batch_is_complete_with_the_last_service() -> None:
+    stream = Stream(0, services="ab")
+    assert stream.labelled(0, by="a") == []
+    assert stream.labelled(0, by="b") == [do.Offer(0, ALL_OF_AB)]
+    assert stream.void(0, by="a") == [do.Withdraw(0)], "the labels of the other service stay"
+    assert stream.labelled(0, by="a") == [do.Offer(0, ALL_OF_AB)]
+
+
 def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
     dropped, forgo = do.DropBatch(0), do.Tell("b", ev.Forgo(0))
     stream = Stream(0, services="ab")
@@ -94,6 +131,47 @@ def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
     assert stream.void(0, by="a") == [do.Withdraw(0), do.Tell("b", ev.Doubt(0))]
     assert stream.offered(0, by="a") == [], "also where `b` has not begun with it"
     assert stream.offered(0, by="b") == [0]
+
+
+def test_poison_behind_another_batch_is_offered_in_its_turn() -> None:
+    stream = Stream(0, 1, services="ab")
+    assert do.OfferPoison(1, ("no",)) not in stream.poison(1, by="a")
+    assert stream.void(1, by="a") == [do.Tell("b", ev.Doubt(1))], "the trainer has not heard of it"
+    stream.poison(1, by="b")
+    stream.labelled(0, by="a")
+    assert do.OfferPoison(1, ("no",)) in stream.labelled(0, by="b")
+    assert stream.released() == [0, 1]
+
+
+def test_batches_of_an_engine_before_are_labelled_anew_by_all() -> None:
+    stream = Stream(services="ab")
+    delivery = stream.delivery
+    tell = [do.Tell(name, ev.Released(0)) for name in "ab"]
+    assert delivery.hold(0, released=True) == tell
+    assert delivery.hold(1, released=False) == []
+    delivery.queue(2)
+    assert stream.void(0, by="a") == []
+    assert stream.void(1, by="a") == [do.Withdraw(1), do.Tell("b", ev.Doubt(1))]
+    assert stream.void(1, by="b") == []
+    stream.labelled(2, by="a")
+    stream.labelled(2, by="b")
+    assert stream.offered(1, by="a") == []
+    assert stream.offered(1, by="b") == [1, 2]
+    assert stream.void(1, by="a") == [do.Withdraw(1)], "this engine knows whose labels it has"
+    assert stream.offered(1, by="a") == [1]
+    delivery.taken(0, None)
+    assert stream.released() == [1, 2]
+
+
+def test_after_the_epoch_was_left_nothing_is_known_of_its_batches() -> None:
+    stream = Stream(0, 1, 2)
+    stream.labelled(0)
+    assert stream.released() == [0]
+    stream.poison(1, by="s")
+    stream.delivery.reset()
+    assert stream.labelled(1, 2) == []
+    stream.delivery.queue(3)
+    assert stream.offered(3) == [3]
 
 
 class TestNoTeacher:
