@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -21,6 +22,7 @@ from edl.scheduler.assignment import (
     plan_is_complete,
     reduce,
 )
+from edl.scheduler.label_origin import AWAY_S, Advice, Step, Switch, advise, begin, look
 
 from . import assignment_laws as laws
 
@@ -31,17 +33,20 @@ STUDENTS = ("a/0", "a/1", "b/0")
 
 @dataclass
 class Reader:
-    """What a student does with what it hears; `mail` is what it has not heard yet.
+    """A student that does with contents what `label_origin` says.
 
     Attributes:
-        bound: the content of the epoch that it is in; "": it is between two, and waits if
-            `waiting`.
+        sending: the content that teachers label with now; None: it sends nothing.
+        labelled: the contents of the batches of this epoch.
+        may_mix: in this epoch it was moved at once, rightly.
         heard: the last change that it heard.
+        mail: what it has not heard yet.
     """
 
-    epoch: int = 1
-    bound: str = ""
-    waiting: bool = True
+    switch: Switch = field(default_factory=lambda: Switch(data_epoch=1))
+    sending: str | None = None
+    labelled: set[str] = field(default_factory=set)
+    may_mix: bool = False
     heard: Change | None = None
     mail: Change | None = None
 
@@ -70,8 +75,24 @@ class Upgrade(RuleBasedStateMachine):
                 self.readers[name].mail = change
 
     def report(self, name: str, holding: tuple[str, ...] = ()) -> None:
-        one = self.readers[name]
-        self.see([StudentReported(name, 2, holding, data_epoch=one.epoch, content_id=one.bound)])
+        switch = self.readers[name].switch
+        epoch, content = switch.data_epoch, switch.told
+        self.see([StudentReported(name, 2, holding, data_epoch=epoch, content_id=content)])
+
+    def do(self, name: str, after: tuple[Switch, Step]) -> None:
+        """A student takes a step, and reports it."""
+        reader = self.readers[name]
+        before, (reader.switch, step) = reader.switch, after
+        if step == "relabel":
+            unknown = before.content_id not in (self.current, self.state.plan.next)
+            assert self.moved_by_word or unknown, "moved in the midst of an epoch"
+            reader.may_mix = True
+        if step in ("follow", "relabel"):
+            reader.sending = reader.switch.content_id or None
+        elif step == "hold":
+            reader.sending = None
+        if reader.switch != before:
+            self.report(name)
 
     @rule(name=st.sampled_from(TEACHERS), content=st.sampled_from(CONTENTS))
     def a_teacher_comes(self, name: str, content: str) -> None:
@@ -129,19 +150,23 @@ class Upgrade(RuleBasedStateMachine):
         name = list(self.readers)[index % len(self.readers)]
         reader = self.readers[name]
         change, reader.mail = reader.mail, None
-        if change is None:
-            return
-        reader.heard = change
-        if reader.waiting:
-            if change.data_epoch >= reader.epoch and change.teachers:
-                reader.bound, reader.waiting = change.content_id, False
-                self.report(name)
-        elif change.content_id != reader.bound:
-            moved_by_word = self.state.plan.at == "now" or self.moved_by_word
-            unknown = reader.bound not in (self.current, self.state.plan.next)
-            assert moved_by_word or unknown, "moved in the midst of an epoch"
-            reader.bound = change.content_id
-            self.report(name)
+        if change is not None:
+            reader.heard = change
+            advice = Advice(change.content_id, change.next_content_id, change.data_epoch)
+            self.do(name, advise(reader.switch, advice, self.now))
+
+    @precondition(lambda self: self.readers)
+    @rule(index=st.integers(0, 2), seconds=st.floats(0.1, 2 * AWAY_S), away=st.booleans())
+    def time_goes_by(self, index: int, seconds: float, away: bool) -> None:
+        self.now += seconds
+        name = list(self.readers)[index % len(self.readers)]
+        reader, since = self.readers[name], self.now - seconds if away else None
+        self.do(name, look(reader.switch, self.now, since, usable=reader.sending is not None))
+
+    @rule()
+    def a_batch_is_labelled(self) -> None:
+        for reader in self.readers.values():
+            reader.labelled |= {reader.sending} - {None}
 
     moved_by_word = False
 
@@ -150,15 +175,19 @@ class Upgrade(RuleBasedStateMachine):
         """Once moved by an operator's word, late mail may still say so."""
         self.moved_by_word = self.moved_by_word or self.at_now
 
-    @precondition(lambda self: any(not reader.waiting for reader in self.readers.values()))
+    @precondition(lambda self: self.readers)
     @rule(index=st.integers(0, 2))
-    def a_student_ends_its_epoch(self, index: int) -> None:
-        running = [name for name, reader in self.readers.items() if not reader.waiting]
-        reader = self.readers[running[index % len(running)]]
-        reader.epoch += 1
-        if reader.heard is not None and reader.heard.next_content_id:
-            reader.bound, reader.waiting = "", True
-        self.report(running[index % len(running)])
+    def a_student_begins_an_epoch(self, index: int) -> None:
+        name = list(self.readers)[index % len(self.readers)]
+        reader = self.readers[name]
+        reader.labelled, reader.may_mix = set(), False
+        self.do(name, begin(reader.switch, reader.switch.data_epoch + 1, self.now))
+
+    @invariant()
+    def an_epoch_is_of_one_content(self) -> None:
+        for reader in self.readers.values():
+            assert len(reader.labelled) <= 1 or reader.may_mix
+            assert reader.sending in (None, reader.switch.told), "it uses what it tells"
 
     @invariant()
     def the_laws_hold(self) -> None:
@@ -176,10 +205,22 @@ class Upgrade(RuleBasedStateMachine):
         """Or no teacher serves what it is to have."""
         for name, reader in self.readers.items():
             entry = self.state.students.get(name)
-            if reader.waiting and entry is not None and entry.teachers:
+            is_held = reader.switch.held_since is not None
+            if is_held and entry is not None and entry.teachers:
                 answer = reader.mail or reader.heard
                 assert answer is not None
-                assert answer.data_epoch >= reader.epoch, f"{name} waits for ever"
+                assert answer.data_epoch >= reader.switch.data_epoch, f"{name} waits for ever"
+
+    def teardown(self) -> None:
+        """Once all is said, each has what it is to have, at an epoch's begin."""
+        self.see([RecoveryEnded()])
+        for index, (name, reader) in enumerate(self.readers.items()):
+            self.a_student_begins_an_epoch(index)
+            while reader.mail is not None:
+                self.a_student_hears(index)
+            entry = self.state.students[name]
+            assert not entry.teachers or reader.sending == entry.content_id, "stranded"
 
 
 TestUpgrade = Upgrade.TestCase
+TestUpgrade.settings = settings(max_examples=settings().max_examples, stateful_step_count=60)

@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edl.scheduler.label_cache import (
     FIRST_ANSWER_S,
@@ -26,112 +25,7 @@ from edl.scheduler.label_cache import (
 from edl.scheduler.label_origin import AWAY_S, Advice, Step, Switch, advise, begin, look, resume
 from edl.scheduler.leadership import ranked
 
-pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 ON_OLD = Switch("old", 1, Advice("old", "", 1))
-
-
-class SwitchMachine(RuleBasedStateMachine):
-    """A student, a manager that moves it, and messages that take their time both ways.
-
-    The manager is the simplest that keeps the rules: it moves a student when it reports an epoch
-    after the one of the announcement, whether it had heard of that or not.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.state = Switch(data_epoch=1)
-        self.sending: str | None = None  # the content that teachers now label with
-        self.labelled: dict[int, list[str]] = {1: []}  # epoch -> content of each batch, in order
-        self.at_once: set[int] = set()  # epochs in which the student heard an operator say "now"
-        self.row, self.epoch_seen = Advice("c0", "", 1), 1
-        self.up: list[int] = []
-        self.down: list[tuple[Advice, bool]] = [(self.row, False)]
-        self.contents = 0
-
-    # -- the manager
-
-    @rule(now=st.booleans())
-    def an_upgrade_is_asked_for(self, now: bool) -> None:
-        self.contents += 1
-        new = f"c{self.contents}"
-        if now:
-            self.write(Advice(new, "", self.epoch_seen), at_once=True)
-        else:
-            self.write(Advice(self.row.content_id, new, self.epoch_seen))
-
-    @rule()
-    def it_is_called_off(self) -> None:
-        self.write(Advice(self.row.content_id, "", self.epoch_seen))
-
-    def write(self, row: Advice, *, at_once: bool = False) -> None:
-        self.row = row
-        self.down.append((row, at_once))
-
-    @rule()
-    def a_report_arrives(self) -> None:
-        if self.up:
-            self.epoch_seen = max(self.epoch_seen, self.up.pop(0))
-            if self.row.next_content_id and self.epoch_seen > self.row.data_epoch:
-                self.write(Advice(self.row.next_content_id, "", self.epoch_seen))
-
-    # -- the student
-
-    def take(self, state: Switch, step: Step) -> None:
-        self.state = state
-        if step in ("follow", "relabel"):
-            self.sending = state.advice.content_id or None  # no assignment yet, so no teachers
-        elif step == "hold":
-            self.sending = None
-
-    @rule()
-    def an_assignment_arrives(self) -> None:
-        if self.down:
-            advice, at_once = self.down.pop(0)
-            if at_once:
-                self.at_once.add(self.state.data_epoch)
-            self.take(*advise(self.state, advice, self.now))
-
-    @rule()
-    def a_batch_is_labelled(self) -> None:
-        if self.sending is not None:
-            self.labelled[self.state.data_epoch].append(self.sending)
-
-    @rule()
-    def an_epoch_begins(self) -> None:
-        epoch = self.state.data_epoch + 1
-        self.labelled[epoch] = []
-        self.take(*begin(self.state, epoch, self.now))
-        self.up.append(epoch)
-
-    @rule(seconds=st.floats(0.1, 2 * AWAY_S), away=st.booleans())
-    def time_goes_by(self, seconds: float, away: bool) -> None:
-        self.now += seconds
-        since = self.now - seconds if away else None
-        self.take(*look(self.state, self.now, since, usable=self.sending is not None))
-
-    @invariant()
-    def an_epoch_is_of_one_content(self) -> None:
-        for epoch, contents in self.labelled.items():
-            assert len(set(contents)) <= 1 or epoch in self.at_once
-
-    @invariant()
-    def what_it_tells_is_what_it_uses(self) -> None:
-        assert self.sending in (None, self.state.told)
-
-    def teardown(self) -> None:
-        """Once all is said, it has what the manager wants it to have, at an epoch's begin."""
-        for _ in range(3):
-            self.an_epoch_begins()
-            for _ in range(3 + len(self.up) + len(self.down)):
-                self.a_report_arrives()
-                self.an_assignment_arrives()
-            assert self.sending is not None, "stranded"
-        assert self.sending == self.row.content_id
-
-
-TestSwitchMachine = SwitchMachine.TestCase
-TestSwitchMachine.settings = settings(max_examples=settings().max_examples, stateful_step_count=60)
 
 
 class TestSwitching:
