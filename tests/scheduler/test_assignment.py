@@ -61,18 +61,6 @@ class TestAssignment:
         service = Service(*up("a", host="left"), StudentReported("a/0", 1, host="right"))
         assert service.see(*up("b", host="right")) == {}
 
-    def test_whole_jobs_are_lifted_small_ones_first(self) -> None:
-        """A job is as fast as its slowest rank."""
-        ranks = [wants(f"big/{rank}", 3) for rank in range(3)]
-        service = Service(*up("abcde"), *ranks, wants("small/0", 3))
-        assert service.counts == [1, 1, 1, 2]
-        service = Service(*up("abcdef"), *(wants(f"big/{rank}", 2) for rank in range(3)))
-        assert service.counts == [2, 2, 2]
-        service.see(wants("x/0", 2), wants("y/0", 2))
-        assert service.counts == [1, 1, 1, 2, 1]
-        service.see(*up("g"))
-        assert service.counts == [1, 1, 1, 2, 2]
-
     def test_recovery_takes_nothing_away_but_dead_teachers(self) -> None:
         held = (wants("b/0", 2, holding="cd"), wants("a/0", 2, holding="ba"))
         service = Service(RecoveryBegan(), *up("abcd"), *held)

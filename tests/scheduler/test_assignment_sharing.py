@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from edl.scheduler.assignment import (
     Change,
-    StudentGone,
     StudentReported,
     TeacherDown,
     TeacherUp,
@@ -19,7 +18,6 @@ from edl.scheduler.assignment import (
 )
 from edl.scheduler.assignment.fleet import CLASS_NOISE, need_of, power_class
 from edl.scheduler.debounce import DRIFT_S, FALL_S, RISE_S, Debounced, begin, elapse, follow
-from edl.tests.properties import assignment_laws as laws
 
 from .assignment_service import Service, measured, up, wants
 
@@ -94,24 +92,6 @@ class TestSharing:
         service.see(wants("a/0", 4, unavailable=service.has("a/0"), cut_off=True))
         assert service.counts == [2, 2]
 
-    def test_students_with_equal_use_exchange_places(self) -> None:
-        """Otherwise the student with the worse teacher would move again immediately."""
-        service = Service(*up("u", 100), *up("ab", 25), *up("c", 200))
-        asked = [(1, 0), (1, 1), (2, 0), (2, 1), (2, 1)]
-        service.see(*(wants(f"a/{i}", n, priority=p) for i, (n, p) in enumerate(asked)))
-        laws.check(service.state)
-        assert laws.settled(service.state, service.now)
-
-    def test_added_or_freed_teacher_ends_sharing(self) -> None:
-        service = Service(*up("ab"), measured("a/0", 0.3), measured("b/0", 0.4), wants("c/0", 1))
-        assert service.has("a/0") == service.has("b/0")
-        assert len(service.see(*up("c"))) == 1
-        assert sorted(service.has(name) for name in ("a/0", "b/0", "c/0")) == ["a", "b", "c"]
-        service.see(TeacherDown("c", lost=True))
-        assert service.has("a/0") == service.has("b/0")
-        assert len(service.see(StudentGone("c/0"))) == 1
-        assert service.has("a/0") != service.has("b/0")
-
 
 def teachers(count: int) -> list[TeacherUp]:
     return [TeacherUp(f"t{index}", 1, 100.0) for index in range(count)]
@@ -165,26 +145,6 @@ class TestStability:
                     # It gave one, as it had at least two more than the other has left.
                     had = service.count(other) + 1
                     assert service.count(holders[0]) <= had
-
-    @pytest.mark.parametrize("seed", range(2))
-    @pytest.mark.parametrize("every_s", [1.0, 2.0, 6.0])
-    def test_noisy_times_move_little(self, every_s: float, seed: int) -> None:
-        """Measured times of teachers are off by half for five minutes."""
-        noise = Random(seed)
-        ratios = {"a/0": 1.5, "b/0": 2.5, "c/0": 5.5}
-        service = Service(*teachers(8))
-        service.see(*(measured(student, ratio) for student, ratio in ratios.items()))
-        moved: list[Change] = []
-        for _ in range(int(300 / every_s)):
-            moved += service.wait(every_s)
-            for name in list(service.state.teachers):
-                moved += service.see(TeacherUp(name, 1, 100 / noise.uniform(0.5, 1.5))).values()
-            for student, ratio in ratios.items():
-                scale = sum(noise.uniform(0.5, 1.5) for _ in range(3)) / 3
-                report = measured(student, ratio * scale, t_t_s=0.01 * scale)
-                moved += service.see(report).values()
-        for student in ratios:
-            assert sum(change.student_id == student for change in moved) <= 2
 
     def test_lasting_change_of_speed_counts(self) -> None:
         service = Service(*teachers(4), wants("a/0", 2))
