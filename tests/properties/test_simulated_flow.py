@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import ceil, exp
 from statistics import fmean
 
@@ -132,24 +132,6 @@ def test_with_teachers_twice_as_fast_fewer_are_assigned(n: int, less: float, see
 
 @few
 @given(
-    ratio=st.integers(2, 8).flatmap(lambda n: st.floats(n - 0.1, n + 0.1)),
-    jitter=st.sampled_from([0.0, 0.03, 0.1]),
-    seed=seeds,
-)
-@example(ratio=6.98, jitter=0.1, seed=1)
-@example(ratio=7.1, jitter=0.1, seed=1)
-def test_at_the_border_of_n_the_want_settles(ratio: float, jitter: float, seed: int) -> None:
-    """A teacher that came back is not given back again, and noise does not move n to and fro."""
-    result = play(student(), teachers(12, 0.1 * ratio, jitter=jitter), 300.0, seed)
-    found = wants(result, since_s=60.0)
-    falls = [after for before, after in pairwise(found) if after < before]
-    assert len(falls) == len(set(falls)), f"down to one number twice: {found}"
-    assert len(found) <= 4, "each of the two beside n is tried once"
-    assert abs(found[-1] - ratio) < 2
-
-
-@few
-@given(
     step_s=st.floats(0.02, 0.2),
     slower=st.floats(1.5, 20.0),
     # n teachers that are busy for nearly all of the time are the test above.
@@ -211,31 +193,3 @@ def test_a_slow_teacher_adds_what_it_can_and_is_named(
     assert rate(result, since_s + 30.0, end_s) >= 0.95 * sum_of_rates
     assert result.students[0].hedges <= 0.05 * len(result.labelled)
     assert result.students[0].resends == 0
-
-
-@few
-@given(
-    seed=seeds,
-    batch_s=st.floats(0.02, 0.3),
-    count=st.integers(2, 5),
-    spare=st.floats(1.0, 2.5),
-    stopped_s=st.floats(0.2, 8.0),
-)
-@example(seed=0, batch_s=0.02, count=4, spare=1.1, stopped_s=8.0)
-@example(seed=0, batch_s=0.3, count=4, spare=2.0, stopped_s=8.0)
-def test_a_stopped_teacher_is_hardly_noticed_with_two_seconds_of_volume(
-    seed: int, batch_s: float, count: int, spare: float, stopped_s: float
-) -> None:
-    """`spare`: what the teachers could do in times of what the student takes, before one stops."""
-    step_s = batch_s / count * spare
-    upper = ceil(2.0 / step_s)
-    group = student(step_s, upper=upper, lower=upper / 2, teachers_min=count, teachers_max=count)
-    fault = Fault(20.0, "t", "hang", for_s=stopped_s)
-    result = play(group, teachers(count, batch_s), 20.0 + stopped_s + 13.0, seed, faults=(fault,))
-    steps = [one for one in result.stepped if one.began_s >= 20.0]
-    assert max(after.began_s - before.ended_s for before, after in pairwise(steps)) <= 1.5
-    stopped = next(one.subject for one in result.happenings if one.kind == "hang")
-    last = max(one.ended_s for one in result.labelled if one.teacher == stopped and one.used)
-    assert last > 20.0 + stopped_s + 10.0, "it has its share again"
-    if stopped_s > 6.0:
-        assert result.students[0].hedges >= 1

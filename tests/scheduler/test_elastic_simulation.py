@@ -70,13 +70,6 @@ class TestSimulation:
         assert gang.makespan_s() == 15
         assert gang.load("slots", 0, 15) == pytest.approx(2 / 3)
 
-    def test_changes_cost_time(self) -> None:
-        jobs = [SimulatedJob("A", 10, 1, 1), SimulatedJob("B", 30, 1, 2, reform_s=3, join_s=1)]
-        found = simulate(slots(2), jobs)
-        # 10 are done at 10, 11 at 11; until 14 it stands still; two nodes do the other 19.
-        assert times(found)[1] == (0, 14 + 19 / 2)
-        assert found.run("B").changes == 1
-
     def test_leaving_nodes_hold_their_slots(self) -> None:
         first = SimulatedJob("A", 1000, 1, 2, leave_s=7)
         second = SimulatedJob("B", 10, 1, 1, submitted_s=20, start_s=2)
@@ -92,15 +85,6 @@ class TestSimulation:
         assert found.load("slots", 0, 34) == 1
         between = next(m for m in found.moments if m.at_s == 10)
         assert (between.held["slots"], between.reserved["slots"]) == (4, 0)  # not yet let go
-
-    def test_pauses_of_a_job(self) -> None:
-        found = simulate(reserved(slots(1), 1, 10, 30), [SimulatedJob("A", 20, 1, 1)])
-        assert times(found) == [(0, 40)]
-        pool = replace(slots(1), decide_every_s=15, prompt=False)
-        assert times(simulate(pool, [SimulatedJob("A", 10, 1, 1, submitted_s=1)])) == [(15, 25)]
-        found = simulate(slots(1), [SimulatedJob("A", 10, 2, 2)], until_s=30)
-        assert (found.runs[0].state, found.until_s) == ("waiting", 30)
-        assert found.runs[0].pending_s(found.until_s) == 30
 
     def test_failure_costs_unsaved_work_or_the_job(self) -> None:
         fails = {"failures": (Failure(25),), "checkpoint_s": 10, "join_s": 3, "reform_s": 2}
