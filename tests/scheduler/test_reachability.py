@@ -101,30 +101,6 @@ def test_it_is_in_doubt_until_a_teacher_was_reached() -> None:
     assert not network.known.may_be_cut_off(network.now)
 
 
-def test_one_that_is_left_behind_is_tried_on_though_another_answers() -> None:
-    network = cut_off()
-    network.down = {"b"}
-    network.run(1.0)
-    network.answer("a")
-    assert not network.known.is_cut_off
-    for _ in range(20):
-        network.run(reachability.SILENT_S / 2)
-        network.answer("a")
-    network.down.clear()
-    network.run(reachability.ATTEMPT_S + 2 * STEP_S)
-    assert [name for name, _ in network.anew] == ["a", "b"]
-
-
-def test_who_could_not_be_reached_is_connected_to_anew_though_it_has_answered() -> None:
-    """One of its connections may be quicker to find the path again than the others."""
-    network = cut_off()
-    network.down.clear()
-    for name in TEACHERS:
-        network.answer(name)
-    network.run(reachability.ATTEMPT_S + 2 * STEP_S)
-    assert sorted(name for name, _ in network.anew) == list(TEACHERS)
-
-
 def test_who_is_heard_of_while_it_is_tried_is_left_alone() -> None:
     network = Network(down=set(TEACHERS))
     network.run(reachability.SILENT_S + reachability.ATTEMPT_S)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
-from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.label_origin import Advice
 from edl.scheduler.reader_core import CoreConfig, ReaderCore
@@ -66,25 +64,6 @@ class World:
         send, link, _ = self.asked[0].send, self.asked[0].link, self.asked.pop(0)
         self.tell(ev.RequestFailed(send.teacher, link, send.request, failure, "as the test says"))
 
-    def pass_time(self, seconds: float) -> Iterator[None]:
-        """Time goes by in ticks of a live engine."""
-        for _ in range(round(seconds / 0.05)):
-            self.now += 0.05
-            self.tell(ev.Look())
-            yield
-
-
-def test_a_teacher_that_is_down_is_probed_less_and_less_often() -> None:
-    world = World()
-    world.assign("a", ready=False)
-    probes = 0
-    for _ in world.pass_time(60.0):
-        if world.probes:
-            world.probes.clear()
-            probes += 1
-            world.tell(ev.ProbeFailed("a", world.links["a"], "lost", "connection refused"))
-    assert 5 <= probes <= 60
-
 
 def test_what_comes_over_a_closed_connection_counts_for_nothing() -> None:
     world = World()
@@ -124,52 +103,6 @@ def test_a_breaker_is_half_open_when_its_teacher_may_be_probed() -> None:
     assert breakers.half_open(1, world.now) == []
     world.now += breakers.pause_s("a", 1, world.now)
     assert breakers.half_open(1, world.now) == ["a"]
-
-
-def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
-    """An asynchronous device: four gaps of 5 ms, and every fifth of 480 ms."""
-    world = World()
-    world.assign("a", "b")
-    for number in range(200):
-        world.queue()
-        world.now += 0.1
-        world.answer(device_s=0.15)
-        world.tell(ev.Released(number))
-        world.tell(ev.Taken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
-        world.tell(ev.Look())
-    assert world.core.decision.needed == 2
-
-
-@pytest.mark.parametrize("agrees", [True, False])
-def test_a_newcomer_gets_a_copy_and_is_admitted_once_it_agrees(agrees: bool) -> None:
-    world = World(canaries=CanaryConfig(0.0))
-    world.assign("a", "b")
-    world.queue()
-    first, copy = world.asked
-    assert (first.in_own_memory, copy.in_own_memory) == (False, True)
-    assert first.send.request == copy.send.request
-    out = world.answer()
-    assert do.KeepAnswer(first.send.request, "a") in out
-    answer = ev.AnswerCame("b", copy.link, copy.send.request, ROWS, 8, 0.1, ROWS)
-    out = world.tell(answer._replace(agrees=frozenset({"a"} if agrees else ())))
-    assert do.DropAnswers(first.send.request) in out
-    assert (world.core.ledger.on_trial == ()) is agrees
-    disputed = do.Disputed(first.send.request, ("a", "b"))
-    assert (disputed in out) is not agrees
-
-
-def test_a_story_has_what_concerns_a_batch_and_nothing_else() -> None:
-    world = World()
-    world.assign("a")
-    for _ in range(3):
-        world.queue()
-    world.answer()
-    told = world.core.story(0)
-    assert [type(step.event).__name__ for step in told] == ["Queued", "AnswerCame"]
-    kinds = [[type(one).__name__ for one in step.instructions] for step in told]
-    assert kinds == [["Ask"], ["Accept", "Labelled"]]
-    assert [step.stimulus for step in told] == sorted(step.stimulus for step in told)
-    assert world.core.story(7) == []
 
 
 def publish(world: World, name: str, kind: str, *, is_label: bool = True) -> list[do.Instruction]:
