@@ -314,7 +314,9 @@ def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(begun: Boa
     assert begun.one.lease(JOB, 1, 0, 1, 4) == (3, 6), "of another rank"
     assert begun.one.lease(JOB, 1, 0, 0, 5) == (6, 9)
     assert begun.another.lease(JOB, 1, 0, 0, 4) == (6, 9), "it comes late, and nobody listens"
+    assert not begun.one.done(JOB, 1, 0, 1, 0, 3), "it is another rank's"
     assert begun.one.done(JOB, 1, 0, 0, 0, 3)
+    assert not begun.one.done(JOB, 1, 0, 0, 0, 3)
     assert begun.one.lease(JOB, 1, 0, 1, 5) == (9, 12)
     assert begun.one.lease(JOB, 1, 0, 1, 6) is None
 
@@ -328,15 +330,6 @@ def test_lease_may_take_part_of_a_shard(begun: Boards) -> None:
     assert begun.one.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
     assert begun.one.lease(JOB, 1, 2, 0, 3) == (10, 12)
     assert begun.one.lease(JOB, 1, 2, 0, 4, 1) is None
-
-
-def test_only_the_holder_completes_a_shard(begun: Boards) -> None:
-    begun.one.fill(JOB, 1, 0, [Shard(0, 5)])
-    assert not begun.one.done(JOB, 1, 0, 0, 0, 5)
-    begun.one.lease(JOB, 1, 0, 0)
-    assert not begun.another.done(JOB, 1, 0, 1, 0, 5)
-    assert begun.one.done(JOB, 1, 0, 0, 0, 5)
-    assert not begun.one.done(JOB, 1, 0, 0, 0, 5)
 
 
 def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from redis import Redis
 
-from edl.coordinator.queue import Progress, QueueBoard, QueuedJob, Wish, open_queue
+from edl.coordinator.queue import Progress, QueueBoard, Wish, open_queue
 from edl.coordinator.queue.board import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
 from edl.coordinator.queue.memory_board import MemoryQueue
 from edl.coordinator.queue.redis_board import RedisQueue
@@ -89,15 +89,6 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues
     queues.pass_s(SHORT_S + 0.01)
     assert not queues.one.tell("r", "a", number, Progress())
     assert queues.another.jobs()[0].progress == progress
-
-
-@pytest.mark.parametrize(
-    ("progress", "pending_s"),
-    [(Progress(), 4), (Progress("running", first_ms=2), 1), (Progress("stopped", ended_ms=3), 2)],
-)
-def test_pending_ends_with_the_first_nodes_or_the_job(progress: Progress, pending_s: float) -> None:
-    job = QueuedJob("a", 1, {}, submitted_ms=1, progress=progress)
-    assert job.pending_s(5) * 1000 == pending_s
 
 
 def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:

@@ -226,17 +226,6 @@ def test_it_is_what_was_asked_for_within_what_bounds_it(
         assert found.count == max(room, last or 0)
 
 
-@given(wishes(), numbers, maybe, maybe)
-def test_what_is_decided_stays_when_it_is_asked_again(
-    wish: Wish, desired: int, last: int | None, room: int | None
-) -> None:
-    first = count_of(wish, desired, last, room)
-    assert count_of(wish, desired, first.count, room).count == first.count
-    if wish.by_hand is None:  # and nobody says anything any more
-        lowest = wish.least if first.count or not wish.to_zero else 0
-        assert count_of(wish, None, first.count).count in (first.count, wish.most, lowest)
-
-
 @given(wishes(), numbers, numbers, numbers)
 def test_room_keeps_from_growing_and_takes_nothing_away(
     wish: Wish, desired: int, last: int, room: int

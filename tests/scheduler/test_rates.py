@@ -172,10 +172,6 @@ class TestBackoff:
         wait_s = Rest(attempt).failed(0.0, Draws(number), 10.0, 300.0, sure=0.5).until_s
         assert ceiling_s(attempt, 10.0, 300.0) / 2 <= wait_s <= ceiling_s(attempt, 10.0, 300.0)
 
-    @given(attempt=st.integers(0, 10**9), number=st.floats(0, 1, exclude_max=True))
-    def test_below_the_cap(self, attempt: int, number: float) -> None:
-        assert 0 <= delay_s(attempt, Draws(number), base_s=0.1, cap_s=5.0) < 5.0
-
     def test_nothing_negative(self) -> None:
         for attempt, base_s, cap_s in ((-1, 0.1, 1), (0, -0.1, 1), (0, 0.1, -1)):
             with pytest.raises(ValueError, match="nothing negative"):
