@@ -47,29 +47,32 @@ def assert_same(got: Mapping[str, Array], expected: Mapping[str, Array]) -> None
         assert not got[name].flags.writeable
 
 
-@given(TENSORS, NAMES, NAMES, NAMES, PARAMETERS, st.lists(NAMES, max_size=3))
+NAMED = ("model_name", "model_version", "request_id")
+
+
+@given(TENSORS, st.tuples(NAMES, NAMES, NAMES), PARAMETERS, st.dictionaries(NAMES, PARAMETERS))
 def test_messages_come_back(
     arrays: dict[str, Array],
-    model: str,
-    version: str,
-    request_id: str,
+    names: tuple[str, str, str],
     parameters: dict[str, Parameter],
-    outputs: list[str],
+    wanted: dict[str, dict[str, Parameter]],
 ) -> None:
-    said: dict[str, Any] = {
-        "model_name": model,
-        "model_version": version,
-        "request_id": request_id,
-        "parameters": parameters,
-    }
-    data = tensors.encode_request(inputs=arrays, outputs=outputs, **said)
-    request = tensors.decode_request(data)
-    response = tensors.decode_response(tensors.encode_response(outputs=arrays, **said))
-    assert request.outputs == tuple(outputs)
+    said: dict[str, Any] = dict(zip(NAMED, names, strict=True))
+    said["parameters"] = parameters
+    request = tensors.decode_request(
+        tensors.encode_request(inputs=arrays, outputs=[*wanted], output_parameters=wanted, **said)
+    )
+    of_each = dict.fromkeys(arrays, parameters)
+    response = tensors.decode_response(
+        tensors.encode_response(outputs=arrays, output_parameters=of_each, **said)
+    )
+    assert request.outputs == tuple(wanted)
+    assert request.output_parameters == {name: some for name, some in wanted.items() if some}
+    assert response.output_parameters == (of_each if parameters else {})
     assert_same(request.inputs, arrays)
     assert_same(response.outputs, arrays)
     for got in (request, response):
-        assert (got.model_name, got.model_version, got.request_id) == (model, version, request_id)
+        assert (got.model_name, got.model_version, got.request_id) == names
         assert got.parameters == parameters
         kinds = {name: type(value) for name, value in got.parameters.items()}
         assert kinds == {name: type(value) for name, value in parameters.items()}

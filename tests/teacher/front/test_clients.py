@@ -108,8 +108,11 @@ def test_labels_are_those_of_a_call(by: Transport, lines: AccessLog) -> None:
     bench, client = by.pair()
     x = np.random.default_rng(7).standard_normal((1000, 4), np.float32)
     request: dict[str, Any] = {"request_id": "9", "output_parameters": {}}
+    before_s = time.monotonic()
     for _ in range(5):
         ours = client.ask(x, **request)
+    heard_s = [deadline_s - WAIT_S for deadline_s in bench.labeller.deadlines_s]
+    assert before_s - 1 < min(heard_s) <= max(heard_s) < time.monotonic() + 1
     wait_until(lambda: bench.open_calls == by.connections and lines.labelled() == [by.logged] * 5)
     theirs = by_calls(bench).ask(x, **request)
     wait_until(lambda: lines.labelled()[5:] == ["grpc ModelInfer"])
@@ -129,6 +132,7 @@ def test_labels_are_those_of_a_call(by: Transport, lines: AccessLog) -> None:
         ({"parameters": {"incarnation": 40}}, None, WrongInstance, "was asked for; this is"),
         ({}, RateLimited("every slot is taken", 0.12), RateLimited, "every slot is taken"),
         ({}, RateLimited("every slot is taken"), RateLimited, "every slot is taken"),
+        ({}, ZeroDivisionError("of nothing"), RetryableError, "^ZeroDivisionError: of nothing$"),
     ],
 )
 def test_errors_are_those_of_a_call(
@@ -163,24 +167,6 @@ def test_a_batch_that_changes_while_it_is_sent_is_not_answered(by: Transport) ->
         with pytest.raises(InputsOverwritten):
             client.ask(is_current=lambda: False)
     assert client.is_answered()
-
-
-def test_an_unexpected_error_is_retryable(by: Transport) -> None:
-    bench, client = by.pair()
-    bench.fail(ZeroDivisionError("of nothing"))
-    with pytest.raises(RetryableError, match=r"^ZeroDivisionError: of nothing$"):
-        client.double()
-    bench.heal()
-    assert client.is_answered()
-
-
-def test_the_model_hears_the_deadline(by: Transport) -> None:
-    bench, client = by.pair()
-    before_s = time.monotonic()
-    client.double(7.0)
-    (deadline_s,) = bench.labeller.deadlines_s
-    assert deadline_s is not None
-    assert before_s < deadline_s <= time.monotonic() + 7.1
 
 
 def test_a_late_request_ends_alone(by: Transport) -> None:
@@ -262,40 +248,29 @@ def test_a_teacher_that_ends_is_lost_at_once(by: Transport) -> None:
         held.release()
 
 
-def test_closing_a_client_abandons_its_requests_and_leaves_nothing(by: Transport) -> None:
+def test_closing_a_client_abandons_its_requests_and_leaves_nothing(
+    by: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the model has begun ends later; one that waits in line is cancelled."""
     bench, client = by.pair()
-    held = bench.hold()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.double)
+    other = by.connect(bench)
+    held, in_line, came = bench.hold(), Future[Any](), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(client.double)]
         held.wait()
-        client.close()
-        with pytest.raises(TeacherLost, match="closed"):
-            asked.result(WAIT_S)
+        monkeypatch.setattr(bench.labeller, "submit", lambda _: (came.set(), in_line)[1])
+        asked.append(pool.submit(other.double))
+        assert came.wait(WAIT_S)
+        for one, answer in zip((client, other), asked, strict=True):
+            one.close()
+            with pytest.raises(TeacherLost, match="closed"):
+                answer.result(WAIT_S)
+    wait_until(in_line.cancelled)
     wait_until(lambda: bench.open_calls == bench.recorder.in_flight == 0)
-    assert bench.requests("abandoned") == 1
+    assert bench.requests("abandoned") == 2
     assert bench.labeller.released == 0
     held.release()
     wait_until(lambda: bench.labeller.released == 1)
-
-
-def test_closing_a_client_cancels_its_request_that_waits_in_line(
-    by: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench, client = by.pair()
-    in_line, came = Future[Any](), threading.Event()
-
-    def submit(*_: object) -> Future[Any]:
-        came.set()
-        return in_line
-
-    monkeypatch.setattr(bench.labeller, "submit", submit)
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.double)
-        assert came.wait(WAIT_S)
-        client.close()
-        with pytest.raises(TeacherLost, match="closed"):
-            asked.result(WAIT_S)
-    wait_until(in_line.cancelled)
 
 
 def test_tokens_may_change_while_a_client_is_connected(
