@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edl.proto import coordinator_pb2 as control
 from edl.proto import inference_pb2 as data
 from edl.tests.coordinator import calls
+from edl.tests.proto.strategies import EDITS, bend
 from edl.tests.teacher.fakes import array
 
 #: Above what either server of these tests takes in one message.
@@ -64,21 +65,6 @@ _DATA = {
     "ServerMetadata": b"\x0a\x00",
     "ServerLive": b"",
 }
-
-#: Where `bend` bends, how many bytes it takes out, and what it puts there.
-EDITS = st.lists(
-    st.tuples(st.integers(0, 1 << 16), st.integers(0, 4) | st.just(1 << 16), st.binary(max_size=9)),
-    min_size=1,
-    max_size=4,
-)
-
-
-def bend(whole: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
-    """`whole`, cut, overwritten, stretched or thinned at some places."""
-    for where, removed, new in edits:
-        at = where % (len(whole) + 1)
-        whole = whole[:at] + new + whole[at + removed :]
-    return whole
 
 
 def _of(honest: dict[str, bytes], odd: st.SearchStrategy[Input]) -> st.SearchStrategy[Input]:

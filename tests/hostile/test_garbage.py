@@ -28,9 +28,10 @@ from edl.proto.security import open_channel
 from edl.supervise import python_command, start
 from edl.tests.coordinator.calls import SERVICE
 from edl.tests.hostile import planes
-from edl.tests.hostile.inputs import CONTROL, DATA, EDITS, TOO_LARGE, Input, bend
+from edl.tests.hostile.inputs import CONTROL, DATA, TOO_LARGE, Input
 from edl.tests.hostile.planes import Code, ends_of, served_throughout
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.proto.strategies import EDITS, bend
 from edl.tests.teacher.bench import Bench
 from edl.tests.teacher.bench_http import INFER, LENGTH, Talk, head, infer, rows
 from edl.tests.teacher.fakes import array

@@ -113,3 +113,19 @@ def raw_bytes(array: Array) -> bytes:
     if array.dtype == ml_dtypes.bfloat16:
         return np.ascontiguousarray(array).tobytes()
     return array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+#: Where `bend` bends, how many bytes it takes out, and what it puts there.
+EDITS = st.lists(
+    st.tuples(st.integers(0, 1 << 16), st.integers(0, 4) | st.just(1 << 16), st.binary(max_size=9)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def bend(whole: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    """`whole`, cut, overwritten, stretched or thinned at some places."""
+    for where, removed, new in edits:
+        at = where % (len(whole) + 1)
+        whole = whole[:at] + new + whole[at + removed :]
+    return whole
