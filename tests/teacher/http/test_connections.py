@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import socket
@@ -209,12 +210,26 @@ def trusting(authority: Authority) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(authority.ca))
 
 
-def test_a_handshake_has_a_deadline(
-    make: Make, certificates: TlsFiles, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("handshakes", "most"), [(2, 8), (8, 2)])
+def test_the_oldest_handshake_makes_room_and_each_has_a_deadline(
+    make: Make,
+    authority: Authority,
+    certificates: TlsFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    handshakes: int,
+    most: int,
 ) -> None:
+    monkeypatch.setattr(listening, "HANDSHAKES", handshakes)
+    monkeypatch.setattr(http_server, "_MAX_TLS_CONNECTIONS", most)
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 10 * WAIT_S)
+    bench = make(security=ServerSecurity(certificates))
+    with Talk(bench) as oldest, Talk(bench):
+        answer = ask(bench, "GET", "/v2/health/live", verify=trusting(authority))
+        assert answer.status_code == 200
+        assert oldest.is_over()
     monkeypatch.setattr(listening, "HANDSHAKE_S", 0.05)
-    with Talk(make(security=ServerSecurity(certificates))) as talk:
-        assert talk.is_over()
+    with Talk(bench) as silent:
+        assert silent.is_over()
 
 
 def test_a_connection_of_tls_is_freed_when_it_ends(
@@ -237,16 +252,42 @@ def test_a_connection_of_tls_is_freed_when_it_ends(
         wait_until(partial(lambda one: not served(one), talk))
 
 
-def test_the_longest_idle_makes_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_idle_makes_room_and_those_at_work_do_not(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
-    bench = make()
+    bench = make(slots=4)
     with ExitStack() as opened:
         idle = [opened.enter_context(Talk(bench)) for _ in range(3)]
         for talk in idle:
             assert talk.ask(batch(X)).status == 200
-        assert infer(bench, rows()).status_code == 200
+        burst = [opened.enter_context(Talk(bench)) for _ in range(2)]
+        for talk in (*burst, idle[2]):
+            assert talk.ask(batch(X)).status == 200
         assert idle[0].is_over()
-        assert idle[1].ask(batch(X)).status == 200
+        held = bench.hold()
+        for talk in (*burst, idle[2]):
+            talk.say(batch(X))
+            held.wait()
+        one_more = opened.enter_context(Talk(bench))
+        one_more.say(batch(X))
+        assert one_more.is_over()
+
+
+def test_no_descriptors_left_is_said_once_and_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accept, failures = socket.socket.accept, iter(range(2))
+
+    def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, "too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    for _ in range(2):
+        assert infer(bench, rows()).status_code == 200
+    assert caplog.messages == ["no connection can be accepted now: [Errno 24] too many open files"]
 
 
 def fill_buffers(bench: Bench, talk: Talk, request: bytes) -> None:
