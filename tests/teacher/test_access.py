@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from edl.proto import inference_pb2 as pb
-from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.transport.frames import WANTED, Offer
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
@@ -55,18 +55,6 @@ def test_without_a_token_only_probes_are_answered(make: Make, tokens: ServerSecu
     assert bench.requests("refused") == 0
 
 
-def test_a_wrong_token_is_refused_unread(
-    make: Make, tokens: ServerSecurity, tmp_path: Path
-) -> None:
-    bench = make(with_token(tmp_path, "wr0ng"), security=tokens, max_message_bytes=64 << 20)
-    for _ in range(3):
-        code, details = refusal(bench.infer, rows=1 << 20)
-        assert code is Code.UNAUTHENTICATED
-        assert "wr0ng" not in details
-    assert bench.refused("unauthenticated") == 3
-    assert bench.count("edl_teacher_received_bytes_total") == 0
-
-
 def test_roles(make: Make, tokens: ServerSecurity, tmp_path: Path) -> None:
     for name in ("s3cret", "r00t"):
         bench = make(with_token(tmp_path, name), security=tokens, http="0")
@@ -81,23 +69,6 @@ def test_roles(make: Make, tokens: ServerSecurity, tmp_path: Path) -> None:
     assert ask(viewer, "GET", "/v2/models/resnet", headers=headers).status_code == 200
     assert "viewer:grafana" in refused(infer(viewer, rows(), **headers), 403)
     assert viewer.refused("forbidden") == 2
-
-
-def test_web_pages_are_refused(make: Make) -> None:
-    bench = make(http="0")
-    refused(infer(bench, rows(), Origin="http://elsewhere.example"), 403)
-    refused(infer(bench, rows(), Host="elsewhere.example"), 421)
-    assert bench.labeller.backend.runs == []
-
-
-def test_certificates_over_grpc(make: Make, authority: Authority) -> None:
-    server = ServerSecurity(authority.issue("server"))
-    student = authority.issue("student", "student:resnet")
-    make(ClientSecurity(student), security=server).infer()
-    viewer = make(ClientSecurity(authority.issue("viewer", "viewer:grafana")), security=server)
-    assert refusal(viewer.infer)[0] is Code.PERMISSION_DENIED
-    stranger = make(ClientSecurity(TlsFiles(ca=authority.ca)), security=server)
-    assert refusal(stranger.infer)[0] is Code.UNAVAILABLE
 
 
 def test_certificates_over_http(make: Make, authority: Authority) -> None:

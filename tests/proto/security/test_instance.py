@@ -1,22 +1,13 @@
-"""Proofs of instances, failed TLS handshakes, and servers that outlive unknown paths."""
+"""Proofs of instances, and failed TLS handshakes."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc
-import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.proto.security import listen
 from edl.proto.security.instance import new_challenge, new_key, prove, verify
 from edl.proto.security.listening import Handshakes
-from edl.proto.security.sturdy import aio_server
-from edl.tests.proto.raw_http2 import answer, call
 
 
 def test_only_the_holder_of_the_key_proves() -> None:
@@ -82,41 +73,3 @@ def test_few_peers_are_remembered(counted: Counted) -> None:
         counted.now += 11
         counted.handshakes.called(peer)
         assert counted.failed == failed
-
-
-TIMEOUT_S = 20.0
-#: Of a path: bytes that are no UTF-8, another method, another service, none.
-PATHS = [b"/s/\xe8\xfd", b"\xff" * 100, b"/s/other", b"/other/echo", b"/s/echo\x80", b"/", b""]
-
-
-async def echo(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-    async for request in requests:
-        yield request
-
-
-@pytest.mark.parametrize("times", [1, 50])
-def test_unknown_paths_are_refused_and_the_others_answered(times: int) -> None:
-    unknown: list[None] = []
-
-    async def talk() -> list[Any]:
-        methods = {"echo": grpc.stream_stream_rpc_method_handler(echo)}
-        server = aio_server("s", methods, on_unknown=lambda: unknown.append(None))
-        address = f"127.0.0.1:{listen(server, '127.0.0.1:0')}"
-        await server.start()
-        try:
-            answers: list[Any] = []
-            for path in PATHS * times:
-                said = await asyncio.to_thread(answer, address, call(path, b""))
-                answers.append(b"grpc-status\x0212" in said or said == b"")
-            async with grpc.aio.insecure_channel(address) as channel:
-                any_channel: Any = channel
-                asked = any_channel.stream_stream("/s/echo")(iter([b"a", b"b"]))
-                answers.append([said async for said in asked])
-            return answers
-        finally:
-            await server.stop(0)
-
-    answers = asyncio.run(asyncio.wait_for(talk(), TIMEOUT_S))
-    assert answers.pop() == [b"a", b"b"]
-    assert all(answers)
-    assert len(unknown) >= 5 * times

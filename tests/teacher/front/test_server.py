@@ -18,6 +18,7 @@ from edl.proto.security.instance import verify
 from edl.proto.security.sturdy import aio_server
 from edl.proto.status import from_status
 from edl.teacher.front import server
+from edl.tests.proto import raw_http2
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, half_open, refusal
 from edl.tests.teacher.fakes import SPEC, array
 from edl.tests.waiting import wait_until
@@ -118,6 +119,13 @@ def test_unknown_models_and_methods_are_refused(bench: Bench) -> None:
     load = bench.method("RepositoryModelLoad")
     assert refusal(load, b"", timeout=WAIT_S)[0] is Code.UNIMPLEMENTED
     assert bench.refused("malformed") == 3
+    # Bytes that are no UTF-8, another service, none; gRPC itself may end such a connection.
+    paths = [b"/s/\xe8\xfd", b"\xff" * 100, b"/other/echo", f"/{SERVICE}/\x80".encode(), b"/", b""]
+    for path in paths * 20:
+        said = raw_http2.answer(bench.address, raw_http2.call(path, b""))
+        assert b"grpc-status\x0212" in said or said == b""
+    assert bench.refused("malformed") >= 3 + 3 * 20
+    bench.infer()
 
 
 def trailing_metadata(bench: Bench, *metadata: tuple[str, str]) -> dict[str, str]:

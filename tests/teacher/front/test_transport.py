@@ -21,12 +21,10 @@ from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.lent_arena import key_of
-from edl.proto.security import ClientSecurity, ServerSecurity, listening
 from edl.proto.transport import frames
 from edl.proto.transport.connection import Connection, Ended, connect
 from edl.proto.transport.frames import Description, Header, Offer, Opened, Tensor
 from edl.teacher.transport import listener
-from edl.tests.proto.security.authority import Authority
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.fakes import array
 from edl.tests.waiting import wait_until
@@ -337,31 +335,6 @@ def test_a_request_in_shared_memory_announces_no_bytes(bench: Bench) -> None:
     connection = known(bench, OPEN + placed_frame(nbytes=1 << 63))
     assert "announces bytes" in str(frames.error_in(answer_of(connection)[1]))
     assert is_ended(connection)
-
-
-def test_a_deadline_without_end_is_a_day(bench: Bench) -> None:
-    request = Header(frames.REQUEST, 0, 16, len(X), 1, X.nbytes, 1e300).pack()
-    connection = known(bench, OPEN + request + frames.head_of([X.shape]) + X.tobytes())
-    assert answer_of(connection)[0].kind == frames.RESULT
-    (deadline_s,) = bench.labeller.deadlines_s
-    assert deadline_s is not None
-    assert deadline_s - time.monotonic() <= 86_400
-
-
-def test_handshakes_that_do_not_go_on_are_limited(
-    make: Make, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKES", 3)
-    tls = ClientSecurity(tls=authority.issue("student", "student:resnet"))
-    bench = make(tls, security=ServerSecurity(tls=authority.issue("server")))
-    port = bench.server._methods.transport.port  # noqa: SLF001 - it is offered, and not shown
-    strangers = []
-    for _ in range(6):
-        strangers.append(socket.create_connection(("127.0.0.1", port), WAIT_S))
-        bench.at_end.callback(strangers[-1].close)
-    assert all(map(is_ended, strangers[:3]))
-    for connection in strangers[3:]:
-        assert not select.select([connection], [], [], 0.05)[0]
 
 
 def test_memory_that_may_shrink_is_not_copied(bench: Bench, ending: ExitStack) -> None:

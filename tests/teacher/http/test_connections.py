@@ -61,24 +61,6 @@ def test_a_body_may_wait_for_the_server_to_continue(bench: Bench) -> None:
             assert talk.ask(data).status == 200
 
 
-def test_refused_bodies_are_thrown_away(make: Make, tokens: ServerSecurity) -> None:
-    bench = make(security=tokens, max_message_bytes=1 << 16)
-    known = {"Authorization": "Bearer s3cret"}
-    with Talk(bench) as talk:
-        for credentials in ({}, {"Authorization": "Bearer guessed"}):
-            reply = talk.ask(batch(X, **credentials))
-            assert (reply.status, reply.headers["edl-status"]) == (401, "UNAUTHENTICATED")
-            assert reply.headers["www-authenticate"] == "Bearer"
-        assert talk.ask(batch(X, Origin="http://page", **known)).status == 403
-        reply = talk.ask(batch(numbers(5000), **known))
-        assert (reply.status, reply.headers["edl-status"]) == (413, "RESOURCE_EXHAUSTED")
-        assert "larger than max (80" in reply.words()
-        assert bench.refused("unauthenticated") == 2
-        assert bench.refused("too_large") == 1
-        assert talk.ask(batch(X, **known)).status == 200  # what was refused is out of the way
-    assert bench.open_calls == 0
-
-
 def test_a_body_over_the_limit_is_not_read(bench: Bench) -> None:
     chunks = (bytes(1 << 17) for _ in range(9))
     assert "larger than max" in refused(ask(bench, "POST", INFER, content=chunks), 413)

@@ -214,6 +214,7 @@ _REQUESTS = [
     (head(0), 400, b'{"error"'),
     (head((1 << 20) + 1) + bytes((1 << 20) + 1), 413, b'{"error"'),
     (batch(numbers(40), Origin="http://page"), 403, b'{"error"'),
+    (batch(numbers(40), Host="elsewhere.example"), 421, b'{"error"'),
     (head(4, "/v2/models/resnet/nothing") + b"1234", 404, b'{"error"'),
 ]
 _ANSWER = re.compile(
