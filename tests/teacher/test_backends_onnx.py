@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RetryableError, UsageError
+from edl.errors import ModelError, RetryableError
 from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.onnx import OnnxSession, files_of
 from edl.teacher.backends.open import content_of, open_backend
@@ -194,13 +194,3 @@ def test_content_of_files_and_of_the_model(model: Path, preprocess: tuple[str, .
     opened = open_backend(str(model), preprocess=preprocess)
     assert content_of(str(model), preprocess) == opened.spec.content_id
     assert content_of(str(model.parent), preprocess) == opened.spec.content_id
-
-
-def test_unknown_preprocessing_is_refused(model: Path) -> None:
-    with pytest.raises(UsageError, match="os:system"):
-        content_of(str(model), ["os:system"])
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model"):
-        content_of(str(tmp_path))

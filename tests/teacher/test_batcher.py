@@ -6,10 +6,11 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,46 +32,44 @@ DOUBLE = [Wanted("double")]
 
 @dataclass
 class FakeDevice:
-    """One device of a pool."""
-
-    pool: FakePool
+    bench: Bench
     index: int
     t_t_s: float
     ready: bool = True
 
     def submit(self, requests: Sequence[Request]) -> Results:
-        return self.pool.submit(self.index, requests)
+        return self.bench.submit(self.index, requests)
 
 
-class FakePool:
-    """Devices that label one job after another, each when the test lets it `go`.
+class Bench(AbstractContextManager["Bench"]):
+    """A batcher before a pool of devices that label a job each time the test lets it `go`.
 
     `runs` are the (lane, samples of each request) of the jobs, in the order in which they came.
     """
 
-    def __init__(self, *t_ts_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.predictors = [FakeDevice(self, index, t_t_s) for index, t_t_s in enumerate(t_ts_s)]
-        self.clock = clock
-        self.backend = FakeBackend()
+    def __init__(
+        self,
+        *t_ts_s: float,
+        slots: int = 16,
+        rule: BatchRule | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.predictors = [FakeDevice(self, *each) for each in enumerate(t_ts_s or (0.01,))]
+        self.lanes, self.t_t_s = len(self.predictors), self.predictors[0].t_t_s
+        self.backend, self.recorder = FakeBackend(), Recorder()
         self.runs: list[tuple[int, list[int]]] = []
-        self.at_device = 0
-        self.released = 0
+        self.at_device = self.released = 0
         self.go = threading.Semaphore(0)
         self.error: Exception | None = None
-        self._lock = threading.Lock()
+        self._clock, self._lock = clock, threading.Lock()
         self._device = ThreadPoolExecutor(1, "device")
+        pool: Any = self
+        self.batcher = Batcher(pool, slots, rule or BatchRule(), self.recorder, clock)
+        self.batcher.start()
 
     @property
     def ready(self) -> bool:
         return any(device.ready for device in self.predictors)
-
-    @property
-    def lanes(self) -> int:
-        return len(self.predictors)
-
-    @property
-    def t_t_s(self) -> float:
-        return self.predictors[0].t_t_s
 
     def require_loaded(self) -> Ready:
         return Ready(SPEC, self.t_t_s, 8)
@@ -89,7 +88,7 @@ class FakePool:
             raise self.error
         parts = [Part(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
-        results = submit_parts(at_once(self.backend.run), rows, parts, self.clock)()
+        results = submit_parts(at_once(self.backend.run), rows, parts, self._clock)()
         return [
             replace(one, release=self._release) if isinstance(one, Answer) else one
             for one in results
@@ -98,16 +97,6 @@ class FakePool:
     def _release(self) -> None:
         with self._lock:
             self.released += 1
-
-    def close(self) -> None:
-        self._device.shutdown()
-
-
-class Bench:
-    def __init__(self, pool: FakePool, slots: int, rule: BatchRule) -> None:
-        self.pool, self.recorder = pool, Recorder()
-        self.batcher = Batcher(pool, slots, rule, self.recorder, pool.clock)  # type: ignore[arg-type]
-        self.batcher.start()
 
     def ask(self, x: Array, deadline_s: float = math.inf) -> Future[Array]:
         """Put a request in line; its labels are copied and released as they come."""
@@ -133,58 +122,46 @@ class Bench:
         assert value is not None
         return value
 
-    def close(self) -> None:
-        self.pool.go.release(1000)
+    def __exit__(self, *_: object) -> None:
+        self.go.release(1000)
         self.batcher.stop()
-        self.pool.close()
-
-
-@contextmanager
-def bench(
-    *t_ts_s: float,
-    slots: int = 16,
-    rule: BatchRule | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Bench]:
-    pool = FakePool(*(t_ts_s or (0.01,)), clock=clock)
-    with closing(Bench(pool, slots, rule or BatchRule())) as made:
-        yield made
+        self._device.shutdown()
 
 
 def test_a_device_has_one_job_ahead_and_no_more() -> None:
     """Requests are not merged by default."""
-    with bench() as b:
+    with Bench() as b:
         asked = [b.ask(array(2, 4) + i) for i in range(5)]
-        wait_until(lambda: b.pool.at_device == READ_AHEAD == 2)
-        b.pool.go.release()
-        wait_until(lambda: len(b.pool.runs) == 3)
-        assert b.pool.at_device == READ_AHEAD
-        b.pool.go.release(4)
+        wait_until(lambda: b.at_device == READ_AHEAD == 2)
+        b.go.release()
+        wait_until(lambda: len(b.runs) == 3)
+        assert b.at_device == READ_AHEAD
+        b.go.release(4)
         for i, future in enumerate(asked):
             np.testing.assert_array_equal(future.result(WAIT_S), (array(2, 4) + i) * 2)
-        assert b.pool.runs == [(0, [2])] * 5
-        assert b.pool.released == 5
+        assert b.runs == [(0, [2])] * 5
+        assert b.released == 5
 
 
 def test_merged_requests_get_their_own_rows() -> None:
-    with bench(rule=BatchRule(8)) as b:
+    with Bench(rule=BatchRule(8)) as b:
         first = [b.ask(array(1, 4)) for _ in range(2)]  # these go at once, and fill the device
         sizes = [3, 2, 3, 1]
         merged = [b.ask(array(rows, 4) + rows) for rows in sizes]
-        b.pool.go.release(6)
+        b.go.release(6)
         for future, rows in zip(merged, sizes, strict=True):
             np.testing.assert_array_equal(future.result(WAIT_S), (array(rows, 4) + rows) * 2)
         for future in first:
             future.result(WAIT_S)
-        assert sorted(sizes for _, sizes in b.pool.runs) == [[1], [1], [1], [3, 2, 3]]
+        assert sorted(sizes for _, sizes in b.runs) == [[1], [1], [1], [3, 2, 3]]
         assert (b.count("batch_samples_count"), b.count("batch_samples_sum")) == (4, 11)
         assert b.count("queue_seconds_count") == 6
-        assert b.pool.released == 6
+        assert b.released == 6
 
 
 def test_a_request_beyond_the_slots_is_refused_with_a_time_to_retry() -> None:
     now = [0.0]
-    with bench(0.01, slots=3, clock=lambda: now[0]) as b:
+    with Bench(0.01, slots=3, clock=lambda: now[0]) as b:
         for _ in range(2):
             asked = [b.ask(array(8, 4)) for _ in range(3)]
             hints = []
@@ -195,123 +172,112 @@ def test_a_request_beyond_the_slots_is_refused_with_a_time_to_retry() -> None:
                 hints.append(caught.value.retry_after_s)
             # 8 samples of 10 ms free a slot each 80 ms; each of the refused is given one of them.
             assert hints == pytest.approx([0.08, 0.16, 0.24])
-            b.pool.go.release(3)
+            b.go.release(3)
             for future in asked:
                 future.result(WAIT_S)
             now[0] += 60.0
-        b.pool.go.release()
+        b.go.release()
         b.label(array(8, 4))
 
 
-def test_an_expired_request_is_not_computed() -> None:
-    with bench() as b:
-        first = [b.ask(array(1, 4)) for _ in range(2)]
+def test_an_expired_or_cancelled_request_is_not_computed_and_frees_its_slot() -> None:
+    with Bench(slots=3) as b:
+        asked = [b.ask(array(1, 4)) for _ in range(2)]
         with pytest.raises(DeadlineExceeded):
             b.label(array(5, 4), time.monotonic() + 0.05)
-        b.pool.go.release(3)
-        for future in first:
-            future.result(WAIT_S)
-        b.label(array(1, 4))
-        assert b.pool.backend.runs == [1] * 3
-        assert b.count("expired_total") == 1
-
-
-def test_a_cancelled_request_frees_its_slot() -> None:
-    with bench(slots=3) as b:
-        asked = [b.ask(array(1, 4)) for _ in range(2)]
         given_up = b.batcher.submit(Request({"x": array(5, 4)}, DOUBLE))
         with pytest.raises(Overloaded):
             b.label(array(1, 4))
         assert given_up.cancel()
         asked.append(b.ask(array(1, 4)))
-        b.pool.go.release(3)
+        b.go.release(3)
         for future in asked:
             future.result(WAIT_S)
-        assert b.pool.backend.runs == [1] * 3
-        assert b.count("expired_total") == 1
+        assert b.backend.runs == [1] * 3
+        assert b.count("expired_total") == 2
 
 
 def test_a_request_at_a_device_keeps_its_slot() -> None:
-    with bench(slots=1) as b:
+    with Bench(slots=1) as b:
         labels = b.batcher.submit(Request({"x": array(1, 4)}, DOUBLE))
         assert not labels.cancel()
         with pytest.raises(Overloaded):
             b.label(array(1, 4))
-        b.pool.go.release()
+        b.go.release()
         labels.result(WAIT_S)
         with pytest.raises(Overloaded):  # they lie in memory that is the slot's
             b.label(array(1, 4))
         labels.result().release()
-        b.pool.go.release()
+        b.go.release()
         b.label(array(1, 4))
 
 
 @pytest.mark.parametrize("error", [RetryableError("it ended"), MemoryError("no memory")])
 def test_a_failed_job_fails_its_requests_only(error: Exception) -> None:
-    with bench(rule=BatchRule(4, 30.0)) as b:
-        b.pool.error = error
+    with Bench(rule=BatchRule(4, 30.0)) as b:
+        b.error = error
         lost = [b.ask(array(2, 4)), b.ask(array(2, 4))]
-        b.pool.go.release()
+        b.go.release()
         for future in lost:
             with pytest.raises(RetryableError, match=str(error)):
                 future.result(WAIT_S)
-        b.pool.error = None
-        b.pool.go.release()
+        b.error = None
+        b.go.release()
         b.label(array(4, 4))
 
 
 def test_a_crash_is_blamed_on_a_request_that_was_alone() -> None:
     now_s = 0.0
-    with bench(rule=BatchRule(4, 0.0), clock=lambda: now_s) as b:
+    with Bench(rule=BatchRule(4, 0.0), clock=lambda: now_s) as b:
 
         def pairs() -> list[Future[Array]]:
             """Two pairs of requests behind jobs that keep the device busy."""
             before = [b.ask(array(4, 4)) for _ in range(READ_AHEAD)]
-            wait_until(lambda: b.pool.at_device == READ_AHEAD)
+            wait_until(lambda: b.at_device == READ_AHEAD)
             asked = [b.ask(array(2, 4)) for _ in range(4)]
-            b.pool.go.release(READ_AHEAD)
+            b.go.release(READ_AHEAD)
             for one in before:
                 one.exception(WAIT_S)
-            wait_until(lambda: b.pool.at_device == READ_AHEAD)
+            wait_until(lambda: b.at_device == READ_AHEAD)
             return asked
 
         innocent = pairs()
-        b.pool.error = PredictorCrashed("it ended")
-        b.pool.go.release(2)
+        b.error = PredictorCrashed("it ended")
+        b.go.release(2)
         for one in innocent:
             error = one.exception(WAIT_S)
             assert isinstance(error, RetryableError)
             assert not isinstance(error, PredictorCrashed)
         alone = b.ask(array(2, 4)), b.ask(array(2, 4))
-        b.pool.go.release(2)
+        b.go.release(2)
         for one in alone:
             assert isinstance(one.exception(WAIT_S), PredictorCrashed)
-        b.pool.error = None
+        b.error = None
         now_s = ALONE_S
         merged = pairs()
-        b.pool.go.release(2)
+        b.go.release(2)
         for one in merged:
             one.result(WAIT_S)
-        assert [samples for _, samples in b.pool.runs[-2:]] == [[2, 2], [2, 2]]
+        assert [samples for _, samples in b.runs[-2:]] == [[2, 2], [2, 2]]
 
 
 def test_a_restarting_device_gets_no_jobs() -> None:
-    with bench(0.01, 0.01) as b:
-        b.pool.predictors[0].ready = False
+    with Bench(0.01, 0.01) as b:
+        b.predictors[0].ready = False
         b.batcher.devices_changed()
         for _ in range(3):
             b.ask(array(1, 4))
-        wait_until(lambda: b.pool.at_device == 2)
-        assert [lane for lane, _ in b.pool.runs] == [1, 1]
-        b.pool.predictors[0].ready = True
+        wait_until(lambda: b.at_device == 2)
+        assert [lane for lane, _ in b.runs] == [1, 1]
+        b.predictors[0].ready = True
         b.batcher.devices_changed()
-        wait_until(lambda: [lane for lane, _ in b.pool.runs] == [1, 1, 0])
+        wait_until(lambda: [lane for lane, _ in b.runs] == [1, 1, 0])
 
 
 def test_without_a_device_requests_fail_at_once() -> None:
-    with bench() as b, bench() as stopped:
+    with Bench() as b, Bench() as stopped:
         held, others = ([each.ask(array(1, 4)) for _ in range(3)] for each in (b, stopped))
-        b.pool.predictors[0].ready = False
+        b.predictors[0].ready = False
         b.batcher.devices_changed()
         with pytest.raises(RetryableError, match="restarting"):
             held[2].result(WAIT_S)
@@ -323,7 +289,7 @@ def test_without_a_device_requests_fail_at_once() -> None:
 
 
 def test_merging_has_a_numerics_id_of_its_own() -> None:
-    with bench() as alone, bench(rule=BatchRule(8)) as merging, bench(rule=BatchRule(9)) as more:
+    with Bench() as alone, Bench(rule=BatchRule(8)) as merging, Bench(rule=BatchRule(9)) as more:
         ids = [b.batcher.require_loaded().spec.numerics_id for b in (alone, merging, more)]
     assert ids[0] == SPEC.numerics_id
     assert ids[1].startswith("merged-")
@@ -332,21 +298,21 @@ def test_merging_has_a_numerics_id_of_its_own() -> None:
 
 @pytest.mark.parametrize("end", ["labels", "joint error", "own error", "expired", "restarting"])
 def test_inputs_are_freed_with_the_answer(end: str, no_garbage_collector: None) -> None:
-    with bench(rule=BatchRule(8)) as b:
+    with Bench(rule=BatchRule(8)) as b:
         x = array(2, 4)
         gone = weakref.ref(x)
         deadline_s = time.monotonic() - 1 if end == "expired" else math.inf
         if end == "joint error":
-            b.pool.error = RequestRefused("no such word")
+            b.error = RequestRefused("no such word")
         if end == "own error":
-            b.pool.backend.function = _refusing
-        b.pool.predictors[0].ready = end != "restarting"
-        b.pool.go.release()
+            b.backend.function = _refusing
+        b.predictors[0].ready = end != "restarting"
+        b.go.release()
         try:
             b.label(x, deadline_s)
         except EdlError:
             assert end != "labels"
-        b.pool.error = None  # the test's own hold on it
+        b.error = None  # the test's own hold on it
         del x
         wait_until(lambda: gone() is None)  # the device's thread lets go a moment later
 
@@ -357,8 +323,8 @@ def _refusing(_: object) -> dict[str, Array]:
 
 def test_many_threads_get_their_own_labels() -> None:
     """Random sizes and shapes at two devices that answer at once."""
-    with bench(0.001, 0.002, slots=64, rule=BatchRule(16, 0.002, frozenset({8}))) as b:
-        b.pool.go.release(10_000)
+    with Bench(0.001, 0.002, slots=64, rule=BatchRule(16, 0.002, frozenset({8}))) as b:
+        b.go.release(10_000)
 
         def work(seed: int) -> int:
             rng = np.random.default_rng(seed)
@@ -369,6 +335,6 @@ def test_many_threads_get_their_own_labels() -> None:
 
         with ThreadPoolExecutor(32) as threads:
             assert sum(threads.map(work, range(32))) == 800
-        assert b.pool.released == 800
-        assert all(sum(samples) <= 16 for _, samples in b.pool.runs)
-        assert len(b.pool.runs) < 800, "some were merged"
+        assert b.released == 800
+        assert all(sum(samples) <= 16 for _, samples in b.runs)
+        assert len(b.runs) < 800, "some were merged"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,6 @@ import pytest
 from edl import __version__
 from edl.coordinator.registry import Registry, connect
 from edl.coordinator.registry.memory_registry import MemoryRegistry
-from edl.errors import LeaseSuperseded
 from edl.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, TeacherConfig
@@ -34,16 +32,14 @@ class Teacher:
         self.identity, self.recorder = bench.identity, bench.recorder
         self.server = bench.server
         self.lanes, self.t_t_s = 1, 0.001
-        self.superseded: list[LeaseSuperseded] = []
-        self.asked_to_drain = threading.Event()
         self.heartbeat = new_registration(
             self.registry,
             CONFIG,
             self.identity,
             "127.0.0.1:7",
             self.view,
-            on_superseded=self.superseded.append,
-            on_drain=self.asked_to_drain.set,
+            on_superseded=lambda _: None,
+            on_drain=lambda: None,
         )
         self.heartbeat.start()
 
@@ -120,19 +116,6 @@ def test_a_drain_ends_after_its_grace(teacher: Teacher) -> None:
     with labelling(teacher.recorder):
         teacher.drain(0.05)
         assert teacher.registry.members("teachers", "resnet") == []
-
-
-def test_a_newer_teacher_of_the_same_id_is_noticed(teacher: Teacher) -> None:
-    facts = {**teacher.facts(), "incarnation": "42"}
-    teacher.registry.register("teachers", "resnet", "t1", facts, 30.0)
-    teacher.heartbeat.update()
-    wait_until(lambda: bool(teacher.superseded))
-
-
-def test_a_requested_drain_is_heard_by_the_heartbeat(teacher: Teacher) -> None:
-    assert teacher.registry.request_drain("resnet", "t1")
-    teacher.heartbeat.update()
-    assert teacher.asked_to_drain.wait(DEADLINE_S)
 
 
 def test_incarnations_follow_the_clock_of_the_registry() -> None:
