@@ -60,68 +60,64 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> None:
 SERVER = ServerConfig(slots=4, http="127.0.0.1:0")
 DEFAULT = TeacherConfig("f", PredictorConfig("m:f", "cpu", 1, 8, ()), SERVER, ttl_s=6.0, grace_s=30)
 DEVICES = (Device("cpu", (0, 1)), Device("cpu", (3, 5)), Device("gpu:0"))
+PAIR = (Device("cpu", (0, 1)), Device("cpu", (2, 3)))
+X, Y = TensorSpec("x", "FP32", (-1, 4)), TensorSpec("y", "FP32", (-1, 10))
+COORDINATOR = "redis://head:6379"
+PADDLE_SERVING = "--engine paddle-serving --serving-python python"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "env", "predictor", "others"),
+    ("words", "changed"),
     [
-        ("", {}, {}, {}),
+        ("", {}),
+        ("EDL_PRECISION=bf16 --canary file", {"precision": "bf16", "canary": "file"}),
+        ("EDL_NO_SELF_TEST=1", {"self_test": False}),
         (
             "--backend paced --rate 1600 --output y:FP32:-1,10 --preprocess nhwc --preprocess h:f",
-            {"EDL_PRECISION": "bf16"},
-            {
-                "outputs": (TensorSpec("y", "FP32", (-1, 10)),),
-                "backend": "paced",
-                "precision": "bf16",
-                "preprocess": ("nhwc", "h:f"),
-                "rate": 1600.0,
-            },
-            {},
-        ),
-        ("--canary good.canary", {}, {"canary": "good.canary"}, {}),
-        ("", {"EDL_NO_SELF_TEST": "1"}, {"self_test": False}, {}),
-        (
-            "--devices cpu:0-1,cpu:3+5,gpu:0 --threads 7 --micro-batch auto --batch-max 32 "
-            "--batch-preferred 8,16",
-            {"EDL_BATCH_DELAY": "0.02"},
-            {"threads": 7, "micro_batch": None},
-            {
-                "devices": DEVICES,
-                "batching": BatchRule(32, 0.02, frozenset({8, 16})),
-                "server": replace(SERVER, slots=12),
-            },
+            {"backend": "paced", "rate": 1600.0, "outputs": (Y,), "preprocess": ("nhwc", "h:f")},
         ),
         (
-            "--slots 9 --input x:FP32:-1,4",
-            {"EDL_COORDINATOR": "redis://head:6379", "EDL_SLOTS": "7", "EDL_MICRO_BATCH": "4"},
-            {"micro_batch": 4, "inputs": (TensorSpec("x", "FP32", (-1, 4)),)},
-            {"coordinator": "redis://head:6379", "server": replace(SERVER, slots=9)},
+            "EDL_BATCH_DELAY=0.02 --batch-max 32 --batch-preferred 8,16 --micro-batch auto",
+            {"batching": BatchRule(32, 0.02, frozenset({8, 16})), "micro_batch": None},
         ),
+        (
+            "--devices cpu:0-1,cpu:3+5,gpu:0 --threads 7",
+            {"devices": DEVICES, "threads": 7, "server": replace(SERVER, slots=12)},
+        ),
+        (
+            f"EDL_COORDINATOR={COORDINATOR} EDL_SLOTS=7 --slots 9",
+            {"coordinator": COORDINATOR, "server": replace(SERVER, slots=9)},
+        ),
+        ("EDL_MICRO_BATCH=4 --input x:FP32:-1,4", {"micro_batch": 4, "inputs": (X,)}),
+        ("--host ::1", {"server": replace(SERVER, host="::1", http="[::1]:0")}),
+        (
+            "--http 8000 --host 127.0.0.2",
+            {"server": replace(SERVER, host="127.0.0.2", http="127.0.0.2:8000")},
+        ),
+        ("--http 127.0.0.1:8000", {"server": replace(SERVER, http="127.0.0.1:8000")}),
+        ("--http off", {"server": replace(SERVER, http=None)}),
+        (f"--http off {PADDLE_SERVING}", {"server": replace(SERVER, http=None)}),
+        (PADDLE_SERVING, {"server": replace(SERVER, http=None)}),
         (
             "--deterministic --devices cpu:0-1,cpu:2-3",
-            {},
-            {},
-            {
-                "deterministic": True,
-                "devices": (Device("cpu", (0, 1)), Device("cpu", (2, 3))),
-                "server": replace(SERVER, slots=8),
-            },
+            {"deterministic": True, "devices": PAIR, "server": replace(SERVER, slots=8)},
         ),
     ],
 )
 def test_options_of_flags_and_environment(
-    served: list[TeacherConfig],
-    arguments: str,
-    env: dict[str, str],
-    predictor: dict[str, Any],
-    others: dict[str, Any],
+    served: list[TeacherConfig], words: str, changed: dict[str, Any]
 ) -> None:
-    run("--model", "m:f", *arguments.split(), env=env)
-    expected = replace(DEFAULT.predictor, **predictor)
-    assert served == [replace(DEFAULT, predictor=expected, **others)]
+    variables = [word for word in words.split() if word.startswith("EDL_")]
+    flags = [word for word in words.split() if word not in variables]
+    run("--model", "m:f", *flags, env=dict(word.split("=", 1) for word in variables))
+    of_predictor = {name: changed[name] for name in changed if hasattr(DEFAULT.predictor, name)}
+    others = {name: changed[name] for name in changed if name not in of_predictor}
+    assert served == [
+        replace(DEFAULT, predictor=replace(DEFAULT.predictor, **of_predictor), **others)
+    ]
     for one in served[0].predictors:
         assert from_plain(PredictorConfig, to_plain(one)) == one
-    if others.get("devices") == DEVICES:
+    if served[0].devices == DEVICES:
         assert [(p.device, p.cores, p.threads) for p in served[0].predictors] == [
             ("cpu", (0, 1), 2),
             ("cpu", (3, 5), 2),
@@ -154,25 +150,6 @@ def test_wrong_options_are_refused(arguments: tuple[str, ...], served: list[Teac
     with pytest.raises(UsageError):
         run("--model", "m:f", *arguments)
     assert not served
-
-
-@pytest.mark.parametrize(
-    ("arguments", "http"),
-    [
-        ((), "127.0.0.1:0"),
-        (("--host", "::1"), "[::1]:0"),
-        (("--http", "8000", "--host", "127.0.0.2"), "127.0.0.2:8000"),
-        (("--http", "127.0.0.1:8000"), "127.0.0.1:8000"),
-        (("--http", "off"), None),
-        (("--http", "off", "--engine", "paddle-serving", "--serving-python", "python"), None),
-        (("--engine", "paddle-serving", "--serving-python", "python"), None),
-    ],
-)
-def test_the_address_of_http(
-    arguments: tuple[str, ...], http: str | None, served: list[TeacherConfig]
-) -> None:
-    run("--model", "m", *arguments)
-    assert served[0].server.http == http
 
 
 def test_http_is_off_without_its_packages(

@@ -55,22 +55,14 @@ class Bench:
 
     def ask(self, number: int, x: Array, output: str | Wanted) -> Message:
         wanted = output if isinstance(output, Wanted) else Wanted(output)
-        record = self.inputs.put([x])
-        refs = jobs.refs_to_json({"x": x}, record.arrays)
-        (told,) = self.ask_for_parts(number, refs, [Part(len(x), (wanted,))])
-        self.inputs.free(record.offset)
+        self.submit(number, x, Part(len(x), (wanted,)))
+        (told,) = self.done(number)
         return told
 
-    def ask_for_parts(
-        self, number: int, refs: Mapping[str, Any], parts: Sequence[Part]
-    ) -> list[Message]:
-        self.send(number, refs, parts)
-        return self.done(number)
-
-    def submit(self, number: int, x: Array) -> None:
+    def submit(self, number: int, x: Array, *parts: Part) -> None:
         """Send a job without waiting for its labels."""
         refs = jobs.refs_to_json({"x": x}, self.inputs.put([x]).arrays)
-        self.send(number, refs, [Part(len(x), (Wanted("double"),))])
+        self.send(number, refs, parts or [Part(len(x), (Wanted("double"),))])
 
     def send(self, number: int, refs: Mapping[str, Any], parts: Sequence[Part]) -> None:
         told = [part.to_json() for part in parts]
@@ -168,9 +160,8 @@ def test_large_batches_grow_the_memory(bench: Bench) -> None:
 
 def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBackend) -> None:
     x = array(21, 4)
-    record = bench.inputs.put([x])
-    parts = [Part(7, (Wanted("sum"),)), Part(14, (Wanted("double"), Wanted("sum")))]
-    first, second = bench.ask_for_parts(1, jobs.refs_to_json({"x": x}, record.arrays), parts)
+    bench.submit(1, x, Part(7, (Wanted("sum"),)), Part(14, (Wanted("double"), Wanted("sum"))))
+    first, second = bench.done(1)
     np.testing.assert_array_equal(bench.labels(first)["sum"], x[:7].sum(axis=1))
     assert list(bench.labels(second)) == ["double", "sum"]
     np.testing.assert_array_equal(bench.labels(second)["double"], x[7:] * 2)
@@ -181,8 +172,8 @@ def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBacken
 
 
 def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
-    refs = {"x": ["<f4", [1 << 40, 4], 0]}
-    (told,) = bench.ask_for_parts(1, refs, [Part(2, (Wanted("sum"),))])
+    bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [Part(2, (Wanted("sum"),))])
+    (told,) = bench.done(1)
     with pytest.raises(RetryableError, match="the job was lost"):
         raise jobs.error_of(told)
     assert "error" not in bench.ask(2, array(2, 4), "sum")

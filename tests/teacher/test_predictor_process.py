@@ -69,33 +69,49 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+class Bench:
+    """Predictors behind a batcher."""
+
+    def __init__(
+        self, *configs: PredictorConfig, on_progress: Callable[[str], None] | None = None
+    ) -> None:
+        self.progress: list[str] = []
+        self.changes: list[
+            bool
+        ] = []  # whether it was ready, each time that this was told to change
+        self.recorder = Recorder()
+        self.pool = PredictorPool(
+            configs, on_progress=on_progress or self.progress.append, on_change=self._change
+        )
+        self.batcher = Batcher(self.pool, 8, BatchRule(), self.recorder)
+        self.batcher.start()
+        self.pool.start()
+
+    def _change(self) -> None:
+        self.changes.append(self.pool.ready)
+        self.batcher.devices_changed()
+
+    def ask(self, order: float = 0.0) -> Array:
+        answer = self.batcher.submit(Request({"x": batch(order)}, [Wanted("twice")])).result()
+        labels = answer.outputs["twice"].copy()
+        answer.release()
+        return labels
+
+    def close(self) -> None:
+        self.batcher.stop()
+        self.pool.stop()
+
+
 @contextmanager
-def started(
-    config: PredictorConfig = STEERED,
-    on_progress: Callable[[str], None] = lambda text: None,
-    on_change: Callable[[], None] = lambda: None,
-) -> Iterator[PredictorPool]:
-    """A pool of one."""
-    client = PredictorPool([config], on_progress=on_progress, on_change=on_change)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
+def running(*configs: PredictorConfig) -> Iterator[Bench]:
+    with closing(Bench(*(configs or [STEERED] * 2))) as bench:
+        wait_until(lambda: bench.pool.settled(0.1))
+        yield bench
 
 
 def submit(client: PredictorPool, x: Array) -> Results:
     (predictor,) = client.predictors
     return predictor.submit([Request({"x": x}, [Wanted("twice")])])
-
-
-def ask(client: PredictorPool, order: float = 0.0) -> Array:
-    (result,) = submit(client, batch(order)).result(DEADLINE_S)
-    if isinstance(result, EdlError):
-        raise result
-    labels = result.outputs["twice"].copy()
-    result.release()
-    return labels
 
 
 def memory_bytes() -> int:
@@ -106,12 +122,10 @@ def memory_bytes() -> int:
     )
 
 
-def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(
-    hold: Path,
-) -> None:
+def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(hold: Path) -> None:
     """Else the same bytes would be two requests'."""
-    with started() as client:
-        assert client.settled(DEADLINE_S)
+    with running(STEERED) as bench:
+        client = bench.pool
         (predictor,), arena = client.predictors, client.inputs
         ends = threading.Lock()
 
@@ -141,10 +155,9 @@ def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(
 def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     x = batch(rows=GROWTH_BYTES // 64)
     sizes = []
-    with started() as client:
-        assert client.settled(DEADLINE_S)
+    with running(STEERED) as bench:
         for _ in range(6):
-            (answer,) = submit(client, x).result(DEADLINE_S)
+            (answer,) = submit(bench.pool, x).result(DEADLINE_S)
             assert isinstance(answer, Answer)
             assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
             assert answer.device_seconds > 0
@@ -154,10 +167,8 @@ def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
 
 
 def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
-    changes: list[bool] = []
-    with started(on_change=lambda: changes.append(client.ready)) as client:
-        assert client.settled(DEADLINE_S)
-        before = ask(client)
+    with running(STEERED) as bench:
+        client, before = bench.pool, bench.ask()
         held = [submit(client, batch(HOLD)) for _ in range(2)]
         wait_until(lambda: any(hold.parent.glob("go.*")))
         (pid,) = (one for one in pids() if hold.with_suffix(f".{one}").exists())
@@ -167,26 +178,24 @@ def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
         with pytest.raises(RetryableError, match="before it computed") as waited:
             held[1].result(DEADLINE_S)
         assert not isinstance(waited.value, PredictorCrashed)
-        with pytest.raises(RetryableError, match="is restarting"):
-            ask(client)
+        with pytest.raises(RetryableError, match="restarting"):
+            bench.ask()
         wait_until(lambda: client.ready)
-        np.testing.assert_array_equal(ask(client), before)
+        np.testing.assert_array_equal(bench.ask(), before)
         assert client.restarts == 1
-        assert (changes[0], False in changes, changes[-1]) == (True, True, True)
+        assert (bench.changes[0], False in bench.changes, bench.changes[-1]) == (True, True, True)
 
 
 def test_a_measured_micro_batch_holds_for_the_next_start() -> None:
-    told: list[str] = []
-    config = PredictorConfig(STEERED.model, micro_batch=None)
-    with started(config, on_progress=told.append) as client:
-        assert client.settled(DEADLINE_S)
+    with running(PredictorConfig(STEERED.model, micro_batch=None)) as bench:
+        client = bench.pool
         chosen = client.require_loaded().micro_batch
         assert f"micro-batch={chosen}" in client.require_loaded().spec.numerics
         (pid,) = pids()
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: client.restarts == 1 and client.ready)
         assert client.require_loaded().micro_batch == chosen
-    assert sum("by ms/sample" in text for text in told) == 1
+    assert sum("by ms/sample" in text for text in bench.progress) == 1
 
 
 @pytest.mark.parametrize(
@@ -197,10 +206,10 @@ def test_a_measured_micro_batch_holds_for_the_next_start() -> None:
     ],
 )
 def test_unloadable_models_are_not_retried(model: str, error: type[EdlError], words: str) -> None:
-    with started(PredictorConfig(f"{FUNCTIONS}:{model}")) as client:
+    with closing(Bench(PredictorConfig(f"{FUNCTIONS}:{model}"))) as bench:
         with pytest.raises(error, match=words):
-            client.settled(DEADLINE_S)
-        assert client.restarts == 0
+            bench.pool.settled(DEADLINE_S)
+        assert bench.pool.restarts == 0
 
 
 def test_a_model_changed_on_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,14 +217,13 @@ def test_a_model_changed_on_disk_ends_it(tmp_path: Path, monkeypatch: pytest.Mon
     module.write_text("def double(x):\n    return {'twice': x['x'] * 2}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     config = PredictorConfig("changing:double", inputs=(TensorSpec("x", "FP32", (-1, 4)),))
-    with started(config) as client:
-        assert client.settled(DEADLINE_S)
+    with running(config) as bench:
         module.write_text("def double(x):\n    return {'twice': x['x'] * 2.0}\n")
         for pid in pids():
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: client.failure)
-        assert isinstance(client.failure, ModelError)
-        assert "changed while it was served" in str(client.failure)
+        wait_until(lambda: bench.pool.failure)
+        assert isinstance(bench.pool.failure, ModelError)
+        assert "changed while it was served" in str(bench.pool.failure)
 
 
 def test_an_error_of_a_callback_gives_it_up() -> None:
@@ -223,47 +231,14 @@ def test_an_error_of_a_callback_gives_it_up() -> None:
         raise BrokenPipeError("nobody reads it")
 
     with (
-        started(on_progress=closed) as client,
+        closing(Bench(STEERED, on_progress=closed)) as bench,
         pytest.raises(ProcessFailed, match="given up: BrokenPipeError"),
     ):
-        client.settled(DEADLINE_S)
+        bench.pool.settled(DEADLINE_S)
 
 
 def test_fp32_is_exact_on_gpus() -> None:
     assert STEERED.environment["NVIDIA_TF32_OVERRIDE"] == "0"
-
-
-class Bench:
-    """Predictors behind a batcher."""
-
-    def __init__(self, *configs: PredictorConfig) -> None:
-        self.progress: list[str] = []
-        self.recorder = Recorder()
-        self.pool = PredictorPool(
-            configs,
-            on_progress=self.progress.append,
-            on_change=lambda: self.batcher.devices_changed(),
-        )
-        self.batcher = Batcher(self.pool, 8, BatchRule(), self.recorder)
-        self.batcher.start()
-        self.pool.start()
-
-    def ask(self, order: float = 0.0) -> Array:
-        answer = self.batcher.submit(Request({"x": batch(order)}, [Wanted("twice")])).result()
-        labels = answer.outputs["twice"].copy()
-        answer.release()
-        return labels
-
-    def close(self) -> None:
-        self.batcher.stop()
-        self.pool.stop()
-
-
-@contextmanager
-def running(*configs: PredictorConfig) -> Iterator[Bench]:
-    with closing(Bench(*(configs or [STEERED] * 2))) as bench:
-        wait_until(lambda: bench.pool.settled(0.1))
-        yield bench
 
 
 def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
@@ -338,11 +313,10 @@ def test_different_devices_have_mixed_numerics_and_a_common_time() -> None:
     configs: Sequence[PredictorConfig] = [
         PredictorConfig(STEERED.model, micro_batch=size) for size in (4, 8)
     ]
-    with started(configs[0]) as client, running(*configs) as bench:
+    with running(configs[0]) as alone, running(*configs) as bench:
         loaded = bench.pool.require_loaded()
         assert loaded.spec.numerics_id.startswith("mixed-")
-        assert client.settled(DEADLINE_S)
-        assert client.require_loaded().spec.content_id == loaded.spec.content_id
+        assert alone.pool.require_loaded().spec.content_id == loaded.spec.content_id
         with pytest.raises(BadAnswer, match="NaN"):
             bench.ask(NAN)
         for _ in range(20):
