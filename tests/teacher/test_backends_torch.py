@@ -7,7 +7,6 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -170,38 +169,6 @@ def test_arrays_of_every_dtype_survive_copies() -> None:
         assert back.dtype == given.dtype
         np.testing.assert_array_equal(back, given)
         assert not np.shares_memory(back, torch_runtime.as_array(torch, tensor))
-
-
-def test_copies_to_a_gpu_use_pinned_memory() -> None:
-    """Without a GPU: what is asked of torch, in order."""
-    torch = torch_runtime.import_torch()
-    asked: list[str] = []
-
-    class Tensor(torch.Tensor):  # type: ignore[misc, name-defined]
-        def to(self, device: Any, *, non_blocking: bool) -> Any:
-            asked.append(f"to {device} non_blocking={non_blocking}")
-            return self
-
-        def copy_(self, tensor: Any, *, non_blocking: bool) -> Any:
-            asked.append(f"copy_ non_blocking={non_blocking}")
-            return super().copy_(tensor)
-
-    def empty(shape: Any, *, dtype: Any, pin_memory: bool) -> Any:
-        asked.append(f"empty pinned={pin_memory}")
-        return torch.empty(shape, dtype=dtype).as_subclass(Tensor)
-
-    recording = SimpleNamespace(**{**vars(torch), "empty": empty})
-    copies = Copies(recording, torch.device("cuda", 1))
-    given = np.arange(6, dtype=np.float32)
-    tensor = copies.to_device(copies.staged(given))
-    answer = copies.arrays(copies.to_host({"a": tensor, "b": tensor}))
-    assert asked == [
-        "empty pinned=True",
-        "to cuda:1 non_blocking=True",
-        *["empty pinned=True", "copy_ non_blocking=True"] * 2,
-    ]
-    for array in answer.values():
-        np.testing.assert_array_equal(array, given)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from edl.errors import UsageError
 from edl.proto.security import ClientSecurity, ServerSecurity, reloading_context
-from edl.proto.security.certificates import expiry_of, export_expiry, handshake_hint
+from edl.proto.security.certificates import expiry_of, export_expiry
 
 from .authority import Authority
 from .test_channels import ask, serving
@@ -88,25 +88,3 @@ def test_metrics_tell_when_certificates_end(tmp_path: Path) -> None:
     assert registry.get_sample_value(name, {"certificate": "ca"}) is not None
     files.certificate.write_text("half")
     assert registry.get_sample_value(name, {"certificate": "own"}) is None
-
-
-FAILURES = [
-    ["SSL_ERROR_SSL: CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"],
-    ["certificate verify failed: certificate is not yet valid (_ssl.c:1006)"],
-    [
-        "Custom verification check failed: Hostname Verification Check failed.",
-        "Hostname mismatch, certificate is not valid for 'a'.",
-        "IP address mismatch, certificate is not valid for '::1'.",
-    ],
-    ["certificate verify failed: unable to get local issuer certificate (_ssl.c:1006)"],
-    ["Connection refused"],
-]
-
-
-def test_each_kind_of_failed_handshake_has_its_own_hint() -> None:
-    hints = [{handshake_hint(text) for text in texts} for texts in FAILURES]
-    assert [len(of_a_kind) for of_a_kind in hints] == [1] * len(FAILURES)
-    assert len(set.union(*hints)) == len(FAILURES)
-    assert hints[-1] == {""}
-    assert all("of a DistilReader" in hint for hint in hints[3])
-    assert "?ssl_ca_certs=FILE" in handshake_hint("self-signed certificate", "?ssl_ca_certs=FILE")

@@ -15,7 +15,6 @@ from edl.proto.security import (
     Gate,
     ServerSecurity,
     TlsFiles,
-    check_exposure,
     open_channel,
 )
 from edl.proto.security.gate import read_token, read_tokens
@@ -250,27 +249,6 @@ def test_a_certificate_goes_with_its_key(given: dict[str, Path]) -> None:
 def test_a_clients_settings_travel_as_json() -> None:
     for security in (ClientSecurity(), ClientSecurity(TlsFiles(C, K, CA), T, "x", True)):
         assert from_plain(ClientSecurity, json.loads(json.dumps(to_plain(security)))) == security
-
-
-@pytest.mark.parametrize(
-    ("security", "asks"),
-    [
-        (ServerSecurity(), False),
-        (ServerSecurity(TlsFiles(C, K)), False),
-        (ServerSecurity(TlsFiles(C, K, CA)), True),
-        (ServerSecurity(None, T), True),
-        (ServerSecurity(TlsFiles(C, K), T), True),
-    ],
-)
-def test_servers_that_authenticate(security: ServerSecurity, asks: bool) -> None:
-    assert security.authenticates is asks
-    check_exposure("127.0.0.1", security, False)
-    check_exposure("0.0.0.0", security, True)
-    if asks:
-        check_exposure("0.0.0.0", security, False)
-    else:
-        with pytest.raises(UsageError, match=r"the page on 0\.0\.0\.0 can be reached .*--insecure"):
-            check_exposure("0.0.0.0", security, False, "the page")
 
 
 def test_what_options_come_to() -> None:

@@ -171,19 +171,10 @@ def test_a_place_beyond_its_region_is_refused(memory: SharedMemory, owned: Objec
         memory.write(HERE, Place("r", 0, 8), memoryview(bytes(9)))
 
 
-def test_a_truncated_region_is_refused(memory: SharedMemory, owned: Object) -> None:
-    register(memory, owned)
-    owned.resize(100)
-    with pytest.raises(RequestRefused, match="has become smaller: byte 108 of it is meant"):
-        memory.read(HERE, Place("r", 100, 8))
-    with pytest.raises(RequestRefused, match="has become smaller"):
-        memory.write(HERE, Place("r", 100, 8), memoryview(b"labels"))
-    assert owned.path.stat().st_size == 100, "nothing was written behind its end"
-
-
-def test_a_region_that_is_truncated_while_it_is_copied_is_refused(
+def test_a_truncated_region_is_refused(
     memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where that happens while it is copied."""
     register(memory, owned)
     read = os.preadv
 
@@ -191,9 +182,15 @@ def test_a_region_that_is_truncated_while_it_is_copied_is_refused(
         owned.resize(100)
         return read(fd, buffers, at)
 
-    monkeypatch.setattr(os, "preadv", cut_then_read)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", cut_then_read)
+        with pytest.raises(RequestRefused, match="has become smaller"):
+            memory.read(HERE, Place("r", 0, 4096))
+    with pytest.raises(RequestRefused, match="has become smaller: byte 108 of it is meant"):
+        memory.read(HERE, Place("r", 100, 8))
     with pytest.raises(RequestRefused, match="has become smaller"):
-        memory.read(HERE, Place("r", 0, 4096))
+        memory.write(HERE, Place("r", 100, 8), memoryview(b"labels"))
+    assert owned.path.stat().st_size == 100, "nothing was written behind its end"
 
 
 def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: None) -> None:
