@@ -34,28 +34,25 @@ class Device:
         return double_and_sum(inputs)
 
 
+#: Of a model that takes three rows, no more and no fewer.
+FIXED = replace(
+    SPEC,
+    inputs=(TensorSpec("x", "FP32", (3, 4)),),
+    outputs=(TensorSpec("sum", "FP32", (3,)), TensorSpec("double", "FP32", (3, 4))),
+)
+
+
 def test_t_t_is_the_median_of_five_warm_runs() -> None:
     seconds = [9.0, 8.0, 0.5, 0.4, 0.8, 0.3, 0.4]
     device = Device(lambda _, run: seconds[min(run, len(seconds)) - 1])
     assert warm_up(device.backend, 8, device.clock) == pytest.approx(0.4 / 8)
     assert set(device.backend.runs) == {8}
     assert len(device.backend.runs) >= 2 + 5
-
-
-def test_a_slow_model_is_warmed_up_by_fewer_runs() -> None:
-    device = Device(lambda *_: 60.0)
-    assert warm_up(device.backend, 4, device.clock) == pytest.approx(60.0 / 4)
-    assert len(device.backend.runs) == 3
-
-
-def test_a_fixed_batch_is_measured_at_its_size() -> None:
-    spec = replace(
-        SPEC,
-        inputs=(TensorSpec("x", "FP32", (3, 4)),),
-        outputs=(TensorSpec("sum", "FP32", (3,)), TensorSpec("double", "FP32", (3, 4))),
-    )
-    device = Device(lambda *_: 0.3, spec)
-    assert warm_up(device.backend, 8, device.clock) == pytest.approx(0.1)
+    slow = Device(lambda *_: 60.0)
+    assert warm_up(slow.backend, 4, slow.clock) == pytest.approx(60.0 / 4)
+    assert len(slow.backend.runs) == 3, "a slow model is warmed up by fewer runs"
+    fixed = Device(lambda *_: 0.3, FIXED)
+    assert warm_up(fixed.backend, 8, fixed.clock) == pytest.approx(0.1)
 
 
 def refuse(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -96,6 +93,7 @@ def test_examples_have_usual_sizes_and_values() -> None:
         (lambda size: 0.004 + 0.001 * size, 64),  # a GPU: a start that many share
         (lambda size: size * (0.010 + 0.001 * abs(size - 4)), 4),  # a cache that 4 fit into
         (lambda size: size * 0.02, 1),  # nothing to be gained
+        (lambda size: 1.5 * size, 1),  # slow: only the smallest is measured
     ],
 )
 def test_the_micro_batch_is_nearly_the_best(seconds_of: Callable[[int], float], best: int) -> None:
@@ -104,12 +102,6 @@ def test_the_micro_batch_is_nearly_the_best(seconds_of: Callable[[int], float], 
     least = min(seconds_of(size) / size for size in SIZES)
     assert chosen == best
     assert per_sample_s[chosen] <= 1.05 * least
-
-
-def test_a_slow_model_is_measured_briefly() -> None:
-    device = Device(lambda size, _: 1.5 * size)
-    chosen, per_sample_s = fastest_micro_batch(device.backend, device.clock)
-    assert (chosen, list(per_sample_s)) == (1, [1])
     assert device.now <= 30
 
 
@@ -140,8 +132,7 @@ def test_memory_that_runs_out_for_the_smallest_size_is_an_error(runs: int) -> No
 
 
 def test_a_fixed_batch_is_not_measured() -> None:
-    spec = replace(SPEC, inputs=(TensorSpec("x", "FP32", (3, 4)),))
-    backend = FakeBackend(spec=spec)
+    backend = FakeBackend(spec=FIXED)
     assert fastest_micro_batch(backend) == (3, {})
     assert backend.runs == []
 
