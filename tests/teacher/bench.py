@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -179,6 +180,30 @@ class Held:
 
     def release(self) -> None:
         self._go.set()
+
+
+class GrpcStream:
+    """One stream to a server; `put` sends requests, `next` waits for the next answer."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._requests: queue.Queue[bytes | None] = queue.Queue()
+        method = f"/{SERVICE}/ModelStreamInfer"
+        parse = pb.ModelStreamInferResponse.FromString
+        bench.at_end.callback(self.close)
+        self.call: Any = bench.channel.stream_stream(method, None, parse)(
+            iter(self._requests.get, None), timeout=WAIT_S
+        )
+
+    def put(self, *requests: bytes) -> None:
+        for request in requests:
+            self._requests.put(request)
+
+    def next(self) -> pb.ModelStreamInferResponse:
+        answer: pb.ModelStreamInferResponse = next(self.call)
+        return answer
+
+    def close(self) -> None:
+        self._requests.put(None)
 
 
 def refusal(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -19,7 +21,7 @@ from edl.proto.security.sturdy import aio_server
 from edl.proto.status import from_status
 from edl.teacher.front import server
 from edl.tests.proto import raw_http2
-from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, half_open, refusal
+from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, GrpcStream, Make, half_open, refusal
 from edl.tests.teacher.fakes import SPEC, array
 from edl.tests.waiting import wait_until
 
@@ -238,3 +240,75 @@ def test_a_port_that_is_in_use_is_refused(bench: Bench, make: Make) -> None:
         make(port=bench.server.port)
     with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0"):
         make(host="192.0.2.1")
+
+
+# --- streams of requests
+
+
+def test_answers_come_in_the_order_of_the_requests(make: Make) -> None:
+    """Also where the second is labelled before the first."""
+    bench = make(slots=8)
+    held = bench.hold()
+    with closing(GrpcStream(bench)) as stream:
+        stream.put(bench.request(1, request_id="first"))
+        held.wait()
+        bench.heal()
+        stream.put(bench.request(2, request_id="second"))
+        wait_until(lambda: bench.requests("answered") == 1)
+        held.release()
+        answers = [stream.next().infer_response for _ in range(2)]
+    assert [answer.id for answer in answers] == ["first", "second"]
+    second = tensors.decode_response(answers[1].SerializeToString())
+    assert second.outputs["double"].tobytes() == (array(2, 4) * 2).tobytes()
+    wait_until(lambda: bench.open_calls == 0)
+
+
+def test_a_wrong_request_is_refused_and_the_others_are_answered(bench: Bench) -> None:
+    unknown_output = bench.request(outputs=["no"], request_id="c")
+    stream = GrpcStream(bench)
+    stream.put(bench.request(request_id="a"), b"\xff", unknown_output)
+    assert stream.next().infer_response.id == "a"
+    malformed, unknown = stream.next(), stream.next()
+    assert (malformed.infer_response.id, unknown.infer_response.id) == ("", "c")
+    assert "truncated" in malformed.error_message
+    assert "unknown output 'no'" in unknown.error_message
+    assert bench.refused("malformed") == 2
+    stream.put(bench.request(request_id="d"))
+    assert stream.next().infer_response.id == "d"
+
+
+def test_no_more_than_two_requests_are_read_ahead(make: Make) -> None:
+    bench = make(slots=8)
+    held = bench.hold()
+    stream = GrpcStream(bench)
+    stream.put(*[bench.request()] * 5)
+    held.wait(2)
+    bench.call("ServerLive")  # time for a third
+    assert not held.more
+    held.release()
+    assert [stream.next().error_message for _ in range(5)] == [""] * 5
+
+
+def test_a_request_over_the_limit_ends_its_stream(bench: Bench) -> None:
+    stream = GrpcStream(bench)
+    stream.put(bytes((1 << 20) + 1))
+    assert refusal(stream.next)[0] is Code.RESOURCE_EXHAUSTED
+    wait_until(lambda: bench.refused("too_large") == 1)
+    bench.infer()
+
+
+def test_a_stop_answers_what_was_sent_and_waits_for_no_idle_stream(bench: Bench) -> None:
+    """Of a client that does not understand GOAWAY messages."""
+    idle, working = GrpcStream(bench), GrpcStream(bench)
+    with ThreadPoolExecutor(1) as pool:
+        idle.put(bench.request())
+        idle.next()
+        held = bench.hold()
+        working.put(bench.request(request_id="last"))
+        held.wait()
+        stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
+        assert refusal(idle.next)[0] is Code.UNAVAILABLE
+        held.release()
+        assert working.next().infer_response.id == "last"
+        assert refusal(working.next)[0] is Code.UNAVAILABLE
+        stopping.result(WAIT_S)

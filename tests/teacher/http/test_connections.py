@@ -21,7 +21,7 @@ from edl.proto.security import ServerSecurity, TlsFiles, listening
 from edl.teacher.http import server as http_server
 from edl.teacher.http.server import Connection
 from edl.tests.proto.security.authority import Authority
-from edl.tests.teacher.bench import WAIT_S, Bench, Make, half_open
+from edl.tests.teacher.bench import WAIT_S, Bench, GrpcStream, Make, half_open
 from edl.tests.teacher.bench_http import (
     CHUNKED,
     GET,
@@ -36,7 +36,6 @@ from edl.tests.teacher.bench_http import (
     refused,
     rows,
 )
-from edl.tests.teacher.front.test_streams import GrpcStream
 from edl.tests.waiting import wait_until
 
 X = numbers(1000)
