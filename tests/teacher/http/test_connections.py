@@ -26,7 +26,6 @@ from edl.tests.teacher.bench_http import (
     CHUNKED,
     GET,
     INFER,
-    LENGTH,
     Talk,
     ask,
     batch,
@@ -68,20 +67,6 @@ def test_a_body_over_the_limit_is_not_read(bench: Bench) -> None:
         assert talk.ask(head(1 << 40, Connection="close")).status == 413
         assert talk.is_over()  # though nothing of the body has come
     assert infer(bench, rows()).status_code == 200
-
-
-def test_a_compressed_body_is_refused(bench: Bench) -> None:
-    answer = infer(bench, rows(), **{"Content-Encoding": "gzip"})
-    assert "not with Content-Encoding gzip" in refused(answer, 415)
-
-
-def test_a_wrong_header_length_is_refused(bench: Bench) -> None:
-    with Talk(bench) as talk:
-        for length in (10**9, -1, "x", ""):
-            reply = talk.ask(head(48, **{LENGTH: length}) + bytes(48))
-            assert (reply.status, reply.headers["edl-status"]) == (400, "INVALID_ARGUMENT")
-            assert LENGTH in reply.words()
-        assert talk.ask(batch(X)).status == 200
 
 
 def test_what_is_no_http_is_refused_in_json(bench: Bench) -> None:

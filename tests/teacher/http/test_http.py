@@ -31,6 +31,7 @@ from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import (
     CHUNKED,
     GET,
+    LENGTH,
     Talk,
     ask,
     batch,
@@ -215,6 +216,11 @@ _REQUESTS = [
     (head((1 << 20) + 1) + bytes((1 << 20) + 1), 413, b'{"error"'),
     (batch(numbers(40), Origin="http://page"), 403, b'{"error"'),
     (batch(numbers(40), Host="elsewhere.example"), 421, b'{"error"'),
+    (batch(numbers(40), **{"Content-Encoding": "gzip"}), 415, b"not with Content-Encoding gzip"),
+    *(
+        (head(48, **{LENGTH: length}) + bytes(48), 400, LENGTH.encode())
+        for length in (10**9, -1, "x", "")
+    ),
     (head(4, "/v2/models/resnet/nothing") + b"1234", 404, b'{"error"'),
 ]
 _ANSWER = re.compile(

@@ -78,13 +78,6 @@ def test_a_server_ends_with_its_children(server: Server) -> None:
     assert not server.failures
 
 
-def test_a_killed_server_is_started_again(server: Server) -> None:
-    assert server.process.start(Stop())
-    server.kill()
-    wait_until(lambda: len(server.pids()) == 2)
-    assert not server.failures
-
-
 def test_a_server_that_never_answers_is_given_up(server: Server, tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     with pytest.raises(ProcessFailed, match="exit code 1; its last line: the model is not to be"):
@@ -92,15 +85,20 @@ def test_a_server_that_never_answers_is_given_up(server: Server, tmp_path: Path)
     assert len(server.failures) == 1
 
 
-def test_a_server_that_keeps_dying_is_given_up(server: Server, tmp_path: Path) -> None:
+def test_a_server_is_started_again_and_given_up_where_it_keeps_dying(
+    server: Server, tmp_path: Path
+) -> None:
     assert server.process.start(Stop())
+    server.kill()
+    wait_until(lambda: len(server.pids()) == 2)
+    assert not server.failures
     (tmp_path / "broken").touch()
     server.kill()
     wait_until(lambda: bool(server.failures))
     assert "not to be had" in str(server.failures[0])
 
 
-def test_a_stop_ends_the_start(server: Server, tmp_path: Path) -> None:
+def test_a_stop_ends_the_start(server: Server) -> None:
     stop = Stop()
     stop.request()
     assert not server.process.start(stop)
