@@ -108,21 +108,11 @@ def returned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("value", "words"),
     [
         ("nope", "no factory .*has no attribute 'nope'"),
         ("raises", "raised KeyError: 'weights.npz'"),
         ("double", "inputs of .*:double are not known: declare them with --input"),
-    ],
-)
-def test_unusable_factories_are_refused(name: str, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
-        open_backend(f"{HERE}:{name}")
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
         ((double, [X], [], 4), r"returned a tuple of 4: expected \(model, \[inputs\]\)"),
         ((double, [3.5]), "3.5 declares no tensor: write NAME:DATATYPE:DIMS"),
         ((double, [X, X]), "each tensor needs a name of its own"),
@@ -134,7 +124,7 @@ def test_unusable_models_are_refused(
     returned: Callable[[Any], str], value: Any, words: str
 ) -> None:
     with pytest.raises(ModelError, match=words):
-        open_backend(returned(value))
+        open_backend(f"{HERE}:{value}" if isinstance(value, str) else returned(value))
 
 
 def test_a_function_may_reuse_its_output() -> None:

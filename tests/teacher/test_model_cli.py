@@ -141,9 +141,9 @@ def test_a_full_disk_costs_no_measurement(
 
 def test_an_emulated_device_is_named() -> None:
     emulated = ("--backend", "paced", "--rate", "500")
-    sizes = ("--batch-sizes", "4", "--runs", "3")
+    sizes = ("--batch-sizes", "6", "--runs", "3")
     where = "emulated (500 samples/s)"
-    said = ran("bench", "--model", f"{MODELS}:good", *emulated, *sizes, "--json").stdout
+    said = ran("bench", "--model", f"{MODELS}:fixed_batch", *emulated, *sizes, "--json").stdout
     assert json.loads(said)["device"] == where
     said = fingerprint("good", *emulated)
     assert f"at micro-batch 8 on {where}\n" in said
@@ -157,18 +157,12 @@ def test_an_emulated_device_is_named() -> None:
         (("--batch-sizes", ""), "--batch-sizes is a list of sizes"),
         (("--batch-sizes", "1", "--plot", "/nope/p.png"), "there is no directory /nope"),
         (("--batch-sizes", "1", "--runs", "3", "--plot", "/dev/null.what"), "cannot write"),
+        (("--model", f"{MODELS}:fixed_batch"), "exported for batches of 6: --batch-sizes 6"),
     ],
 )
 def test_wrong_options_of_bench_are_refused(arguments: tuple[str, ...], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         ran("bench", "--model", f"{MODELS}:good", *arguments)
-
-
-def test_bench_of_a_fixed_batch_names_its_size() -> None:
-    model = ("--model", f"{MODELS}:fixed_batch")
-    with pytest.raises(UsageError, match="exported for batches of 6: --batch-sizes 6"):
-        ran("bench", *model)
-    ran("bench", *model, "--batch-sizes", "6", "--runs", "3")
 
 
 def test_the_model_runs_in_a_predictors_environment() -> None:

@@ -160,11 +160,6 @@ def test_wrong_results_of_a_hook_are_refused(hook: str, words: str, pixels: Arra
         preprocessed(echo(), [f"{HERE}:{hook}"]).run(given(pixels.astype(np.float32)))
 
 
-def test_an_unknown_hook_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"expected module:function, or one of unit, symmetric"):
-        check_model(f"{NAME}:by_numpy", preprocess=["imagnet"])
-
-
 def test_declared_inputs_narrow_the_wire() -> None:
     narrow = TensorSpec("image", "UINT8", (-1, 32, 48, 3))
     backend = preprocessed(echo("FP32", 3, -1, -1), ["nhwc", "unit"], [narrow])
@@ -177,3 +172,5 @@ def test_a_hook_that_fails_on_an_example_is_named() -> None:
     wire = [TensorSpec.parse("picture:UINT8:-1,1,8,8")]
     with pytest.raises(ModelError, match=r":fails does not run on an example: .*'picture'"):
         open_backend(f"{NAME}:label", inputs=wire, preprocess=[f"{HERE}:fails"])
+    with pytest.raises(UsageError, match=r"expected module:function, or one of unit, symmetric"):
+        check_model(f"{NAME}:by_numpy", preprocess=["imagnet"])

@@ -68,8 +68,11 @@ def logits(function: Callable[[Array], Array]) -> Callable[[Request], dict[str, 
     return lambda request: {"logits": function(whole(request.inputs["x"]))}
 
 
-def test_a_good_server_is_measured() -> None:
+def test_a_good_server_is_measured_and_a_slow_one_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Array] = []
+
     def slow(x: Array) -> Array:
+        asked.append(x)
         time.sleep(0.1)
         return logits_of(x)
 
@@ -81,26 +84,10 @@ def test_a_good_server_is_measured() -> None:
         assert measured.verified == verified
         assert measured.t_t_s >= 0.1 / 8  # two batches of 4 are on their way at once
         assert measured.oddities == ()
-
-
-@pytest.mark.parametrize(
-    ("function", "kind"),
-    [(logits_of, "logits"), (lambda x: softmax(logits_of(x), 1.0), "probabilities")],
-)
-def test_outputs_are_classified(function: Callable[[Array], Array], kind: str) -> None:
-    shown = ScriptedClient(logits(function), INPUT).trial().first()
-    assert shown.kinds == {"logits": kind}
-
-
-def test_a_slow_server_is_measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+        assert measured.kinds == {"logits": "logits"}
+    asked.clear()
     monkeypatch.setattr("edl.teacher.register.trial._BUDGET_S", 0.0)
-    asked: list[Request] = []
-
-    def label(request: Request) -> dict[str, Array]:
-        asked.append(request)
-        return logits(logits_of)(request)
-
-    assert ScriptedClient(label, INPUT).trial(canary=CANARY).first().t_t_s > 0
+    assert client.trial(canary=CANARY).first().t_t_s > 0
     assert len(asked) < MEASURED
 
 
@@ -155,10 +142,11 @@ def test_outputs_may_come_in_any_order() -> None:
 
     def shuffled(request: Request) -> dict[str, Array]:
         x = whole(request.inputs["x"])
-        return dict([("logits", logits_of(x)), ("hidden", x * 2)][:: next(orders)])
+        labels = [("logits", logits_of(x)), ("softmax", softmax(logits_of(x), 1.0))]
+        return dict(labels[:: next(orders)])
 
     trial = ScriptedClient(shuffled).trial(INPUT)
-    trial.first()
+    assert trial.first().kinds == {"logits": "logits", "softmax": "probabilities"}
     for _ in range(2):
         trial.again()
 

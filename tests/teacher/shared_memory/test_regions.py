@@ -81,14 +81,6 @@ def test_other_files_are_refused(memory: SharedMemory, owned: Object, kind: str)
         odd.rmdir() if kind == "folder" else odd.unlink()
 
 
-def test_memory_of_another_user_is_refused(owned: Object) -> None:
-    segment, ours = Segment(owned.key, 0, 8), os.geteuid()
-    for uid in (ours, 0):
-        segment.check_user(uid)
-    with pytest.raises(RequestRefused, match=f"belongs to user {ours}; this is for user"):
-        segment.check_user(ours + 1)
-
-
 def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
     memory, ours = SharedMemory(), os.geteuid()
     with closing(Lender()) as lender:
@@ -104,19 +96,24 @@ def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
             memory.write(replace(HERE, uid=ours), place, memoryview(b"labels"))
 
 
-def test_named_memory_is_refused_unless_it_is_allowed(owned: Object) -> None:
+def test_named_memory_is_for_who_may_read_it_here(memory: SharedMemory, owned: Object) -> None:
     with pytest.raises(RequestRefused, match="start it with --allow-system-shm"):
         register(SharedMemory(), owned)
-
-
-def test_a_client_on_another_host_is_refused(memory: SharedMemory, owned: Object) -> None:
     for host in ("192.0.2.1", "2001:db8::1", "", "here"):
         with pytest.raises(RequestRefused, match="for callers on this host"):
             register(memory, owned, visitor=Visitor("anyone", host, 1))
+    segment, ours = Segment(owned.key, 0, 8), os.geteuid()
+    assert HERE.listed_uid() == ours, "without a table it is our own user"
+    for uid in (ours, 0):
+        segment.check_user(uid)
+    with pytest.raises(RequestRefused, match=f"belongs to user {ours}; this is for user"):
+        segment.check_user(ours + 1)
 
 
 def test_regions_belong_to_their_client(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
+    with pytest.raises(RequestRefused, match="unregister it first"):
+        register(memory, owned)
     with pytest.raises(RequestRefused, match="no region 'r' of this caller"):
         memory.read(OTHER, Place("r", 0, 8))
     memory.unregister(OTHER, "r")
@@ -125,14 +122,8 @@ def test_regions_belong_to_their_client(memory: SharedMemory, owned: Object) -> 
     assert list(memory.status(HERE)) == ["r"]
     with pytest.raises(RequestRefused):
         memory.status(OTHER, "r")
-
-
-def test_a_name_is_in_use_until_it_is_unregistered(memory: SharedMemory, owned: Object) -> None:
-    register(memory, owned)
-    with pytest.raises(RequestRefused, match="unregister it first"):
-        register(memory, owned)
-    memory.unregister(HERE, "r")
-    memory.unregister(HERE, "r")
+    for _ in range(2):
+        memory.unregister(HERE, "r")
     with pytest.raises(RequestRefused, match="no region"):
         memory.read(HERE, Place("r", 0, 8))
     register(memory, owned)
@@ -343,7 +334,3 @@ def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
         (tmp_path / "tcp").write_text(table + other)
         with pytest.raises(RequestRefused, match="not clear which user"):
             Visitor("ann", "127.0.0.1", 5000).listed_uid()
-
-
-def test_without_a_table_it_is_our_own_user(no_table: None) -> None:
-    assert Visitor("ann", "127.0.0.1", 1).listed_uid() == os.geteuid()
