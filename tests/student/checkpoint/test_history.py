@@ -43,13 +43,6 @@ def files_of(checkpoint: Checkpoint) -> set[str]:
     return {path.rpartition("/")[2] for path in fs.ls(folder, detail=False)}
 
 
-def test_names_have_generation_and_token(training: Training) -> None:
-    fence = training.begin()
-    names = {training.save(fence, step).name for step in (1, 2)}
-    assert all(name.startswith(f"step-00000000000{name[16]}-g1-") for name in names)
-    assert len({name.rpartition("-")[2] for name in names} | names) >= 3
-
-
 def test_a_generation_that_began_further_back_is_the_history(training: Training) -> None:
     """The newest checkpoint is damaged for a while: the steps before it are trained again."""
     fence = training.begin()
@@ -130,16 +123,6 @@ def test_of_two_that_join_at_once_each_continues_the_other(
     joined = repository.join(repository.write(contents(20), slow), slow)
     assert (joined.sequence if joined else None) == (2 if step < 20 else None)
     assert training.counting() == counting
-
-
-def test_two_nodes_of_a_generation_save_in_order_of_their_steps(training: Training) -> None:
-    fence = training.begin()
-    one, other = training.repository(), training.repository()
-    late = one.write(contents(10), fence)
-    newer = other.write(contents(20), fence)
-    assert other.join(newer, fence) is not None
-    assert one.join(late, fence) is None
-    assert training.newest() == 20
 
 
 def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:

@@ -229,17 +229,6 @@ def repository(tmp_path: Path) -> GatedRepository:
     return repository
 
 
-def test_each_snapshot_is_written_once(repository: GatedRepository) -> None:
-    with persisting(repository) as (persister, writer):
-        assert persister.persist_now(DEADLINE_S) is None, "there is nothing"
-        writer.write(contents_of(1))
-        persister.wake()
-        wait_until(lambda: persister.newest)
-        assert persister.persist_now(DEADLINE_S) == persister.newest
-        persister.wake()
-    assert repository.began == [1]
-
-
 def test_a_snapshot_that_is_overtaken_is_not_written(repository: GatedRepository) -> None:
     with persisting(repository) as (persister, writer):
         repository.gate.clear()
