@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from edl.teacher.self_test import Canary
 from edl.tests.foreign_server import MODEL, Kind
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.system.conftest import FOR_EVER, TTL_S, Batches, Service, taken_until
-from edl.tests.system.teacher_process import START_S, members, serving
+from edl.tests.system.teacher_process import START_S, members
 from edl.tests.waiting import wait_until
 
 
@@ -168,21 +167,6 @@ def test_a_server_that_answers_wrongly_is_taken_out_or_not_let_in(
     with sidecar(service, foreign.address, "--canary", canary, ready=False) as its:
         its.expect(r"is not registered: output 'logits' differs from the canary", START_S)
         assert not registered(service)
-
-
-def test_servers_that_cannot_be_teachers_are_not_registered(service: Service) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with sidecar(service, address, ready=False) as its:
-            its.expect(r"m at \S+ is not registered: ", START_S)
-            its.send_signal(signal.SIGTERM)
-            assert its.wait(START_S) == 0
-    with serving() as teacher:  # it has to register itself
-        named = ("--model", "m", "--input", "x:FP32:-1,4")
-        with sidecar(service, f"grpc://{teacher.address}", *named, ready=False) as its:
-            its.expect(r"it is an edl-teacher .*--coordinator", START_S)
-            assert its.wait(START_S) == 2
-    assert not registered(service)
 
 
 def test_wrong_labels_never_reach_the_student(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -139,19 +137,6 @@ def test_what_a_liar_has_labelled_is_labelled_again(stack: ExitStack, tmp_path: 
     options = {**scene.options, "teachers": scene.witnesses[:1], "store": store}
     with DistilReader(scene.source, **options) as reader:
         scene.source.check(list(reader))
-
-
-def test_what_a_liar_made_for_an_engine_that_died_is_labelled_again_too(stack: ExitStack) -> None:
-    """The trainer's side knows who has made the labels that it holds, and tells the next engine."""
-    scene = Deceived(stack)
-    lied = set(scene.liar.lied)
-    os.kill(scene.reader.engine_pid, signal.SIGKILL)
-    wait_until(lambda: scene.reader.stats.engine_restarts == 1)
-    scene.call_the_witnesses()
-    scene.go_on_until_it_is_found_out()
-    scene.check()
-    late = numbers_of(scene.batches[scene.believed :])
-    assert lied.intersection(late), "none of its lies was left to be made again"
 
 
 def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
