@@ -65,9 +65,9 @@ def test_fields_by_name(label: str) -> None:
 
 
 def test_an_only_output_needs_no_name() -> None:
-    assert same(split((X, Y, SOFT), [""]).soft[""], SOFT)
-    assert same(split({"x": X, "label": Y, "logits": SOFT}, [""]).soft[""], SOFT)
-    assert same(split([{"x": X, "label": Y, "logits": SOFT}], [""]).soft[""], SOFT)
+    by_name = {"x": X, "label": Y, "logits": SOFT}
+    for batch in ((X, Y, SOFT), by_name, [by_name]):
+        assert same(split(batch, [""]).soft[""], SOFT)
 
 
 def test_a_batch_may_have_no_labels() -> None:
@@ -103,21 +103,11 @@ def test_a_micro_batch_has_its_rows_of_everything() -> None:
     assert same(parts.labels, Y[1:4])
     assert same(parts.soft["logits"], SOFT[1:4])
     assert parts.positions.tolist() == [10, 20, 30]
-    assert split((X, Y)).part(3, 99).rows == 2
-
-
-def test_of_sentences_of_different_lengths_a_micro_batch_has_its_own() -> None:
     sentences = [np.arange(length) for length in (2, ROWS, 1, ROWS, 3)]
-    parts: Any = split((X, sentences, Y)).part(1, 4)
+    parts = split((X, sentences, Y)).part(1, 4)
     assert [one.tolist() for one in parts.inputs[1]] == [one.tolist() for one in sentences[1:4]]
-
-
-def test_the_micro_batches_together_are_the_batch() -> None:
     whole = split((X, Y))
-    cut = [whole.part(start, start + 2) for start in range(0, ROWS, 2)]
-    assert [part.rows for part in cut] == [2, 2, 1]
-    rows = [part.forward(lambda x: x).numpy() for part in cut]
-    assert np.concatenate(rows).tolist() == X.tolist()
+    assert whole.part(3, 99).rows == 2
     assert whole.part(0, ROWS) is whole
 
 
@@ -132,9 +122,7 @@ def test_missing_fields_are_named() -> None:
         split({"label": Y})
     with pytest.raises(UsageError, match="fetches="):  # more outputs than were named
         split((X, Y, AT, MORE, SOFT), [""], positions=True)
-
-
-def test_an_output_of_the_teachers_is_not_taken_for_a_field_of_the_data() -> None:
+    # An output of the teachers is not taken for a field of the data.
     batch = {"x": X, "labels": Y, POSITIONS: AT, "label": Y, "logits": SOFT}
     with pytest.raises(UsageError, match=r"send \['label', 'logits'\].*fetches="):
         split(batch, [""], positions=True)

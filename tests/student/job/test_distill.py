@@ -22,12 +22,9 @@ def test_a_reader_accepts_all_its_options() -> None:
     assert set(told) <= set(inspect.signature(DistilReader).parameters)
     assert (told["service"], told["feeds"], told["no_teacher"]) == ("teachers", ["x"], "fail")
     assert told["upper_bytes"] == 5
-
-
-def test_hints_come_as_the_model_gives_them() -> None:
     form: dict[str, Any] = {"label_form": "float16", "teacher_temperature": 4}
     told = Distill("teachers", fetches=BOTH, hints=[HINT], **form).reader_options()
-    assert told["label_form"] == {"logits": "float16"}
+    assert told["label_form"] == {"logits": "float16"}, "hints come as the model gives them"
     assert told["temperature"] == {"logits": 4}
 
 
