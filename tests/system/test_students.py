@@ -357,3 +357,6 @@ def test_a_training_of_an_older_version_goes_on(tmp_path: Path) -> None:
         assert "finished at step 30" in node.tail(1)[0]
         assert "has no fingerprint, as an older version wrote it" in "\n".join(node.tail(1000))
         check_each_once(nodes.ids, {1: 14}, 120, 3)
+        newest = Repository(str(tmp_path / "checkpoints")).newest_valid()
+        assert newest is not None
+        assert newest.provenance.fingerprint["seed"] == 0

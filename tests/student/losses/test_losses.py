@@ -121,9 +121,7 @@ def test_the_loss_follows_what_teachers_publish(
     told = loss_of(Distill("s", **options), {"scores": published})
     expected = loss_of(Distill("s", soft_label_is=stated, **options), {})
     assert told == pytest.approx(expected, rel=1e-12)
-
-
-def test_outputs_that_are_no_distributions_are_refused_by_losses_that_compare_such() -> None:
+    # What is no distribution is refused by losses that compare such.
     kinds = {"scores": "other", "hidden": "logits"}
     loss = StepLoss(lambda outputs, labels: None, Distill("s", output="scores"), None)
     with pytest.raises(UsageError, match=r"output 'scores' is neither logits nor probabilities"):
@@ -131,16 +129,13 @@ def test_outputs_that_are_no_distributions_are_refused_by_losses_that_compare_su
     StepLoss(lambda outputs, labels: None, Distill("s", loss="mse"), None).on_label_kinds(kinds)
 
 
-def test_probabilities_that_travelled_in_16_bits_are_recognised(paddle: Any) -> None:
-    """They arrive as float32, and their rows do not quite sum to 1."""
+def test_probabilities_may_be_rounded_or_exactly_zero(paddle: Any) -> None:
+    """Those that travelled in 16 bits arrive as float32, and their rows do not quite sum to 1."""
     given = softmax(4 * np.random.default_rng(5).normal(size=(64, 1000)))
     rounded = given.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert np.abs(rounded.sum(axis=-1) - 1).max() > 1e-3
     found = as_logits(paddle.to_tensor(rounded)).numpy()
     np.testing.assert_allclose(found, np.log(rounded), rtol=1e-5)
-
-
-def test_probabilities_of_exactly_zero_are_finite(paddle: Any) -> None:
     student, _, _ = batch(4)
     one_hot = np.eye(CLASSES)[:ROWS].astype("float32")
     loss = DistillLoss(0, 1, **PROBABILITIES)
@@ -151,13 +146,11 @@ def test_probabilities_of_exactly_zero_are_finite(paddle: Any) -> None:
 
 
 def test_leading_dimensions_are_averaged_like_the_batch(paddle: Any) -> None:
-    rng = np.random.default_rng(7)
-    student, teacher = (rng.normal(size=(2, 3, 4, CLASSES)) for _ in range(2))
-    hard = rng.integers(0, CLASSES, (2, 3, 4))
+    student, hard, teacher = batch(7)
     loss = DistillLoss(0.4, 0.6, 3)
-    whole, _ = value_and_gradient(paddle, loss, student, hard, teacher)
-    flat = (student.reshape(24, -1), hard.reshape(24, 1), teacher.reshape(24, -1))
-    assert whole == pytest.approx(value_and_gradient(paddle, loss, *flat)[0], 1e-12)
+    flat, _ = value_and_gradient(paddle, loss, student, hard, teacher)
+    parts = (student.reshape(2, 3, -1), hard.reshape(2, 3), teacher.reshape(2, 3, -1))
+    assert flat == pytest.approx(value_and_gradient(paddle, loss, *parts)[0], 1e-12)
 
 
 def test_a_term_of_weight_zero_is_not_computed(paddle: Any) -> None:
@@ -381,14 +374,13 @@ def test_top_k_is_the_divergence_of_the_kept_classes_and_one_for_all_others(
     assert gradient == pytest.approx(by_hand / (student.size / CLASSES) / t, abs=1e-9)
 
 
-def test_top_k_of_all_classes_is_the_whole_divergence(paddle: Any) -> None:
-    student, teacher = (paddle.to_tensor(drawn(seed, ROWS, CLASSES)) for seed in (5, 6))
+def test_top_k_of_all_classes_is_the_whole_divergence_and_a_tiny_tail_keeps_its_digits(
+    paddle: Any,
+) -> None:
+    all_of, teacher = (paddle.to_tensor(drawn(seed, ROWS, CLASSES)) for seed in (5, 6))
     parts = [paddle.to_tensor(one) for one in top_k(teacher.numpy(), CLASSES)]
-    whole = float(kl_divergence(student, teacher))
-    assert float(top_k_divergence(student, *parts)) == pytest.approx(whole)
-
-
-def test_a_tiny_tail_keeps_its_digits(paddle: Any) -> None:
+    whole = float(kl_divergence(all_of, teacher))
+    assert float(top_k_divergence(all_of, *parts)) == pytest.approx(whole)
     student = np.array([[60.0, 0.0, 1.0]], "float32")
     values, indices, tail = top_k(np.array([[3.0, 2.0, 1.0]]), 1)
     parts = [paddle.to_tensor(one) for one in (values, indices, tail)]

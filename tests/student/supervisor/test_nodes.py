@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from edl.coordinator.jobs.board import Facts
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import CheckpointUnavailable, EdlError, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
-from edl.student.checkpoint import Checkpoint, Contents, Repository
+from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.manifest import Provenance
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
@@ -209,23 +208,6 @@ def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
     assert fleet.generation() == 1
 
 
-def test_a_stopped_job_leaves_a_checkpoint_and_continues_later(fleet: Fleet) -> None:
-    fleet.settings = {"ranks_per_node": 2, "save_every_steps": None, "save_overhead": 0.0}
-    fleet.job = BEFORE_THE_END
-    node = fleet.start("a")
-    fleet.reach(12)
-    node.stop.request()
-    left = node.outcome()
-    fleet.open_gate()
-    assert left.kind == "left"
-    assert newest_step(fleet.folder / "checkpoints") == left.step >= 12
-    fleet.settings = {"ranks_per_node": 1}
-    fleet.start("b")
-    fleet.finished()
-    assert fleet.events("generation")[-1]["restored"] == left.step
-    assert [(one["old"], one["new"]) for one in fleet.events("scaled")] == [(2, 1)]
-
-
 def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,14 +344,16 @@ def test_a_node_that_fails_in_the_world_that_it_joined_is_refused_alone(
 
 def left_behind(fleet: Fleet) -> Path:
     """Train some steps and leave; the folder of the checkpoints."""
-    fleet.job = BEFORE_THE_END
+    fleet.job, place = BEFORE_THE_END, fleet.folder / "checkpoints"
     node = fleet.start("a")
     fleet.reach(12)
     node.stop.request()
-    fleet.end()
+    left = node.outcome()
+    assert (left.kind, left.step) == ("left", newest_step(place))
+    assert left.step >= 12
     fleet.nodes.clear()
     fleet.open_gate()
-    return fleet.folder / "checkpoints"
+    return place
 
 
 def test_a_node_can_be_stopped_while_it_verifies_a_checkpoint(
@@ -392,6 +376,7 @@ def provenance(place: Path) -> Provenance:
 
 
 def test_a_changed_setting_is_refused_on_resume_unless_it_is_accepted(fleet: Fleet) -> None:
+    fleet.settings = {"ranks_per_node": 2, "save_every_steps": None, "save_overhead": 0.0}
     place = left_behind(fleet)
     step = newest_step(place)
     assert provenance(place).fingerprint == {"seed": 0, "total_batch": 4}
@@ -401,6 +386,8 @@ def test_a_changed_setting_is_refused_on_resume_unless_it_is_accepted(fleet: Fle
     fleet.settings = {"total_batch": 12, "accept_changes": ("total_batch",)}
     fleet.start("c")
     fleet.finished()
+    assert fleet.events("generation")[-1]["restored"] == step
+    assert [(one["old"], one["new"]) for one in fleet.events("scaled")] == [(2, 1)]
     told = provenance(place)
     assert told.fingerprint == {"seed": 0, "total_batch": 12}
     assert told.accepted == ({"step": step, "field": "total_batch", "before": 4, "after": 12},)
@@ -416,21 +403,6 @@ def test_a_checkpoint_that_has_not_joined_the_history_is_held_against_the_settin
     fleet.board.board = MemoryBoard()
     fleet.settings = {"total_batch": 12}
     fleet.refuses(fleet.start("b"), "total_batch is 12 here and 4 in the checkpoint")
-
-
-def test_a_checkpoint_without_a_fingerprint_is_resumed_with_a_warning(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture
-) -> None:
-    place = fleet.folder / "checkpoints"
-    weights = {"model/w": np.zeros(4, np.float32)}
-    Repository(str(place)).save(Contents(40, 1, weights))
-    fleet.settings = {"seed": 7}
-    fleet.start("a")
-    fleet.finished()
-    assert "has no fingerprint" in caplog.text
-    assert fleet.events("generation")[0]["restored"] == 40
-    assert provenance(place).accepted == ()
-    assert provenance(place).fingerprint == {"seed": 7, "total_batch": 4}
 
 
 def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
