@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -49,13 +49,12 @@ MOST_STEPS = 10_000
 
 
 class UnevenWorld:
-    """Ranks that agree on shares as their loops do, and read ahead at random."""
+    """Ranks that agree on shares as their loops do; `row_s`: seconds that each takes for a row."""
 
-    def __init__(self, rng: random.Random, shard_rows: int) -> None:
-        world = rng.randint(2, 4)
-        self.rng, self.step = rng, 0
-        self.total, self.samples = rng.randint(world, 40), rng.randint(1, 200)
-        self.row_s = [rng.choice((0.01, 0.02, 0.05)) for _ in range(world)]
+    def __init__(self, total: int, samples: int, shard_rows: int, row_s: Sequence[float]) -> None:
+        world = len(row_s)
+        self.total, self.samples, self.row_s = total, samples, row_s
+        self.step = 0
         self.shares = [Shares(Proportion.equal(self.total, world), rank) for rank in range(world)]
         self.ranks = world_of(
             MemoryBoard(),
@@ -65,21 +64,21 @@ class UnevenWorld:
             sizes=self.shares,
         )
 
-    def epoch(self, number: int) -> list[list[int]]:
-        """The positions of each step."""
+    def epoch(self, number: int, ahead: Callable[[], int] = lambda: 1) -> list[list[list[int]]]:
+        """The positions of each rank in each step; `ahead`: batches that it has read by then."""
         for shares, rank in zip(self.shares, self.ranks, strict=True):
             shares.begin(self.step)
             rank.begin()
-        steps: list[list[int]] = []
+        steps = []
         for _ in range(MOST_STEPS):
             for rank in self.ranks:  # within the promise: beyond it, reading would wait for us
-                while not rank.ended and len(rank.read) < self.rng.randint(1, 6):
+                while not rank.ended and len(rank.read) < ahead():
                     rank.read_one()
             free_from = max(shares.promise(self.step) for shares in self.shares) + 1
             taken = step(self.ranks, number)
             if not any(map(len, taken)):
                 return steps
-            steps.append([int(position) for positions in taken for position in positions])
+            steps.append([positions.tolist() for positions in taken])
             times = [s if len(rows) else 0.0 for s, rows in zip(self.row_s, taken, strict=True)]
             for shares in self.shares:
                 shares.told(shares.proportion.told(self.step, times, free_from))
@@ -96,11 +95,13 @@ def test_steps_stay_full_while_shares_change(rng: random.Random, shard_rows: int
     """With shards of one row no rank holds a rest: only an epoch's last step is not full."""
     changes = 0
     for _ in range(8):
-        world = UnevenWorld(rng, shard_rows)
+        row_s = [rng.choice((0.01, 0.02, 0.05)) for _ in range(rng.randint(2, 4))]
+        world = UnevenWorld(rng.randint(len(row_s), 40), rng.randint(1, 200), shard_rows, row_s)
         begins = range(0, world.samples, world.total)
         full = [min(world.total, world.samples - begin) for begin in begins]
         for epoch in range(3):
-            steps = world.epoch(epoch)
+            ranks = world.epoch(epoch, lambda: rng.randint(1, 6))
+            steps = [list(itertools.chain(*of_ranks)) for of_ranks in ranks]
             assert sorted(itertools.chain(*steps)) == list(range(world.samples))
             assert max(map(len, steps)) <= world.total
             assert shard_rows > 1 or [len(rows) for rows in steps] == full
@@ -146,31 +147,13 @@ def test_a_static_deal_asks_no_board() -> None:
 
 def test_an_epoch_does_not_end_in_single_rows_where_a_share_has_fallen() -> None:
     """What a rank alone holds is trained in equal parts of a step, not in its share."""
-    shares = [Shares(Proportion.equal(100, 2), rank) for rank in range(2)]
-    ranks = world_of(
-        MemoryBoard(),
-        batched(2000, 100),
-        settings_of(total_batch=100, shard_rows=250),
-        world=2,
-        sizes=shares,
-    )
-    for rank in ranks:
-        rank.begin()
-    rows = []
-    for at in range(MOST_STEPS):
-        free_from = max(of_rank.promise(at) for of_rank in shares) + 1
-        taken = step(ranks, 0)
-        if not any(map(len, taken)):
-            break
-        rows.append(tuple(map(len, taken)))
-        for of_rank in shares:  # rank 0 is found to be a hundred times slower than rank 1
-            of_rank.told(of_rank.proportion.told(at, [1.0, 0.01], free_from))
-        assert shares[0].proportion == shares[1].proportion
+    world = UnevenWorld(100, 2000, 250, [1.0, 0.01])  # rank 0 is a hundred times slower
+    rows = [tuple(map(len, of_ranks)) for of_ranks in world.epoch(0)]
+    assert world.shares[0].proportion == world.shares[1].proportion
     assert (1, 99) in rows
     assert sum(map(sum, rows)) == 2000
     assert sum(of_step < 50 for of_step in map(sum, rows)) <= 2  # where rank 1's end, and the last
-    for rank in ranks:
-        rank.end()
+    world.end()
 
 
 class FallingSizes:
