@@ -267,29 +267,13 @@ def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: P
         origin = replace(written.entry, sequence=1)
         keeping.begin(published(board, World(2, ("a",), origin)), writes=False)
         assert keeping.find(replace(origin, digest="of another one")) is None
+        assert keeping.find(replace(origin, name=unique_name_of(5, 1), digest="")) is None
         assert keeping.find(origin) is not None
     finally:
         keeping.close()
     newest = repository.newest_valid()
     assert newest is not None
     assert (newest.name, newest.sequence) == (origin.name, 1)
-
-
-def test_another_checkpoint_of_the_same_step_is_not_what_nodes_begin_with(tmp_path: Path) -> None:
-    board = MemoryBoard()
-    published(board, World(1, ("a",)))
-    repository = Repository(str(tmp_path))
-    fence = BoardFence(board, JOB, 1, "")
-    other = repository.join(repository.write(contents(5), fence), fence)
-    assert other is not None
-    keeping = Keeping(str(tmp_path), 3, board, JOB)
-    try:
-        origin = Entry(unique_name_of(5, 1), 5, sequence=1, generation=1)
-        keeping.begin(published(board, World(2, ("a",), origin)), writes=False)
-        assert keeping.find(origin) is None, "it is still to be written"
-        assert keeping.find(other.entry) is not None
-    finally:
-        keeping.close()
 
 
 @pytest.mark.system
