@@ -132,7 +132,6 @@ class Pod:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports of its containers, by name."""
         ports = [port for one in self.containers for port in one.get("ports", ())]
         return {port["name"]: port["containerPort"] for port in ports}
 

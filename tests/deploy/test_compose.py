@@ -220,7 +220,6 @@ class Mesh:
             process.stop()
 
     def operator(self, *command: str) -> str:
-        """What a command of the service for operators prints."""
         process = start(python_command("edl", "edl", *command, env=self.variables("edl")))
         try:
             assert process.wait(DEADLINE_S) == 0, "\n".join(process.tail())

@@ -166,7 +166,6 @@ def run(build: Build, *arguments: str, program: str = "", code: int = 0, **varia
 
 
 def health(build: Build, code: int = 0, **variables: str) -> str:
-    """What the image's health check prints, in the environment that the program beside it has."""
     (program,) = re.findall(r'CMD \["(.+)"\]$', build.file.last("cpu", "HEALTHCHECK").text)
     return run(build, program=program, code=code, **variables)
 

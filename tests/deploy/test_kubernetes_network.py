@@ -163,7 +163,6 @@ def endpoints(whole: tuple[Object, ...]) -> dict[str, Endpoint]:
 
 
 def ports_of(name: str, end: Endpoint) -> list[tuple[str | int, int]]:
-    """Names or numbers, and numbers."""
     named = end.pod.ports if end.pod else {}
     return [*named.items(), *((number, number) for number in NUMBERS.get(name, ()))]
 

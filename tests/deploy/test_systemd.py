@@ -70,7 +70,6 @@ def command(unit: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def lint(unit: Path) -> list[tuple[str, str]]:
-    """Kind and words of what the linter finds."""
     command = (sys.executable, "-P", "-m", "systemdlint", "--norootfs", unit)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     found = done.stdout + done.stderr

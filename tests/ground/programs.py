@@ -21,7 +21,6 @@ def python(code: str, *args: object, name: str = "child", **options: Any) -> Com
 
 
 def wait_gone(pids: list[int], timeout_s: float = DEADLINE_S) -> None:
-    """Return as soon as none of `pids` runs."""
     wait_until(lambda: not any(runs(pid) for pid in pids), timeout_s)
 
 

@@ -114,7 +114,6 @@ def _say(words: str) -> None:
 
 
 def main(names: list[str]) -> int:
-    """Make the environments named; returns the exit code."""
     wanted = list(MAKERS) if names == ["all"] else names
     if not wanted or not set(wanted) <= set(MAKERS):
         _say(f"name some of {', '.join(MAKERS)}, or all; not {names}")

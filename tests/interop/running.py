@@ -64,7 +64,6 @@ def running(
 
 
 def kill(process: Process) -> None:
-    """KILL to all of its processes, as when a machine is lost."""
     with _without_segments(process.pid):
         process.kill()
         process.wait()

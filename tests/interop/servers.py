@@ -33,7 +33,6 @@ TRITON_MAX_BATCH = 64
 
 
 def known_batches(count: int = FOR_EVER) -> Batches:
-    """Batches for the tiny model, with known labels."""
     return Batches(count, (8, FEATURES), labels_of)
 
 

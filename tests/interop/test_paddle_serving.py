@@ -49,7 +49,6 @@ class Network:
         return (np.arange(ROWS) * 7 + number) % len(self.images)
 
     def check(self, batches: list[tuple[Any, Any, Any]], count: int) -> None:
-        """Every batch once, in order, with its labels."""
         assert [int(numbers[0]) for _, numbers, _ in batches] == list(range(count))
         for images, numbers, soft in batches:
             rows = self.rows(int(numbers[0]))

@@ -10,7 +10,6 @@ from typing import Any
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """All lines of all ranks, by generation and step."""
     found = [
         json.loads(line)
         for file in sorted(folder.glob("rank-*.jsonl"))

@@ -119,7 +119,6 @@ def model(paddle: Any, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def place(model: Any, tmp_path: Path) -> str:
-    """Where the checkpoint is."""
     return str(tmp_path / "checkpoints")
 
 

@@ -84,7 +84,6 @@ class Batches:
 def taken_until(
     iterator: Iterator[Any], condition: Callable[[], object], deadline_s: float = DEADLINE_S
 ) -> list[Any]:
-    """Take batches until the condition holds; returns them."""
     batches = []
 
     def step() -> bool:

@@ -24,8 +24,6 @@ LEASES_ONLY = ("--ttl", SHORT_TTL_S, "--no-admission")
 
 @dataclass
 class Coordinator:
-    """A running `edl coordinator serve`."""
-
     process: Process
     url: str
     address: str

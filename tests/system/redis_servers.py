@@ -110,7 +110,6 @@ class TlsProxy:
         self._threads[0].start()
 
     def close(self) -> None:
-        """End it and its connections."""
         self._over.set()
         for thread in self._threads:
             thread.join(10.0)

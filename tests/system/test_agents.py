@@ -86,7 +86,6 @@ class Lending:
             return {one.member: one.facts["state"] for one in registry.members("teachers", service)}
 
     def admitted(self, service: str) -> list[str]:
-        """Teachers that students are given."""
         return sorted(
             one.teacher_id
             for status in fetch_status(self.mesh.url, service).services

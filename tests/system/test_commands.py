@@ -172,7 +172,6 @@ def test_what_check_raises_ends_a_wait_and_the_mesh() -> None:
 
 
 def chaos(folder: Path, seed: int, minutes: float, *words: str) -> tuple[dict[str, Any], str]:
-    """What `edl chaos` reports, and what it prints."""
     file = folder / "chaos.json"
     options = ("--minutes", minutes, "--seed", seed, "--json", file, "--logs", folder / "logs")
     with running("chaos", *options, *words) as process:

@@ -49,7 +49,6 @@ class World:
         return self.runners[-1]
 
     def run_job(self, *words: object) -> str:
-        """What `edl job ...` prints."""
         return "".join(f"{line}\n" for line in edl_output("job", *words, url=self.url))
 
     def file(self, name: str, command: str, **keys: object) -> Path:

@@ -62,7 +62,6 @@ def addresses(service: Service) -> list[str]:
 
 
 def admitted(service: Service) -> list[Any]:
-    """Teachers that students may be given, as managers tell it."""
     return [one for one in service.status.teachers if one.admission == "admitted"]
 
 

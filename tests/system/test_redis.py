@@ -49,8 +49,6 @@ FACTS = {"incarnation": "1", "address": "h:1", "state": "serving"}
 
 @dataclass
 class Users:
-    """The registry of each user, on one server."""
-
     port: int
     teacher: RedisRegistry
     reader: RedisRegistry

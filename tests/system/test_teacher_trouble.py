@@ -172,7 +172,6 @@ def ask_anew(teacher: Teacher) -> None:
 
 
 def connections(teacher: Teacher) -> int:
-    """The connections that it holds as a server."""
     with contextlib.suppress(psutil.Error):
         found = psutil.Process(teacher.process.pid).net_connections("tcp")
         return sum(one.status != psutil.CONN_LISTEN for one in found)
@@ -213,7 +212,6 @@ def test_no_memory_for_a_batch_or_for_its_labels(times: int) -> None:
 
 
 def footprint(teacher: Teacher) -> Counter[str]:
-    """What a teacher and its predictors hold."""
     top = psutil.Process(teacher.process.pid)
     processes = [top, *top.children(recursive=True)]
     links = [link for process in processes for link in links_of(process.pid)]
@@ -272,7 +270,6 @@ def labelled_throughout(teacher: Teacher, *allowed: Code) -> Iterator[Counter[Co
 
 
 def attempt(teacher: Teacher, x: Array) -> tuple[Code, Array | None]:
-    """The status of a request, and its labels."""
     try:
         return Code.OK, teacher.infer({"x": x}).outputs["twice"]
     except grpc.RpcError as error:
@@ -281,13 +278,11 @@ def attempt(teacher: Teacher, x: Array) -> tuple[Code, Array | None]:
 
 
 def serves(teacher: Teacher) -> None:
-    """Check that it labels a batch."""
     x = rows(about=random.random())
     np.testing.assert_array_equal(teacher.infer({"x": x}).outputs["twice"], x * 2)
 
 
 def over_http(teacher: Teacher, x: Array) -> httpx.Response:
-    """A batch over HTTP, in JSON."""
     tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
     url = f"{teacher.told('HTTP')}/models/m/infer"
     return httpx.post(url, json={"inputs": [tensor]}, timeout=ANSWER_S)

@@ -120,7 +120,6 @@ class Network:
             subprocess.run(command, check=True)
 
     def heal(self) -> None:
-        """Everything passes."""
         for number, address in self._cut:
             command = self.inside(number, "ip", "neigh", "del", address, "dev", "eth0")
             subprocess.run(command, check=True)
@@ -157,7 +156,6 @@ class Mesh:
         return "\n".join(process.tail(200))
 
     def status(self) -> dict[str, Any]:
-        """Of the service."""
         told = self.edl("admin", "edl-manager", "status", "--json")
         return dict(json.loads(told)["services"][0])
 

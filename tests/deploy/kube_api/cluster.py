@@ -125,7 +125,6 @@ class Cluster:
         return self.client.create(kind, {"metadata": {"name": name}, "spec": dict(spec)})
 
     def patch_status(self, kind: Kind, name: str, **status: Any) -> Object:
-        """Patch fields of an object's status, as a controller does."""
         return self.client.patch(kind, name, {"status": status}, subresource="status")
 
     def node(self, name: str, **allocatable: str) -> str:
@@ -197,7 +196,6 @@ class Cluster:
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def _replicate(self) -> None:
-        """Start and delete pods as the deployments have it."""
         for one in self.client.list(DEPLOYMENT):
             pods, wanted = self._replicas(one), one["spec"].get("replicas", 1)
             template, owner = one["spec"]["template"], owner_reference(one)
@@ -227,7 +225,6 @@ class Cluster:
                     break
 
     def collect_garbage(self) -> None:
-        """Delete what belongs to an owner that is gone."""
         alive = set[str]()
         for kind in _OWNED:
             for one in self.client.list(kind):
@@ -272,6 +269,5 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def emulated_in(folder: Path) -> Iterator[Emulated]:
-    """`cluster_in`, of the emulator in any case."""
     with ExitStack() as undo:
         yield Emulated(folder, undo)

@@ -12,6 +12,5 @@ from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """An API server with our definitions; see `Cluster`."""
     with cluster_in(tmp_path) as found:
         yield found

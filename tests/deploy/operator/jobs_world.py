@@ -21,8 +21,6 @@ AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=0)
 
 
 class FakeTrainings(Trainings):
-    """Trainings whose progress a test sets."""
-
     progress = Progress()
 
     def look(self, url: str, job: str, nodes: int) -> Progress:
@@ -54,13 +52,11 @@ class JobsWorld:
         self.cluster.client.patch(DISTILL_JOB, name, {"spec": spec})
 
     def turn(self) -> None:
-        """One reconcile of the operator, then of the cluster."""
         self.now += 1
         self.jobs.turn(self.now)
         self.cluster.play()
 
     def rest(self) -> None:
-        """Reconcile until nothing changes any more."""
         before, quiet = self._versions(), 0
         for _ in range(40):
             self.turn()

@@ -51,7 +51,6 @@ class PodWorld:
         self.pods[name], self.made[name] = {}, []
 
     def ask(self, name: str, **more: object) -> None:
-        """Change what is asked of a job."""
         self.wanted[name] = replace(self.wanted[name], **more)  # type: ignore[arg-type]
 
     @property

@@ -26,8 +26,6 @@ NAME = "resnet"
 
 
 class CoordinatorNumbers:
-    """Desired numbers of teachers by service, as a test sets them."""
-
     def __init__(self, **numbers: int | None) -> None:
         self.numbers: dict[str, int | None] = dict(numbers)
         self.asked: set[tuple[str, str]] = set()

@@ -15,8 +15,6 @@ CONFIG = {"metadata": {"name": "x"}}
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
-
     s = 1000.0
 
     def __call__(self) -> float:

@@ -51,18 +51,14 @@ def test_jobs_share_the_cluster_by_need_and_priority(cluster: Cluster) -> None:
     world.rest()
     assert world.status("urgent")["state"] == "stopped"
     assert [len(world.nodes(name)) for name in ("a", "b")] == [3, 3]
-
-
-def test_scaled_by_hand_as_kubectl_scale_does(cluster: Cluster) -> None:
-    world = running(cluster, 2, 4)
-    scale = {"spec": {"replicas": 3}}
-    cluster.client.patch(DISTILL_JOB, "a", scale, subresource="scale")
+    scale = {"spec": {"replicas": 1}}  # as `kubectl scale` does
+    cluster.client.patch(DISTILL_JOB, "b", scale, subresource="scale")
     world.rest()
-    assert world.nodes("a") == [1, 2, 3]
-    assert world.status("a")["observedGeneration"] == 2
-    world.ask("a", nodes=None)
+    assert [len(world.nodes(name)) for name in ("a", "b")] == [4, 2], "its fewest"
+    assert world.status("b")["observedGeneration"] == 2
+    world.ask("b", nodes=None)
     world.rest()
-    assert world.nodes("a") == [1, 2, 3, 5]
+    assert [len(world.nodes(name)) for name in ("a", "b")] == [3, 3]
 
 
 def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(

@@ -45,7 +45,6 @@ def valid_pod(resource: Object, node: int = 1, redis: str | None = REDIS) -> Obj
 
 
 def teachers_at(url: str) -> Object:
-    """The Deployment of a TeacherService whose Redis is at `url`."""
     defaults = {"minReplicas": 0, "port": 8500, "graceSeconds": 30}
     spec = {**SPEC, **defaults, "coordinator": url}
     resource = {**job(), "kind": "TeacherService", "spec": spec}

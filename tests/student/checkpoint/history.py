@@ -18,7 +18,6 @@ NUMBERS = itertools.count()
 
 
 def contents(step: int, by: int = 0) -> Contents:
-    """A save of node number `by`."""
     return Contents(step, 1, {"model/w": np.array([step, by])}, {})
 
 
@@ -34,7 +33,6 @@ class Training:
         return Repository(self.url, self.keep)
 
     def fence(self, after: str = "") -> BoardFence:
-        """Of the current generation."""
         return BoardFence(self.board, JOB, self.generation, after)
 
     def look(self) -> tuple[History, Checkpoint | None]:
@@ -58,7 +56,6 @@ class Training:
         return self.fence(newest.name if newest else "")
 
     def begin(self) -> BoardFence:
-        """The next generation."""
         fence = self.publish(*self.look())
         assert fence is not None
         return fence

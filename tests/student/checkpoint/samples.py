@@ -66,7 +66,6 @@ def save_until_killed(way: str, where: str, step: int, told: Connection) -> None
 
 
 def newest_step(place: object) -> int | None:
-    """The step of the newest valid checkpoint of a place."""
     found = Repository(str(place)).newest_valid()
     return None if found is None else found.step
 

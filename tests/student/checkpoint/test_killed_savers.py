@@ -47,7 +47,6 @@ class Saver:
         self.hear()
 
     def hear(self) -> None:
-        """Wait until it has saved once more."""
         self.saved: int = self._told.recv()
 
     def kill(self) -> None:

@@ -194,7 +194,6 @@ def test_a_place_without_rights() -> None:
 
 @pytest.fixture
 def place() -> Iterator[str]:
-    """A place in memory, empty again afterwards."""
     yield "memory://full"
     clear_memory()
 

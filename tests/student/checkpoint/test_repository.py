@@ -211,7 +211,6 @@ def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> str:
-    """Checkpoints of the steps 10, 20 and 30."""
     repository = Repository(str(tmp_path / "job"))
     for step in (10, 20, 30):
         repository.save(contents_of(step))

@@ -65,8 +65,6 @@ class BoardLink:
 
 @dataclass
 class Equal:
-    """Equal parts of each step."""
-
     total: int
     rank: int
     world: int
@@ -110,13 +108,11 @@ class Rank:
 
 
 def positions_of(batch: Any) -> Array:
-    """Positions of a batch without soft labels."""
     found: Array = batch[POSITIONS] if isinstance(batch, dict) else batch[-1]
     return found
 
 
 def publish(board: JobBoard, generation: int) -> None:
-    """Have a board's only node begin a generation."""
     if generation == 1:
         board.join(JOB, "node", {}, 3600.0)
     assert board.lead(JOB, "node", 3600.0)

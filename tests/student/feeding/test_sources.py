@@ -238,15 +238,11 @@ def numbers(batches: Iterable[Any]) -> list[float]:
 
 
 class Divided(Plain):
-    """One that divides itself."""
-
     def shard(self, rank: int, world_size: int) -> Any:
         return list(self)[rank::world_size]
 
 
 class Stateful(Plain):
-    """One that knows where it stands."""
-
     place = 0
 
     def __iter__(self) -> Iterator[Any]:

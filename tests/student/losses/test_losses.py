@@ -35,14 +35,12 @@ def softmax(z: Floats, temperature: float = 1.0) -> Floats:
 
 
 def batch(seed: int) -> tuple[Floats, npt.NDArray[np.int64], Floats]:
-    """Logits of a student, hard labels, logits of a teacher."""
     rng = np.random.default_rng(seed)
     student, teacher = rng.normal(0, 3, (ROWS, CLASSES)), rng.normal(0, 5, (ROWS, CLASSES))
     return student, rng.integers(0, CLASSES, ROWS), teacher
 
 
 def graded(paddle: Any, term: Callable[[Any], Any], student: Floats) -> tuple[float, Floats]:
-    """The term of these logits, and its gradient."""
     z = paddle.to_tensor(student, stop_gradient=False)
     value = term(z)
     assert value.ndim == 0

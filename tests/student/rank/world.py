@@ -22,7 +22,6 @@ DEADLINE_S = 90.0
 
 
 def settings(**given: Any) -> TrainSettings:
-    """Settings of the small job."""
     base: dict[str, Any] = {"spec": str(JOB), "job": "small", "save_overhead": 0.0}
     return TrainSettings(**{**base, **given})
 
@@ -81,7 +80,6 @@ class World(ExitStack):
         return self.codes
 
     def said(self, kind: type[Any]) -> list[Any]:
-        """What ranks said of this kind."""
         return [word for _, word in self.words if isinstance(word, kind)]
 
     def _hear(self, wait_s: float) -> bool:

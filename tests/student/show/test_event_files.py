@@ -19,7 +19,6 @@ pytestmark = pytest.mark.system
 
 
 def events(folder: Path) -> list[Event]:
-    """All events of a folder, in the order in which they were written."""
     found = []
     for file in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
         data, at = file.read_bytes(), 0

@@ -44,8 +44,6 @@ STEPS = 120
 
 @dataclass
 class Node:
-    """One supervisor that runs in a thread."""
-
     name: str
     spec: Path
     stop: Stop
@@ -114,7 +112,6 @@ class Fleet:
         return [dict(one.body) for one in found if one.body["kind"] == kind]
 
     def end(self) -> None:
-        """Wait until all nodes have ended."""
         running = wait([node.run for node in self.nodes], DEADLINE_S).not_done
         assert not running, [node.lines for node in self.nodes]
 
@@ -131,7 +128,6 @@ class Fleet:
         self.nodes.remove(node)
 
     def worlds(self) -> list[list[str]]:
-        """The nodes of each generation."""
         return [one["nodes"] for one in self.events("generation")]
 
     def close(self) -> None:
@@ -149,8 +145,6 @@ BEFORE_THE_END = {"gate": 100}
 
 
 class ReplaceableBoard:
-    """A board that a test can replace by an empty one."""
-
     def __init__(self) -> None:
         self.board = MemoryBoard()
 
