@@ -70,6 +70,8 @@ class Queued(NamedTuple):
 class Held:
     """The student's side has this batch with its labels, from before the engine restarted.
 
+    Or it is poison: then it has no labels, and the volume counts its inputs until it is taken.
+
     Attributes:
         batch: its id; ids grow.
         nbytes: bytes of its inputs.

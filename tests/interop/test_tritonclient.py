@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,8 @@ def test_every_lane_gives_the_labels_of_the_model_in_process_bit_for_bit(tmp_pat
     image = np.random.default_rng(3).standard_normal((13, 1, 8, 8), dtype=np.float32)
     labels = run_in_micro_batches(open_backend(model).run, {"image": image}, 8)
     assert len(labels) == 2
-    np.savez(tmp_path / "known.npz", image=image, **labels)
+    arrays: dict[str, Any] = {"image": image, **labels}
+    np.savez(tmp_path / "known.npz", **arrays)
     flags = ("--model", model, "--service", "net", "--http", "0", "--allow-system-shm")
     teacher = start(python_command("teacher", "edl.teacher", "serve", *flags))
     try:

@@ -135,10 +135,12 @@ class Mesh(VirtualTime):
         self.decision = FlowDecision.start(self.config)
         self.delivery = Delivery({"s": self.ledger})
         kept = {*self.ready, *self.offered}
+        self.held_poison = kept & self.poison
         self.labels = {batch: labels for batch, labels in self.labels.items() if batch in kept}
         for batch in (*self.ready, *self.in_line):
             if batch in kept:
-                self.tell(ev.Held(batch, BATCH_BYTES, ROWS, row_nbytes=LABEL_BYTES // ROWS))
+                row_nbytes = 0 if batch in self.poison else LABEL_BYTES // ROWS
+                self.tell(ev.Held(batch, BATCH_BYTES, ROWS, row_nbytes=row_nbytes))
                 self.deliver(self.delivery.hold(batch, released=batch in self.ready))
             else:
                 self.delivery.queue(batch)
@@ -227,6 +229,7 @@ class Mesh(VirtualTime):
         self.ledger.validate()
         bound = self.config.upper_bytes
         bound += self.most_unlabelled * (BATCH_BYTES + LABEL_BYTES)
+        bound += len(self.held_poison.intersection(self.in_line)) * BATCH_BYTES
         assert self.ledger.volume_bytes <= bound, "memory grows"
         for teacher in self.teachers.values():
             assert len(self.ledger.in_flight_at(teacher.name)) <= teacher.window

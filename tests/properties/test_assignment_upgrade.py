@@ -166,7 +166,7 @@ class Upgrade(RuleBasedStateMachine):
     @rule()
     def a_batch_is_labelled(self) -> None:
         for reader in self.readers.values():
-            reader.labelled |= {reader.sending} - {None}
+            reader.labelled |= {reader.sending} if reader.sending is not None else set()
 
     moved_by_word = False
 

@@ -151,6 +151,25 @@ def test_requests_that_straddle_batches_keep_to_the_read_ahead(
     machine.teardown()
 
 
+def test_poison_of_an_engine_before_counts_in_the_volume() -> None:
+    machine = MeshMachine()
+    machine.the_mesh_starts(0, upper=880, lower=0.0, step_s=1.0, source_s=0.0, cluster=1)
+    machine.a_teacher_joins("b", seconds=0.2, w=2, most_rows=None)
+    machine.time_goes_by(0.01)
+    machine.time_goes_by(0.5)
+    machine.all_starts_over("engine")
+    machine.a_teacher_has_mishaps(0, ["refuse", "refuse"])
+    machine.a_teacher_joins("c", seconds=0.02, w=1, most_rows=None)
+    machine.a_teacher_changes_speed(1, factor=3.0)
+    machine.time_goes_by(2.0)
+    machine.a_teacher_changes_speed(0, factor=0.3)
+    machine.a_teacher_joins("a", seconds=0.02, w=2, most_rows=None)
+    machine.time_goes_by(0.1)
+    assert len(machine.mesh.poison) == 2
+    machine.all_starts_over("engine")
+    machine.teardown()
+
+
 WHOLE = BATCH_BYTES + LABEL_BYTES
 ROOMY = FlowConfig(upper_bytes=20 * WHOLE, lower_bytes=10 * WHOLE)
 

@@ -64,6 +64,14 @@ class Flow:
         return decision
 
 
+def test_a_batch_that_exceeds_the_hard_limit_is_pulled_alone() -> None:
+    flow = Flow(FlowConfig(upper_bytes=1000, lower_bytes=0, buffer_bytes=1000))
+    view = CALM._replace(windows=4, queued=0, unlabelled=0, volume_bytes=0, batch_bytes=5000)
+    assert flow.see(view).pull == 1
+    assert flow.see(view._replace(unlabelled=1)).pull == 0
+    assert flow.see(view._replace(volume_bytes=5000)).pull == 0
+
+
 class TestState:
     @pytest.mark.parametrize(
         ("view", "state"),

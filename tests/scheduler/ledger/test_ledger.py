@@ -73,12 +73,14 @@ class TestSizes:
         assert rows_sent(out) == [[(1, 0, 10), (2, 0, 10)]]
 
     def test_no_request_and_no_window_is_empty(self) -> None:
-        for make in (lambda: ev.TeacherJoined("a", 1, 0), lambda: ev.RequestSizeChanged("a", 0)):
-            with pytest.raises(ValueError, match="requests of at least 1 row, not 0"):
-                make()
-        for make in (lambda: ev.TeacherJoined("a", 0), lambda: ev.WindowChanged("a", 0)):
-            with pytest.raises(ValueError, match="window of at least 1"):
-                make()
+        with pytest.raises(ValueError, match="requests of at least 1 row, not 0"):
+            ev.TeacherJoined("a", 1, 0)
+        with pytest.raises(ValueError, match="requests of at least 1 row, not 0"):
+            ev.RequestSizeChanged("a", 0)
+        with pytest.raises(ValueError, match="window of at least 1"):
+            ev.TeacherJoined("a", 0)
+        with pytest.raises(ValueError, match="window of at least 1"):
+            ev.WindowChanged("a", 0)
 
 
 def where(ledger: Ledger, *batches: int, rows: int = 10) -> list[str]:
@@ -157,7 +159,21 @@ class TestCopies:
         assert after(ledger, ev.WindowChanged("quick", 2)) == [ev.Send(2, "quick", whole(1), 2)]
 
 
-class TestUselessTeachers:
+class TestRefusals:
+    @pytest.mark.parametrize("event", [ev.Refused, ev.Failed])
+    def test_poison_after_enough_refusals(self, event: type[ev.Refused | ev.Failed]) -> None:
+        """Three that label refuse a batch, or three predictors die of it."""
+        names = ("a", "b", "c", "d")
+        ledger = ledger_after(*(ev.TeacherJoined(name, 1) for name in names), *queued(0, 1, 2, 3))
+        after(ledger, *(answer(name, i) for i, name in enumerate(names, 1)), *queued(4))
+        out = after(ledger, *(event(name, i, "bad") for i, name in enumerate(names[:3], 5)))
+        assert out[-1] == ev.Poison(4, ("a: bad", "b: bad", "c: bad"))
+
+    def test_poison_where_all_refuse_that_there_are(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("a", 2), *queued(0, 1))
+        assert after(ledger, ev.Refused("a", 2, "bad")) == []
+        assert ev.Poison(1, ("a: bad",)) in after(ledger, answer("a", 1))
+
     def test_refusals_by_teachers_that_label_nothing_do_not_count(self) -> None:
         """Three misconfigured teachers refuse all that they get; one that labels is enough."""
         wrong = ("u", "v", "w")

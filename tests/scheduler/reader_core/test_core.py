@@ -105,6 +105,20 @@ def test_a_breaker_is_half_open_when_its_teacher_may_be_probed() -> None:
     assert breakers.half_open(1, world.now) == ["a"]
 
 
+def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
+    """An asynchronous device: four gaps of 5 ms, and every fifth of 480 ms."""
+    world = World()
+    world.assign("a", "b")
+    for number in range(200):
+        world.queue()
+        world.now += 0.1
+        world.answer(device_s=0.15)
+        world.tell(ev.Released(number))
+        world.tell(ev.Taken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
+        world.tell(ev.Look())
+    assert world.core.decision.needed == 2
+
+
 def publish(world: World, name: str, kind: str, *, is_label: bool = True) -> list[do.Instruction]:
     kinds = (ev.PublishedKind("out", kind, is_label),)
     return world.tell(ev.Probed(name, world.links[name], kinds=kinds))

@@ -69,7 +69,7 @@ class UnevenWorld:
         for shares, rank in zip(self.shares, self.ranks, strict=True):
             shares.begin(self.step)
             rank.begin()
-        steps = []
+        steps: list[list[list[int]]] = []
         for _ in range(MOST_STEPS):
             for rank in self.ranks:  # within the promise: beyond it, reading would wait for us
                 while not rank.ended and len(rank.read) < ahead():

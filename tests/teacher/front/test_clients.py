@@ -258,7 +258,12 @@ def test_closing_a_client_abandons_its_requests_and_leaves_nothing(
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(client.double)]
         held.wait()
-        monkeypatch.setattr(bench.labeller, "submit", lambda _: (came.set(), in_line)[1])
+
+        def submit(_: object) -> Future[Any]:
+            came.set()
+            return in_line
+
+        monkeypatch.setattr(bench.labeller, "submit", submit)
         asked.append(pool.submit(other.double))
         assert came.wait(WAIT_S)
         for one, answer in zip((client, other), asked, strict=True):
