@@ -8,12 +8,11 @@ from itertools import count, pairwise
 from typing import Any
 from unittest.mock import MagicMock, Mock, PropertyMock
 
-import numpy as np
 import pytest
 
-from edl.benchmarks import codec, elastic, labels, ledger, reader
+from edl.benchmarks import elastic, labels, ledger, reader
 from edl.benchmarks.distilling.churning import Churning
-from edl.benchmarks.pacing import ROWS, streams
+from edl.benchmarks.pacing import streams
 from edl.benchmarks.pacing.streams import share, windows_s
 from edl.benchmarks.pacing.student import PacedStudent
 from edl.benchmarks.paper.measured import cores, table1
@@ -25,7 +24,6 @@ from edl.benchmarks.paper.measured.student import (
     STEP_ALONE,
     numbers,
 )
-from edl.benchmarks.planning import paced
 from edl.benchmarks.planning.judging import error_of
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, Turns
 from edl.benchmarks.report import MIN_ROUNDS, Estimate, Goal
@@ -55,16 +53,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
     assert [name for name, _, _ in mesh.method_calls] == ["suspend", "kill", "start_teacher"] * 3
 
 
-# --- codec, labels, ledger
-
-
-@pytest.mark.parametrize("dtype", codec.DTYPES)
-def test_both_codecs_carry_the_same_batch(dtype: str) -> None:
-    array = np.arange(24).astype(dtype).reshape(2, 3, 4)
-    for way in (codec.with_codec, codec.with_protobuf):
-        got = way(array)
-        assert got.dtype == array.dtype
-        np.testing.assert_array_equal(got, array)
+# --- labels, ledger
 
 
 def errors(form: str, loss_t: float = 1.0, sent_t: float | None = None) -> tuple[float, float]:
@@ -95,23 +84,19 @@ def test_the_ledger_stream_carries_every_batch_to_the_student(loss_every: int) -
 # --- elastic
 
 
-def test_a_service_that_became_slower_fails_its_goal(rng: random.Random) -> None:
-    times = [float(n) for n in range(1, 101)]
-    rng.shuffle(times)
-    assert (elastic.p99(times), elastic.p99([5.0])) == (99.0, 5.0)
+@pytest.mark.parametrize(
+    ("makespan_s", "slower", "holds"),
+    [(80.0, 1.0, [True] * 4), (90.0, 1.0, [False, True, True, True]),
+     (80.0, 1.5, [True, True, True, False])],
+)  # fmt: skip
+def test_a_long_makespan_or_a_slower_service_fails_its_goal(
+    rng: random.Random, makespan_s: float, slower: float, holds: list[bool]
+) -> None:
+    assert elastic.p99([float(n) for n in rng.sample(range(1, 101), 100)]) == 99.0
     alone = [rng.uniform(5.0, 5.5) for _ in range(MIN_ROUNDS * 20)]
-    slower = [1.5 * took for took in alone]
-    assert elastic.Served(alone, alone, alone, 1.0).ratio.value == 1.0
-    assert elastic.Served(alone, slower, slower, 1.0).ratio.low == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize(("shorter", "holds"), [(0.80, True), (0.90, False)])
-def test_the_makespan_goal_of_elastic_can_fail(shorter: float, holds: bool) -> None:
-    gang = elastic.Ran(100.0, 30.0)
-    served = elastic.Served([5.0] * 300, [9.0] * 300, [5.1] * 300, 4.0)
-    report = elastic.report(gang, elastic.Ran(100.0 * shorter, 1.0), served)
-    assert report.holds == holds
-    assert [goal.holds for goal in report.goals] == [holds, True, True, True]
+    served = elastic.Served(alone, alone, [slower * took for took in alone], 4.0)
+    report = elastic.report(elastic.Ran(100.0, 30.0), elastic.Ran(makespan_s, 1.0), served)
+    assert [goal.holds for goal in report.goals] == holds
 
 
 # --- mesh, plan, teacher: devices of stated rates
@@ -198,14 +183,6 @@ def test_predictions_too_low_and_too_high_have_the_same_error(ratio: float) -> N
     assert Goal.judge("off", error, "<=", 16).holds
 
 
-@pytest.mark.parametrize("asked", paced.CONFIGURATIONS, ids=lambda asked: asked.name)
-def test_planner_and_simulator_agree_on_a_mesh(asked: paced.Configuration) -> None:
-    assert paced.planned(asked) == pytest.approx(paced.simulated(asked), rel=0.05)
-    held = asked.students * sum(ROWS / batch_s for batch_s in asked.teachers)
-    students = asked.students * ROWS / asked.step_s
-    assert paced.planned(asked) <= 1.001 * min(held, students)
-
-
 def test_a_beat_is_late_by_as_much_as_the_lease_moves_too_far() -> None:
     ttl_s = 2.0
     watch = Watch("127.0.0.1:1", "redis://127.0.0.1:1", "leases", "t1", ttl_s)
@@ -225,22 +202,19 @@ def turns(sample_s: float) -> Turns:
     return Turns(*([sample_s] * (MIN_ROUNDS + 1) for _ in range(4)))
 
 
-def test_the_reader_is_compared_with_the_faster_of_two_plain_sockets() -> None:
-    slower, faster = turns(2.0), turns(1.0)
-    for sockets in ({SHARED: slower, PINNED: faster}, {SHARED: faster, PINNED: slower}):
-        assert Found(sockets, {2: turns(1.0)}).raw is faster
-
-
 @pytest.mark.parametrize(
-    ("lane", "raw_s", "holds"),
-    [(REMOTE, 0.5, True), (REMOTE, 0.4, False), (SAME_HOST, 2.1, True), (SAME_HOST, 1.9, False)],
-)
-def test_two_teachers_are_compared_with_raw_tcp(lane: str, raw_s: float, holds: bool) -> None:
-    found = Found({SHARED: turns(raw_s)}, {1: turns(9.0), 2: turns(1.0), 8: turns(1.0)})
+    ("lane", "shared_s", "pinned_s", "holds"),
+    [(REMOTE, 0.5, 9.0, True), (REMOTE, 9.0, 0.4, False),
+     (SAME_HOST, 9.0, 2.1, True), (SAME_HOST, 1.9, 9.0, False)],
+)  # fmt: skip
+def test_two_teachers_are_compared_with_the_faster_of_two_plain_sockets(
+    lane: str, shared_s: float, pinned_s: float, holds: bool
+) -> None:
+    sockets = {SHARED: turns(shared_s), PINNED: turns(pinned_s)}
+    found = Found(sockets, {1: turns(9.0), 2: turns(1.0), 8: turns(1.0)})
     of_raw, kept = reader.judge("uint8", lane, found)
-    assert of_raw.value == pytest.approx(raw_s)
-    assert of_raw.holds is holds
-    assert kept.holds
+    assert of_raw.value == pytest.approx(min(shared_s, pinned_s))
+    assert (of_raw.holds, kept.holds) == (holds, True)
 
 
 def test_float32_over_tcp_is_only_compared_with_more_teachers() -> None:
@@ -253,26 +227,18 @@ def test_float32_over_tcp_is_only_compared_with_more_teachers() -> None:
 
 # --- table 1, measured
 
-TABLE_1_HOLDS = {"N-training >= 0.97": True, "3 >= 0.9": True, "3 <= 1.1": True}
-
 
 @pytest.mark.parametrize(
-    ("changed", "fails"),
-    [
-        ({}, ()),
-        ({EDL_DIST: 1.05}, ("N-training >= 0.97",)),
-        ({EDL_DIST: 1.2}, ("N-training >= 0.97", "3 >= 0.9")),
-        ({ONLINE: 3.5}, ("3 <= 1.1",)),
-    ],
-)
+    ("changed", "holds"),
+    [({}, [True] * 3), ({EDL_DIST: 1.05}, [False, True, True]),
+     ({EDL_DIST: 1.2}, [False, False, True]), ({ONLINE: 3.5}, [True, True, False])],
+)  # fmt: skip
 def test_a_way_of_table_1_that_is_slow_fails_its_goals(
-    changed: Mapping[str, float], fails: tuple[str, ...]
+    changed: Mapping[str, float], holds: list[bool]
 ) -> None:
     expected = {N_TRAINING: 1.0, ONLINE: 3.0, EDL_DIST: 1.0, STEP_ALONE: 1.0, LABELLING_ALONE: 2.0}
     seconds = {way: [value] * MIN_ROUNDS for way, value in {**expected, **changed}.items()}
-    goals = table1.judge(1, seconds)
-    holds = {f"{goal.name.split()[-1]} {goal.op} {goal.limit:g}": goal.holds for goal in goals}
-    assert holds == TABLE_1_HOLDS | dict.fromkeys(fails, False)
+    assert [goal.holds for goal in table1.judge(1, seconds)] == holds
 
 
 def test_cores_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:

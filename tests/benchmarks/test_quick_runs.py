@@ -9,6 +9,7 @@ import statistics
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,9 @@ from edl.benchmarks import (
     demo,
     hostile,
     imports,
-    labels,
     ledger,
     reader,
     simulator,
-    store,
     teacher,
     transport,
 )
@@ -63,38 +62,37 @@ def check_form(report: Report, *columns: str, goals: int) -> None:
 # --- in this process
 
 
-def test_codec(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "SHAPE", (2, 3, 64, 64))
-    report = codec.run(quick=True)
-    check_form(report, "codec_ms", "protobuf_ms", "low", "times_faster", "high", goals=0)
-    assert [row["dtype"] for row in report.rows] == list(codec.DTYPES)
+#: Benchmark -> what is made smaller, columns of figures above 0, number of goals.
+SHORT: dict[str, tuple[dict[str, Any], tuple[str, ...], int]] = {
+    "codec": ({"SHAPE": (2, 3, 64, 64)}, ("codec_ms", "protobuf_ms", "low", "high"), 0),
+    "ledger": ({"CASES": ledger.CASES[:1]}, ("events_per_s", "low", "high"), 2),
+    "labels": ({"TEMPERATURES": (1.0,)}, ("encode_us",), 2),
+    "store": ({"FORMS": ("topk:20",)}, ("read_us",), 1),
+}
 
 
-def test_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "CASES", ledger.CASES[:1])
-    check_form(ledger.run(quick=True), "events_per_s", "low", "high", goals=2)
+@pytest.mark.parametrize("name", SHORT)
+def test_short_benchmarks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    smaller, columns, goals = SHORT[name]
+    for what, value in smaller.items():
+        monkeypatch.setattr(f"edl.benchmarks.{name}.{what}", value)
+    report = cli.run(name, quick=True)
+    check_form(report, *columns, goals=goals)
+    if name == "labels":
+        by_form = {row["form"]: row for row in report.rows if row["sends"] == "logits"}
+        assert by_form["topk:20"]["bytes_per_sample"] == 20 * (2 + 2) + 4
+        assert by_form["bfloat16"]["saved_percent"] == 50
+        assert report.holds  # counts of bytes, not of seconds
+    if name == "store":
+        assert [row["by"] for row in report.rows[3:]] == ["Store", "SQLite alone", "LMDB"]
+        assert 84 < float(report.rows[3]["disk_bytes"]) < 2.5 * 84
 
 
-def test_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "TEMPERATURES", (1.0,))
-    report = labels.run(quick=True)
-    check_form(report, "encode_us", goals=2)
-    assert len(report.rows) == 2 * len(labels.FORMS)
-    by_form = {row["form"]: row for row in report.rows if row["sends"] == "logits"}
-    assert by_form["topk:20"]["bytes_per_sample"] == 20 * (2 + 2) + 4
-    assert by_form["bfloat16"]["saved_percent"] == 50
-    assert report.holds  # counts of bytes, not of seconds
-
-
-def test_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "FORMS", ("topk:20",))
-    report = store.run(quick=True)
-    check_form(report, "read_us", goals=1)
-    keys = ["keys_of (xxh3_128)", "hashlib.sha256", "hashlib.blake2b"]
-    assert [row["by"] for row in report.rows] == [*keys, "Store", "SQLite alone", "LMDB"]
-    assert 84 < float(report.rows[3]["disk_bytes"]) < 2.5 * 84
-    monkeypatch.setattr(store, "MOST_US", 1e-9)
-    assert not store.run(quick=True).holds
+@pytest.mark.parametrize("dtype", codec.DTYPES)
+def test_both_codecs_carry_the_same_batch(dtype: str) -> None:
+    array = np.arange(24).astype(dtype).reshape(2, 3, 4)
+    for way in (codec.with_codec, codec.with_protobuf):
+        np.testing.assert_array_equal(way(array), array, strict=True)
 
 
 def test_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +291,9 @@ def test_demo_compares_the_turns_of_one_round() -> None:
     assert (to_online.holds, to_n_training.holds, before.holds) == (True, False, True)
 
 
-def test_plan_runs_two_students() -> None:
+def test_plan_runs_two_students_as_planner_and_simulator_agree() -> None:
+    for one in planning.CONFIGURATIONS:
+        assert planning.planned(one) == pytest.approx(planning.simulated(one), rel=0.05)
     asked = planning.Configuration("two students", 0.01, (0.015,), students=2)
     rates = planning.ran(asked, window_s=0.02)
     assert len(rates) == MIN_ROUNDS
