@@ -57,7 +57,6 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
 
 
 def errors(form: str, loss_t: float = 1.0, sent_t: float | None = None) -> tuple[float, float]:
-    """Of the divergence, and of the gradient."""
     parsed: Any = Form.parse(form, sent_t)
     return labels.errors(labels.Case(parsed, loss_t), *labels.draw(64))
 
@@ -143,15 +142,12 @@ def test_a_paced_student_does_not_make_up_for_a_late_batch(virtual_time: Virtual
     assert gaps_s == pytest.approx(expected_s, abs=10 * VirtualTime.TICK_S)
     assert student.waited_s[3] == pytest.approx(late_s, abs=10 * VirtualTime.TICK_S)
     assert student.batch_s(skipped=0) == pytest.approx(STEP_S + late_s / 5, rel=0.05)
+    student = PacedStudent(1.0, took_s=[0.0, 5.0, 6.0, 8.0, 9.0, 12.0, 13.0])
+    assert list(windows_s(student, skipped=1, per_window=2)) == [3.0, 4.0]
     unpaced = PacedStudent(0.0)  # takes each batch at once
     unpaced.train(range(100))
     assert len(unpaced.took_s) == 100
     assert unpaced.batch_s(skipped=0) <= 3 * VirtualTime.TICK_S
-
-
-def test_windows_begin_after_the_skipped_batches() -> None:
-    student = PacedStudent(1.0, took_s=[0.0, 5.0, 6.0, 8.0, 9.0, 12.0, 13.0])
-    assert list(windows_s(student, skipped=1, per_window=2)) == [3.0, 4.0]
 
 
 @pytest.mark.parametrize(("ready", "part"), [((30, 30), 1.0), ((30, 40), 1.0), ((30, 15), 0.5)])
@@ -161,7 +157,6 @@ def test_labels_made_before_the_windows_do_not_count(
     figures = PropertyMock(side_effect=[ReaderStats(ready=batches) for batches in ready])
 
     def reader_of(source: Iterable[object], **_: object) -> MagicMock:
-        """A reader that has every batch there at once."""
         reader = MagicMock(**{"__iter__.side_effect": lambda: iter(source)})
         reader.__enter__.return_value = reader
         type(reader).stats = figures
@@ -198,7 +193,6 @@ def test_a_beat_is_late_by_as_much_as_the_lease_moves_too_far() -> None:
 
 
 def turns(sample_s: float) -> Turns:
-    """A measurement that takes as long each time."""
     return Turns(*([sample_s] * (MIN_ROUNDS + 1) for _ in range(4)))
 
 

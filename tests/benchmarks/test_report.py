@@ -128,15 +128,15 @@ def test_measurements_are_taken_by_turns_and_the_first_round_does_not_count() ->
     assert taken == [(3.0, 2.0), (4.0, 5.0), (7.0, 6.0)]
 
 
-def test_a_pair_gives_its_ratio_whatever_drift_both_share() -> None:
-    ticks = count(1)
-    estimate = paired(lambda: 3.0 * next(ticks) ** 0.01, lambda: 1.5 * next(ticks) ** 0.01)
-    assert estimate.value == pytest.approx(2.0, rel=0.02)
-
-
 def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
-    before = os.sched_getaffinity(0)
-    interleaved(lambda: float(len(os.sched_getaffinity(0)) == 1 or pytest.fail("not pinned")))
+    before, ticks = os.sched_getaffinity(0), count(1)
+
+    def measure(factor: float) -> float:
+        assert len(os.sched_getaffinity(0)) == 1
+        return factor * next(ticks) ** 0.01  # both share a drift
+
+    estimate = paired(lambda: measure(3.0), lambda: measure(1.5))
+    assert estimate.value == pytest.approx(2.0, rel=0.02)
     assert os.sched_getaffinity(0) == before
     with pytest.raises(RuntimeError), pinned():
         raise RuntimeError
