@@ -63,7 +63,6 @@ def next_assignment(call: Any) -> pb.Assignment:
 
 
 def end_of(call: Any) -> tuple[str, str]:
-    """The code and details by which a stream ends."""
     with pytest.raises(grpc.RpcError) as error:
         for _ in call:
             pass
@@ -71,9 +70,13 @@ def end_of(call: Any) -> tuple[str, str]:
 
 
 def subscribe(address: str, *sent: Message | bytes, metadata: Metadata = ()) -> tuple[str, str]:
-    """How a stream of these reports, which is not half-closed, ends."""
     with open_stream(address, *sent, metadata=metadata) as (call, _):
         return end_of(call)
+
+
+def assert_refused(ended: tuple[str, str], code: str, words: str) -> None:
+    assert ended[0] == code, ended
+    assert words in ended[1], ended
 
 
 def ask(

@@ -64,7 +64,6 @@ class ScriptedManager:
         return self.mesh
 
     def push(self, student_id: str, epoch: tuple[int, int] | None = None) -> None:
-        """Send a student its teachers, as of an epoch."""
         told = pb.Assignment(protocol_version=PROTOCOL_VERSION)
         told.term, told.counter = epoch or self.epoch
         told.teachers.extend(pb.Teacher(teacher_id=t, address=f"{t}:1") for t in self.teachers)
@@ -83,7 +82,6 @@ class Served:
     refused: list[str]
 
     def retire(self) -> None:
-        """End its lease and its server."""
         self.registry.leave("managers", "", self.address)
         self.server.stop(grace_s=0.0)
 

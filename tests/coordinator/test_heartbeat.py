@@ -172,6 +172,7 @@ def test_giving_up_ends_the_lease(registry: Recording, make: Make) -> None:
 def test_beats_carry_only_what_changed_and_the_lease_has_no_gap(
     registry: Recording, make: Make, facts: dict[str, str]
 ) -> None:
+    facts["t_t_seconds"] = "0.100"
     heartbeat = make()
     heartbeat.start()
     registry.clock.advance(8 * TTL_S)
@@ -182,6 +183,14 @@ def test_beats_carry_only_what_changed_and_the_lease_has_no_gap(
     registry.clock.advance()
     assert registry.beats[-1] == {"state": "draining"}
     assert registry.members("teachers", "s")[0].facts["state"] == "draining"
+    cursor = registry.changes("teachers", "s").cursor
+    for t_t, told in (("0.104", []), ("0.108", []), ("0.112", ["0.112"])):
+        facts["t_t_seconds"] = t_t  # managers hear of small changes when they add up
+        heartbeat.update()
+        registry.clock.advance()
+        assert registry.members("teachers", "s")[0].facts["t_t_seconds"] == t_t
+        changed = registry.changes("teachers", "s", cursor).members
+        assert [member.facts["t_t_seconds"] for member in changed] == told
     assert all(registry.stood)
 
 
@@ -205,26 +214,15 @@ def test_an_outage_and_a_refusal_are_survived_and_logged_once(
         registry.set_available(True)
         registry.clear()  # it hears of it again
         registry.clock.advance(BEAT_S)
-    assert heartbeat.answering
-    assert dict(registry.members("teachers", "s")[0].facts) == facts
-    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    refused_once, registered_once = warnings
-    assert "tries again" in refused_once
-    assert "registered again" in registered_once
-
-
-def test_a_lease_that_ran_out_is_registered_again_and_logged_once(
-    registry: Recording, make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    make().start()
-    said = "the lease of teacher t had run out, or Redis had lost it; registered again"
-    for times in (1, 2):
         registry.clock.now += TTL_S + 0.1  # as if it had been stopped
         assert registry.sweep("teachers", "s") == ["t"]
         registry.clock.advance(2 * TTL_S)
-        assert registry.alive == ["t"]
-        warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-        assert warnings == [said] * times
+    assert heartbeat.answering
+    assert dict(registry.members("teachers", "s")[0].facts) == facts
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "tries again" in warnings.pop(0)
+    said = "the lease of teacher t had run out, or Redis had lost it; registered again"
+    assert warnings == [said] * 2
 
 
 def test_a_newer_incarnation_ends_it(registry: Recording, make: Make) -> None:
@@ -254,22 +252,6 @@ def test_a_failing_owner_keeps_its_lease(registry: Recording, make: Make) -> Non
     assert asked == [True]
     assert registry.alive == ["t"]
     assert registry.members("teachers", "s")[0].draining
-
-
-def test_small_changes_of_a_measured_time_reach_managers_when_they_add_up(
-    registry: Recording, make: Make, facts: dict[str, str]
-) -> None:
-    facts["t_t_seconds"] = "0.100"
-    heartbeat = make()
-    heartbeat.start()
-    cursor = registry.changes("teachers", "s").cursor
-    for t_t, told in (("0.104", []), ("0.108", []), ("0.112", ["0.112"])):
-        facts["t_t_seconds"] = t_t
-        heartbeat.update()
-        registry.clock.advance()
-        assert registry.members("teachers", "s")[0].facts["t_t_seconds"] == t_t
-        changed = registry.changes("teachers", "s", cursor).members
-        assert [member.facts["t_t_seconds"] for member in changed] == told
 
 
 def test_members_beat_at_different_times(registry: Recording, make: Make) -> None:

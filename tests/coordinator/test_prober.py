@@ -73,19 +73,26 @@ def mesh() -> Iterator[Teachers]:
         yield mesh
 
 
-@pytest.fixture
-def prober() -> Iterator[GrpcProber]:
-    prober = GrpcProber(answer_s=DEADLINE_S)
+@contextmanager
+def probing(
+    security: ClientSecurity | None = None, answer_s: float = DEADLINE_S, **more: int
+) -> Iterator[GrpcProber]:
+    prober = GrpcProber(security, answer_s=answer_s, **more)
     yield prober
     prober.stop()
+
+
+@pytest.fixture
+def prober() -> Iterator[GrpcProber]:
+    with probing() as prober:
+        yield prober
 
 
 @pytest.fixture
 def hasty() -> Iterator[GrpcProber]:
     """For a test that waits until it has given up."""
-    prober = GrpcProber(answer_s=0.5)
-    yield prober
-    prober.stop()
+    with probing(answer_s=0.5) as prober:
+        yield prober
 
 
 def member(address: str, name: str = "t1", **facts: str) -> Member:
@@ -100,7 +107,6 @@ def probe(prober: GrpcProber, asked: Member) -> Verdict:
 
 
 def keyed(mesh: Teachers, name: str = "t1") -> Member:
-    """A teacher that holds its key."""
     mesh.keys[name] = instance.new_key()
     return member(mesh.address, name, **{INSTANCE_KEY: mesh.keys[name]})
 
@@ -176,42 +182,37 @@ def test_a_teacher_that_does_not_answer_is_asked_again_later(hasty: GrpcProber) 
 
 
 @pytest.mark.parametrize("at_once", [THREADS, 3])
-def test_so_many_probes_side_by_side_share_a_connection(mesh: Teachers, at_once: int) -> None:
-    prober = GrpcProber(at_once=at_once, answer_s=DEADLINE_S)
+def test_so_many_probes_side_by_side_share_a_connection(
+    mesh: Teachers, at_once: int, caplog: pytest.LogCaptureFixture
+) -> None:
     members = [keyed(mesh, f"t{n}") for n in range(THREADS)]
     mesh.free.clear()
     answers: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
-    for each in members:
-        prober.probe("s", each, answers.put)
-    wait_until(lambda: mesh.busy == at_once)
-    mesh.free.set()
-    assert all(answers.get(timeout=DEADLINE_S).ok for _ in members)
-    assert (len(mesh.peers), mesh.most) == (1, at_once)
-    assert probe(prober, members[0]).ok
-    assert len(mesh.peers) == 2, "the connection was closed when nobody was probed"
-    prober.stop()
 
+    def answered(verdict: Verdict) -> None:
+        answers.put(verdict)
+        raise RuntimeError("the manager's own mistake, which ends nothing")
 
-def test_failing_callbacks(
-    mesh: Teachers, prober: GrpcProber, caplog: pytest.LogCaptureFixture
-) -> None:
-    def failing(verdict: Verdict) -> None:
-        raise RuntimeError("the manager's own mistake")
-
-    prober.probe("s", keyed(mesh), failing)
-    wait_until(lambda: any("probe" in record.getMessage() for record in caplog.records))
-    assert probe(prober, keyed(mesh)).ok
+    with probing(at_once=at_once) as prober:
+        for each in members:
+            prober.probe("s", each, answered)
+        wait_until(lambda: mesh.busy == at_once)
+        mesh.free.set()
+        assert all(answers.get(timeout=DEADLINE_S).ok for _ in members)
+        wait_until(lambda: sum("waited for a probe" in text for text in caplog.messages) == THREADS)
+        assert (len(mesh.peers), mesh.most) == (1, at_once)
+        assert probe(prober, members[0]).ok
+        assert len(mesh.peers) == 2, "the connection was closed when nobody was probed"
 
 
 def test_after_its_end_nobody_is_told(mesh: Teachers, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopping = threading.Event()
+    stopping, shutdown = threading.Event(), ThreadPoolExecutor.shutdown
 
-    class Pool(ThreadPoolExecutor):
-        def shutdown(self, *args: Any, **options: Any) -> None:
-            stopping.set()
-            super().shutdown(*args, **options)
+    def noted(*args: Any, **options: Any) -> None:
+        stopping.set()
+        shutdown(*args, **options)
 
-    monkeypatch.setattr("edl.coordinator.manager.prober.ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", noted)
     prober = GrpcProber(answer_s=DEADLINE_S)
     told: list[Any] = []
     mesh.free.clear()
@@ -242,8 +243,7 @@ def test_with_certificates_and_a_token(tmp_path: Path) -> None:
             (missing, False, "no-such-file"),
             (None, False, "does not answer"),
         ):
-            prober = GrpcProber(security, answer_s=DEADLINE_S if security else 0.5)
-            verdict = probe(prober, asked)
-            prober.stop()
+            with probing(security, answer_s=DEADLINE_S if security else 0.5) as prober:
+                verdict = probe(prober, asked)
             assert (verdict.ok, verdict.retry) == (ok, not ok)
             assert said in verdict.why
