@@ -111,9 +111,6 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
     assert board.deploy(DEPLOYED.withdrawal, *board.deployments())
     now[0] += 10.0
     assert settings.of(SERVICE).max == AutoscaleConfig().max
-
-
-def test_prices_and_ceilings_of_a_deployment_count_before_the_usual_ones() -> None:
     usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
     assert bounded(usual, DEPLOYED).most == 3
     assert bounded(usual, replace(DEPLOYED, price_per_hour=2.5)).most == 1

@@ -18,7 +18,7 @@ def world() -> World:
     return world
 
 
-def test_a_change_of_a_teacher_that_matters_is_told_once_and_no_other(world: World) -> None:
+def test_what_matters_is_told_and_written_at_once_and_the_rest_in_time(world: World) -> None:
     student = world.student("j/0")
     world.run(GRACE_S + 1)
     count = len(student.stream.assignments)
@@ -32,15 +32,10 @@ def test_a_change_of_a_teacher_that_matters_is_told_once_and_no_other(world: Wor
     world.run(1, until=lambda: student.stream.assignments[-1].teachers[0].incarnation == 2)
     assert "a" not in student.stream.assignments[-1].lost
 
-
-def test_what_concerns_the_leader_is_written_at_once_and_the_rest_in_time(world: World) -> None:
-    student = world.student("j/0")
-    world.run(GRACE_S + 1)
-
     def kept(name: str) -> str:
         return world.registry.members("students", SERVICE)[0].facts[name]
 
-    student.fields |= {"want": 5, "volume_bytes": 7}
+    student.fields |= {"want": 5, "volume_bytes": 7}  # the leader has to know the first
     student.tell()
     world.run(2 * STEP_S)
     assert (kept("want"), kept("volume_bytes")) == ("5", "7")
@@ -53,17 +48,25 @@ def test_what_concerns_the_leader_is_written_at_once_and_the_rest_in_time(world:
 
 
 def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) -> None:
-    student, (manager, _) = world.student("j/0"), world.managers
+    student, (manager, other) = world.student("j/0"), world.managers
     world.run(GRACE_S)
     first = student.stream
     student.subscribe(manager)
     world.run(1)
     assert isinstance(first.error, RetryableError)
-    manager.desk.ended(first, "j/0", clean=True)  # the end of the old one is not the student's
-    second, student.fields["incarnation"] = student.stream, 2
-    student.subscribe(manager)
-    world.run(1, until=lambda: isinstance(second.error, LeaseSuperseded))
-    assert "give each reader another rank=" in str(second.error)
+    second = student.stream
+    student.subscribe(other)
+    world.run(1)
+    for old in (first, second):  # the end of an old one is not the student's
+        manager.desk.ended(old, "j/0", clean=True)
+    world.run(1)
+    (member,) = world.registry.members("students", SERVICE)
+    assert member.facts[MANAGER] == "m1:1"
+    assert not world.log("gone")
+    third, student.fields["incarnation"] = student.stream, 2
+    student.subscribe(other)
+    world.run(1, until=lambda: isinstance(third.error, LeaseSuperseded))
+    assert "give each reader another rank=" in str(third.error)
     world.run(1)
     assert world.registry.members("students", SERVICE)[0].incarnation == 2
     assert student.stream.error is None
@@ -79,33 +82,7 @@ def test_a_stranger_cannot_take_a_students_place(world: World, at: int) -> None:
     assert owner.stream.error is None
 
 
-def test_the_clean_end_of_an_old_stream_does_not_end_a_student_that_has_moved(world: World) -> None:
-    student = world.student("j/0", at=0)
-    world.run(GRACE_S)
-    old, manager = student.stream, world.managers[0]
-    student.subscribe(world.managers[1])
-    world.run(1)
-    manager.desk.ended(old, "j/0", clean=True)
-    world.run(1)
-    (member,) = world.registry.members("students", SERVICE)
-    assert member.facts[MANAGER] == "m1:1"
-    assert student.stream.error is None
-    assert not world.log("gone")
-
-
-def test_a_student_that_slept_beyond_its_lease_is_served_again(world: World) -> None:
-    student = world.student("j/0")
-    world.run(GRACE_S + 1)
-    tell, student.tell = student.tell, lambda: None  # type: ignore[method-assign]
-    world.run(TTL_S + 3, until=lambda: bool(world.log("gone")))
-    assert "no report" in world.log("gone")[0].text
-    student.tell = tell  # type: ignore[method-assign]
-    count = len(student.stream.assignments)
-    world.run(3, until=lambda: len(student.stream.assignments) > count)
-    assert student.stream.teachers == ["a", "b"]
-
-
-def test_students_wait_for_a_registry_that_is_away_and_are_let_in_afterwards(world: World) -> None:
+def test_a_student_outlives_a_registry_that_is_away_and_its_own_sleep(world: World) -> None:
     world.registry.set_available(False)
     student = world.student("j/0")
     world.run(1)
@@ -113,6 +90,14 @@ def test_students_wait_for_a_registry_that_is_away_and_are_let_in_afterwards(wor
     assert student.stream.error is None
     world.registry.set_available(True)
     world.run(2, until=lambda: student.stream.teachers == ["a", "b"])
+    world.run(GRACE_S)
+    tell, student.tell = student.tell, lambda: None  # type: ignore[method-assign]
+    world.run(TTL_S + 3, until=lambda: bool(world.log("gone")))
+    assert "no report" in world.log("gone")[0].text
+    student.tell = tell  # type: ignore[method-assign]
+    count = len(student.stream.assignments)
+    world.run(3, until=lambda: len(student.stream.assignments) > count)
+    assert student.stream.teachers == ["a", "b"]
 
 
 def test_a_move_while_the_manager_was_cut_off_is_told(world: World) -> None:

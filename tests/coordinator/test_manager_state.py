@@ -227,12 +227,7 @@ def test_the_first_owns_the_name(
 ) -> None:
     no = objection("j/0", incarnation, caller, FACTS)
     assert (type(no) if no else None) is expected
+    assert set(FACTS) == {"incarnation", OWNER, SECRET}
+    assert not {ME.principal, ME.secret} & set(" ".join(FACTS.values()).split())
     for nothing in (None, {"incarnation": "1"}, {"incarnation": "odd"}):
         assert objection("j/0", 1, caller, nothing) is None
-
-
-def test_nothing_secret_is_kept() -> None:
-    facts = Claimant("me", "a long secret").facts()
-    assert set(facts) == {OWNER, SECRET}
-    assert "a long secret" not in str(facts)
-    assert "me" not in facts[OWNER].split()

@@ -73,7 +73,6 @@ class Yard:
         vars(self.board).update(vars(MemoryMachines(clock=self.clock)))
 
     def orders(self) -> dict[str, str]:
-        """Which service each machine is to serve."""
         return {one.machine_id: one.order.service for one in self.board.machines()}
 
     def orders_after(self, seconds: float) -> dict[str, str]:
@@ -94,7 +93,6 @@ def settled(*names: str) -> Yard:
 
 
 def deployed(*names: str) -> Yard:
-    """As `settled`, with A deployed and placed."""
     yard = settled(*names)
     deploy(yard.board, A)
     yard.pass_s(1.0)
@@ -151,7 +149,7 @@ def test_a_machine_that_is_gone_is_replaced_and_forgets_its_order() -> None:
     assert yard.orders()[holder] == ""
 
 
-def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
+def test_a_machine_that_others_use_or_that_fails_is_given_back_and_comes_again() -> None:
     yard = deployed("m")
     for told, service in (
         ({"state": "draining", "leaving": True}, ""),
@@ -160,10 +158,6 @@ def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
     ):
         yard.tell("m", **told)
         assert yard.orders_after(1.0) == {"m": service}
-
-
-def test_a_failure_is_logged_once_and_not_ordered_again_until_it_is_unblocked() -> None:
-    yard = deployed("m")
     name = records.attempt_of(A)
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
     assert yard.orders_after(5.0) == {"m": ""}
@@ -205,21 +199,18 @@ def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_
         assert placer.look()
         (left,) = yard.board.deployments()
         assert (left.service, left.withdrawn) == ("a", False)
-
-
-def test_what_was_undeployed_while_another_one_led_stays_so() -> None:
-    yard = deployed("m")
-    yard.now[0] += 60.0  # it was suspended
-    other = yard.another()
-    assert other.look()
+    first, second = placers
+    second.look()
+    yard.now[0] += 60.0  # it is suspended
+    assert first.look()
     undeploy(yard.board, "a")
-    for _ in range(10):
+    for _ in range(2 * int(SETTLE_S) + 4):
         yard.now[0] += 0.5
-        other.look()
+        first.look()
     assert yard.board.deployments() == []
-    other.stop()
-    yard.placer.look()
-    assert yard.board.deployments() == []
+    first.stop()
+    second.look()
+    assert yard.board.deployments() == [], "what was undeployed while another one led stays so"
 
 
 def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> None:

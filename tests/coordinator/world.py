@@ -28,8 +28,6 @@ SERVICE = "s"
 
 
 class FakeStream:
-    """Keeps what a desk sends."""
-
     def __init__(self) -> None:
         self.assignments: list[pb.Assignment] = []
         self.error: EdlError | None = None
@@ -198,7 +196,6 @@ class World:
 
     @property
     def sets(self) -> list[list[str]]:
-        """The teachers of each student."""
         return [student.stream.teachers or [] for student in self.students]
 
     def log(self, kind: str = "") -> list[LogEntry]:
@@ -209,7 +206,6 @@ class World:
             manager.alive = False
 
     def start_manager(self, address: str) -> FakeManager:
-        """Another manager, which remembers nothing."""
         manager = FakeManager(self, address, None)
         self.managers.append(manager)
         return manager
