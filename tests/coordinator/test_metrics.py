@@ -52,7 +52,7 @@ def values(metrics: CoordinatorMetrics) -> dict[str, float]:
     }
 
 
-def test_a_view_is_exported_whole() -> None:
+def test_a_view_is_exported_whole_and_refusals_are_counted_by_reason() -> None:
     metrics = CoordinatorMetrics()
     metrics.watch(lambda: VIEW)
     reasons = ("refused_total", "registry_refusing")  # these are there from the start
@@ -77,17 +77,12 @@ def test_a_view_is_exported_whole() -> None:
     metrics.watch(lambda: ManagerView("head:7500", False, refusal="read_only"))
     told = values(metrics)
     assert (told["registry_answering"], told["registry_refusing,read_only"]) == (1, 1)
-
-
-def test_refusals_are_counted_by_reason_and_an_unknown_one_makes_no_label() -> None:
-    metrics = CoordinatorMetrics()
-    before = values(metrics)
-    assert before["refused_total,too_large"] == 0
+    assert told["refused_total,too_large"] == 0
     for reason in ("unauthenticated", "unauthenticated", "forbidden", "what a stranger sent"):
         metrics.refused(reason)
-    told = values(metrics)
-    assert set(told) == set(before)
-    counts = [told[f"refused_total,{r}"] for r in ("unauthenticated", "forbidden", "malformed")]
+    counted = values(metrics)
+    assert set(counted) == set(told), "an unknown one makes no label"
+    counts = [counted[f"refused_total,{r}"] for r in ("unauthenticated", "forbidden", "malformed")]
     assert counts == [2, 1, 1]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,13 @@ from edl.tests.coordinator.scripted_manager import served
 from edl.tests.system.redis_servers import TlsProxy
 
 
-@pytest.mark.parametrize("form", ["127.0.0.1:{}", "http://127.0.0.1:{}", "http://127.0.0.1:{}/a"])
-def test_a_listener_is_reached_by_whatever_address(form: str) -> None:
+def test_a_listener_is_reached_by_whatever_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = form.format(server.getsockname()[1])
-        assert refusal(address) == ""
-    assert refusal(address)
+        here = f"127.0.0.1:{server.getsockname()[1]}"
+        for address in (here, f"http://{here}", f"http://{here}/a"):
+            assert refusal(address) == ""
+    assert "refused" in refusal(f"http://{here}")
     assert "names no host and port" in refusal("here")
-    assert "refused" in refusal("http://127.0.0.1:9")
 
 
 def test_foreign_servers_are_named_with_what_they_speak() -> None:
@@ -105,30 +103,18 @@ def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: 
         assert (old.level, "expired 3 days ago" in old.text) == ("wrong", True)
 
 
-def test_one_of_a_thing_is_told_in_the_singular(tmp_path: Path, ca: trustme.CA) -> None:
-    files = [TlsFiles(*pair(tmp_path, ca, f"{days}", days)) for days in (1.1, -1.0)]
+def test_the_state_of_a_service_is_told_in_numbers() -> None:
     one = pb.ServiceStatus(
-        name="one", leader="m", student_count=1, wanted=1, assigned=0,
-        teacher_states={"serving": 1, "refused": 1}, student_states={"starved": 1},
-    )  # fmt: skip
-    two = pb.ServiceStatus(
-        name="two", leader="m", student_count=2, wanted=3, assigned=3,
-        teacher_states={"serving": 2, "refused": 2}, student_states={"starved": 2},
+        name="one", leader="m", student_count=1, wanted=2, assigned=0,
+        teacher_states={"serving": 2, "refused": 1}, student_states={"starved": 1},
     )  # fmt: skip
     with served() as mesh:
-        mesh.manager.mesh = pb.MeshStatus(services=[one, two])
+        mesh.manager.mesh = pb.MeshStatus(services=[one])
         told = [f.text for f in doctor.examine(mesh.url, lambda: None) if "service " in f.about]
-        days = []
-        for file in files:
-            found = doctor.examine(mesh.url, partial(ClientSecurity, file))
-            days += [f.text for f in found if f.about == f"certificate {file.certificate}"]
     assert told == [
         "1 teacher is refused",
-        "1 teacher serves 1 student, 0 of 1 wanted are assigned; 1 student starves",
-        "2 teachers are refused",
-        "2 teachers serve 2 students, 3 of 3 wanted are assigned; 2 students starve",
+        "2 teachers serve 1 student, 0 of 2 wanted are assigned; 1 student starves",
     ]
-    assert days == ["is valid for 1 more day", "expired 1 day ago"]
 
 
 def test_an_expired_certificate_of_a_peer_is_told_from_one_of_another_name(

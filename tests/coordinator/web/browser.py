@@ -50,8 +50,6 @@ def chromium() -> Iterator[Browser]:
 
 
 class Browser:
-    """One page in Chromium."""
-
     def __init__(self, chrome: webdriver.Chrome) -> None:
         self.chrome = chrome
 

@@ -41,7 +41,6 @@ def gate(tmp_path: Path) -> Gate:
 
 @pytest.fixture
 def serve(script: ScriptedMesh) -> Iterator[Callable[..., str]]:
-    """Starts a page; returns its URL."""
     servers: list[WebServer] = []
 
     def start(listen: str = "0", **options: Any) -> str:

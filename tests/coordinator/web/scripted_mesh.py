@@ -63,20 +63,17 @@ class ScriptedMesh:
             self._assign(service, f"{teacher_id} drains")
 
     def kill(self, service: str, teacher_id: str) -> None:
-        """End the lease of a teacher."""
         with self._lock:
             del self.teachers[service][teacher_id]
             self._note(service, "lost", teacher_id, "no heartbeat within its TTL of 6 s")
             self._assign(service, f"{teacher_id} was lost")
 
     def refuse(self, service: str, teacher_id: str, why: str) -> None:
-        """Refuse to admit a teacher."""
         with self._lock:
             self.teachers[service][teacher_id].admission = why
             self._assign(service, f"{teacher_id} was refused")
 
     def report(self, service: str, student_id: str, **fields: object) -> None:
-        """Have a student report these, besides what it has reported."""
         with self._lock:
             self.students[service][student_id].report.MergeFrom(pb.StudentReport(**fields))  # type: ignore[arg-type]
 

@@ -49,7 +49,9 @@ def click_drain(browser: Browser) -> None:
     browser.until(clicked)
 
 
-def test_a_small_mesh_with_links(browser: Browser, serve: Serve, script: ScriptedMesh) -> None:
+def test_a_small_mesh_with_links_and_its_log(
+    browser: Browser, serve: Serve, script: ScriptedMesh
+) -> None:
     browser.open(serve())
     browser.until(lambda: len(browser.all("#hosts .tile")) == 6)
     browser.until(lambda: len(browser.all("#students .student")) == 2)
@@ -60,6 +62,11 @@ def test_a_small_mesh_with_links(browser: Browser, serve: Serve, script: Scripte
     script.kill(S, "p4-01-2")
     browser.until(lambda: browser.state_of(f"{S} p4-01-2") == "lost")
     browser.until(lambda: browser.all("#events li[data-kind=lost]"))
+    browser.one("#filter").send_keys("P4-01-2")
+    browser.until(lambda: len(browser.all("#events li")) == 3)
+    assert all("p4-01-2" in row.text for row in browser.all("#events li"))
+    browser.one("#filter").send_keys("nobody")
+    browser.until(lambda: browser.one("#events").text == "Nothing matches.")
     script.refuse(S, "p4-01-3", "its content is another one")
     browser.until(lambda: browser.state_of(f"{S} p4-01-3") == "refused")
     script.report(S, "imagenet-r50/0", state="starved")
@@ -96,17 +103,6 @@ def test_it_is_used_with_the_keyboard(browser: Browser, serve: Serve) -> None:
     assert browser.chrome.switch_to.active_element.get_attribute("data-key") == f"{S} p4-01-2"
     browser.chrome.switch_to.active_element.send_keys(Keys.ENTER)
     browser.until(lambda: "p4-01-2" in browser.one("#details h2").text)
-
-
-def test_the_log_is_filtered(browser: Browser, serve: Serve, script: ScriptedMesh) -> None:
-    script.kill(S, "p4-01-1")
-    browser.open(serve())
-    browser.until(lambda: browser.all("#events li[data-kind=lost]"))
-    browser.one("#filter").send_keys("P4-01-1")
-    browser.until(lambda: len(browser.all("#events li")) == 3)
-    assert all("p4-01-1" in row.text for row in browser.all("#events li"))
-    browser.one("#filter").send_keys("nobody")
-    browser.until(lambda: browser.one("#events").text == "Nothing matches.")
 
 
 def test_a_teacher_is_drained_with_an_administrators_token(
