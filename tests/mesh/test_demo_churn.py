@@ -33,7 +33,6 @@ class Mesh:
         )
 
     def works(self, a: int, b: int) -> None:
-        """So many requests are in flight."""
         self.stats["in_flight"] = (("a", a), ("b", b))
 
     def batch(self, number: int, wait_s: float = 0.0) -> None:
@@ -70,24 +69,17 @@ def test_the_whole_story(sent_again: str) -> None:
     assert len(mesh.done.mock_calls) == 3
 
 
-def test_a_new_teacher_comes_even_if_nothing_is_sent_again() -> None:
-    mesh = Mesh()
-    mesh.batch(36)
-    mesh.batch(37, FIGURES_AGE_S)
-    mesh.batch(59)
-    assert mesh.kinds == ["kill"]
-    mesh.batch(60)
-    assert mesh.kinds == ["kill", "start"]
-
-
-def test_what_fails_is_not_done_again_at_the_next_look() -> None:
+def test_a_new_teacher_is_started_once_even_if_nothing_is_sent_again() -> None:
     mesh = Mesh()
     mesh.done.start.side_effect = RuntimeError
     mesh.batch(36)
     mesh.batch(37, FIGURES_AGE_S)
+    mesh.batch(59)
+    assert mesh.kinds == ["kill"]
     with pytest.raises(RuntimeError):
-        mesh.batch(60)
+        mesh.batch(60)  # though nothing was sent again
     mesh.batch(61)
+    assert mesh.kinds == ["kill", "start"]
     mesh.done.start.assert_called_once_with("c")
 
 
@@ -107,14 +99,11 @@ def test_a_teacher_dies_with_work_in_hand() -> None:
     mesh.batch(40)
     mesh.batch(41, FIGURES_AGE_S)
     assert mesh.done.mock_calls[2:] == [call.hold("a"), call.kill("a")]
-
-
-def test_one_that_has_no_work_dies_late() -> None:
     mesh = Mesh()
     mesh.works(0, 0)
     mesh.batch(53)
     assert mesh.done.mock_calls == []
-    mesh.batch(54)
+    mesh.batch(54)  # late, one dies that has none
     mesh.batch(55, FIGURES_AGE_S)
     assert mesh.kinds == ["kill"]
 

@@ -34,34 +34,34 @@ def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
     assert rows["N-training"] == "91.0 ± 1.4 500 2.50 200.0 - - - -"
     assert rows["EDL-Dist"] == "94.5 ± 0.7 400 2.00 225.0 100.0 50.0 1.5 2"
     assert "…" not in text
+    assert "90.0 500 2.50" in " ".join(printed(table(report(seeds=1)), 80).split())
 
 
 def test_the_sentences_follow_the_figures() -> None:
-    wrong = stream("bb", duplicates=3333, out_of_order=4444)
+    plain = report()
 
     def n_training(**changes: Any) -> DemoReport:
-        modes = report().modes
-        return replace(
-            report(), modes={**modes, "n_training": replace(modes["n_training"], **changes)}
-        )
+        changed = {"n_training": replace(plain.modes["n_training"], **changes)}
+        return replace(plain, modes={**plain.modes, **changed})
 
-    one_core = replace(report(), cores=Cores.divide({0}))
-    four_cores = replace(report(), cores=Cores.divide({0, 1, 2, 3}))
-    on_gpu = replace(report(), settings=replace(report().settings, device="gpu:0"))
+    wrong = stream("bb", duplicates=3333, out_of_order=4444)
+    on_gpu = replace(plain.settings, device="gpu:0")
     for made, figures in (
-        (report(), ("+3.5", "2.00", "t_s = 200.0", "t_t = 300.0", "at most 1.67")),
+        (plain, ("+3.5", "2.00", "t_s = 200.0", "t_t = 300.0", "at most 1.67")),
         (report(wrong, starved_s=2.5), ("3333", "4444", "25%")),
-        (four_cores, ("on 3 other cores", "max(t_s, t_t / 2) = 200.0", "at most 2.50")),
+        (
+            replace(plain, cores=Cores.divide({0, 1, 2, 3})),
+            ("on 3 other cores", "max(t_s, t_t / 2) = 200.0", "at most 2.50"),
+        ),
         (n_training(seconds=4.0, student_core_s=4.0), ("speed changed by 125%",)),
         (n_training(seconds=16.0), ("used the student's core for up to 50%",)),
-        (one_core, ("one core", "no more than the speed of Online")),
-        (on_gpu, ("one GPU", "no more than the speed of Online")),
+        (replace(plain, cores=Cores.divide({0})), ("one core", "no more than the speed of Online")),
+        (replace(plain, settings=on_gpu), ("one GPU", "no more than the speed of Online")),
     ):
         text = " ".join(caption(made))
         assert [figure for figure in figures if figure not in text] == []
-    assert not any("Other programs" in line or "changed" in line for line in caption(report()))
-    assert caption(report(stream("bb"))) != caption(report())
-    assert "90.0 500 2.50" in " ".join(printed(table(report(seeds=1)), 80).split())
+    assert not any("Other programs" in line or "changed" in line for line in caption(plain))
+    assert caption(report(stream("bb"))) != caption(plain)
 
 
 def test_json_is_plain_and_complete() -> None:
@@ -103,33 +103,26 @@ def report(
     )
 
 
-def test_outputs_are_checked_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "old.png").write_bytes(b"old")
-    run.check_writable(tmp_path / "old.png")
-    run.check_writable(tmp_path / "new.png")
-    for name, why in (("folder", "is a folder"), ("nowhere/picture.png", "there is no folder")):
-        with pytest.raises(UsageError, match=why):
-            run.check_writable(tmp_path / name)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["folder", "old.png"]
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(UsageError, match="nothing may be written"):
-        run.check_writable(tmp_path / "picture.png")
-
-
-def test_a_full_disk_is_named_and_what_fits_is_written(
+def test_outputs_are_checked_before_the_work_and_what_fits_on_a_full_disk_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def draw(_: DemoReport, path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
+    for name in ("old.png", "new.png"):
+        run.check_writable(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    for path, why in ((tmp_path, "is a folder"), (tmp_path / "no/p.png", "there is no folder")):
+        with pytest.raises(UsageError, match=why):
+            run.check_writable(path)
     monkeypatch.setattr(run, "draw", draw)
     outputs = run.Outputs(tmp_path / "p.png", tmp_path / "d.json")
     with pytest.raises(UsageError, match=r"cannot write .*p\.png: No space left on device"):
         run.write_outputs(report(), outputs)
     assert json.loads((tmp_path / "d.json").read_text())["seconds"] == 60.0
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(UsageError, match="nothing may be written"):
+        run.check_writable(tmp_path / "picture.png")
 
 
 def test_a_cache_is_used_if_it_can_be_written_and_else_replaced_for_this_run(
@@ -145,13 +138,6 @@ def test_a_cache_is_used_if_it_can_be_written_and_else_replaced_for_this_run(
         assert tmp_path not in folder.parents
     assert not folder.exists()
     assert len(said) == 1
-
-
-def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert cli.cache_folder() == Path("/elsewhere/edl-dist/demo")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cli.cache_folder() == Path.home() / ".cache/edl-dist/demo"
 
 
 def test_what_is_not_installed_is_named_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,11 @@ def test_a_teacher_is_trained_once_then_found_then_trained_when_asked(
     assert trained == 0
     again, trained = obtain(digits, cache, fresh=True)
     assert (again, trained > 0) == (made, True)
-    assert [entry.name for entry in cache.iterdir()] == [teacher_model.cache_key(digits, SETTINGS)]
+    key = teacher_model.cache_key(digits, SETTINGS)
+    assert [entry.name for entry in cache.iterdir()] == [key]
+    others: list[dict[str, Any]] = [{"seeds": 9}, {"teacher_epochs": 2}, {"noise": 1.0}]
+    keys = [teacher_model.cache_key(digits, replace(SETTINGS, **other)) for other in others]
+    assert [other == key for other in keys] == [True, False, False]
 
 
 def test_the_exported_model_labels_and_counts_its_time(digits: Digits, cache: Path) -> None:
@@ -89,13 +93,6 @@ def test_a_damaged_model_is_not_used(digits: Digits, cache: Path, tmp_path: Path
     (place / manifest).write_text("{")
     model, trained = obtain(digits, cache)
     assert (model.cached, trained > 0) == (False, True)
-
-
-def test_another_training_has_another_cache_key(digits: Digits) -> None:
-    key = teacher_model.cache_key(digits, SETTINGS)
-    assert teacher_model.cache_key(digits, replace(SETTINGS, teacher_epochs=2)) != key
-    assert teacher_model.cache_key(digits, replace(SETTINGS, noise=1.0)) != key
-    assert teacher_model.cache_key(digits, replace(SETTINGS, seeds=9)) == key
 
 
 def test_a_model_that_cannot_be_written_is_one_clear_error(digits: Digits, tmp_path: Path) -> None:
@@ -132,20 +129,20 @@ def test_n_training_is_distillation_without_its_soft_half(digits: Digits) -> Non
     assert plain.student_core_s > 0
 
 
-def test_held_out_digits_are_not_trained_on(digits: Digits) -> None:
-    assert len(digits.test_image) == TEST_DIGITS
+def test_held_out_digits_are_not_trained_on_and_labelled_ones_are_spread(digits: Digits) -> None:
+    assert digits.test_image.shape == (TEST_DIGITS, 1, 32, 32)
     trained = {image.tobytes() for image in digits.train_image}
     assert not trained & {image.tobytes() for image in digits.test_image}
     assert digits.sha256 == load_digits(SETTINGS.size).sha256
-    assert digits.test_image.shape == (TEST_DIGITS, 1, 32, 32)
-
-
-def test_labelled_digits_are_spread_over_the_classes(digits: Digits) -> None:
     chosen = choose_labelled(digits.train_label, 104, seed=3)
     per_class = np.bincount(digits.train_label[chosen], minlength=CLASSES)
     assert len(set(chosen.tolist())) == 104
     assert (per_class.min(), per_class.max()) == (10, 11)
     assert not np.array_equal(chosen, choose_labelled(digits.train_label, 104, seed=4))
+    plain = DemoSettings(seeds=2, steps=20, batch_size=64, labelled=40, shift_pixels=0, noise=0.0)
+    batches = list(BatchSource(digits, plain))
+    for own in (batches[:20], batches[20:]):  # of each student
+        assert len({image.tobytes() for batch in own for image in batch[0]}) == 40
 
 
 def test_a_shift_moves_the_image_and_fills_with_black() -> None:
@@ -155,10 +152,3 @@ def test_a_shift_moves_the_image_and_fills_with_black() -> None:
     places = {tuple(np.argwhere(one[0])[0].tolist()) for one in moved}
     assert places == {(row, column) for row in (2, 3, 4) for column in (4, 5, 6)}
     assert (moved.reshape(200, -1).sum(axis=1) == 200).all()
-
-
-def test_each_student_keeps_to_its_own_labelled_digits(digits: Digits) -> None:
-    plain = DemoSettings(seeds=2, steps=20, batch_size=64, labelled=40, shift_pixels=0, noise=0.0)
-    batches = list(BatchSource(digits, plain))
-    for own in (batches[:20], batches[20:]):
-        assert len({image.tobytes() for batch in own for image in batch[0]}) == 40

@@ -45,13 +45,10 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_the_student_has_one_core_and_the_mesh_the_rest() -> None:
-    assert Cores.divide({5, 2, 7}) == Cores(frozenset({2}), frozenset({5, 7}))
-    assert Cores.divide({4}) == Cores(frozenset({4}), frozenset({4}))
-
-
 @needs_affinity
 def test_children_start_on_the_named_cores_and_we_stay_where_we_were() -> None:
+    assert Cores.divide({5, 2, 7}) == Cores(frozenset({2}), frozenset({5, 7}))
+    assert Cores.divide({4}) == Cores(frozenset({4}), frozenset({4}))
     before = os.sched_getaffinity(0)
     last = max(before)
     with children_on({last}):
@@ -142,16 +139,8 @@ def test_a_process_of_the_run_is_found_until_it_ends() -> None:
         stranger.stop()
 
 
-def test_shared_memory_that_is_new_and_unused_is_found(segment: Path) -> None:
-    before = Belongings.before(secrets.token_hex(8))
-    segment.write_bytes(bytes(mmap.PAGESIZE))
-    assert f"shared memory {segment}" in before.left(settle_s=0.0)
-    later = Belongings.before(secrets.token_hex(8))
-    assert f"shared memory {segment}" not in later.left(settle_s=0.0)
-
-
 @pytest.mark.parametrize("how", ["open", "mapped"])
-def test_shared_memory_that_another_process_uses_is_not_ours(segment: Path, how: str) -> None:
+def test_new_shared_memory_is_found_until_another_process_uses_it(segment: Path, how: str) -> None:
     code = """
         import mmap, os, sys, time
         fd = os.open(sys.argv[1], os.O_RDWR)
@@ -163,6 +152,9 @@ def test_shared_memory_that_another_process_uses_is_not_ours(segment: Path, how:
     """
     before = Belongings.before(secrets.token_hex(8))
     segment.write_bytes(bytes(mmap.PAGESIZE))
+    assert f"shared memory {segment}" in before.left(settle_s=0.0)
+    later = Belongings.before(secrets.token_hex(8))
+    assert f"shared memory {segment}" not in later.left(settle_s=0.0)
     stranger = start(python(code, segment, how))
     try:
         stranger.expect("ready", WAIT_S)
