@@ -60,7 +60,6 @@ def job(queue: MemoryQueue, name: str) -> QueuedJob:
 
 
 def outputs(folder: Path) -> list[str]:
-    """What each node has printed."""
     return [log.read_text() for log in sorted(folder.glob("fleet/*/node-*.log"))]
 
 

@@ -53,13 +53,12 @@ def test_free_slots_are_kept_for_the_first_that_asked() -> None:
     assert (slots.kept, slots.free) == ({"api": [3]}, [1, 2])
     slots.keep([])
     assert slots.free == [1, 2, 3]
-
-
-def test_more_than_there_is_does_not_hurry_anybody_for_ever() -> None:
-    slots = Slots(((),) * 2)
     slots.keep(asked(web=5))
-    assert slots.kept == {"web": [0, 1]}
-    assert not slots.short(asked(web=5))
+    assert slots.kept == {"web": [1, 2, 3]}
+    assert slots.short(asked(web=5)), "one is taken yet"
+    slots.taken.clear()
+    slots.keep(asked(web=5))
+    assert not slots.short(asked(web=5)), "more than there is hurries nobody for ever"
 
 
 SLOTS = 4
@@ -197,7 +196,6 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
 
 
 def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, Account]:
-    """A job of one node or more."""
     world = World("elastic", lambda: False)
     patch.setattr(crew, "start", world.start)
     world.submit(1, most - 1, 3)
@@ -205,40 +203,32 @@ def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, Accou
     return world, world.accounts[0]
 
 
-def test_a_node_that_ends_while_it_is_looked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, account = world_with_nodes(monkeypatch, 1)
-    asked = iter([True, False, False])
-    monkeypatch.setattr(FakeProcess, "alive", property(lambda process: next(asked)))
-    assert len(account.crew.turn(0.0)) + len(account.crew.nodes) == 1
-
-
-def test_a_node_that_ended_before_it_was_told_to_leave_has_not_left(
+def test_a_node_that_ends_meanwhile_is_found_and_has_not_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, account = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 1
-    account.job = replace(account.job, wish=Wish(nodes=1))
+    account.job = replace(account.job, wish=Wish(nodes=1))  # it ended before it was told to leave
     world.now_s += 10.0  # it may be changed again
     world.carrying.share(world.accounts, [], world.now_s)
     world.turn()
     assert account.life.failures == 1
     assert len(account.crew.nodes) == 1
+    asked = iter([True, False, False])  # it ends while it is looked for
+    monkeypatch.setattr(FakeProcess, "alive", property(lambda process: next(asked)))
+    assert len(account.crew.turn(0.0)) + len(account.crew.nodes) == 1
 
 
-def test_the_reason_says_that_the_last_nodes_end_when_one_has_ended_well(
+def test_a_node_that_has_ended_well_says_so_and_ends_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, account = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 0
     world.carrying.reap(world.accounts, world.now_s)
     assert account.progress(0).reason.startswith("a node has ended well")
-
-
-def test_a_job_that_is_done_as_its_fleet_ends_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, account = world_with_nodes(monkeypatch, 1)
     world.nodes()[0].returncode = 0
     world.carrying.close(world.accounts)
-    assert account.progress(0).state == "succeeded"
+    assert account.progress(0).state == "succeeded", "though its fleet ends"
 
 
 def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> MemoryBoard:
@@ -251,19 +241,16 @@ def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> MemoryBoard:
     return board
 
 
-def test_the_rank_that_is_furthest_counts() -> None:
-    ranks = [{"step": 30, "steps": 120}, {"step": 60, "steps": 120}]
+def test_the_rank_that_is_furthest_counts_and_odd_reports_spoil_nothing() -> None:
+    rank = {"step": 30, "steps": 120}
+    ranks = [rank, {"step": 60, "steps": 120}]
     assert look(board_with({"nodes": ["n1"]}, *ranks), "ctr", 1) == Sight(0.5, True, 60, 120)
     assert look(board_with({"nodes": []}, {"step": 30}), "ctr", 1) == Sight(None, False, 30, 0)
-
-
-@pytest.mark.parametrize("odd", ["x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400])
-def test_odd_reports_of_ranks_spoil_nothing(odd: Any) -> None:
-    rank = {"step": 30, "steps": 120}
-    found = look(board_with({"nodes": odd}, rank), "ctr", 1)
-    assert (found.step, found.steady) == (30, False)
-    for facts in ({"step": odd, "steps": 120}, {"step": 1, "steps": odd}):
-        found = look(board_with({"nodes": ["n1"]}, facts, rank), "ctr", 1)
-        assert found.steady
-        assert found.progress is not None
-        assert 0 <= found.progress <= 1
+    for odd in ("x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400):
+        found = look(board_with({"nodes": odd}, rank), "ctr", 1)
+        assert (found.step, found.steady) == (30, False), odd
+        for facts in ({"step": odd, "steps": 120}, {"step": 1, "steps": odd}):
+            found = look(board_with({"nodes": ["n1"]}, facts, rank), "ctr", 1)
+            assert found.steady
+            assert found.progress is not None, odd
+            assert 0 <= found.progress <= 1, odd

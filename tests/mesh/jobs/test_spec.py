@@ -33,20 +33,24 @@ def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
     check(["edl", *argv[5:]], {"EDL_COORDINATOR": "redis://127.0.0.1:1"})
     named = JobSpec("a", train="j.py --steps 3 --checkpoint=s3://runs/a")
     assert "--checkpoint" not in named.arguments(Path("/own"))
-
-
-def test_a_command_is_split_like_a_shell_does_and_goes_through_none(tmp_path: Path) -> None:
     spec = read_job(written(tmp_path, "name: a\ncommand: prog 'two words' $HOME *\nfolder: ..\n"))
-    assert spec.arguments(tmp_path) == ("prog", "two words", "$HOME", "*")
+    assert spec.arguments(tmp_path) == ("prog", "two words", "$HOME", "*"), "through no shell"
     assert spec.folder == tmp_path.parent
 
 
 def test_a_spec_travels_as_json(tmp_path: Path) -> None:
-    spec = JobSpec("a", command="x", max_nodes=3, priority=-2, env={"A": "1"}, folder=tmp_path)
+    spec = JobSpec(
+        "a", command="x", max_nodes=3, priority=-2, env={"A": "1"}, folder=tmp_path, image="i:1",
+        resources={"cpu": 2},
+    )  # fmt: skip
     assert JobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     for strange in ({"name": "a"}, {**spec.to_json(), "gpus": 3}, {**spec.to_json(), "train": "y"}):
         with pytest.raises(UsageError, match="submit it anew"):
             JobSpec.from_json(strange)
+    alone = spec.for_a_fleet()
+    assert spec.fleet_note().startswith("image, resources ")
+    assert (alone, alone.fleet_note()) == (dataclasses.replace(spec, image="", resources={}), "")
+    assert not {"image", "resources", "checkpoint_claim"} & alone.to_json().keys()
 
 
 @pytest.mark.parametrize(
@@ -111,12 +115,3 @@ def test_numbers_and_texts_are_the_same(tmp_path: Path) -> None:
 def test_what_is_none_is_named(name: str, amount: int | float | str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         JobSpec("a", command="x", resources={name: amount})
-
-
-def test_a_fleet_leaves_out_what_is_of_a_cluster_and_says_so() -> None:
-    spec = JobSpec("a", command="x", image="i:1", resources={"cpu": 2})
-    assert spec.fleet_note().startswith("image, resources ")
-    alone = spec.for_a_fleet()
-    assert (alone, alone.fleet_note()) == (JobSpec("a", command="x"), "")
-    assert not {"image", "resources", "checkpoint_claim"} & alone.to_json().keys()
-    assert JobSpec.from_json(spec.to_json()) == spec

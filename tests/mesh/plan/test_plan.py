@@ -52,6 +52,18 @@ def test_values_of_one_figure() -> None:
     slowest = [one["plan"]["prediction"]["stages"][0]["name"] for one in found]
     assert slowest == ["the teachers"] * 3 + ["the student's step"] * 2
     assert made["plan"]["verdict"]["take"] == "mesh"
+    for sweep, error in (
+        ("teachers", "expects KEY=A..B"),
+        ("teachers=4", "expects KEY=A..B"),
+        ("teachers=9..4", "the range is empty"),
+        ("teachers=0..4", "expects a whole number of at least 1, got '0'"),
+        ("teachers=1..1000/1", "1000 values; at most 64"),
+        ("teachers=1..4/0", "expects a whole number above 0, got '0'"),
+        ("p4.prise=1..4", "unknown key; did you mean 'p4.price_per_hour'?"),
+        ("p4.availability=0..2", "expects a number above 0 and of at most 1"),
+        ("p4.latency_s=1 m..4 h", "got '1 m'"),
+    ):
+        assert error in refused(*FILES, "--what-if", sweep)
 
 
 @pytest.mark.parametrize(
@@ -81,24 +93,6 @@ def test_what_may_be_varied(key: str, values: list[float] | None) -> None:
     assert len(rates | figures) > 1
 
 
-@pytest.mark.parametrize(
-    ("sweep", "error"),
-    [
-        ("teachers", "expects KEY=A..B"),
-        ("teachers=4", "expects KEY=A..B"),
-        ("teachers=9..4", "the range is empty"),
-        ("teachers=0..4", "expects a whole number of at least 1, got '0'"),
-        ("teachers=1..1000/1", "1000 values; at most 64"),
-        ("teachers=1..4/0", "expects a whole number above 0, got '0'"),
-        ("p4.prise=1..4", "unknown key; did you mean 'p4.price_per_hour'?"),
-        ("p4.availability=0..2", "expects a number above 0 and of at most 1"),
-        ("p4.latency_s=1 m..4 h", "got '1 m'"),
-    ],
-)
-def test_a_sweep_that_cannot_be(sweep: str, error: str) -> None:
-    assert error in refused(*FILES, "--what-if", sweep)
-
-
 def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
     text = (EXAMPLES / "cluster.yaml").read_text()
     wrong = tmp_path / "c.yaml"
@@ -123,6 +117,10 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
         assert old in job
         wrong.write_text(job.replace(old, new))
         assert error in refused(*FILES[:2], "--job", str(wrong))
+    wrong.write_text(job.replace("  core:", "  cores:"))
+    output = output_of(PLAN, *FILES[:2], "--job", wrong)
+    assert "note: the cluster has no devices cores" in output
+    assert "note: the job has no rate on core" in output
 
 
 def test_a_profile_says_what_the_job_does_not(tmp_path: Path) -> None:
@@ -152,14 +150,6 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
     short = replace(scenario, batches=30, warm_up_s=0.0)
     found = simulate(short, random.Random)
     assert {student.batches for student in found.students} == {30}
-
-
-def test_names_that_do_not_meet_are_noted(tmp_path: Path) -> None:
-    text = (EXAMPLES / "job.yaml").read_text()
-    (tmp_path / "job.yaml").write_text(text.replace("  core:", "  cores:"))
-    output = output_of(PLAN, *FILES[:2], "--job", tmp_path / "job.yaml")
-    assert "note: the cluster has no devices cores" in output
-    assert "note: the job has no rate on core" in output
 
 
 P4 = "p4"

@@ -97,28 +97,20 @@ def test_a_refused_spec_does_not_replace_the_former_job(
     assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
 
 
-def test_submit_loses_to_a_concurrent_submission(cluster: Emulated) -> None:
+def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -> None:
     submitted(cluster, "succeeded")
 
     def hook(method: str, path: str) -> None:
-        if method == "POST" and cluster.client.find(DISTILL_JOB, "a") is None:
-            submitted(cluster)
-
-    refused = pytest.raises(UsageError, match="there is a job a that has not ended")
-    with cluster.calling(hook) as client, refused:
-        KubernetesJobs(client, "here").submit(JOB)
-
-
-def test_scale_and_stop_leave_a_newer_job_alone(cluster: Emulated) -> None:
-    submitted(cluster)
-
-    def hook(method: str, path: str) -> None:
-        if method == "PATCH":  # it ends, and another one is submitted, just before
+        nobody_has_the_name = cluster.client.find(DISTILL_JOB, "a") is None
+        if method == "PATCH":  # it ends just before
             cluster.client.delete(DISTILL_JOB, "a")
+        if method == "PATCH" or (method == "POST" and nobody_has_the_name):
             submitted(cluster)
 
     with cluster.calling(hook) as client:
         jobs = KubernetesJobs(client, "here")
+        with pytest.raises(UsageError, match="there is a job a that has not ended"):
+            jobs.submit(JOB)
         for change in (lambda job: jobs.scale(job, 2), jobs.stop):
             assert change(jobs.find("a")) is False
     spec = cluster.client.get(DISTILL_JOB, "a")["spec"]

@@ -81,16 +81,14 @@ def test_lines_of_all_nodes_come_as_they_were_printed_each_once(cluster: Cluster
     assert {one["container"] for one in cluster.asked} == {"node"}
 
 
-def test_words_of_the_server_itself_are_shown_once(cluster: Cluster) -> None:
-    cluster.pod("a-1", "2026-01-01T10:00:00Z one", "the log file is gone")
+def test_the_last_lines_of_a_long_log_and_words_of_the_server_are_shown_once(
+    cluster: Cluster,
+) -> None:
+    cluster.pod("a-1", *(f"2026-01-01T10:00:00.{n:09}Z {n}" for n in range(TAIL + 6)), "it is gone")
     logs = cluster.logs
-    assert logs.new() == ["node 1 | one", "node 1 | the log file is gone"]
+    numbers = [f"node 1 | {number}" for number in range(7, TAIL + 6)]
+    assert logs.new() == [*numbers, "node 1 | it is gone"]
     assert logs.new() == []
-
-
-def test_of_a_long_log_the_last_lines_are_shown(cluster: Cluster) -> None:
-    cluster.pod("a-1", *(f"2026-01-01T10:00:00.{n:09}Z {n}" for n in range(TAIL + 7)))
-    assert cluster.logs.new() == [f"node 1 | {number}" for number in range(7, TAIL + 7)]
 
 
 def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing(
@@ -109,7 +107,9 @@ def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing
     assert logs.new() == ["node 1 | gone", "node 1 | begins"]
 
 
-def test_what_was_read_before_a_server_went_away_is_not_lost(cluster: Cluster) -> None:
+def test_an_outage_loses_nothing_and_a_pod_that_has_ended_is_read_once_more(
+    cluster: Cluster,
+) -> None:
     cluster.pod("a-1", "2026-01-01T10:00:01Z line 1")
     cluster.pod("a-2", "2026-01-01T10:00:02Z line 2", node=2)
     cluster.refuses = {"a-2": KubernetesUnavailable("away")}
@@ -118,14 +118,9 @@ def test_what_was_read_before_a_server_went_away_is_not_lost(cluster: Cluster) -
         logs.new()
     cluster.refuses.clear()
     assert logs.new() == ["node 1 | line 1", "node 2 | line 2"]
-
-
-def test_a_pod_that_has_ended_is_read_once_more_and_no_more(cluster: Cluster) -> None:
-    cluster.pod("a-1", "2026-01-01T10:00:00Z up")
-    logs = cluster.logs
-    assert logs.new() == ["node 1 | up"]
-    cluster.pods["a-1"]["status"]["phase"] = "Failed"
-    cluster.printed["a-1"] += ["2026-01-01T10:00:01Z bye"]
+    for pod in cluster.pods.values():
+        pod["status"]["phase"] = "Failed"
+    cluster.printed["a-1"] += ["2026-01-01T10:00:03Z bye"]
     assert logs.new() == ["node 1 | bye"]
     asked = len(cluster.asked)
     assert logs.new() == []

@@ -72,12 +72,9 @@ def test_a_node_has_what_it_asks_for_and_idle_cores_besides() -> None:
     claims = to_resource(spec)["spec"]["resources"]
     assert claims["requests"] == {"cpu": "2", "memory": "4Gi", GPU: "1"}
     assert claims["limits"] == {"memory": "4Gi", GPU: "1"}
-    assert "resources" not in to_resource(JobSpec("a", command="x", image="i"))["spec"]
-
-
-def test_parts_of_a_second_of_grace_are_a_whole_one() -> None:
-    spec = JobSpec("a", command="x", image="i", grace_s=0.2)
-    assert to_resource(spec)["spec"]["graceSeconds"] == 1
+    plain = to_resource(JobSpec("a", command="x", image="i", grace_s=0.2))["spec"]
+    assert "resources" not in plain
+    assert plain["graceSeconds"] == 1, "parts of a second are a whole one"
 
 
 def test_a_password_does_not_go_into_a_resource() -> None:
@@ -112,15 +109,12 @@ def test_what_no_cluster_runs(spec: JobSpec, says: str) -> None:
         to_resource(spec)
 
 
-@pytest.mark.parametrize("on", ["", "k8s", "kubernetes:", "kubernetes:A b", "queue:main"])
-def test_a_place_that_is_none(on: str) -> None:
-    with pytest.raises(UsageError, match="expects queue, kubernetes or kubernetes:NAMESPACE"):
-        Where.of(on, "", None, "main", "redis://127.0.0.1:1")
-
-
 def test_a_place() -> None:
     given = (None, "main", "redis://127.0.0.1:1")
     assert Where.of("kubernetes:team-a", "there", *given).namespace == "team-a"
     assert Where.of("kubernetes", "", *given).namespace == ""
     with pytest.raises(UsageError, match="--context is of --on kubernetes"):
         Where.of("queue", "there", *given)
+    for on in ("", "k8s", "kubernetes:", "kubernetes:A b", "queue:main"):
+        with pytest.raises(UsageError, match="expects queue, kubernetes or kubernetes:NAMESPACE"):
+            Where.of(on, "", *given)
