@@ -31,6 +31,10 @@ def test_who_asks_is_heard_until_the_time_is_over_or_it_is_given_up(tmp_path: Pa
         assert corner.asked_for_s() is None
         found.ask(0.001)
         wait_until(lambda: corner.asked_for_s() is None)
+        (folder,) = (tmp_path / "agents").iterdir()
+        for text in ("", "[]", '{"until": "soon"}', "{"):  # somebody else's
+            (folder / "yield").write_text(text)
+            assert corner.asked_for_s() is None
 
 
 def test_an_agent_is_one_per_name_and_found_while_it_runs(tmp_path: Path) -> None:
@@ -39,10 +43,17 @@ def test_an_agent_is_one_per_name_and_found_while_it_runs(tmp_path: Path) -> Non
             with pytest.raises(UsageError, match="--machine"), Corner(tmp_path, "m").held():
                 pass
             assert len(corners(tmp_path, "m")) == 1
+            (folder,) = (tmp_path / "agents").iterdir()
+            assert folder.stat().st_mode & 0o077 == 0
             with pytest.raises(UsageError, match="of the name n"):
                 corners(tmp_path, "n")
         with pytest.raises(UsageError, match="no agent runs here"):
             corners(tmp_path, None)
+    for number, name in enumerate(("..", ".", "host.example", "a/b"), 2):
+        with Corner(tmp_path, name).held():
+            assert [one.machine_id for one in corners(tmp_path, None)] == [name]
+            folders = list((tmp_path / "agents").iterdir())
+            assert len([one for one in folders if one.is_dir()]) == number
 
 
 def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
@@ -54,23 +65,6 @@ def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
         corner.tell({"state": "yielded"})
         wait_given_back([corner], 5.0, told.append)
     assert told == ["m has given this machine back"]
-
-
-@pytest.mark.parametrize("name", ["..", ".", "host.example", "a/b"])
-def test_each_name_has_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
-    with Corner(tmp_path, name).held():
-        (folder,) = (tmp_path / "agents").iterdir()
-        assert folder.is_dir()
-        assert [one.machine_id for one in corners(tmp_path, None)] == [name]
-    assert folder.stat().st_mode & 0o077 == 0
-
-
-def test_what_somebody_else_wrote_asks_for_nothing(tmp_path: Path) -> None:
-    corner = Corner(tmp_path, "m")
-    with corner.held():
-        for text in ("", "[]", '{"until": "soon"}', "{"):
-            (tmp_path / "agents" / "m" / "yield").write_text(text)
-            assert corner.asked_for_s() is None
 
 
 def test_times_are_read() -> None:
@@ -107,21 +101,15 @@ def test_load_is_what_neither_the_agent_nor_its_teacher_does(tmp_path: Path) -> 
     assert load.cores() == pytest.approx(0.0)
 
 
-def test_a_system_that_does_not_tell_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--load"):
-        OtherLoad(tmp_path)
-    assert memory_bytes(tmp_path) == 0
-
-
-def test_this_machine_is_found_out() -> None:
+def test_this_machine_is_found_out(tmp_path: Path) -> None:
     now = iter([0.0, 1.0])
     assert 0 <= OtherLoad(clock=lambda: next(now)).cores() < 1e6
     assert memory_bytes() > 1 << 20
     assert parse_devices(",".join(find_devices()))
     assert default_name()
-
-
-def test_gpus_go_before_cores(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--load"):  # of a system that does not tell
+        OtherLoad(tmp_path)
+    assert memory_bytes(tmp_path) == 0
     for number in range(2):
         (tmp_path / "driver" / "nvidia" / "gpus" / f"0000:{number}").mkdir(parents=True)
-    assert find_devices(tmp_path) == ("gpu:0", "gpu:1")
+    assert find_devices(tmp_path) == ("gpu:0", "gpu:1"), "before cores"

@@ -33,8 +33,6 @@ MISUSED = """
 
 
 class Fleet:
-    """A runner, what it has started, and what the coordinator says."""
-
     def __init__(self, program: str = TEACHER, most: int = 2) -> None:
         self.desired: int | None = None
         self.registered: set[str] | None = None
@@ -51,7 +49,6 @@ class Fleet:
 
     @property
     def running(self) -> list[str]:
-        """Those that serve, or start."""
         return [one.name for one in self.runner.teachers if one.process.alive and not one.told]
 
 
@@ -96,8 +93,5 @@ def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
     refused = pytest.raises(UsageError, match="--model is what")
     with in_thread(one.runner.run) as (_, ended), refused:
         ended.result(DEADLINE_S)
-
-
-def test_bounds_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="not 3 to 2"):
         LocalFleet(TeacherSpec("s", "m"), "redis://nowhere", "f", 3, 2)

@@ -44,15 +44,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert place.read() == state
     assert (place.folder / "state.json").stat().st_mode & 0o077 == 0, "it may hold a password"
     assert all_places(tmp_path / "base") == [(place, state)]
+    assert "redis://***@127.0.0.1:1" in already_up(Path("mesh.yaml"), state)
     place.forget()
     assert place.read() is None
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff"])
-def test_a_state_in_another_form_is_ignored(tmp_path: Path, text: str) -> None:
-    place = place_of(tmp_path)
-    (place.folder / "state.json").write_text(text)
-    assert place.read() is None
+    for text in ("", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff"):
+        (place.folder / "state.json").write_text(text)
+        assert place.read() is None, "it has another form"
 
 
 def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
@@ -60,11 +57,6 @@ def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
     place = Place.of(tmp_path / "mesh.yaml", tmp_path / "base")
     with pytest.raises(UsageError, match=r"cannot write in .*base.* XDG_CACHE_HOME"), place.held():
         pass
-
-
-def test_a_second_start_tells_of_the_first_without_its_password() -> None:
-    told = already_up(Path("mesh.yaml"), state_of(Path("mesh.yaml")))
-    assert "redis://***@127.0.0.1:1" in told
 
 
 def test_the_only_mesh_is_meant_without_its_name(tmp_path: Path) -> None:

@@ -82,13 +82,6 @@ def test_students_of_both_kinds(tmp_path: Path) -> None:
     assert found["any"] == f"{Path(sys.executable).parent}/python my.py redis://x:1 $HOME"
 
 
-def test_a_module_is_found_beside_the_file(tmp_path: Path) -> None:
-    file = written(tmp_path, "services: {a: {model: 'net:make'}}")
-    plan = plan_of(read_mesh(file), file, tmp_path)
-    assert plan.command("a-1", None, tmp_path).env["PYTHONPATH"].split(":")[0] == str(tmp_path)
-    assert plan.command("a-1", None, tmp_path).cwd == tmp_path
-
-
 AUTO = "services: {a: {model: 'm:n', teachers: auto, "
 
 
@@ -144,6 +137,9 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     text = f"services: {{{services}}}\nstudents: {{s: {{train: job.py}}}}\n"
     file = written(tmp_path, f"coordinator: {{redis: '{url}'}}\n{text}")
     plan = plan_of(read_mesh(file), file, tmp_path)
+    teacher = plan.command("a-1", "redis://h:1", tmp_path)
+    assert url not in teacher.env.values()
+    assert (teacher.env["PYTHONPATH"].split(":")[0], teacher.cwd) == (str(tmp_path), tmp_path)
     assert "secret" not in "\n".join(lines(plan))
     said = {}
     for member in plan.members:
@@ -152,12 +148,6 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
         said[member.part.name] = [name for name, value in command.env.items() if value == url]
     assert said.pop("coordinator") == ["EDL_COORDINATOR", "EDL_REDIS"]
     assert set(map(tuple, said.values())) == {("EDL_COORDINATOR",)}
-    assert url not in plan.command("a-1", "redis://h:1", tmp_path).env.values()
-
-
-def test_a_url_that_stands_in_the_users_own_words_stays_there(tmp_path: Path) -> None:
-    url = "redis://:secret@h:1"
-    (tmp_path / "job.py").touch()
     text = f"coordinator: {{redis: '{url}'}}\nstudents: {{s: {{train: 'job.py --set x {url}'}}}}"
     file = written(tmp_path, text)
     command = plan_of(read_mesh(file), file, tmp_path).command("s", url, tmp_path)

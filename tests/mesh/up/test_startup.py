@@ -33,7 +33,6 @@ SMALL = (COORDINATOR, Part("t", "teacher", "s"), Part("u", "student"))
 
 
 def after(mesh: Mesh, *names: str, now: float = 0.0) -> Mesh:
-    """These were started, and are ready."""
     for name in names:
         mesh = ready(started(mesh, name, now), name, now)
     return mesh
@@ -160,12 +159,6 @@ class TestMeshStartup:
         assert 1.0 < max(pauses) <= CAP_S
         mesh = end(mesh, "t", -9, ran_s=HEALTHY_S, now=now)
         assert mesh.of("t").due_s == now, "one that ran for long is no sign of a lasting fault"
-
-    @pytest.mark.parametrize(("trains", "phase"), [(True, "failed"), (False, "due")])
-    def test_a_student_that_ends(self, trains: bool, phase: str) -> None:
-        parts = (COORDINATOR, Part("u", "student", trains=trains))
-        mesh = after(mesh_of(parts), "c", "u")
-        assert [end(mesh, "u", code).of("u").phase for code in (0, 1, 2)] == ["done", "due", phase]
 
     def test_student_fails_after_its_retries(self) -> None:
         parts = (COORDINATOR, Part("u", "student", retries=2), Part("v", "student"))

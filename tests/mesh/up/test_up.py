@@ -75,35 +75,22 @@ def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:
         mesh.until("^up in")
         assert mesh.said[:3] == ["coordinator is ready: h:1", "t is ready: h:2", "u runs"]
         mesh.until(r"^u \| redis://r:1")
+        mesh.writable = False
         process = mesh.views[-1].running["t"].process
         assert process is not None
         process.kill()
         mesh.until(r"^t is ready again \(start 2\)")
         assert any(line.startswith("t was ended by SIGKILL") for line in mesh.said)
+        count = len(mesh.views)
+        wait_until(lambda: len(mesh.views) >= count + 3)  # offered again though nothing changes
+        mesh.writable = True
         ended = mesh.end()
     left = [line for line in mesh.said if line.endswith("has left")]
     assert left == [f"{name} has left" for name in ("u", "t", "coordinator")]
     assert (ended.mesh.exit_code, ended.url) == (0, "redis://r:1")
     assert (tmp_path / "logs" / "t.log").read_text() == f"{TEACHER}\n" * 2
-    assert all(view.running["u"].identity is None for view in mesh.views[-1:])
-
-
-def test_what_could_not_be_written_down_is_offered_again_though_nothing_has_changed(
-    tmp_path: Path,
-) -> None:
-    with Kept(tmp_path, coordinator()) as mesh:
-        mesh.until("^up in")
-        mesh.writable = False
-        process = mesh.views[-1].running["coordinator"].process
-        assert process is not None
-        process.kill()
-        mesh.until(r"^coordinator is ready again")
-        count = len(mesh.views)
-        wait_until(lambda: len(mesh.views) >= count + 3)
-        mesh.writable = True
-        wait_until(lambda: mesh.views[-1].mesh.up)
-        mesh.end()
     assert mesh.views[-1].mesh.over
+    assert mesh.views[-1].running["u"].identity is None
 
 
 def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:
@@ -195,19 +182,16 @@ def kept(keeping: Keeping, say: Callable[[str], None] = lambda line: None) -> in
 LEARNS = "print('learned')"
 
 
-def test_the_exit_code_is_that_of_the_students(tmp_path: Path) -> None:
+def test_checkpoints_stay_until_edl_down_and_the_exit_code_is_that_of_the_students(
+    tmp_path: Path,
+) -> None:
     fails = student("print('no data'); raise SystemExit(7)", retries=0)
     assert kept(keeping_of(tmp_path, coordinator(), fails)) == 7
     keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
-    assert kept(keeping) == 0
-    assert (keeping.logs / "u.log").read_text() == "learned\n", "the log has begun anew"
-    assert keeping.place.read() is None
-
-
-def test_checkpoints_stay_until_edl_down(tmp_path: Path) -> None:
-    keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
     said: list[str] = []
     assert kept(keeping, said.append) == 0
+    assert (keeping.logs / "u.log").read_text() == "learned\n", "the log has begun anew"
+    assert keeping.place.read() is None
     assert not any("go on from" in line for line in said)
     saved = keeping.place.checkpoints / "u" / "step-1"
     saved.mkdir(parents=True)
@@ -235,7 +219,6 @@ def test_a_mesh_without_a_teacher_is_an_error(
 
 @pytest.fixture
 def child() -> Iterator[Process]:
-    """A process that SIGTERM ends."""
     process = start(python(DOCILE))
     process.expect("ready", WAIT_S)
     yield process
@@ -314,7 +297,7 @@ def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
     assert not place.folder.exists()
 
 
-def test_an_urgent_end_waits_for_nothing(tmp_path: Path) -> None:
+def test_an_urgent_end_waits_for_nothing(tmp_path: Path, child: Process) -> None:
     stubborn = [start(python(STUBBORN, 60)) for _ in range(2)]
     for process in stubborn:
         process.expect("ready", WAIT_S)
@@ -323,10 +306,6 @@ def test_an_urgent_end_waits_for_nothing(tmp_path: Path) -> None:
     place.write(state_of(tmp_path, keeper, Entry("a", "x", "running", left)))
     assert end(place, 0.0, print, orphans_s=1e6)
     assert [process.wait(WAIT_S) for process in stubborn] == [-9, -9]
-
-
-def test_a_mesh_that_leaves_already_is_not_hurried(tmp_path: Path, child: Process) -> None:
-    place = place_of(tmp_path)
     place.write(State("mesh.yaml", identity(child), "leaving"))
     assert end(place, 0.01, print)
     assert child.wait(WAIT_S) == -9, "it was waited for, and then killed: TERM would have ended it"
