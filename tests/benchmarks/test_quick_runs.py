@@ -62,30 +62,30 @@ def check_form(report: Report, *columns: str, goals: int) -> None:
 # --- in this process
 
 
-#: Benchmark -> what is made smaller, columns of figures above 0, number of goals.
-SHORT: dict[str, tuple[dict[str, Any], tuple[str, ...], int]] = {
-    "codec": ({"SHAPE": (2, 3, 64, 64)}, ("codec_ms", "protobuf_ms", "low", "high"), 0),
-    "ledger": ({"CASES": ledger.CASES[:1]}, ("events_per_s", "low", "high"), 2),
-    "labels": ({"TEMPERATURES": (1.0,)}, ("encode_us",), 2),
-    "store": ({"FORMS": ("topk:20",)}, ("read_us",), 1),
-}
-
-
-@pytest.mark.parametrize("name", SHORT)
-def test_short_benchmarks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    smaller, columns, goals = SHORT[name]
+@pytest.mark.parametrize(
+    ("name", "smaller", "columns", "goals"),
+    [
+        ("codec", {"SHAPE": (2, 3, 64, 64)}, ("codec_ms", "protobuf_ms", "low", "high"), 0),
+        ("ledger", {"CASES": ledger.CASES[:1]}, ("events_per_s", "low", "high"), 2),
+        ("labels", {"TEMPERATURES": (1.0,)}, ("encode_us",), 2),
+        ("store", {"FORMS": ("topk:20",)}, ("read_us",), 1),
+    ],
+)
+def test_short_benchmarks(
+    name: str, smaller: Any, columns: Any, goals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for what, value in smaller.items():
         monkeypatch.setattr(f"edl.benchmarks.{name}.{what}", value)
     report = cli.run(name, quick=True)
     check_form(report, *columns, goals=goals)
+    rows = {row.get("form") or row.get("by"): row for row in reversed(report.rows)}
     if name == "labels":
-        by_form = {row["form"]: row for row in report.rows if row["sends"] == "logits"}
-        assert by_form["topk:20"]["bytes_per_sample"] == 20 * (2 + 2) + 4
-        assert by_form["bfloat16"]["saved_percent"] == 50
+        assert rows["topk:20"]["bytes_per_sample"] == 20 * (2 + 2) + 4
+        assert rows["bfloat16"]["saved_percent"] == 50
         assert report.holds  # counts of bytes, not of seconds
     if name == "store":
-        assert [row["by"] for row in report.rows[3:]] == ["Store", "SQLite alone", "LMDB"]
-        assert 84 < float(report.rows[3]["disk_bytes"]) < 2.5 * 84
+        assert {"Store", "SQLite alone", "LMDB"} <= rows.keys()
+        assert 84 < float(rows["Store"]["disk_bytes"]) < 2.5 * 84
 
 
 @pytest.mark.parametrize("dtype", codec.DTYPES)

@@ -189,19 +189,6 @@ def test_tls_is_spoken_with_sentinels_and_with_the_master() -> None:
         assert each.connection_kwargs["socket_timeout"] == 1.0
 
 
-def test_connections_send_no_client_setinfo_which_redis_7_0_cannot_allow() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # whoever asks it anything times out
-        place = silent.getsockname()
-        url = f"127.0.0.1:{place[1]}"
-        plain: Any = open_client(parse(f"redis://{url}"), 0.2).connection_pool
-        managed: Any = open_client(parse(f"redis+sentinel://{url}/mesh"), 0.2).connection_pool
-        (sentinel,) = managed.sentinel_manager.sentinels
-        for pool in (plain, sentinel.connection_pool):
-            pool.make_connection().connect()
-        managed.make_connection().connect_to(place)
-    assert not any("setinfo" in line for line in acl.rules("s"))
-
-
 def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("rotates")

@@ -50,31 +50,28 @@ class VirtualTime:
             self.now = self.until
 
 
-class VirtualEvent:
+class VirtualEvent(threading.Event):
     """An event whose waits last for virtual time."""
 
     def __init__(self, time: VirtualTime) -> None:
+        super().__init__()
         self._time = time
-        self._is_set = False
 
     def set(self) -> None:
         with self._time.changed:
-            self._is_set = True
+            super().set()
             self._time.changed.notify_all()
 
-    def clear(self) -> None:
-        self._is_set = False
-
-    def wait(self, timeout: float) -> bool:
+    def wait(self, timeout: float | None = None) -> bool:
         time = self._time
         with time.changed:
-            due = time.now + timeout
-            while not self._is_set and due > time.until:
+            due = time.now + (timeout or 0.0)
+            while not self.is_set() and due > time.until:
                 time.idle = True
                 time.changed.notify_all()
                 time.changed.wait()
-            time.now = time.now if self._is_set else max(time.now, due)
-            return self._is_set
+            time.now = time.now if self.is_set() else max(time.now, due)
+            return self.is_set()
 
 
 class Recording(MemoryRegistry):

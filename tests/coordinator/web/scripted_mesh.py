@@ -68,15 +68,6 @@ class ScriptedMesh:
             self._note(service, "lost", teacher_id, "no heartbeat within its TTL of 6 s")
             self._assign(service, f"{teacher_id} was lost")
 
-    def refuse(self, service: str, teacher_id: str, why: str) -> None:
-        with self._lock:
-            self.teachers[service][teacher_id].admission = why
-            self._assign(service, f"{teacher_id} was refused")
-
-    def report(self, service: str, student_id: str, **fields: object) -> None:
-        with self._lock:
-            self.students[service][student_id].report.MergeFrom(pb.StudentReport(**fields))  # type: ignore[arg-type]
-
     def _assign(self, service: str, reason: str) -> None:
         """Deal the usable teachers out in rounds."""
         teachers = self.teachers[service].items()

@@ -67,17 +67,18 @@ def test_a_small_mesh_with_links_and_its_log(
     assert all("p4-01-2" in row.text for row in browser.all("#events li"))
     browser.one("#filter").send_keys("nobody")
     browser.until(lambda: browser.one("#events").text == "Nothing matches.")
-    script.refuse(S, "p4-01-3", "its content is another one")
+    script.teachers[S]["p4-01-3"].admission = "its content is another one"
     browser.until(lambda: browser.state_of(f"{S} p4-01-3") == "refused")
-    script.report(S, "imagenet-r50/0", state="starved")
+    script.students[S]["imagenet-r50/0"].report.state = "starved"
     browser.until(lambda: browser.state_of(f"{S} imagenet-r50/0") == "starved")
 
 
-def test_details_of_a_node_and_its_links(
+def test_details_of_a_node_by_mouse_and_keyboard(
     browser: Browser, serve: Serve, script: ScriptedMesh
 ) -> None:
     student = "imagenet-r50/1"
-    script.report(S, student, stragglers=["p4-01-1"], ejected=["p4-01-2"], ejected_for=["silent"])
+    told = pb.StudentReport(stragglers=["p4-01-1"], ejected=["p4-01-2"], ejected_for=["silent"])
+    script.students[S][student].report.MergeFrom(told)
     browser.open(serve())
     browser.click(f"{S} {student}")
     browser.until(lambda: student in browser.one("#details h2").text)
@@ -93,10 +94,6 @@ def test_details_of_a_node_and_its_links(
     assert "0 s left" not in browser.one("#details").text
     browser.one("body").send_keys(Keys.ESCAPE)
     browser.until(lambda: browser.one("#details h2").text == "Legend")
-
-
-def test_it_is_used_with_the_keyboard(browser: Browser, serve: Serve) -> None:
-    browser.open(serve())
     assert len(browser.all("#stage button[tabindex='0']")) == 2  # one stop on each side
     browser.run("document.querySelector('#hosts .tile').focus()")
     browser.chrome.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
