@@ -199,7 +199,7 @@ def test_a_reader_that_lags_too_far_behind_reads_the_whole_table(
         assert len(table.rows) == (20 if table.full else 20 - since)
 
 
-def test_facts_of_a_wrong_kind_are_left_out() -> None:
+def test_facts_of_a_wrong_kind_are_left_out_and_the_others_come_back() -> None:
     facts = {
         "incarnation": "many", "slots": "-1", "in_flight": "99999999999999", "t_t_seconds": "x",
         "address": "h:1", "unheard": "of", "instance_key": "secret", "lanes": "no",
@@ -208,9 +208,6 @@ def test_facts_of_a_wrong_kind_are_left_out() -> None:
     assert teacher == pb.Teacher(teacher_id="t", address="h:1", lease_remaining_s=1.5)
     assert Member("t", facts).incarnation == 0
     assert Member("t", {"incarnation": "9" * 5000}).incarnation == 0
-
-
-def test_a_report_comes_back_from_its_facts_as_it_was() -> None:
     report = pb.StudentReport(
         protocol_version=1, service="s", student_id="j/0", incarnation=2**60, want=3, priority=-2,
         t_s_seconds=1 / 3, volume_bytes=2**40, teachers=["a", "b"], term=2**50, state="steady",

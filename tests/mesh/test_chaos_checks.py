@@ -285,7 +285,7 @@ def report(seen: Trace) -> tuple[list[str], dict[str, Any]]:
     return list(lines(made)), as_json(made)
 
 
-def test_the_report_shows_the_seed_first_and_each_fault() -> None:
+def test_the_report_shows_the_seed_first_each_fault_and_what_broke() -> None:
     faults = (
         done("kill-teacher", "t1", 5.0, 9.0),
         done("answer-nan", "t2", 20.0, 21.0, effects=3),
@@ -301,9 +301,6 @@ def test_the_report_shows_the_seed_first_and_each_fault() -> None:
     assert [one["kind"] for one in told["faults"]] == [one.fault.kind for one in faults]
     assert told["faults"][0]["recovery_s"] < 1
     assert [one["held"] for one in told["invariants"]] == [True] * 10
-
-
-def test_the_report_shows_what_broke() -> None:
     text, told = report(trace(student(samples=np.delete(samples(), 40))))
     at = next(at for at, line in enumerate(text) if line.startswith("BROKEN"))
     assert "each id once, in order" in text[at]

@@ -143,6 +143,5 @@ def test_another_label_or_another_order_is_another_hash() -> None:
     image, label, number, soft = batch(1)
     wrong = soft.copy()
     wrong[3, 2] = np.nextafter(wrong[3, 2], 9)
-    assert facts_of([batch(0), (image, label, number, wrong)]).sha256 != whole
-    assert facts_of([batch(1), batch(0)]).sha256 != whole
-    assert facts_of([batch(0)]).sha256 != whole
+    others = ([batch(0), (image, label, number, wrong)], [batch(1), batch(0)], [batch(0)])
+    assert whole not in {facts_of(other).sha256 for other in others}

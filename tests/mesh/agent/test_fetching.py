@@ -106,26 +106,23 @@ def test_what_cannot_be_fetched_says_so(
     refuses(tmp_path, of(url, "0" * 64), error, words)
 
 
-def test_a_model_without_room_is_refused_before_it_is_fetched(
+def test_models_used_longest_ago_make_room_and_one_without_room_is_refused_before_it_is_fetched(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployment = of(f"file://{model}", content_of(str(model)))
+    content = content_of(str(model))
+    deployment, old = of(f"file://{model}", content), tmp_path / "old"
+    for name in ("1" * 64, "2" * 64):
+        folder = old / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "x").write_bytes(b"x" * 1400)
+    os.utime(old / "models" / ("1" * 64), (1.0, 1.0))
+    fetched(Cache(old, most_bytes=8000), deployment)
+    assert set(left(old)) == {"2" * 64, content}
     words = "room for 2,000 .*--cache-gib"
     refuses(tmp_path, deployment, ModelUnavailable, words, most_bytes=2000)
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     refuses(tmp_path, deployment, ModelUnavailable, "there is room for 95")
-
-
-def test_models_used_longest_ago_make_room(tmp_path: Path, model: Path) -> None:
-    for name in ("1" * 64, "2" * 64):
-        folder = tmp_path / "models" / name
-        folder.mkdir(parents=True)
-        (folder / "x").write_bytes(b"x" * 1400)
-    os.utime(tmp_path / "models" / ("1" * 64), (1.0, 1.0))
-    content = content_of(str(model))
-    fetched(Cache(tmp_path, most_bytes=8000), of(f"file://{model}", content))
-    assert set(left(tmp_path)) == {"2" * 64, content}
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -54,16 +54,11 @@ def jobs(draw: st.DrawFn) -> JobSpec:
 
 
 @given(jobs())
-def test_a_job_comes_back_from_its_resource_as_it_was(spec: JobSpec) -> None:
+def test_a_job_comes_back_from_its_resource_which_is_its_manifest(spec: JobSpec) -> None:
     resource = json.loads(json.dumps(to_resource(spec, "here")))
     assert JobSpec(**facts_of(resource)) == spec
     assert resource["metadata"] == {"name": spec.name, "namespace": "here"}
-
-
-@given(jobs())
-def test_the_manifest_is_the_resource(spec: JobSpec) -> None:
-    where = Where(True, "here", coordinator="redis://redis:6379")
-    text = "\n".join(manifest(spec, where))
+    text = "\n".join(manifest(spec, Where(True, "here", coordinator="redis://redis:6379")))
     assert yaml.safe_load(text) == to_resource(spec, "here", "redis://redis:6379")
 
 
