@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +14,13 @@ import grpc
 import httpx
 import numpy as np
 
+from edl.coordinator import fetch_status
+from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, TlsFiles
 from edl.supervise import start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.system.coordinator_process import ready, serve
 from edl.tests.system.teacher_process import (
     ANSWER_S,
     NETWORK,
@@ -30,6 +33,7 @@ from edl.tests.system.teacher_process import (
     serving,
     unique,
 )
+from edl.tests.waiting import wait_until
 
 LINEAR = "edl.tests.teacher.linear"
 
@@ -140,18 +144,31 @@ def test_a_name_that_another_teacher_has_taken_meanwhile(valkey_url: str) -> Non
         assert addresses == [newer.address]
 
 
-def test_tls_and_tokens_guard_labels_and_metrics(tmp_path: Path) -> None:
-    """The options of the command line; tests/teacher/test_access.py has the rules."""
+def teachers_of(url: str) -> list[pb.Teacher]:
+    """What a manager says of the teachers of its services."""
+    return [one for service in fetch_status(url).services for one in service.teachers]
+
+
+def test_tls_and_tokens_guard_labels_and_metrics(tmp_path: Path, stack: ExitStack) -> None:
+    """Options of a teacher, and of a manager that probes it; test_access.py has the rules."""
     authority = Authority(tmp_path / "ca")
     files = authority.issue("server")
     tokens = write_secret(tmp_path / "tokens", "student s3cret\nviewer l00k\n")
-    good, wrong = (
-        ClientSecurity(TlsFiles(ca=authority.ca), write_secret(tmp_path / token, token))
-        for token in ("s3cret", "wr0ng")
+    student, viewer, stranger = (
+        write_secret(tmp_path / token, token) for token in ("s3cret", "l00k", "wr0ng")
     )
+    good, wrong = (
+        ClientSecurity(TlsFiles(ca=authority.ca), token) for token in (student, stranger)
+    )
+    probes = ("--admission", "--probe-ca", authority.ca, "--probe-token-file", viewer)
+    manager = serve("--redis-port", 0, *probes)
+    stack.callback(manager.stop)
+    url = ready(manager).url
     options = ("--tls-cert", files.certificate, "--tls-key", files.key, "--tokens", tokens)
-    with serving(*map(str, options), "--metrics-listen", "0", client=good) as teacher:
+    beside = ("--coordinator", url, "--metrics-listen", "0")
+    with serving(*map(str, options), *beside, client=good) as teacher:
         teacher.ask()
+        wait_until(lambda: [one.admission for one in teachers_of(url)] == ["admitted"])
         for security, code in (
             (wrong, grpc.StatusCode.UNAUTHENTICATED),
             (None, grpc.StatusCode.UNAVAILABLE),
