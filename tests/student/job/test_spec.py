@@ -99,11 +99,6 @@ def test_optional_functions_have_defaults_or_are_called(write_job: Write) -> Non
     assert sys.modules["edl_job_job"].seen == [(2, 3)]
 
 
-def test_modules_beside_the_file_can_be_imported(write_job: Write) -> None:
-    write_job("WIDTH = 7\n", "a_model_of_mine.py")
-    load_job(write_job(GOOD + "import a_model_of_mine\nassert a_model_of_mine.WIDTH == 7\n"))
-
-
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for place in (tmp_path / "none.py", tmp_path):
         assert f"there is no job file '{place}'" in message(partial(load_job, place))
@@ -185,15 +180,12 @@ def test_exception_names_its_line(write_job: Write, paddle: Any, name: str) -> N
     assert found.startswith(f"{spec.path}, line {line}, in {name}(): KeyError: ")
 
 
-def test_exception_in_a_library_names_the_line_of_the_job(write_job: Write, paddle: Any) -> None:
+def test_exception_in_a_library_or_an_imported_function(write_job: Write, paddle: Any) -> None:
     spec = load_job(write_job(GOOD))
     found = message(lambda: spec.loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 9, 1])))
     line = line_of(GOOD, "return paddle.nn.functional")
     assert found.startswith(f"{spec.path}, line {line}, in loss()")
     assert len(found) < 700
-
-
-def test_exception_in_an_imported_function(write_job: Write, paddle: Any) -> None:
     losses = "\n\ndef loss(outputs, labels):\n    return 1 / 0\n"
     other = write_job(losses, "losses_of_mine.py")
     text = replaced("def loss(", "def unused(") + "from losses_of_mine import loss\n"

@@ -46,10 +46,7 @@ def test_figures_of_several_ranks_count_by_their_rows() -> None:
     assert both.teachers == (4, 8)
     assert both.buffer == (128 << 20, 512 << 20)
     assert (both.step, both.epoch, both.total, both.samples_per_s) == (10, 2, 64, 4096.0)
-
-
-def test_a_rank_without_rows_or_reader_adds_nothing() -> None:
-    idle = Progress(step=10)
+    idle = Progress(step=10)  # without rows or a reader: it adds nothing
     alone = picture(idle)
     assert (alone.teachers, alone.buffer, alone.losses) == (None, None, {})
     assert picture(STEP, replace(idle, losses={"hard": 9.0})).losses == STEP.losses
