@@ -155,8 +155,6 @@ _REFUSED = [
 _LENGTHS = st.sampled_from([-1, 0, 1, len(_HEAD) - 1, len(_HEAD) + 17, 1 << 40, "x", "", "9" * 30])
 _DIMS = st.lists(st.sampled_from([-(1 << 70), -1, 0, 1, 4, 1 << 31, 1 << 63, 1 << 90, 0.5, None]))
 _NUMBERS = st.sampled_from([b"1e999", b"NaN", b"-0", b"9" * 5000, b"true", b"[]", b'"\\ud800"'])
-
-
 _DEPTHS = st.sampled_from([b"[", b'{"a":'])
 _PATHS = st.sampled_from(["/", "/v2/", "/v2/models/%00/infer", "/v2/models/" + "a" * 20_000])
 _METHODS = st.sampled_from(["GET", "POST", "PUT", "TRACE", "\x00"])

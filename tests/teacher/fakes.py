@@ -26,6 +26,9 @@ SPEC = ModelSpec(
 )
 
 
+Function = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
 def double_and_sum(inputs: Mapping[str, Array]) -> dict[str, Array]:
     x = inputs["x"]
     with np.errstate(all="ignore"):  # whatever comes, a network would not warn either
@@ -37,7 +40,7 @@ class FakeBackend:
 
     def __init__(
         self,
-        function: Callable[[Mapping[str, Array]], dict[str, Array]] = double_and_sum,
+        function: Function = double_and_sum,
         spec: ModelSpec = SPEC,
     ) -> None:
         self.spec = spec
@@ -91,8 +94,8 @@ def array(*shape: int, dtype: Any = np.float32) -> Array:
 class FakeQueue(FakeBackend):
     """A device with a queue: a run ends when the test says so, and not in the thread that asks."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, function: Function = double_and_sum) -> None:
+        super().__init__(function)
         self.ended = Semaphore(0)
         self.submitted: list[int] = []  # rows of the runs that were queued
 

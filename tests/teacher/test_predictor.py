@@ -142,12 +142,11 @@ def launch_fails(inputs: Mapping[str, Array]) -> dict[str, Array]:
     raise RetryableError("unspecified launch failure")
 
 
-def test_a_device_that_fails_on_an_example_is_lost(bench: Bench, backend: FakeBackend) -> None:
+@pytest.mark.parametrize("backend", [FakeBackend(launch_fails), FakeQueue(launch_fails)])
+def test_a_device_that_fails_on_an_example_is_lost(bench: Bench) -> None:
     """As CUDA is after some errors: the process has to start anew."""
-    backend.function = launch_fails
-    failed = bench.ask(1, array(2, 4), "sum")
     with pytest.raises(RetryableError, match="launch failure"):
-        raise jobs.error_of(failed)
+        raise jobs.error_of(bench.ask(1, array(2, 4), "sum"))
     wait_until(lambda: bench.lost is not None)
     assert "launch failure" in str(bench.lost)
 
@@ -277,13 +276,6 @@ def test_two_queued_jobs_without_memory_halve_once(queued: Bench, queue: FakeQue
         assert queued.done(number)[0]["error"] == "DeviceOutOfMemory"
     assert queued.ready is not None
     assert queued.ready["micro_batch"] == 4
-
-
-def test_a_queue_whose_device_is_lost_ends_the_process(queued: Bench, queue: FakeQueue) -> None:
-    queue.function = launch_fails
-    queued.submit(1, array(2, 4))
-    assert "launch failure" in queued.done(1)[0]["message"]
-    wait_until(lambda: queued.lost is not None)
 
 
 # --- the labels of a batch

@@ -71,22 +71,14 @@ def host(bench: Bench) -> Iterator[Sharing]:
 
 def test_labels_are_those_of_a_batch_that_is_sent(host: Sharing) -> None:
     before = frozenset(os.listdir(SHARED_MEMORY))
-    in_place = host.double(host.put())
-    assert host.sent_bytes < 200
-    assert exclude_foreign_segments(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
-    sent = host.double(X)
-    assert host.sent_bytes > X.nbytes
-    np.testing.assert_array_equal(in_place, X * 2)
-    np.testing.assert_array_equal(in_place, sent)
-
-
-def test_row_ranges_are_read_in_place_and_pieces_are_sent(host: Sharing) -> None:
-    for rows in (slice(0, 100), slice(100, 300), slice(1, 299)):
+    for rows in (slice(None), slice(0, 100), slice(100, 300), slice(1, 299)):
         np.testing.assert_array_equal(host.double(host.put()[rows]), X[rows] * 2)
-    assert host.sent_bytes < 900
-    both = Stacked((host.put()[290:], host.put(X + 1)[:10]))
-    np.testing.assert_array_equal(host.double(both), np.concatenate([X[290:], X[:10] + 1]) * 2)
-    assert host.sent_bytes > both.nbytes
+    assert host.sent_bytes < 1100, "none was sent"
+    assert exclude_foreign_segments(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
+    np.testing.assert_array_equal(host.double(X), X * 2)
+    pieces = Stacked((host.put()[290:], host.put(X + 1)[:10]))
+    np.testing.assert_array_equal(host.double(pieces), np.concatenate([X[290:], X[:10] + 1]) * 2)
+    assert host.sent_bytes > X.nbytes + pieces.nbytes
 
 
 def test_memory_that_grows_is_opened_anew_and_let_go_with_its_connection(host: Sharing) -> None:
