@@ -133,7 +133,7 @@ def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
 
     def measure(factor: float) -> float:
         assert len(os.sched_getaffinity(0)) == 1
-        return factor * next(ticks) ** 0.01  # both share a drift
+        return float(factor * next(ticks) ** 0.01)  # both share a drift
 
     estimate = paired(lambda: measure(3.0), lambda: measure(1.5))
     assert estimate.value == pytest.approx(2.0, rel=0.02)

@@ -41,8 +41,8 @@ def test_the_sentences_follow_the_figures() -> None:
     plain = report()
 
     def n_training(**changes: Any) -> DemoReport:
-        changed = {"n_training": replace(plain.modes["n_training"], **changes)}
-        return replace(plain, modes={**plain.modes, **changed})
+        changed = replace(plain.modes["n_training"], **changes)
+        return replace(plain, modes={**plain.modes, "n_training": changed})
 
     wrong = stream("bb", duplicates=3333, out_of_order=4444)
     on_gpu = replace(plain.settings, device="gpu:0")

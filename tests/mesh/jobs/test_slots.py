@@ -246,7 +246,8 @@ def test_the_rank_that_is_furthest_counts_and_odd_reports_spoil_nothing() -> Non
     ranks = [rank, {"step": 60, "steps": 120}]
     assert look(board_with({"nodes": ["n1"]}, *ranks), "ctr", 1) == Sight(0.5, True, 60, 120)
     assert look(board_with({"nodes": []}, {"step": 30}), "ctr", 1) == Sight(None, False, 30, 0)
-    for odd in ("x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400):
+    odds: tuple[Any, ...] = ("x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400)
+    for odd in odds:
         found = look(board_with({"nodes": odd}, rank), "ctr", 1)
         assert (found.step, found.steady) == (30, False), odd
         for facts in ({"step": odd, "steps": 120}, {"step": 1, "steps": odd}):
