@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -19,224 +17,131 @@ from edl.errors import UsageError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer
 from edl.proto.forms import encode
-from edl.scheduler.canaries import CanaryConfig, Verdict
-from edl.scheduler.ledger import Ledger
-from edl.scheduler.ledger import events as ev
-from edl.scheduler.reader_core.comparisons import Comparisons
-from edl.scheduler.reader_core.events import AnswerCame
-from edl.scheduler.reader_core.instructions import (
-    Disputed,
-    DropAllAnswers,
-    DropAnswers,
-    Instruction,
-    KeepAnswer,
-)
+from edl.scheduler.ledger import events as ledger_events
+from edl.scheduler.reader_core import events as ev
+from edl.scheduler.reader_core import instructions as do
+from edl.tests.scheduler.reader_core.test_core import ROWS, World
 
-SOME = CanaryPolicy(share=0.3).rule()
-TRUE = np.array([[1.0, 2.0, 3.0]], np.float32)
+TRUE = "the true labels"
 
 
-class ComparisonHarness:
-    """A ledger and what is compared; teachers answer when a test says so."""
+class ComparedTeachers(World):
+    """A core whose teachers answer, or fail, when a test says so; batches are taken at once."""
 
-    def __init__(self, rule: CanaryConfig | None = SOME) -> None:
-        self.ledger = Ledger()
-        self.comparing = Comparisons(rule, self.ledger, random, self.do)
-        self.kept: dict[int, dict[str, Array]] = {}
-        self.answered: tuple[int, str, Array] | None = None
-        self.disputes: list[tuple[str, ...]] = []
-        self.batches = 0
-        self.sent: list[tuple[int, str]] = []  # in flight
-        self.copies: set[tuple[int, str]] = set()  # those of them in memory of their own
+    def __init__(self, share: float = 0.3) -> None:
+        super().__init__(canaries=CanaryPolicy(share=share).rule())
+        self.says: dict[str, str] = {}  # what each teacher answers, of those that are there
+        self.kept: dict[int, dict[str, str]] = {}
         self.liars: list[str] = []
 
     @property
-    def on_trial(self) -> list[str]:
-        return list(self.ledger.on_trial)
+    def trusted(self) -> set[str]:
+        return set(self.core.teachers.comparisons.panel.trusted)
 
-    @property
-    def cases(self) -> list[int]:
-        """Requests whose answers are kept to be compared."""
-        return list(self.kept)
+    def tell(self, event: ev.Event) -> list[do.Instruction]:
+        out, labelled = super().tell(event), set[int]()
+        for one in out:
+            match one:
+                case ledger_events.Labelled(batch):
+                    labelled.add(batch)
+                case ledger_events.Unlabelled(batch):
+                    labelled.discard(batch)
+                case do.KeepAnswer(request, teacher):
+                    self.kept.setdefault(request, {})[teacher] = self.says[teacher]
+                case do.DropAnswers(request):
+                    del self.kept[request]
+                case do.DropAllAnswers():
+                    self.kept.clear()
+                case do.Disputed(request, teachers):
+                    assert self.kept[request].keys() >= set(teachers)
+                case do.Disown(teacher):
+                    self.liars.append(teacher)
+                    assert teacher in self.core.ledger.on_trial, "a liar gets nothing more"
+                case do.Close(link):
+                    self.asked = [ask for ask in self.asked if ask.link != link]
+                case _:
+                    pass
+        for batch in labelled:
+            self.tell(ev.Released(batch))
+            self.tell(ev.Taken(batch, ROWS, None))
+        return out
 
-    def do(self, instruction: Instruction) -> None:
-        match instruction:
-            case KeepAnswer(request, teacher):
-                assert self.answered is not None
-                assert self.answered[:2] == (request, teacher)
-                self.kept.setdefault(request, {})[teacher] = self.answered[2]
-            case DropAnswers(request):
-                del self.kept[request]
-            case DropAllAnswers():
-                self.kept.clear()
-            case Disputed(request, teachers):
-                assert self.kept[request].keys() >= set(teachers)
-                self.disputes.append(teachers)
-
-    def tell(self, event: ev.Event) -> tuple[ev.Span, ...]:
-        """The rows of which an answer was accepted."""
-        copies: list[ev.Hedge] = []
-        accepted: tuple[ev.Span, ...] = ()
-        for instruction in self.ledger.handle(event):
-            match instruction:
-                case ev.Send(request, teacher):
-                    is_copy, more = self.comparing.sent(instruction)
-                    if is_copy:
-                        self.copies.add((request, teacher))
-                    self.sent.append((request, teacher))
-                    copies += more
-                case ev.Accept(_, spans):
-                    accepted = spans
-                case ev.Labelled(batch):
-                    self.ledger.handle(ev.Released(batch))
-                    self.ledger.handle(ev.Taken(batch))
-        for copy in copies:
-            self.tell(copy)
-        return accepted
-
-    def carry_out(self, verdicts: list[Verdict]) -> None:
-        for verdict in verdicts:
-            for name in verdict.readmit:
-                self.tell(ev.Readmitted(name))
-            for name in verdict.trial:
-                self.tell(ev.Ejected(name))
-            for name in verdict.liars:
-                self.liars.append(name)
-                self.tell(ev.Disbelieve(name))
-                self.carry_out(self.comparing.left(name))
-
-    def queue(self) -> None:
-        self.tell(ev.Queued(self.batches, 100, 1))
-        self.batches += 1
-
-    def join(self, name: str) -> bool:
-        on_trial = self.comparing.joined(name, "cpu")
-        self.tell(replace(ev.TeacherJoined(name, 2), on_trial=on_trial))
-        if on_trial:
-            for copy in self.comparing.catch_up():
-                self.tell(copy)
-        return on_trial
-
-    def answer(self, request: int, teacher: str, labels: Array = TRUE) -> None:
-        self.sent.remove((request, teacher))
-        accepted = self.tell(ev.Answered(teacher, request, 4, 0.01))
-        self.answered = (request, teacher, labels)
-        agrees = frozenset(
-            other
-            for other, said in self.kept.get(request, {}).items()
-            if agree({"y": labels}, {"y": said}, self.tolerance(teacher, other), AS_GIVEN)
-        )
-        answer = AnswerCame(teacher, 1, request, 1, 4, 0.01, 1, "cpu", agrees=agrees)
-        self.carry_out(self.comparing.answered(answer, accepted))
-
-    def tolerance(self, teacher: str, other: str) -> float:
-        return self.comparing.tolerance(teacher, "cpu", other)
-
-    def answer_all(self, **labels: Array) -> None:
-        """Everybody answers what he has, in the order in which it was sent."""
-        while self.sent:
-            request, teacher = self.sent[0]
-            self.answer(request, teacher, labels.get(teacher, TRUE))
-
-    def fail(self, request: int, teacher: str) -> None:
-        self.sent.remove((request, teacher))
-        self.comparing.rests(teacher)
-        self.tell(ev.Failed(teacher, request))
-        self.carry_out(self.comparing.ended(teacher, request))
+    def join(self, name: str, says: str = TRUE) -> None:
+        self.says[name] = says
+        self.assign(*self.says, ready=False)
+        self.answer_probes()
 
     def lose(self, name: str) -> None:
-        self.sent = [one for one in self.sent if one[1] != name]
-        self.tell(ev.TeacherLost(name))
-        self.carry_out(self.comparing.left(name))
+        del self.says[name]
+        peers = tuple(ev.Peer(other, other, "m") for other in self.says)
+        self.tell(ev.Assigned(peers, lost=frozenset({name})))
+
+    def answer_probes(self, seconds: float = 0.0) -> None:
+        """Once so much time has passed."""
+        self.now += seconds
+        self.tell(ev.Look())
+        probes, self.probes = self.probes, []
+        for name in probes:
+            if name in self.says:
+                self.tell(ev.Probed(name, self.links[name]))
+
+    def comes_back(self, teacher: str, *, fails: bool = False) -> None:
+        """The request that this teacher has had longest comes to labels, or to nothing."""
+        ask = next(ask for ask in self.asked if ask.send.teacher == teacher)
+        self.asked.remove(ask)
+        request, link = ask.send.request, ask.link
+        if fails:
+            self.tell(ev.RequestFailed(teacher, link, request, "failed", "not now"))
+            return
+        kept = self.kept.get(request, {})
+        agrees = frozenset(other for other in kept if kept[other] == self.says[teacher])
+        self.tell(ev.AnswerCame(teacher, link, request, ROWS, 8, 0.1, ROWS, agrees=agrees))
+
+    def answer_all(self) -> None:
+        """In the order in which it was sent."""
+        while self.asked:
+            self.comes_back(self.asked[0].send.teacher)
 
 
-def trusted(*names: str) -> ComparisonHarness:
-    """All of whose requests are compared from now on."""
-    desk = ComparisonHarness(CanaryPolicy(share=1.0).rule())
+def compared(names: str, share: float = 0.0) -> ComparedTeachers:
+    """The first of these teachers is trusted, and a batch is sent."""
+    world = ComparedTeachers(share)
     for name in names:
-        desk.join(name)
-    desk.queue()
-    desk.answer_all()
-    assert (desk.on_trial, desk.cases) == ([], [])
-    return desk
-
-
-def test_one_that_agrees_is_admitted_and_its_answer_was_not_needed() -> None:
-    desk = ComparisonHarness()
-    assert desk.join("a") is False
-    assert desk.join("b") is True
-    desk.queue()
-    assert desk.sent == [(1, "a"), (1, "b")]
-    assert desk.copies == {(1, "b")}
-    desk.answer(1, "b")
-    assert desk.on_trial == ["b"]
-    desk.answer(1, "a")
-    assert desk.on_trial == []
+        world.join(name)
+    world.queue()
+    return world
 
 
 def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
-    desk = ComparisonHarness()
-    for name in "abc":
-        desk.join(name)
-    desk.queue()
-    desk.answer(1, "b")
-    desk.answer(1, "c")
-    assert desk.on_trial == []
-    desk.answer(1, "a", -TRUE)
-    assert desk.liars == ["a"]
+    world = compared("abc")
+    world.comes_back("b")
+    world.comes_back("c")
+    assert world.trusted == {"a", "b", "c"}
+    world.says["a"] = "a lie"
+    world.comes_back("a")
+    assert world.liars == ["a"]
 
 
 def test_who_fails_gets_no_copies_until_it_is_probed() -> None:
-    desk = ComparisonHarness()
-    desk.join("a")
-    desk.join("b")
-    desk.queue()
-    desk.fail(1, "b")
-    desk.queue()
-    assert desk.sent == [(1, "a"), (2, "a")]
-    desk.join("b")
-    assert (2, "b") in desk.sent or (1, "b") in desk.sent
+    world = compared("ab")
+    world.comes_back("b", fails=True)
+    world.queue()
+    assert {ask.send.teacher for ask in world.asked} == {"a"}
+    world.answer_probes()
+    assert {ask.send.teacher for ask in world.asked} == {"a", "b"}
 
 
 def test_a_late_answer_may_be_of_other_samples_and_says_nothing() -> None:
     """Its batch was consumed: what was sent of it may have been what was put there next."""
-    desk = trusted("a", "b", "c")
-    desk.queue()
-    (request, first), (_, second) = desk.sent
-    desk.tell(ev.Hedge(request))
-    (third,) = {"a", "b", "c"} - {first, second}
-    assert (request, third) in desk.sent
-    desk.answer(request, third)
-    desk.answer(request, second)
-    desk.answer(request, first, -TRUE)
-    assert desk.liars == []
-
-
-def test_without_canaries_everybody_is_believed() -> None:
-    desk = ComparisonHarness(None)
-    assert not any(desk.join(name) for name in "abc")
-    for _ in range(20):
-        desk.queue()
-        desk.answer_all(a=-TRUE)
-    assert desk.ledger.probes == 0
-    assert desk.liars == []
-
-
-def test_of_two_that_differ_it_says_so_and_wants_a_third() -> None:
-    desk = ComparisonHarness()
-    desk.join("a")
-    desk.join("b")
-    assert (len(desk.comparing.panel.disputed), desk.comparing.panel.judges) == (0, 0)
-    desk.queue()
-    desk.answer_all(b=TRUE / 2)
-    assert list(desk.comparing.panel.disputed) == ["a", "b"]
-    assert desk.comparing.panel.judges == 1
-    assert desk.disputes == [("a", "b")]
-    desk.join("c")
-    desk.queue()
-    desk.answer_all(b=TRUE / 2)
-    assert desk.liars == ["b"]
-    assert (len(desk.comparing.panel.disputed), desk.comparing.panel.judges) == (0, 0)
+    world = compared("abc", share=1.0)
+    world.answer_all()
+    assert world.trusted == {"a", "b", "c"}
+    world.queue()
+    first, second = (ask.send.teacher for ask in world.asked)
+    world.comes_back(second)
+    world.says[first] = "of other samples"
+    world.comes_back(first)
+    assert world.trusted == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("wrong", [{"share": 2}, {"same_numerics": 0.5, "other_numerics": 0.1}])
@@ -245,86 +150,71 @@ def test_settings_are_checked(wrong: dict[str, float]) -> None:
         CanaryPolicy(**wrong)
 
 
-# --- whatever teachers do
-
-
 class Machine(RuleBasedStateMachine):
     """Teachers come, answer in any order, fail and go; some lie, each in a way of its own."""
 
     @initialize(share=st.sampled_from([0.0, 0.5, 1.0]))
     def begin(self, share: float) -> None:
-        self.desk = ComparisonHarness(CanaryPolicy(share=share).rule())
-        self.names = iter(range(10_000))
-        self.there: dict[str, Array] = {}
-        self.now = 0.0
+        self.world = ComparedTeachers(share)
+        self.joined = 0
 
     @rule(lies=st.booleans())
     def join(self, lies: bool) -> None:
-        if len(self.there) < 5:
+        if len(self.world.says) < 5:
             self.add(lies)
 
     def add(self, lies: bool) -> None:
-        number = next(self.names)
-        name = f"liar-{number}" if lies else f"honest-{number}"
-        self.there[name] = TRUE * np.float32(2 * 1.1**number) if lies else TRUE
-        self.desk.join(name)
+        self.joined += 1
+        name = f"{'liar' if lies else 'honest'}-{self.joined}"
+        self.world.join(name, name if lies else TRUE)
 
     @rule()
     def queue(self) -> None:
-        self.desk.queue()
+        self.world.queue()
 
-    @precondition(lambda self: self.desk.sent)
+    @precondition(lambda self: self.world.asked)
     @rule(data=st.data(), fate=st.sampled_from(["answers"] * 4 + ["fails", "is lost"]))
     def something_comes_of_a_request(self, data: st.DataObject, fate: str) -> None:
-        desk = self.desk
-        request, name = data.draw(st.sampled_from(desk.sent))
-        if fate == "answers":
-            desk.answer(request, name, self.there[name])
-        elif fate == "fails":
-            desk.fail(request, name)
-            on_trial = desk.comparing.joined(name, "cpu")
-            desk.tell(replace(ev.TeacherJoined(name, 2), on_trial=on_trial))
+        name = data.draw(st.sampled_from(self.world.asked)).send.teacher
+        if fate == "is lost":
+            self.world.lose(name)
         else:
-            desk.lose(name)
-            del self.there[name]
+            self.world.comes_back(name, fails=fate == "fails")
 
-    @rule(data=st.data())
-    def time_goes_by(self, data: st.DataObject) -> None:
-        self.now += 0.7
-        answering = {name for name in self.there if data.draw(st.booleans())}
-        self.desk.carry_out(self.desk.comparing.look(answering, self.now))
+    @rule(seconds=st.sampled_from([0.0, 0.1, 0.7]))
+    def time_goes_by(self, seconds: float) -> None:
+        self.world.answer_probes(seconds)
 
     @rule()
     def the_epoch_is_left(self) -> None:
-        self.desk.comparing.clear()
-        self.desk.tell(ev.Reset())
+        self.world.tell(ev.EpochBegan(0))
 
     @invariant()
     def books_agree(self) -> None:
-        if not hasattr(self, "desk"):
+        if not hasattr(self, "world"):
             return
-        desk = self.desk
-        desk.ledger.validate()
-        assert not self.there or set(desk.on_trial) != set(self.there), "somebody is believed"
-        in_flight = {request for request, _ in desk.sent}
-        assert set(desk.cases) <= in_flight, "nothing is kept of what is over"
-        assert all(name.startswith("liar") for name in desk.liars), "the honest are not convicted"
-        assert set(desk.liars) & set(self.there) <= set(desk.on_trial), "a liar gets nothing more"
+        world = self.world
+        world.core.ledger.validate()
+        assert world.trusted or not world.core.teachers.comparisons.panel.members
+        in_flight = {ask.send.request for ask in world.asked}
+        assert set(world.kept) <= in_flight, "nothing is kept of what is over"
+        assert all(name.startswith("liar") for name in world.liars), "the honest are not convicted"
 
     def teardown(self) -> None:
         """In the end the honest are trusted, and nobody else."""
-        if not hasattr(self, "desk"):
+        if not hasattr(self, "world"):
             return
-        desk = self.desk
-        while sum(name.startswith("honest") for name in self.there) < 2:
+        while [*self.world.says.values()].count(TRUE) < 2:
             self.add(lies=False)
-        desk.answer_all(**self.there)
-        for _ in range(20):
-            desk.queue()
-            desk.answer_all(**self.there)
-        assert desk.cases == []
-        trusted = set(self.there) - set(desk.on_trial)
-        assert trusted == {name for name in self.there if name.startswith("honest")}
+        for seconds in [60.0] * 12 + [0.0] * 5:  # pauses end, then requests are compared
+            self.world.answer_probes(seconds)
+            self.queue()
+            self.world.answer_all()
+            self.books_agree()
+        assert self.world.kept == {}
+        assert self.world.trusted == {
+            name for name, says in self.world.says.items() if says == TRUE
+        }
 
 
 TestMachine = Machine.TestCase
@@ -336,13 +226,13 @@ TestMachine.settings = settings(
 
 # --- agreement of labels
 
-ROWS, CLASSES = 8, 50
+CLASSES = 50
 SAME = 1e-2
 FORMS = ["float32", "float16", "bfloat16", "topk:5", "topk:49"]
 
 
 def logits(seed: int) -> Array:
-    normal: Array = np.random.default_rng(seed).normal(0.0, 4.0, (ROWS, CLASSES))
+    normal: Array = np.random.default_rng(seed).normal(0.0, 4.0, (8, CLASSES))
     return normal.astype(np.float32)
 
 
@@ -394,7 +284,7 @@ def test_teachers_of_unlike_precision_are_held_against_each_other(dtypes: tuple[
     ours, theirs = ({"y": logits(0).astype(dtype)} for dtype in dtypes)
     assert agree(ours, theirs, SAME, AS_GIVEN)
     assert not agree(ours, {"y": -theirs["y"]}, SAME, AS_GIVEN)
-    ids = {"y": np.zeros((ROWS, CLASSES), np.int64)}
+    ids = {"y": np.zeros((8, CLASSES), np.int64)}
     assert not agree(ours, ids, SAME, AS_GIVEN)
 
 
