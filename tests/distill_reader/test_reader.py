@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from edl.distill_reader import Callback, DistilReader, LabelStore, pipeline
+from edl.distill_reader import DistilReader, pipeline
 from edl.distill_reader.options import Limits, Timeouts
 from edl.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.conftest import StartTeacher
 from edl.tests.distill_reader.readers import (
     NOBODY,
     ROWS,
@@ -29,7 +26,6 @@ from edl.tests.distill_reader.readers import (
     answer_nan,
     check_epoch,
     fail,
-    kept_port,
     numbers_of,
     reader_of,
 )
@@ -148,15 +144,6 @@ def test_the_buffer_stops_at_its_upper_threshold(teacher: ScriptedTeacher) -> No
         batches += iterator
         assert reader.stats.blocked_s > 0
     check_epoch(source, batches)
-
-
-def test_two_readers_in_one_process(teacher: ScriptedTeacher, start_teacher: StartTeacher) -> None:
-    other = start_teacher(lambda request: {"logits": -logits_of(request.inputs["x"])})
-    source = Batches(30)
-    with reader_of(source, teacher) as a, reader_of(source, other, service="t") as b:
-        pairs = list(zip(a, b, strict=True))
-    check_epoch(source, [one for one, _ in pairs])
-    check_epoch(source, [(x, ids, -soft) for _, (x, ids, soft) in pairs])
 
 
 @pytest.mark.parametrize(("rows", "shared_memory"), [(1, True), (3, False), (10, True)])
@@ -306,41 +293,43 @@ def test_a_newcomer_that_never_answers_is_ejected(
         recovers.set()
 
 
-def test_no_teacher_is_an_error_that_says_why() -> None:
-    with reader_of(Batches(3), NOBODY, timeouts=Timeouts(wait_s=0.5)) as reader:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeouts": Timeouts(wait_s=0.5)}, r" of 1 teachers .*127\.0\.0\.1:9"),
+        (
+            {"no_teacher": "fail", "timeouts": Timeouts(no_teacher_s=0.2)},
+            r"service 's' for 0.2 s: 0 of 1",
+        ),
+    ],
+)
+def test_no_teacher_is_an_error_that_says_why(options: dict[str, Any], words: str) -> None:
+    with reader_of(Batches(3), NOBODY, **options) as reader:
         wait_until(lambda: reader.stats.want > 1)  # it knows that nobody is there
-        with pytest.raises(NoTeacherAvailable, match=r" of 1 teachers .*127\.0\.0\.1:9"):
+        with pytest.raises(NoTeacherAvailable, match=words):
             list(reader)
 
 
-def train_until_closed(reader: DistilReader) -> None:
-    with pytest.raises(UsageError, match="closed"):
-        list(reader)
-
-
+@pytest.mark.parametrize("coordinator", [False, True])
 def test_a_wait_is_explained_in_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, coordinator: bool
 ) -> None:
-    monkeypatch.setattr(pipeline, "EXPLAIN_EVERY_S", 0.05)
-    with reader_of(Batches(3), NOBODY) as reader:
-        trainer = threading.Thread(target=train_until_closed, args=(reader,))
-        trainer.start()
-        wait_until(lambda: "0 of 1 teachers live" in caplog.text)
-    trainer.join()
-
-
-def test_a_coordinator_that_does_not_answer_is_named_within_five_seconds(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """Nobody is there, or a coordinator does not answer: that is said within five seconds."""
     assert pipeline.EXPLAIN_EVERY_S <= 5
     monkeypatch.setattr(pipeline, "EXPLAIN_EVERY_S", 0.05)
-    with kept_port() as port:
-        url = f"redis://127.0.0.1:{port}"
-        with DistilReader(Batches(3), service="s", coordinator=url, profiles=None) as reader:
-            trainer = threading.Thread(target=train_until_closed, args=(reader,))
-            trainer.start()
-            wait_until(lambda: f"127.0.0.1:{port}" in caplog.text)
-        trainer.join()
+    options: dict[str, Any] = {"teachers": [NOBODY]}
+    if coordinator:
+        options = {"coordinator": f"redis://{NOBODY}", "profiles": None}
+
+    def train_until_closed() -> None:
+        with pytest.raises(UsageError, match="closed"):
+            list(reader)
+
+    with DistilReader(Batches(3), service="s", **options) as reader:
+        trainer = threading.Thread(target=train_until_closed)
+        trainer.start()
+        wait_until(lambda: (NOBODY if coordinator else "0 of 1 teachers live") in caplog.text)
+    trainer.join()
 
 
 def test_hard_only_goes_on_without_soft_labels_and_counts() -> None:
@@ -352,15 +341,6 @@ def test_hard_only_goes_on_without_soft_labels_and_counts() -> None:
             assert all(soft is None for _, _, soft in batches)
             check_epoch(source, [(x, ids, logits_of(x)) for x, ids, _ in batches])
         assert reader.stats.unlabelled == 20
-
-
-def test_a_teacher_that_comes_late_is_found(start_teacher: StartTeacher) -> None:
-    source = Batches(5)
-    with kept_port() as port, reader_of(source, f"127.0.0.1:{port}") as reader:
-        iterator = iter(reader)
-        wait_until(lambda: "0 of 1" in reader.stats.waiting_for or reader.stats.yielded > 0)
-        start_teacher(port=port)
-        check_epoch(source, list(iterator))
 
 
 # --- endings and deaths
@@ -402,26 +382,3 @@ def test_close_leaves_hung_source(
                 use()
     finally:
         never.set()
-
-
-def test_labels_are_kept_and_callbacks_are_called(teacher: ScriptedTeacher, tmp_path: Path) -> None:
-    samples: list[int] = []
-
-    class Counts(Callback):
-        def on_batch(self, count: int, waited_s: float) -> None:
-            samples.append(count)
-
-    teacher.parameters = {"content_id": "model-1"}
-    source = Batches(10)
-    options: dict[str, Any] = {
-        "store": LabelStore(tmp_path / "labels.edl", 64 << 20),
-        "callbacks": [Counts()],
-        "trace": tmp_path / "run.json",
-    }
-    with reader_of(source, teacher, **options) as reader:
-        check_epoch(source, list(reader))
-        asked = teacher.requests
-        check_epoch(source, list(reader))
-        assert (teacher.requests, reader.stats.store_hits) == (asked, 10 * ROWS)
-    assert samples == [ROWS] * 20
-    assert json.loads((tmp_path / "run.json").read_text())[-1]["name"] == "the end"

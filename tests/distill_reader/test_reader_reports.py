@@ -114,25 +114,6 @@ def test_an_ejection_is_told_counted_and_drawn(
     assert any("let in again" in event["name"] for event in events)
 
 
-def test_callbacks_hear_that_the_loop_waits_for_labels(teacher: ScriptedTeacher) -> None:
-    recorder, labels = Recorder(), threading.Event()
-
-    def label_late(request: InferRequest) -> dict[str, Array]:
-        labels.wait(60)
-        return label(request)
-
-    teacher.behaviour = label_late
-    source = Batches(300, (256,))
-    with reader_of(source, teacher, upper_bytes=1 << 16, callbacks=[recorder]) as reader:
-        thread = threading.Thread(target=lambda: next(iter(reader)))
-        thread.start()
-        wait_until(lambda: len(recorder.of("on_starved")) == 1)
-        ((stats,),) = recorder.of("on_starved")
-        assert stats.state == "starved"
-        labels.set()
-        thread.join()
-
-
 def test_callback_errors_logged(teacher: ScriptedTeacher, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Callback):
         def on_batch(self, samples: int, waited_s: float) -> None:
