@@ -198,17 +198,6 @@ def test_a_store_that_does_not_fit_is_an_error_of_the_loop(
     assert not content or path.read_bytes() == content
 
 
-def test_a_broken_store_is_not_used(teacher: ScriptedTeacher, store: LabelStore) -> None:
-    source = Shuffled(orders(1), 10)
-    fill(store, teacher, source)
-    with open(store.path, "r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * 40_000)
-    with reader_of(source, teacher, store=store) as reader:
-        check(list(reader), source)
-        wait_until(lambda: "broken" in reader.stats.store_trouble)
-
-
 @pytest.mark.parametrize("opened", [True, False])
 def test_the_training_is_told_once_that_labels_are_not_kept(
     teacher: ScriptedTeacher, store: LabelStore, caplog: pytest.LogCaptureFixture, opened: bool

@@ -195,6 +195,9 @@ def test_what_a_liar_has_said_is_not_given_out_though_it_cannot_be_taken_out(
             store.disown("liar")
             assert store.figures.disowned == 0, "the file is locked"
             assert store.get_many(keys) == honest
+            fill(store, range(20, 30))
+            assert store.figures.dropped == 10
+            assert "locked" in store.figures.trouble
         clock.now += PAUSE_S
         fill(store, range(20, 21))
         assert store.figures.disowned == 10, "it was made up for"
@@ -341,16 +344,3 @@ def test_one_that_was_not_closed_and_cannot_be_written_says_so(public_folder: Pa
 def test_a_directory_in_which_nothing_can_be_made(public_folder: Path) -> None:
     with without_rights(public_folder), pytest.raises(StoreUnavailable, match="unable to open"):
         Store(LabelStore(public_folder / "labels", MIB))
-
-
-def test_an_endless_writer_is_not_awaited_for_ever(tmp_path: Path, impatient: None) -> None:
-    settings = LabelStore(tmp_path / "labels", MIB)
-    with Store(settings) as store:
-        fill(store, range(10))
-        other = Database(settings.path, write=True)
-        with other.writing():
-            fill(store, range(10, 20))
-            assert store.get_many(sample_keys(range(10))) == rows_in(None, range(10))
-        other.close()
-        assert store.figures.dropped == 10
-        assert "locked" in store.figures.trouble

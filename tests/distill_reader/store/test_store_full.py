@@ -174,9 +174,10 @@ def test_flipped_bytes_make_no_wrong_label(tmp_path: Path, rng: random.Random) -
     assert lost or refused
 
 
-def test_each_change_of_a_full_disk_is_logged_once(
+def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is left alone for a while then; each change is logged once."""
     caplog.set_level("INFO")
 
     def said(words: str) -> int:
@@ -184,46 +185,27 @@ def test_each_change_of_a_full_disk_is_logged_once(
 
     clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
     with Store(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
+        fill(store, range(1000))
         for times in (1, 2):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (times * MIB, hard))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2 * times * MIB, hard))
             try:
-                for begin in range(0, 40_000, 1000):
-                    fill(store, range(begin, begin + 1000))
+                for begin in range(20_000 * times, 20_000 * (times + 1), 1000):
                     clock.now += PAUSE_S / 3
+                    fill(store, range(begin, begin + 1000))
                 assert said("labels are not kept") == times
                 assert "cannot be used now" in store.figures.trouble
+                assert store.get_many(sample_keys(range(1000))) == rows_in(None, range(1000))
+                assert (dropped := store.figures.dropped) > 0
+                fill(store, range(1000, 1100))
+                assert store.figures.dropped == dropped + 100
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            dropped = store.figures.dropped
-            assert dropped > 0
             clock.now += PAUSE_S
-            fill(store, range(50_000 * times, 50_000 * times + 100))
+            late = range(80_000 + 1000 * times, 81_000 + 1000 * times)
+            fill(store, late)
             assert said("can be used again") == times
-            assert store.figures.trouble == ""
-            assert store.figures.dropped == dropped
-
-
-def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(tmp_path: Path) -> None:
-    clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Store(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
-        fill(store, range(1000))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (3 * MIB, hard))  # as a disk without room
-        try:
-            for begin in range(1000, 20_000, 1000):
-                fill(store, range(begin, begin + 1000))
-            assert store.figures.dropped > 0
-            assert "cannot be used now" in store.figures.trouble
-            assert store.get_many(sample_keys(range(1000))) == rows_in(None, range(1000))
-            dropped = store.figures.dropped
-            clock.now += PAUSE_S - 1
-            fill(store, range(100))
-            assert store.figures.dropped == dropped + 100, "a disk that has refused is left alone"
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        clock.now += 1
-        fill(store, range(19_000, 20_000))
-        assert store.figures.dropped == dropped + 100
-        numbers = range(20_000)
+            assert (store.figures.trouble, store.figures.dropped) == ("", dropped + 100)
+            assert store.get_many(sample_keys(late)) == rows_in(None, late)
+        numbers = range(20_000, 60_000)
         found, rows = store.get_many(sample_keys(numbers)), rows_in(None, numbers)
-        assert found[19_000:] == rows[19_000:]
         assert all(one in (None, row) for one, row in zip(found, rows, strict=True))
