@@ -7,9 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
-from queue import SimpleQueue
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -22,7 +20,6 @@ from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
-from edl.proto.clients import Client
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.lent_arena import LentArena
 from edl.proto.transport.connection import Connection
@@ -37,183 +34,18 @@ from edl.tests.waiting import wait_until
 WAIT_S = 60.0
 ROWS = 3
 
-# --- threads that probe and send
-
-
-@pytest.fixture
-def batches() -> Iterator[LentArena]:
-    with closing(LentArena.create()) as made:
-        yield made
-
-
-Link = Callable[[Peer], tuple[TeacherLink, "SimpleQueue[Outcome]"]]
-
-
-@pytest.fixture
-def link(batches: LentArena) -> Iterator[Link]:
-    links: list[TeacherLink] = []
-
-    def make(peer: Peer) -> tuple[TeacherLink, SimpleQueue[Outcome]]:
-        posted: SimpleQueue[Outcome] = SimpleQueue()
-        made = TeacherLink(peer, WAIT_S, lambda _, outcome: posted.put(outcome), batches=batches)
-        links.append(made)
-        made.probe()
-        return made, posted
-
-    yield make
-    for each in links:
-        each.close()
-
-
-@pytest.fixture
-def server() -> Iterator[ForeignGrpc]:
-    made = ForeignGrpc()
-    yield made
-    made.stop()
-
-
-def note(posted: SimpleQueue[Outcome], _: TeacherLink, outcome: Outcome) -> None:
-    posted.put(outcome)
-
-
-def test_only_teachers_of_ours_are_asked_for_a_connection(
-    bench: Bench, batches: LentArena, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(OipGrpcClient, "connect", lambda self, arena: asked.append(arena))
-    for foreign in (True, False):
-        posted: SimpleQueue[Outcome] = SimpleQueue()
-        peer = Peer("t1", bench.address, "resnet", foreign=foreign)
-        with closing(Inbox()) as inbox:
-            post = partial(note, posted)
-            made = TeacherLink(peer, WAIT_S, post, batches=batches, inbox=inbox)
-            with closing(made):
-                made.probe()
-                assert posted.get(timeout=WAIT_S) == Ready(("x",))
-        assert asked == ([] if foreign else [batches])
-
-
-def test_a_probe_says_what_is_wrong_and_the_next_one_that_it_serves(
-    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(*_: object) -> Client:
-        raise MemoryError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(teacher_link, "open_client", no_room)
-        made, posted = link(Peer("t", server.address, MODEL))
-        assert isinstance(error_of(posted.get(timeout=WAIT_S)), RetryableError)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("no threads")))
-        made.probe()
-    assert "no threads" in str(error_of(posted.get(timeout=WAIT_S)))
-    made.probe()
-    assert posted.get(timeout=WAIT_S) == Ready(("x",))
-    wait_until(lambda: not probers())
-    assert posted.empty()
-
-
-def error_of(outcome: Outcome) -> Exception:
-    assert isinstance(outcome, Broke)
-    return outcome.error
-
-
-def probers(teacher: str = "t") -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == f"edl-prober-{teacher}"]
-
-
-class Vague(ForeignGrpc):
-    """Does not describe its model, and names its output as it is told: the last name for good."""
-
-    names: Sequence[str] = ()
-
-    def ModelInfer(self, request: Any, context: Any) -> Any:
-        answer = super().ModelInfer(request, context)
-        answer.outputs[0].name = self.names[min(self.requests, len(self.names)) - 1]
-        return answer
-
-
-@pytest.fixture
-def vague() -> Iterator[Vague]:
-    made = Vague()
-    made.describes = False
-    yield made
-    made.stop()
-
-
-JOB = Job(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
-
-
-@pytest.mark.parametrize(
-    ("names", "outcomes"),
-    [(("y", "y", "x", "y"), (Done, "lacks 'y'", Done)), (("y", "x"), ("when asked again",))],
-)
-def test_undescribed_outputs_have_the_names_that_came_twice(
-    vague: Vague, link: Link, names: Sequence[str], outcomes: Sequence[Any]
-) -> None:
-    vague.names = names
-    made, posted = link(Peer("t", vague.address, MODEL, inputs=("x",)))
-    assert posted.get(timeout=WAIT_S) == Ready(("x",))
-    for expected in outcomes:
-        made.send(JOB)
-        outcome = posted.get(timeout=WAIT_S)
-        if expected is Done:
-            assert isinstance(outcome, Done)
-        else:
-            with pytest.raises(BadAnswer, match=expected):
-                raise error_of(outcome)
-    assert vague.requests == len(names)
-
-
-def answer_nan(x: Array) -> Array:
-    return logits_of(x) * np.float32(np.nan)
-
-
-def out_of_memory(x: Array) -> Array:
-    raise MemoryError("out of device memory")
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "x", "error", "words"),
-    [
-        (out_of_memory, np.ones((2, 6)), RetryableError, "memory"),
-        (out_of_memory, np.ones((2, 7)), RequestRefused, r"declared as \[-1, 6\]"),
-        (answer_nan, np.ones((2, 6)), BadAnswer, "not finite"),
-        (answer_nan, np.full((2, 6), np.nan), RequestRefused, "input 'x' holds values"),
-    ],
-)
-def test_a_batch_that_does_not_fit_or_is_not_finite_is_blamed_for_a_failure(
-    server: ForeignGrpc,
-    link: Link,
-    behaviour: Callable[[Array], Array],
-    x: Array,
-    error: type[Exception],
-    words: str,
-) -> None:
-    server.behaviour = behaviour
-    made, posted = link(Peer("t", server.address, MODEL))
-    assert posted.get(timeout=WAIT_S) == Ready(("x",))
-    made.send(JOB._replace(inputs={"x": x.astype(np.float32)}))
-    with pytest.raises(error, match=words):
-        raise error_of(posted.get(timeout=WAIT_S))
-
-
-# --- connections of the transport, by which the engine's thread asks
-
 
 class Neighbour:
     """A link to a teacher in this process, and the thread of the engine: the test's."""
 
-    def __init__(self, bench: Bench, arena: LentArena) -> None:
+    def __init__(self, arena: LentArena, peer: Peer) -> None:
         self.inbox = Inbox()
         self.outcomes: deque[Outcome] = deque()
         self.by_threads = 0
         self._arena = arena
         self._numbers = itertools.count()
-        peer = Peer("t1", bench.address, "resnet", 41)
         self.link = TeacherLink(peer, WAIT_S, self._post, batches=arena, inbox=self.inbox)
         self.link.probe()
-        assert self.outcome() == Ready(("x",))
 
     def _post(self, _: TeacherLink, outcome: Outcome) -> None:
         self.by_threads += threading.current_thread().name.startswith("edl-sender")
@@ -269,6 +101,144 @@ class Neighbour:
         self.inbox.close()
 
 
+Link = Callable[[Peer], Neighbour]
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    """Makes links, which are closed at the end."""
+    with ExitStack() as stack:
+        batches = stack.enter_context(closing(LentArena.create()))
+        yield lambda peer: stack.enter_context(closing(Neighbour(batches, peer)))
+
+
+# --- threads that probe and send
+
+
+@pytest.fixture
+def server() -> Iterator[ForeignGrpc]:
+    made = ForeignGrpc()
+    yield made
+    made.stop()
+
+
+def test_only_teachers_of_ours_are_asked_for_a_connection(
+    bench: Bench, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(OipGrpcClient, "connect", lambda self, arena: asked.append(arena))
+    for foreign in (True, False):
+        made = link(Peer("t1", bench.address, "resnet", foreign=foreign))
+        assert made.outcome() == Ready(("x",))
+        assert len(asked) == (not foreign)
+
+
+def test_a_probe_says_what_is_wrong_and_the_next_one_that_it_serves(
+    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        no_room = mock.Mock(side_effect=MemoryError("no room"))
+        patch.setattr(teacher_link, "open_client", no_room)
+        made = link(Peer("t", server.address, MODEL))
+        assert isinstance(error_of(made.outcome()), RetryableError)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("no threads")))
+        made.link.probe()
+    assert "no threads" in str(error_of(made.outcome()))
+    made.link.probe()
+    assert made.outcome() == Ready(("x",))
+    wait_until(lambda: not probers())
+    assert made.inbox.next(0.0) == []
+
+
+def error_of(outcome: Outcome) -> Exception:
+    assert isinstance(outcome, Broke)
+    return outcome.error
+
+
+def probers(teacher: str = "t") -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == f"edl-prober-{teacher}"]
+
+
+class Vague(ForeignGrpc):
+    """Does not describe its model, and names its output as it is told: the last name for good."""
+
+    names: Sequence[str] = ()
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:
+        answer = super().ModelInfer(request, context)
+        answer.outputs[0].name = self.names[min(self.requests, len(self.names)) - 1]
+        return answer
+
+
+@pytest.fixture
+def vague() -> Iterator[Vague]:
+    made = Vague()
+    made.describes = False
+    yield made
+    made.stop()
+
+
+JOB = Job(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "outcomes"),
+    [(("y", "y", "x", "y"), (Done, "lacks 'y'", Done)), (("y", "x"), ("when asked again",))],
+)
+def test_undescribed_outputs_have_the_names_that_came_twice(
+    vague: Vague, link: Link, names: Sequence[str], outcomes: Sequence[Any]
+) -> None:
+    vague.names = names
+    made = link(Peer("t", vague.address, MODEL, inputs=("x",)))
+    assert made.outcome() == Ready(("x",))
+    for expected in outcomes:
+        made.link.send(JOB)
+        outcome = made.outcome()
+        if expected is Done:
+            assert isinstance(outcome, Done)
+        else:
+            with pytest.raises(BadAnswer, match=expected):
+                raise error_of(outcome)
+    assert vague.requests == len(names)
+
+
+def answer_nan(x: Array) -> Array:
+    return logits_of(x) * np.float32(np.nan)
+
+
+def out_of_memory(x: Array) -> Array:
+    raise MemoryError("out of device memory")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "x", "error", "words"),
+    [
+        (out_of_memory, np.ones((2, 6)), RetryableError, "memory"),
+        (out_of_memory, np.ones((2, 7)), RequestRefused, r"declared as \[-1, 6\]"),
+        (answer_nan, np.ones((2, 6)), BadAnswer, "not finite"),
+        (answer_nan, np.full((2, 6), np.nan), RequestRefused, "input 'x' holds values"),
+    ],
+)
+def test_a_batch_that_does_not_fit_or_is_not_finite_is_blamed_for_a_failure(
+    server: ForeignGrpc,
+    link: Link,
+    behaviour: Callable[[Array], Array],
+    x: Array,
+    error: type[Exception],
+    words: str,
+) -> None:
+    server.behaviour = behaviour
+    made = link(Peer("t", server.address, MODEL))
+    assert made.outcome() == Ready(("x",))
+    made.link.send(JOB._replace(inputs={"x": x.astype(np.float32)}))
+    with pytest.raises(error, match=words):
+        raise error_of(made.outcome())
+
+
+# --- connections of the transport, by which the engine's thread asks
+
+
 @contextmanager
 def held(bench: Bench) -> Iterator[None]:
     """The model answers nothing meanwhile."""
@@ -290,12 +260,20 @@ def bench() -> Iterator[Bench]:
         yield made
 
 
-@pytest.fixture
-def near(bench: Bench, batches: LentArena) -> Iterator[Neighbour]:
+def linked(bench: Bench, link: Link) -> Neighbour:
+    """A link that has been probed."""
     bench.labeller.before = lambda: None
-    with closing(Neighbour(bench, batches)) as made:
-        made.warm_up()
-        yield made
+    made = link(Peer("t1", bench.address, "resnet", 41))
+    assert made.outcome() == Ready(("x",))
+    return made
+
+
+@pytest.fixture
+def near(bench: Bench, link: Link) -> Neighbour:
+    """A link whose connection is open."""
+    made = linked(bench, link)
+    made.warm_up()
+    return made
 
 
 def break_next(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
@@ -362,7 +340,7 @@ def test_a_link_that_is_closed_posts_nothing_more(near: Neighbour, bench: Bench,
 
 
 def test_one_connection_is_opened_at_a_time(
-    bench: Bench, batches: LentArena, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening, go_on = threading.Event(), threading.Event()
     whole = OipGrpcClient.connect
@@ -375,30 +353,29 @@ def test_one_connection_is_opened_at_a_time(
         return whole(client, arena)
 
     monkeypatch.setattr(OipGrpcClient, "connect", lambda *_: None)
-    with closing(Neighbour(bench, batches)) as near:
-        wait_until(lambda: not probers("t1"))
-        monkeypatch.setattr(OipGrpcClient, "connect", connect)
-        near.label()
-        assert opening.wait(WAIT_S)
-        for number in range(5):
-            near.label(number)
-        go_on.set()
-        near.warm_up()
-        assert len(opened) == 1
+    near = linked(bench, link)
+    wait_until(lambda: not probers("t1"))
+    monkeypatch.setattr(OipGrpcClient, "connect", connect)
+    near.label()
+    assert opening.wait(WAIT_S)
+    for number in range(5):
+        near.label(number)
+    go_on.set()
+    near.warm_up()
+    assert len(opened) == 1
 
 
 def test_what_was_lost_with_a_connection_breaks_where_no_thread_can_be_started(
-    bench: Bench, batches: LentArena, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.labeller.before = lambda: None
-    with closing(Neighbour(bench, batches)) as near:
-        wait_until(lambda: not probers("t1"))  # which have opened a connection
-        with held(bench), monkeypatch.context() as patch:
-            no_threads = mock.Mock(side_effect=RuntimeError("no threads"))
-            patch.setattr(threading.Thread, "start", no_threads)
-            jobs = [near.send(number) for number in (5, 6)]
-            break_next(patch, "send")
-            broke = [near.outcome(), near.outcome()]
-        assert [one.job for one in broke if isinstance(one, Broke)] == jobs
-        assert all("no threads" in str(one.error) for one in broke if isinstance(one, Broke))
-        near.warm_up()
+    near = linked(bench, link)
+    wait_until(lambda: not probers("t1"))  # which have opened a connection
+    with held(bench), monkeypatch.context() as patch:
+        no_threads = mock.Mock(side_effect=RuntimeError("no threads"))
+        patch.setattr(threading.Thread, "start", no_threads)
+        jobs = [near.send(number) for number in (5, 6)]
+        break_next(patch, "send")
+        broke = [near.outcome(), near.outcome()]
+    assert [one.job for one in broke if isinstance(one, Broke)] == jobs
+    assert all("no threads" in str(one.error) for one in broke if isinstance(one, Broke))
+    near.warm_up()
