@@ -19,6 +19,7 @@ from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.datatypes import Stacked, to_bytes, whole
+from edl.proto.forms import softmax
 from edl.proto.lent_arena import LentArena
 from edl.scheduler.ledger.instructions import Span
 
@@ -91,34 +92,6 @@ def test_rows_come_together_in_any_order_and_any_cut(data: st.DataObject) -> Non
             np.testing.assert_array_equal(found["sum"], x.sum(1))
 
 
-@given(
-    st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=1),
-    st.booleans(),
-    st.booleans(),
-)
-def test_rows_of_mixed_precision_keep_their_values(
-    names: list[str], withdrawn: bool, mixed: bool
-) -> None:
-    """As teachers of unlike precision answer; also those of a batch that was withdrawn."""
-    with closing(World([len(names)], mixed=mixed)) as world:
-        for row, name in enumerate(names):
-            span = Span(0, row, row + 1)
-            done = told(world, span, name)
-            world.labels.check(done)
-            world.labels.write(done, {span})
-            if withdrawn:
-                world.offer_too_early(0)
-        found = world.offer(0)
-        for row, name in enumerate(names):
-            given = told(world, Span(0, row, row + 1), name).labels["soft"]
-            np.testing.assert_array_equal(found["soft"][row : row + 1], given.astype(np.float64))
-        widest = max(np.dtype(name).itemsize for name in names)
-        both = {"float16", "bfloat16"} <= set(names)
-        assert found["soft"].dtype.itemsize == (max(widest, 4) if both else widest)
-        world.labels.reset()
-        assert (world.arena.used_bytes == 0) == mixed, "else the trainer frees it"
-
-
 def told(world: World, span: Span, dtype: str) -> Done:
     """Labels of rows that no narrower type holds."""
     done = world.done(span)
@@ -126,26 +99,40 @@ def told(world: World, span: Span, dtype: str) -> Done:
     return done._replace(labels={"soft": soft})
 
 
+PRECISIONS = st.sampled_from(["float16", "bfloat16", "float32", "float64"])
+
+
 @given(
-    st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=2),
+    st.lists(st.lists(PRECISIONS, min_size=1, max_size=4), min_size=1, max_size=4),
     st.booleans(),
     st.data(),
 )
-def test_no_batch_is_narrower_than_one_before_it(
-    names: list[str], mixed: bool, data: st.DataObject
+def test_rows_of_mixed_precision_keep_their_values_and_no_batch_is_narrower(
+    batches: list[list[str]], mixed: bool, data: st.DataObject
 ) -> None:
     """Whichever answer comes first, and though some are offered too early and withdrawn."""
-    with closing(World([1] * len(names), mixed=mixed)) as world:
-        for number in data.draw(st.permutations(range(len(names)))):
-            span = Span(number, 0, 1)
-            world.labels.write(told(world, span, names[number]), {span})
+    dtypes = {
+        Span(number, row, row + 1): dtype
+        for number, rows in enumerate(batches)
+        for row, dtype in enumerate(rows)
+    }
+    with closing(World([*map(len, batches)], mixed=mixed)) as world:
+        for span in data.draw(st.permutations([*dtypes])):
+            done = told(world, span, dtypes[span])
+            world.labels.check(done)
+            world.labels.write(done, {span})
             if data.draw(st.booleans()):
-                world.offer_too_early(number)
-        offered = [world.offer(number)["soft"] for number in range(len(names))]
-        assert len({soft.dtype for soft in offered}) == 1
-        for number, soft in enumerate(offered):
-            given = told(world, Span(number, 0, 1), names[number]).labels["soft"]
-            np.testing.assert_array_equal(soft, given.astype(float))
+                world.offer_too_early(span.batch)
+        offered = [world.offer(number)["soft"] for number in range(len(batches))]
+        widest = max(np.dtype(name).itemsize for name in dtypes.values())
+        both = {"float16", "bfloat16"} <= set(dtypes.values())
+        assert {soft.dtype.itemsize for soft in offered} == {max(widest, 4) if both else widest}
+        for span, dtype in dtypes.items():
+            given = told(world, span, dtype).labels["soft"]
+            kept = offered[span.batch][span.start : span.stop]
+            np.testing.assert_array_equal(kept, given.astype(np.float64))
+        world.labels.reset()
+        assert (world.arena.used_bytes == 0) == mixed, "else the trainer frees it"
 
 
 def test_what_is_here_is_no_class_id_because_another_batch_is(world: World) -> None:
@@ -224,45 +211,42 @@ def test_batches_of_unlike_fields_are_of_unlike_kinds(world: World) -> None:
     assert [world.batches[number].rows for number in (0, 2, 3)] == [4, 4, 1]
 
 
-def test_shares_are_of_probabilities() -> None:
-    logits, given = np.array([[0.0, 1.0]], np.float32), np.array([[0.25, 0.75]], np.float32)
-    mixed = [np.ones((1, 2), np.float32)]
-    both = [(0.5, {"y": logits}), (0.5, {"z": logits})]
-    mixed_into(mixed, both, LabelForms.given(None, None, True, "logits"), [{}, {}])
-    np.testing.assert_allclose(mixed[0], [[1 / (1 + np.e), np.e / (1 + np.e)]], atol=1e-6)
-    forms = LabelForms.given(None, 2.0, True)  # the teachers have applied it
-    pairs = [(0.25, {"y": given}), (0.75, {"y": given})]
-    mixed_into(mixed, pairs, forms, [{}, {}])
-    np.testing.assert_allclose(mixed[0], given)
+LOGITS = np.array([[0.0, 3.6], [5.0, -1.0]], np.float32)
+GIVEN = softmax(LOGITS, 1.0)
+LOGARITHMS = np.log(GIVEN)
+STATED = LabelForms.given("topk:1", None, True, "probabilities")
 
 
-@pytest.mark.parametrize("stated", [{}, {"y": "probabilities"}])
-def test_probabilities_are_not_taken_for_logits(stated: dict[str, str]) -> None:
-    """Of one service logits are averaged, of the other what its softmax made of the same."""
-    logits = np.array([[0.0, 3.6], [5.0, -1.0]], np.float32)
-    powers = np.exp(logits)
-    given = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
+@pytest.mark.parametrize(
+    ("shares", "forms", "kinds", "mean"),
+    [
+        # What is averaged are the probabilities that follow from logits.
+        ([(0.5, LOGITS), (0.5, LOGITS)], LabelForms.given(None, None, True, "logits"), (), GIVEN),
+        # The teachers have applied the temperature.
+        ([(0.25, GIVEN), (0.75, GIVEN)], LabelForms.given(None, 2.0, True), (), GIVEN),
+        # Of one service come logits, of the other what its softmax made of the same.
+        ([(0.5, GIVEN), (0.5, LOGITS)], AS_GIVEN, ("", "logits"), GIVEN),
+        ([(0.5, GIVEN), (0.5, LOGITS)], AS_GIVEN, ("probabilities", "logits"), GIVEN),
+        ([(0.5, LOGARITHMS), (0.5, LOGITS)], AS_GIVEN, ("log-probabilities",), GIVEN),
+        # Top-k of probabilities comes as logarithms, whatever is stated of the model.
+        ([(1.0, LOGARITHMS)], STATED, ("probabilities",), GIVEN),
+    ],
+)
+def test_the_mean_is_of_probabilities(
+    shares: list[tuple[float, Array]], forms: LabelForms, kinds: tuple[str, ...], mean: Array
+) -> None:
+    """Each service has a name of its own for its output."""
     mixed = [np.ones((2, 2), np.float32)]
-    pairs = [(0.5, {"y": given}), (0.5, {"z": logits})]
-    mixed_into(mixed, pairs, AS_GIVEN, [stated, {"z": "logits"}])
-    np.testing.assert_allclose(mixed[0], given, rtol=1e-5)
-    logarithms = [(0.5, {"y": np.log(given)}), (0.5, {"z": logits})]
-    mixed_into(mixed, logarithms, AS_GIVEN, [{"y": "log-probabilities"}, {}])
-    np.testing.assert_allclose(mixed[0], given, rtol=1e-5)
-
-
-def test_top_k_of_probabilities_is_averaged_as_logarithms() -> None:
-    """Whatever is stated of the model, what comes is logits then."""
-    given, mixed = np.array([[0.25, 0.75]], np.float32), [np.ones((1, 2), np.float32)]
-    forms = LabelForms.given("topk:1", None, True, "probabilities")
-    mixed_into(mixed, [(1.0, {"y": np.log(given)})], forms, [{"y": "probabilities"}])
-    np.testing.assert_allclose(mixed[0], given, rtol=1e-6)
+    pairs = [(share, {str(at): label}) for at, (share, label) in enumerate(shares)]
+    padded = [*kinds, *[""] * len(shares)][: len(shares)]
+    mixed_into(mixed, pairs, forms, [{str(at): kind} for at, kind in enumerate(padded)])
+    np.testing.assert_allclose(mixed[0], mean, rtol=1e-5)
 
 
 def test_sigmoid_outputs_are_not_averaged() -> None:
-    given, mixed = np.array([[0.25, 0.25]], np.float32), [np.ones((1, 2), np.float32)]
+    mixed = [np.ones((1, 2), np.float32)]
     with pytest.raises(UsageError, match="output 'y' cannot be averaged"):
-        mixed_into(mixed, [(1.0, {"y": given})], AS_GIVEN, [{"y": "other"}])
+        mixed_into(mixed, [(1.0, {"y": GIVEN[:1]})], AS_GIVEN, [{"y": "other"}])
 
 
 def test_labels_that_do_not_go_together_are_told_apart() -> None:

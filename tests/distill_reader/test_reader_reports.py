@@ -301,21 +301,6 @@ def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None
     assert all(want["args"]["reason"] for want in wants)
 
 
-def test_pauses_are_drawn_with_their_reason(teacher: ScriptedTeacher, path: Path) -> None:
-    source, batches = Batches(40), []
-    with reader_of(source, teacher, trace=path, upper_bytes=1000) as reader:
-        for batch in reader:
-            batches.append(batch)
-            wait_until(lambda: reader.stats.blocked_s > 0)
-    check_epoch(source, batches)
-    events = checked_events(path)
-    pauses = slices(events, "source: pauses")
-    assert pauses
-    assert all("above ut = 1000" in pause["args"]["reason"] for pause in pauses)
-    pulls = slices(events, "source: pulls")
-    assert any(p["ts"] > pauses[0]["ts"] + pauses[0]["dur"] for p in pulls), "it went on"
-
-
 def test_hedges_are_drawn(teacher: ScriptedTeacher, second: ScriptedTeacher, path: Path) -> None:
     """One teacher falls silent: what it has is asked of the other, and it is ejected."""
     labels = threading.Event()
@@ -348,19 +333,8 @@ def test_hedges_are_drawn(teacher: ScriptedTeacher, second: ScriptedTeacher, pat
     assert names[ejected["pid"], ejected["tid"]] == f"teachers: {second.address}"
 
 
-def test_batches_of_an_epoch_that_was_left_are_drawn(teacher: ScriptedTeacher, path: Path) -> None:
-    with reader_of(Batches(50), teacher, trace=path) as reader:
-        for _ in reader:
-            wait_until(lambda: reader.stats.yielded > 2)
-            break
-        list(reader)
-    events = checked_events(path)
-    outcomes = [e["args"]["outcome"] for e in events if (e["ph"], e["name"]) == ("b", "batch")]
-    assert outcomes.count("delivered") == 51
-    assert set(outcomes) == {"delivered", "left"}
-
-
 def test_the_next_engine_continues_the_trace(teacher: ScriptedTeacher, path: Path) -> None:
+    """Pauses are drawn with their reason, and batches of an epoch that was left."""
     source, batches = Batches(100), []
     with reader_of(source, teacher, trace=path, upper_bytes=1000) as reader:
         for batch in reader:
@@ -369,14 +343,25 @@ def test_the_next_engine_continues_the_trace(teacher: ScriptedTeacher, path: Pat
                 wait_until(lambda: '"wait for 0"' in path.read_text())
                 os.kill(reader.engine_pid, signal.SIGKILL)
                 wait_until(lambda: reader.stats.engine_restarts == 1)
+            if len(batches) == 60:
+                wait_until(lambda: reader.stats.state == "blocked")
         check_epoch(source, batches)
         wait_until(lambda: '"pull 99"' in path.read_text())
         assert events_of(path, ended=False), "it can be looked at while it grows"
+        for _ in reader:
+            wait_until(lambda: reader.stats.yielded > 102)
+            break
     events = checked_events(path)
-    pulls = [event["name"] for event in slices(events, "source: pulls")]
-    assert len(pulls) == len(set(pulls)), "none is drawn twice"
+    pulls = slices(events, "source: pulls")
+    names = [pull["name"] for pull in pulls]
+    assert len(names) == len(set(names)), "none is drawn twice"
     assert sum(event["name"] == "process_name" for event in events) == 2 * 4
     assert {*range(50, 100)} <= lives(events).keys(), "those of the second engine"
+    pauses = slices(events, "source: pauses")
+    assert all("above ut = 1000" in pause["args"]["reason"] for pause in pauses)
+    assert any(p["ts"] > pauses[0]["ts"] + pauses[0]["dur"] for p in pulls), "it went on"
+    outcomes = [e["args"]["outcome"] for e in events if (e["ph"], e["name"]) == ("b", "batch")]
+    assert set(outcomes) == {"delivered", "left"}
 
 
 def test_a_trace_is_bounded_by_two_halves(teacher: ScriptedTeacher, path: Path) -> None:

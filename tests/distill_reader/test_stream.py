@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from contextlib import closing
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -229,3 +233,24 @@ def test_a_lease_ends_once() -> None:
     assert [*leases.over()] == [first.offset, second.offset]
     assert [*leases.over()] == []
     arena.close()
+
+
+def test_no_python_code_runs_where_a_batch_is_let_go() -> None:
+    """A signal handler would run in it, and its exception, as of Ctrl-C, would be ignored."""
+    called = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    with closing(Arena.create()) as arena:
+        leases = Leases(arena)
+        record = arena.allocate([(np.dtype(np.float32), (2, 3))])
+        views = leases.views(record)
+        sys.setprofile(note)
+        try:
+            del views
+        finally:
+            sys.setprofile(None)
+        assert called == []
+        assert list(leases.over()) == [record.offset]
