@@ -61,23 +61,6 @@ def bench() -> Iterator[Bench]:
 # --- teachers
 
 
-def test_teachers_that_refuse_everything_do_not_end_the_job() -> None:
-    """Three are misconfigured: batches that they refuse are labelled by the others."""
-    wrong = ("u", "v", "w")
-    with closing(Bench(canaries=None)) as bench:
-        bench.assign(*wrong, "good", "better")
-        for number in range(16):
-            bench.batch(number)
-        for name in wrong:
-            while jobs := bench.jobs(name):
-                bench.fail(name, RequestRefused("no such output"), jobs[0].spans[0].batch)
-        assert bench.member.core.teachers.breakers.ejected == dict.fromkeys(wrong, "refused")
-        for name in ("good", "better", "good"):
-            bench.answer_all(name)
-        assert bench.metric("poison_batches") == 0
-        assert list(bench.labelled()) == list(range(16))
-
-
 def test_a_batch_that_crashes_predictors_is_poison() -> None:
     with closing(Bench(canaries=None)) as bench:
         bench.assign("a", "b", "c", "d")
