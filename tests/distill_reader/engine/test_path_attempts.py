@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import queue
 import socket
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,29 +17,33 @@ from edl.tests.waiting import DEADLINE_S
 PORT = 8500
 TEACHER = Peer("t1", f"teacher.example:{PORT}", "model")
 
-Post = tuple[Callable[..., None], tuple[object, ...]]
-
 
 class World:
     """Attempts to reach one teacher; what their threads post is carried out by `run`."""
 
     def __init__(self) -> None:
-        self.posts: queue.SimpleQueue[Post] = queue.SimpleQueue()
-        inbox = SimpleNamespace(
-            post=lambda handler, *arguments: self.posts.put((handler, arguments))
-        )
+        self.inbox = Inbox()
         self.tried = list[PathsTried]()
-        self.paths = PathAttempts(cast(Inbox, inbox), self.tried.append)
+        self.paths = PathAttempts(self.inbox, self.tried.append)
 
     def run(self) -> None:
         """Carry out what the next thread to end posts."""
-        handler, arguments = self.posts.get(timeout=DEADLINE_S)
-        handler(*arguments)
+        events = self.inbox.next(DEADLINE_S)
+        assert events
+        for event in events:
+            event()
 
     def is_refused(self) -> bool:
         self.paths.attempt(TEACHER, 0.0)
         self.run()
         return bool(self.tried[-1].refusals[TEACHER])
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.inbox.close()
 
 
 @pytest.fixture
@@ -65,9 +67,9 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_teacher_is_reached_where_its_name_led_once_names_are_not_known(
-    listener: socket.socket, names: dict[str, Any]
+    world: World, listener: socket.socket, names: dict[str, Any]
 ) -> None:
-    world, names["teacher.example"] = World(), listener.getsockname()
+    names["teacher.example"] = listener.getsockname()
     world.paths.heard(TEACHER.address)
     world.run()
     names.clear()
@@ -75,9 +77,8 @@ def test_a_teacher_is_reached_where_its_name_led_once_names_are_not_known(
 
 
 def test_a_name_is_looked_up_again_where_nobody_is_reached_any_more(
-    listener: socket.socket, names: dict[str, Any]
+    world: World, listener: socket.socket, names: dict[str, Any]
 ) -> None:
-    world = World()
     with socket.create_server(("127.0.0.1", 0)) as before:
         names["teacher.example"] = before.getsockname()
     world.paths.heard(TEACHER.address)
@@ -88,17 +89,19 @@ def test_a_name_is_looked_up_again_where_nobody_is_reached_any_more(
     assert not world.is_refused()
 
 
-def test_a_name_that_was_never_known_is_one_that_cannot_be_reached(names: dict[str, Any]) -> None:
-    assert World().is_refused()
+def test_a_name_that_was_never_known_is_one_that_cannot_be_reached(
+    world: World, names: dict[str, Any]
+) -> None:
+    assert world.is_refused()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EADDRNOTAVAIL])
 def test_what_this_machine_lacks_says_nothing_of_a_teacher(
-    code: int, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    world: World, code: int, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(code, "no more")
 
-    world, names["teacher.example"] = World(), ("127.0.0.1", PORT)
+    names["teacher.example"] = ("127.0.0.1", PORT)
     monkeypatch.setattr(socket, "socket", fail)
     assert not world.is_refused()

@@ -13,7 +13,7 @@ import pytest
 from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfig, profiles_of
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.member import core_config
-from edl.distill_reader.engine.profiles import LOOK_EVERY_S, MOST_BYTES, ProfileFile, Remembering
+from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, Remembering
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import Look, Pulled, Remembered
 from edl.scheduler.stream_stats import SETTLED_STEPS, Profile
@@ -116,14 +116,6 @@ def test_the_second_run_asks_for_n_at_once(tmp_path: Path) -> None:
     second.measure(0.02, SETTLED_STEPS)
     assert second.want() == 2, "what is measured counts, once it stands on enough"
     second.memory.close("c")
-
-
-def test_what_is_not_settled_is_not_remembered(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.measure(0.05, SETTLED_STEPS - 1)
-    run.memory.look("c", LOOK_EVERY_S)
-    run.memory.close("c")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_usable_folder_nothing_is_remembered(tmp_path: Path) -> None:
