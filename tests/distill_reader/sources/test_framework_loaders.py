@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,7 @@ SAMPLES, BATCH, EPOCHS = 23, 4, 3
 BATCHES = 6
 
 
-class TorchRows(Samples, torch.utils.data.Dataset):  # type: ignore[misc]  # PyTorch is not typed
-    pass
-
-
-class PaddleRows(Samples, paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
+class Rows(Samples, paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
     pass
 
 
@@ -54,46 +51,42 @@ class PaddleStream(paddle.io.IterableDataset):  # type: ignore[misc]  # Paddle i
     __iter__ = TorchStream.__iter__
 
 
-def seeded_torch(**options: Any) -> Any:
-    generator = torch.Generator()
-    generator.manual_seed(5)
-    return TorchLoader(
-        TorchRows(SAMPLES), batch_size=BATCH, shuffle=True, generator=generator, **options
-    )
-
-
-def distributed(world: int, rank: int) -> Any:
-    sampler = paddle.io.DistributedBatchSampler(
-        PaddleRows(SAMPLES), BATCH, num_replicas=world, rank=rank, shuffle=True
-    )
-    return paddle.io.DataLoader(PaddleRows(SAMPLES), batch_sampler=sampler)
-
-
 def paddle_loader(**options: Any) -> Any:
-    return paddle.io.DataLoader(PaddleRows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
+    return paddle.io.DataLoader(Rows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
 
 
 def torch_loader(**options: Any) -> Any:
-    return TorchLoader(TorchRows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
+    return TorchLoader(Rows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
+
+
+def seeded_torch() -> Any:
+    return torch_loader(generator=torch.Generator().manual_seed(5))
 
 
 def stateful_loader(**options: Any) -> Any:
     """A new one in the same process begins as in a new one: its orders follow torch's seed."""
     torch.manual_seed(11)
-    return StatefulDataLoader(TorchRows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
+    return StatefulDataLoader(Rows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
 
 
+KEPT = {"num_workers": 2, "persistent_workers": True}
 LOADERS: dict[str, Callable[[], Any]] = {
     "paddle": paddle_loader,
-    "paddle, workers": lambda: paddle_loader(num_workers=2),
-    "paddle, kept workers": lambda: paddle_loader(num_workers=2, persistent_workers=True),
+    "paddle, workers": partial(paddle_loader, num_workers=2),
+    "paddle, kept workers": partial(paddle_loader, **KEPT),
     "torch": torch_loader,
     "torch, own generator": seeded_torch,
-    "torch, workers": lambda: torch_loader(num_workers=2),
-    "torch, kept workers": lambda: torch_loader(num_workers=2, persistent_workers=True),
+    "torch, workers": partial(torch_loader, num_workers=2),
+    "torch, kept workers": partial(torch_loader, **KEPT),
     "torchdata": stateful_loader,
-    "torchdata, workers": lambda: stateful_loader(num_workers=2),
+    "torchdata, workers": partial(stateful_loader, num_workers=2),
 }
+
+
+def distributed(world: int, rank: int) -> Any:
+    rows = Rows(SAMPLES)
+    sampler = paddle.io.DistributedBatchSampler(rows, BATCH, world, rank, shuffle=True)
+    return paddle.io.DataLoader(rows, batch_sampler=sampler)
 
 
 def ids_of(batch: Any) -> list[int]:
@@ -175,8 +168,8 @@ def test_loaders_without_ids_are_plain() -> None:
     for given in (
         paddle.io.DataLoader(PaddleStream(), batch_size=BATCH),
         TorchLoader(TorchStream(), batch_size=BATCH),
-        TorchLoader(TorchRows(SAMPLES), batch_size=None),
-        Own(TorchRows(SAMPLES), batch_size=BATCH),
+        TorchLoader(Rows(SAMPLES), batch_size=None),
+        Own(Rows(SAMPLES), batch_size=BATCH),
     ):
         assert type(source_of(given, Shard(), 0)) is PlainSource
     assert type(source_of(stateful_loader(), Shard(), 0)) is StatefulSource
@@ -195,8 +188,8 @@ def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:
 def test_a_distributed_sampler_of_another_group_is_refused() -> None:
     with pytest.raises(UsageError, match="sampler is for rank 0 of 2, the reader for rank 1 of 2"):
         source_of(distributed(2, 0), Shard(1, 2), 0)
-    sampler = torch.utils.data.DistributedSampler(TorchRows(SAMPLES), num_replicas=3, rank=1)
-    loader = TorchLoader(TorchRows(SAMPLES), batch_size=BATCH, sampler=sampler)
+    sampler = torch.utils.data.DistributedSampler(Rows(SAMPLES), num_replicas=3, rank=1)
+    loader = TorchLoader(Rows(SAMPLES), batch_size=BATCH, sampler=sampler)
     with pytest.raises(UsageError, match="sampler is for rank 1 of 3, the reader for rank 0 of 2"):
         source_of(loader, Shard(0, 2), 0)
 

@@ -159,11 +159,6 @@ def test_ids_may_be_names() -> None:
     assert source.begin(0, 0, None).start is not None
 
 
-def test_what_was_a_batch_stays_the_very_batch() -> None:
-    batch = {"x": np.zeros(2)}
-    assert next(source_of([batch], Shard(), 0).begin(0, 0, None)) is batch
-
-
 class Iterable:
     def __iter__(self) -> Iterator[Any]:
         return iter(["batch"])
