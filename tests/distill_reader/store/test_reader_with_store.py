@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 from edl.distill_reader import DistilReader, LabelStore
 from edl.distill_reader.options import Timeouts
 from edl.distill_reader.store.database import Database
-from edl.distill_reader.store.exporting import verify
 from edl.errors import NoTeacherAvailable, UsageError
 from edl.proto.datatypes import Array
 from edl.tests.distill_reader.conftest import StartTeacher
@@ -110,18 +107,6 @@ def test_later_epochs_and_readers_ask_nobody(teacher: ScriptedTeacher, store: La
         wait_until(lambda: reader.stats.content_id == "model-1")
 
 
-def test_missing_rows_wait_for_a_teacher(teacher: ScriptedTeacher, store: LabelStore) -> None:
-    fill(store, teacher, Shuffled(range(60), 10))
-    teacher.stop()
-    with reader_of(
-        Shuffled(range(SAMPLES), 10), NOBODY, store=store, timeouts=Timeouts(wait_s=3.0)
-    ) as reader:
-        iterator = iter(reader)
-        check([next(iterator) for _ in range(6)], Shuffled(range(60), 10))
-        with pytest.raises(NoTeacherAvailable):
-            next(iterator)
-
-
 def test_no_content_id_keeps_no_labels(teacher: ScriptedTeacher, store: LabelStore) -> None:
     teacher.parameters = {}
     source = Shuffled(range(60), 10)
@@ -146,23 +131,6 @@ def test_samples_by_the_users_ids(teacher: ScriptedTeacher, tmp_path: Path) -> N
         source.shuffle(orders(2), 8)
         check_same(reader, first)
     assert teacher.requests == asked
-
-
-def test_services_have_own_rows(
-    teacher: ScriptedTeacher, second: ScriptedTeacher, store: LabelStore
-) -> None:
-    second.behaviour = lambda request: {"logits": 2 * logits_of(request.inputs["x"])}
-    second.parameters = {"content_id": "model-2"}
-    services: dict[str, Any] = {
-        "service": {"a": 0.75, "b": 0.25},
-        "teachers": {"a": [teacher.address], "b": [second.address]},
-    }
-    source = Shuffled(orders(1), 10)
-    with reader_of(source, store=store, **services) as reader:
-        first, counts = by_id(reader), (teacher.requests, second.requests)
-        source.shuffle(orders(2), 7)
-        check_same(reader, first)
-    assert (teacher.requests, second.requests) == counts
 
 
 @pytest.mark.parametrize("no_teacher", ["fail", "hard_only"])
@@ -220,22 +188,6 @@ def test_the_training_is_told_once_that_labels_are_not_kept(
             wait_until(lambda: reader.stats.store_dropped >= 2 * SAMPLES)
             assert "locked" in reader.stats.store_trouble
     assert sum("cannot be used now" in record.message for record in caplog.records) == 1
-
-
-def test_killed_engines_leave_no_wrong_label(teacher: ScriptedTeacher, store: LabelStore) -> None:
-    source = Shuffled(orders(1), 5)
-    with reader_of(source, teacher, store=store) as reader:
-        for epoch in range(3):
-            source.shuffle(orders(epoch), 5)
-            iterator = iter(reader)
-            batches = [next(iterator) for _ in range(4 + epoch)]
-            os.kill(reader.engine_pid, signal.SIGKILL)
-            check([*batches, *iterator], source)
-        check(list(reader), source)  # labels of the last half second died with the engine
-    with Database(store.path) as database:
-        verify(database, lambda rows: None)
-    with reader_of(source, NOBODY, store=store) as reader:
-        check(list(reader), source)
 
 
 def test_left_epochs_leave_no_wrong_label(teacher: ScriptedTeacher, store: LabelStore) -> None:

@@ -103,17 +103,6 @@ def test_what_a_teacher_has_labelled_goes_when_it_is_disowned(settings_: LabelSt
         assert store.get_many(sample_keys(range(600))) == rows_in(None, range(600))
 
 
-def test_the_model_of_a_service_is_remembered(settings_: LabelStore) -> None:
-    model = Model(Content("abc", "n"), ("image", "mask"))
-    with Store(settings_) as store:
-        assert store.recall("s") is None
-        store.remember("s", Model(Content("old")))
-        store.remember("s", model)
-        store.remember("other", Model(Content("x")))
-    with Store(settings_) as store:
-        assert store.recall("s") == model
-
-
 # --- what else may stand at the path
 
 
