@@ -151,15 +151,6 @@ def in_parts(**other: Any) -> Answer:
     return replace(answer({**parts, **other}), output_parameters=IN_PARTS)
 
 
-@pytest.mark.parametrize("outputs", [("logits",), ()])
-def test_labels_in_parts_become_dense(outputs: tuple[str, ...]) -> None:
-    labels = soft_labels(in_parts(), replace(asked_for("topk:2"), outputs=outputs))
-    assert list(labels) == ["logits"]
-    np.testing.assert_array_equal(labels["logits"][0, 1:3], [4.0, 2.0])
-    tail = np.log(np.exp(1.0) + np.exp(-1.0))
-    np.testing.assert_allclose(labels["logits"][0, ::3], tail - np.log(2), rtol=1e-6)
-
-
 def test_labels_can_stay_in_parts_with_indices_that_frameworks_take() -> None:
     labels = soft_labels(in_parts(), asked_for("topk:2", expand=False))
     assert {name: array.dtype.name for name, array in labels.items()} == {

@@ -123,16 +123,6 @@ def test_a_batch_that_could_not_be_put_together_comes_next(
         wait_until(lambda: reader.stats.volume_bytes == 0)
 
 
-def test_epochs_left_at_any_moment_and_one_that_is_complete(teacher: ScriptedTeacher) -> None:
-    source = Batches(20)
-    with reader_of(source, teacher, upper_bytes=1000) as reader:
-        for taken in range(40):
-            assert numbers_of(list(itertools.islice(reader, taken % 4))) == [*range(taken % 4)]
-        check_epoch(source, list(reader))
-        gc.collect()
-        wait_until(lambda: reader.stats.volume_bytes == 0)
-
-
 def test_the_buffer_stops_at_its_upper_threshold(teacher: ScriptedTeacher) -> None:
     source = Batches(300, shape=(256,))  # 4 KiB a batch
     with reader_of(source, teacher, upper_bytes=64 << 10, lower_bytes=16 << 10) as reader:

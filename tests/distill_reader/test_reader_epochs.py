@@ -73,6 +73,11 @@ def test_an_epoch_that_was_cut_short_does_not_seem_to_end(teacher: ScriptedTeach
             next(outer)
         with pytest.raises(UsageError, match="left unfinished"):
             list(zip(reader, reader, strict=True))
+        loaded = iter(reader)
+        next(loaded)
+        reader.load_state_dict(reader.state_dict())
+        with pytest.raises(UsageError, match="left unfinished"):
+            next(loaded)
         assert list(ended) == [], "all of its batches were taken"
         closed = iter(reader)
         next(closed)

@@ -18,8 +18,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.distill_reader import Callback, EnsemblePolicy, LabelStore
-from edl.distill_reader.options import Trace
-from edl.distill_reader.trace_file import older
 from edl.errors import AddressInUse, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
@@ -362,15 +360,3 @@ def test_the_next_engine_continues_the_trace(teacher: ScriptedTeacher, path: Pat
     assert any(p["ts"] > pauses[0]["ts"] + pauses[0]["dur"] for p in pulls), "it went on"
     outcomes = [e["args"]["outcome"] for e in events if (e["ph"], e["name"]) == ("b", "batch")]
     assert set(outcomes) == {"delivered", "left"}
-
-
-def test_a_trace_is_bounded_by_two_halves(teacher: ScriptedTeacher, path: Path) -> None:
-    limit = 64 << 10
-    with reader_of(Batches(1500), teacher, trace=Trace(path, limit)) as reader:
-        list(reader)
-    halves = [checked_events(older(path)), checked_events(path)]
-    for events in halves:
-        assert track_names(events), "each half has the names of its tracks"
-    slack = 64 << 10  # what is written at once
-    assert path.stat().st_size + older(path).stat().st_size <= limit + 2 * slack
-    assert halves[1][-1]["name"] == "the end", "the latest are always there"

@@ -222,19 +222,6 @@ def test_a_batch_that_cannot_be_copied_leaves_no_record(ring: Ring) -> None:
     assert used_after_reclaim(ring) == 0
 
 
-def test_a_lease_ends_once() -> None:
-    arena = Arena.create(4096)
-    leases = Leases(arena)
-    layout = (np.dtype(np.int64), (2,))
-    first, second = (arena.allocate([layout, layout]) for _ in range(2))
-    kept, gone = leases.views(first), leases.views(second)
-    assert [*leases.over()] == []
-    del kept, gone
-    assert [*leases.over()] == [first.offset, second.offset]
-    assert [*leases.over()] == []
-    arena.close()
-
-
 def test_no_python_code_runs_where_a_batch_is_let_go() -> None:
     """A signal handler would run in it, and its exception, as of Ctrl-C, would be ignored."""
     called = []

@@ -80,13 +80,20 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(
 
 
 def test_every_part_of_a_trace_is_a_file_like_the_first(path: Path) -> None:
+    """Two parts are kept, each of them whole, with the names of its tracks and the rights."""
     begin(path)
     os.chmod(path, 0o644)
-    trace = TraceFile(path, 4000)
-    while not older(path).exists():
-        trace.add({"name": "x" * 100})
+    trace, number = TraceFile(path, 4000), 0
+    trace.name_track("process_name", "source", 7)
+    while not older(path).exists() or number < 100:
+        trace.add({**event(number), "args": {"text": "x" * 100}})
         trace.flush()
-    trace.close({"name": "the end"})
+        number += 1
+    trace.close(event(number))
+    parts = [events_of(older(path)), events_of(path)]
+    assert all(names(part)[0] == "process_name" for part in parts)
+    assert names(parts[1])[-1] == f"e{number}", "the latest are always there"
+    assert path.stat().st_size + older(path).stat().st_size <= 4000 + 2 * 200
     assert path.stat().st_mode & 0o777 == older(path).stat().st_mode & 0o777 == 0o644
 
 
