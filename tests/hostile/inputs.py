@@ -26,8 +26,6 @@ _TEXTS = st.sampled_from(
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One message for one method."""
-
     method: str
     message: bytes
 

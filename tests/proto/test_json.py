@@ -35,7 +35,6 @@ def tensor(data: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 def placed(**fields: Any) -> dict[str, Any]:
-    """A tensor in shared memory."""
     named = {"region": "r", **fields}
     return tensor(parameters={f"shared_memory_{name}": value for name, value in named.items()})
 

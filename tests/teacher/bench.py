@@ -79,7 +79,6 @@ class Bench:
         return tensors.decode_response(self.infer_bytes(self.request(rows, **request)))
 
     def count(self, name: str, **labels: str) -> float:
-        """The present value of a metric."""
         value = self.recorder.registry.get_sample_value(name, labels)
         assert value is not None, f"no metric {name} {labels}"
         return value
@@ -103,7 +102,6 @@ class Bench:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The server's event loop."""
         return self.server._loop  # noqa: SLF001 - for virtual time and faults
 
     def advance(self, seconds: float) -> None:
@@ -125,7 +123,6 @@ class Bench:
         wait_until(holds)
 
     def hold(self) -> Held:
-        """Keep requests in the model from now on."""
         held = Held(self.labeller)
         self.at_end.callback(held.release)
         return held
@@ -139,7 +136,6 @@ class Bench:
         self.labeller.before = fail
 
     def heal(self) -> None:
-        """Let the model label again."""
         self.labeller.before = lambda: None
 
     def close(self) -> None:

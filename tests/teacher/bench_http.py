@@ -27,7 +27,6 @@ def url_of(server: Server) -> str:
 
 
 def rows(count: int = 3) -> dict[str, Any]:
-    """A request in JSON."""
     data = list(range(4 * count))
     return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [count, 4], "data": data}]}
 
@@ -47,7 +46,6 @@ def infer(bench: Bench, message: Mapping[str, Any], raw: bytes = b"", /, **heade
 
 
 def refused(response: httpx.Response, status: int) -> str:
-    """The message of a refusal."""
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert isinstance(error, str)
@@ -59,7 +57,6 @@ def numbers(count: int = 40_000) -> Array:
 
 
 def head(nbytes: object, path: str = INFER, /, **headers: object) -> bytes:
-    """The head of a request for labels."""
     said: dict[str, object] = {"Host": "localhost", "Content-Length": nbytes, **headers}
     lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
     return "\r\n".join([*lines, "", ""]).encode()
@@ -82,8 +79,6 @@ def batch(x: Array, /, **headers: object) -> bytes:
 
 
 class Reply:
-    """An answer."""
-
     def __init__(self, response: HTTPResponse) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = {k.lower(): v for k, v in response.getheaders()}

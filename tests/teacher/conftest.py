@@ -21,7 +21,6 @@ from edl.tests.waiting import wait_until
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """Starts servers, and stops them after the test."""
     with ExitStack() as made:
 
         def make(client: ClientSecurity | None = None, **config: Any) -> Bench:
@@ -64,8 +63,6 @@ def tokens(tmp_path: Path) -> ServerSecurity:
 
 
 class AccessLog:
-    """The lines of the access log."""
-
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
 

@@ -69,8 +69,6 @@ def spells(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class Table:
-    """A function with weights."""
-
     def __init__(self, scale: float) -> None:
         self._scale = np.full(3, scale, np.float32)
 

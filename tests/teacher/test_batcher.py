@@ -117,7 +117,6 @@ class Bench(AbstractContextManager["Bench"]):
         return self.ask(x, deadline_s).result(WAIT_S)
 
     def count(self, name: str) -> float:
-        """The present value of a metric."""
         value = self.recorder.registry.get_sample_value(f"edl_teacher_{name}")
         assert value is not None
         return value

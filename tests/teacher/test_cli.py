@@ -39,7 +39,6 @@ TLS = ("--tls-cert", "c", "--tls-key", "k")
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[TeacherConfig]:
-    """The configurations that would have been served."""
     configs: list[TeacherConfig] = []
 
     def record(config: TeacherConfig, stop: Stop, **more: object) -> None:

@@ -25,8 +25,6 @@ CONFIG = TeacherConfig("resnet", PredictorConfig("models/resnet"), ttl_s=30.0)
 
 
 class Teacher:
-    """A registered teacher, all in this process."""
-
     def __init__(self, bench: Bench) -> None:
         self.registry: Registry = connect(f"memory://{uuid.uuid4()}")
         self.identity, self.recorder = bench.identity, bench.recorder

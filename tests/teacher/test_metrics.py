@@ -105,7 +105,6 @@ def test_bad_answers_are_counted_by_output() -> None:
 
 @pytest.fixture
 def now() -> SimpleNamespace:
-    """Time that passes when a test says so."""
     return SimpleNamespace(ns=0)
 
 

@@ -35,7 +35,6 @@ def ran(*arguments: str) -> Result:
 
 
 def fingerprint(model: str, *arguments: object) -> str:
-    """What is printed of one of the models."""
     return ran("fingerprint", f"{MODELS}:{model}", *map(str, arguments)).stdout
 
 

@@ -70,8 +70,6 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Bench:
-    """Predictors behind a batcher."""
-
     def __init__(
         self, *configs: PredictorConfig, on_progress: Callable[[str], None] | None = None
     ) -> None:

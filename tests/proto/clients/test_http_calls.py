@@ -23,14 +23,11 @@ PATH = "/v2/models/m/infer"
 
 
 class Talk:
-    """A client, and the server that it asks."""
-
     def __init__(self) -> None:
         self.server = ScriptedHttp()
         self.calls = HttpCalls(HttpDial(f"http://127.0.0.1:{self.server.port}"))
 
     def says(self, *said: bytes) -> None:
-        """Have the next requests answered by this."""
         answers = iter(said)
         self.server.behave = lambda *_: next(answers)
 

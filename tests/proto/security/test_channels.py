@@ -126,18 +126,6 @@ def test_calls_go_through_no_proxy(tokens: Path, token: Path, monkeypatch: Any) 
             assert ask(address, ClientSecurity(None, token)) == b"student"
 
 
-def test_a_new_token_is_sent_over_the_same_channel(tokens: Path, token: Path) -> None:
-    with (
-        serving(ServerSecurity(None, tokens)) as address,
-        open_channel(address, ClientSecurity(None, token)) as channel,
-    ):
-        assert ask_again(channel) == b"student"
-        write_secret(token, "aaa")
-        assert ask_again(channel) == b"admin"
-        write_secret(token, "two words")  # not usable: the one before stays
-        assert ask_again(channel) == b"admin"
-
-
 def test_without_a_ca_a_server_asks_for_no_certificate(
     authority: Authority, tokens: Path, token: Path
 ) -> None:

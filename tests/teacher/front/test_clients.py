@@ -88,13 +88,11 @@ class Transport:
         return Client(bench, FramesClient(bench.address, security, arena))
 
     def pair(self, **config: Any) -> tuple[Bench, Client]:
-        """A server, and a client of it."""
         bench = self.server(**config)
         return bench, self.connect(bench)
 
 
 def by_calls(bench: Bench, security: ClientSecurity | None = None) -> Client:
-    """A client whose requests are gRPC calls."""
     return Client(bench, OipGrpcClient(bench.address, "resnet", security))
 
 

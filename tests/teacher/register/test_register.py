@@ -236,7 +236,6 @@ def foreign() -> Iterator[ForeignGrpc]:
 
 
 def facts_of(identity: Identity, voucher: Voucher) -> dict[str, str]:
-    """What a sidecar registers."""
     return {
         "incarnation": "7", "address": identity.vouched, "protocol": "oip", "model": MODEL,
         VOUCHER: f"127.0.0.1:{voucher.port}", INSTANCE_KEY: identity.key,

@@ -43,7 +43,6 @@ class Sharing:
         self.client = FramesClient(bench.address, arena=self.arena)
 
     def put(self, x: Array = X) -> Array:
-        """A copy in the memory."""
         return self.arena.get(self.arena.put([x]).arrays[0])
 
     def grow(self) -> None:
