@@ -40,27 +40,33 @@ class FramesClient:
 
     def infer(self, request: Request, timeout_s: float = WAIT_S) -> Answer:
         """The answer; raises what the teacher answers with, or TeacherLost."""
-        try:
-            return _answer(self.heard(request, timeout_s))
-        except AccessError:  # what was shown counts no more; a new connection shows what we have
+        outcome = self.heard(request, timeout_s).outcome
+        if isinstance(outcome, AccessError):  # a new connection shows what we have by now
             self._drop_free()
-            return _answer(self.heard(request, timeout_s))
+            outcome = self.heard(request, timeout_s).outcome
+        if isinstance(outcome, EdlError):
+            raise outcome
+        return outcome
 
     def heard(self, request: Request, timeout_s: float = WAIT_S) -> Heard:
         """What comes for a request, over a connection that stands or is opened."""
         until_s = time.monotonic() + timeout_s
-        while (connection := self._standing()) is not None:
+        while self._free:
+            connection = self._free.pop()
             with contextlib.suppress(Ended, OSError):
-                return self._ask(connection, request, until_s)
-        connection = None if self._closed else self._grpc.connect(self.arena)
-        if connection is None:  # as a reader does
+                connection.hear()
+                if connection.has_room:
+                    return self._ask(connection, request, until_s)
+            connection.close()
+        opened = None if self._closed else self._grpc.connect(self.arena)
+        if opened is None:  # as a reader does
             return Heard(0, self._grpc.infer(request, timeout_s))
         try:
-            return self._ask(connection, request, until_s)
+            return self._ask(opened, request, until_s)
         except Ended as error:
-            raise error.why from None
+            return Heard(0, error.why)
         except OSError:
-            raise TeacherLost("the connection is closed") from None
+            return Heard(0, TeacherLost("the connection is closed"))
 
     def close(self) -> None:
         self._closed = True
@@ -70,16 +76,6 @@ class FramesClient:
     def _drop_free(self) -> None:
         while self._free:
             self._free.pop().close()
-
-    def _standing(self) -> Connection | None:
-        while self._free:
-            connection = self._free.pop()
-            with contextlib.suppress(OSError):
-                connection.hear()
-                if connection.has_room:
-                    return connection
-            connection.close()
-        return None
 
     def _ask(self, connection: Connection, request: Request, until_s: float) -> Heard:
         """Put the connection back where it is answered, and close it elsewhere."""
@@ -113,9 +109,3 @@ class FramesClient:
         }
         lent = {name: place for name, place in found.items() if place is not None}
         return lent if lent.keys() == request.inputs.keys() else {}
-
-
-def _answer(heard: Heard) -> Answer:
-    if isinstance(heard.outcome, EdlError):
-        raise heard.outcome
-    return heard.outcome
