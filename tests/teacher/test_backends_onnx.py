@@ -148,23 +148,17 @@ def session(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return state
 
 
-def test_a_gpu_is_used_with_full_float32(model: Path, session: SimpleNamespace) -> None:
+def test_a_gpu_is_used_with_full_float32_and_no_cpu_instead(
+    model: Path, session: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "gpu" in OnnxSession(model, Settings(device="gpu:1")).spec.numerics
     name, settings = session.asked[0]
     assert name == "CUDAExecutionProvider"
     assert settings == {"device_id": 1, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
-
-
-def test_a_fallback_to_the_cpu_is_refused(
-    model: Path, session: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.delattr("onnxruntime.preload_dlls")  # older releases have none
     session.used = "CPUExecutionProvider"
     with pytest.raises(ModelError, match="cannot use device gpu:1"):
         OnnxSession(model, Settings(device="gpu:1"))
-
-
-def test_exhausted_memory_is_retryable(model: Path, session: SimpleNamespace) -> None:
     session.error = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
     with pytest.raises(RetryableError, match="the model failed: Failed to allocate memory"):
         OnnxSession(model, Settings()).run({"image": np.zeros((2, 1, 8, 8), np.float32)})
@@ -179,12 +173,11 @@ def test_exhausted_memory_is_retryable(model: Path, session: SimpleNamespace) ->
         ("by_numpy", "onnx", "is a factory, and this backend opens files alone"),
     ],
 )
-def test_a_named_backend_refuses_models_of_others(factory: str, backend: str, words: str) -> None:
+def test_a_named_backend_refuses_models_of_others(
+    model: Path, factory: str, backend: str, words: str
+) -> None:
     with pytest.raises(ModelError, match=words):
         open_backend(f"{NAME}:{factory}", backend=backend)
-
-
-def test_a_backend_without_files_refuses_a_path(model: Path) -> None:
     with pytest.raises(ModelError, match="is a path, and this backend runs what a factory"):
         open_backend(str(model), backend="callable")
 
