@@ -88,9 +88,8 @@ def test_an_emptied_registry_and_new_managers_go_by_what_students_are_on() -> No
     assert entry.text == f"declared: 1 of 1 students are on {NEW}"
 
 
-def test_an_upgrade_goes_on_after_an_emptied_registry_and_no_stale_replica_undoes_it() -> None:
+def test_an_upgrade_that_runs_goes_on_after_an_emptied_registry() -> None:
     world, student = upgraded()
-    stale = world.registry.snapshot()
     order(world, NEW, OLD, "epoch")
     world.run(1)
     assert contents(student) == (NEW, OLD)
@@ -99,6 +98,13 @@ def test_an_upgrade_goes_on_after_an_emptied_registry_and_no_stale_replica_undoe
     world.run(2 * TTL_S)
     assert contents(student) == (NEW, OLD)
     student.fields |= {"data_epoch": 2, "content_id": ""}
+    world.run(2, until=lambda: contents(student) == (OLD, ""))
+
+
+def test_a_stale_replica_does_not_undo_an_upgrade() -> None:
+    world, student = upgraded()
+    stale = world.registry.snapshot()
+    order(world, NEW, OLD, "now")
     world.run(2, until=lambda: contents(student) == (OLD, ""))
     student.fields["content_id"] = OLD
     world.run(2, until=lambda: plan(world) == (OLD, ""))
