@@ -230,6 +230,7 @@ def repository(tmp_path: Path) -> GatedRepository:
 
 def test_a_snapshot_that_is_overtaken_is_not_written(repository: GatedRepository) -> None:
     with persisting(repository) as (persister, writer):
+        assert persister.persist_now(DEADLINE_S) is None, "there is nothing"
         repository.gate.clear()
         writer.write(contents_of(1))
         persister.wake()
