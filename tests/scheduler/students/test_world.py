@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -41,8 +40,6 @@ from edl.scheduler.students.world import decide as decide_from
 ANY = Limits(1, 4)
 STEPPING = Pace(stepped=True, left_s=1000.0, forming_s=5.0)
 OLD_S = 60.0
-EVENT = st.sampled_from(["join", "leave", "die", "fail", "step", "turn", "turn", "turn"])
-EVENTS = st.lists(EVENT, min_size=10, max_size=60)
 
 
 def entry(step: int) -> Entry | None:
@@ -77,60 +74,6 @@ def ended(number: int, *names: str, ending: str = "left", snapshot: int = -1) ->
 def formed(decision: Decision) -> World:
     assert isinstance(decision, Form), decision
     return decision.world
-
-
-@dataclass
-class Life:
-    """A job and its nodes, as the board shows them; steps are taken by whoever runs."""
-
-    limits: Limits
-    world: World | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    joined: int = 0
-    saved: int = 0
-    step: int = 0
-
-    def join(self, name: str) -> None:
-        self.joined += 1
-        self.members[name] = Member(name, self.joined, OLD_S)
-
-    def turn(self) -> Decision:
-        """The leader decides, and all do it."""
-        pace = Pace(self.step > 0, 1000.0, 1.0)
-        members = sorted(self.members.values(), key=lambda one: one.joined)
-        decision = decide(self.limits, self.world, members, pace, self.saved)
-        match decision:
-            case Form(world):
-                assert world.number == (self.world.number if self.world else 0) + 1
-                assert len(world.nodes) == len(set(world.nodes))
-                assert self.limits.least <= len(world.nodes) <= self.limits.most
-                assert set(world.nodes) <= set(self.members)
-                assert not set(world.nodes) & set(world.barred)
-                assert world.restored >= self.saved
-                assert world.keeper == "" or world.keeper in self.members
-                self.world, self.step, self.saved = world, world.restored, world.restored
-                for name in world.nodes:
-                    one = self.members[name]
-                    running = Member(name, one.joined, OLD_S, "running", world.number)
-                    self.members[name] = replace(running, leaving=one.leaving)
-            case Recall(number, at_once, _):
-                assert self.world is not None
-                assert number == self.world.number
-                self.end(snapshot=-1 if at_once else self.step)
-        return decision
-
-    def running(self) -> list[str]:
-        return [name for name, one in self.members.items() if one.phase == "running"]
-
-    def end(self, snapshot: int) -> None:
-        for name in self.running():
-            one = self.members[name]
-            self.members[name] = replace(one, phase="ended", ending="left", snapshot=snapshot)
-
-    def fail(self, name: str) -> None:
-        one = self.members[name]
-        failure = Failure(one.generation, name, 0, "killed", self.step + 1)
-        self.members[name] = replace(one, phase="ended", ending="failed", failures=(failure,))
 
 
 class TestWorld:
@@ -270,42 +213,6 @@ class TestWorld:
         usage = Failure(3, "a", 0, "crash", error="no model()", usage=True)
         failed = [replace(one, failures=(usage,)) for one in ended(3, "a", ending="failed")]
         assert decide(ANY, World(3, ("a",)), failed, Pace(), 0) == Stop("no model()", usage=True)
-
-    @given(st.integers(1, 3), st.integers(0, 3), EVENTS, st.randoms())
-    def test_a_world_is_formed_in_the_end(
-        self, least: int, more: int, events: list[str], rng: random.Random
-    ) -> None:
-        life = Life(Limits(least, least + more))
-        for number in range(least):
-            life.join(f"first{number}")
-        for number, event in enumerate(events):
-            names = sorted(life.members)
-            name = rng.choice(names) if names else ""
-            if event == "join":
-                life.join(f"n{number}")
-            elif event == "leave" and name:
-                life.members[name] = replace(life.members[name], leaving=True)
-            elif event == "die" and name:
-                del life.members[name]
-            elif event == "fail" and name in life.running():
-                life.fail(name)
-            elif event == "step" and life.running():
-                life.step += 1
-            elif isinstance(life.turn(), Stop):
-                return
-        # Nothing happens any more: within a few turns the fit nodes form a world that stays.
-        for _ in range(6):
-            if isinstance(life.turn(), Stop):
-                return
-            life.step += bool(life.running())
-        barred = life.world.barred if life.world else ()
-        fit = [one for one in life.members.values() if not one.leaving and one.node not in barred]
-        if len(fit) >= least:
-            assert life.world is not None
-            assert len(life.world.nodes) == min(len(fit), life.limits.most)
-            assert sorted(life.running()) == sorted(life.world.nodes)
-        else:
-            assert not [name for name in life.running() if life.members[name].leaving]
 
 
 HANG_S = 10.0
