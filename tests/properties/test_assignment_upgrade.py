@@ -166,7 +166,8 @@ class Upgrade(RuleBasedStateMachine):
     @rule()
     def a_batch_is_labelled(self) -> None:
         for reader in self.readers.values():
-            reader.labelled |= {reader.sending} if reader.sending is not None else set()
+            if reader.sending is not None:
+                reader.labelled.add(reader.sending)
 
     moved_by_word = False
 
