@@ -1,6 +1,7 @@
-"""What the ledger's machine in tests/properties leaves open: which teacher gets rows, and figures.
+"""Which teacher gets rows, and what follows from crashes, copies and renewed labels; figures.
 
-The machine holds every row, copy, refusal and renewed label against a model of its own.
+The machine in tests/properties holds every row, copy and refusal against a model of its own. Here
+is what it leaves open, and what few of its examples come to.
 """
 
 from __future__ import annotations
@@ -200,6 +201,90 @@ class TestRefusals:
         assert not ledger.is_useless("a")
 
 
+class TestCrashes:
+    """A batch that crashes predictors counts as refused, by those that have labelled others."""
+
+    def test_three_of_four_are_enough(self) -> None:
+        names = ("a", "b", "c", "d")
+        ledger = ledger_after(*(ev.TeacherJoined(name, 1) for name in names), *queued(0, 1, 2, 3))
+        after(ledger, *(answer(name, i) for i, name in enumerate(names, 1)), *queued(4))
+        out = after(ledger, *(ev.Failed(name, i, "x") for i, name in enumerate(names[:3], 5)))
+        assert out[-1] == ev.Poison(4, ("a: x", "b: x", "c: x"))
+
+    def test_one_crash_at_a_lone_teacher_does_not_condemn_a_batch(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), answer("a", 1), *queued(1))
+        for request in (2, 3):
+            assert after(ledger, ev.Failed("a", request, "it died")) == []
+            assert after(ledger, ev.TeacherJoined("a", 1)) == [
+                ev.Send(request + 1, "a", whole(1), request)
+            ]
+        assert after(ledger, ev.Failed("a", 4, "it died")) == [ev.Poison(1, ("a: it died",))]
+
+    def test_a_lone_teacher_that_crashes_on_its_first_batch_labels_another_before(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0, 1), ev.Failed("a", 1, "x"))
+        assert after(ledger, ev.Resumed("a")) == [ev.Send(2, "a", whole(1), 1)]
+        assert after(ledger, answer("a", 2))[-1] == ev.Send(3, "a", whole(0), 2)
+        after(ledger, ev.Failed("a", 3, "x"), ev.Resumed("a"))
+        assert after(ledger, ev.Failed("a", 4, "x")) == [ev.Poison(0, ("a: x",))]
+
+    def test_a_lone_teacher_that_all_batches_crash_gets_them_by_turns(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0, 1, 2))
+        batches = []
+        for request in range(1, 7):
+            after(ledger, ev.Failed("a", request, "it died"))
+            (send,) = sends(after(ledger, ev.Resumed("a")))
+            batches.append(send.spans[0].batch)
+        assert batches == [1, 2, 0, 1, 2, 0]
+
+    def test_a_crash_counts_once_however_many_gaps_the_batch_has(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), answer("a", 1))
+        after(ledger, ev.Queued(1, 10, 100, missing=((0, 1), (2, 3), (4, 5))))
+        assert after(ledger, ev.Failed("a", 2, "it died")) == []
+
+    def test_a_crash_elsewhere_is_tried_by_the_others_first(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("a", 1), ev.TeacherJoined("b", 1), *queued(0, 1))
+        after(ledger, answer("a", 1), *queued(2), ev.Failed("a", 3, "it died"))
+        assert after(ledger, ev.Resumed("a")) == [], "b is asked once it has room"
+        assert ev.Send(4, "b", whole(2), 2) in after(ledger, answer("b", 2))
+
+    def test_awaited_teachers_may_label_what_all_others_refuse(self) -> None:
+        ledger = ledger_after(ev.Awaited(1), ev.TeacherJoined("a", 1), *queued(0), answer("a", 1))
+        after(ledger, ev.Reset(), *queued(2))
+        assert after(ledger, ev.Refused("a", 2, "bad")) == []
+        assert after(ledger, ev.Awaited(0)) == [ev.Poison(2, ("a: bad",))]
+
+
+class TestRenewal:
+    def test_only_its_own_rows_are_labelled_anew(self) -> None:
+        ledger = ledger_after(ev.Queued(0, 100, 10, ((2, 10),)))
+        after(ledger, ev.TeacherJoined("liar", 1, 4), ev.TeacherJoined("honest", 1, 4))
+        assert after(ledger, answer("honest", 2), answer("liar", 1))[-1] == ev.Labelled(0)
+        out = after(ledger, ev.Disbelieve("liar"))
+        assert out == [ev.Unlabelled(0, whole=False), ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2)]
+        assert after(ledger, answer("honest", 3))[-1] == ev.Labelled(0)
+
+    def test_poison_and_refusals_outlive_labels(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))
+        after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2), *queued(1), answer("a", 3))
+        out = after(ledger, ev.Disbelieve("b"))
+        assert out == [ev.Unlabelled(0, whole=True), ev.Poison(0, ("a: bad",))]
+        assert after(ledger, ev.Doubt(0)) == out, "it is refused by the same teachers"
+        out = after(ledger, ev.Relabel())
+        assert out[0] == ev.Unlabelled(0, whole=True), "the new model may take it"
+
+    def test_a_store_is_asked_for_labels_of_a_new_model(self) -> None:
+        """Before any teacher: batch 0 is released, 1 in flight, 2 labelled."""
+        ledger = ledger_after(ev.TeacherJoined("old", 3), *queued(0, 1, 2), answer("old", 1))
+        after(ledger, answer("old", 3), ev.TeacherRevoked("old"), ev.Released(0))
+        out = after(ledger, ev.Relabel(stored=True), ev.TeacherJoined("new", 4))
+        assert out == [ev.LookUp(1), ev.LookUp(2), ev.Unlabelled(2, whole=True)]
+        assert (ledger.queued, ledger.unlabelled, set(ledger.withheld)) == (2, 2, {1, 2})
+        out = after(ledger, ev.Found(1, ()), ev.Found(2, ((3, 5),), 1))
+        assert out == [ev.Labelled(1), ev.Send(4, "new", (ev.Span(2, 3, 5),), 1)]
+        assert after(ledger, answer("new", 4))[1:] == [ev.Labelled(2)]
+        assert after(ledger, ev.Found(2), ev.Found(9)) == [], "it is over"
+
+
 class TestStages:
     def test_batches_are_released_and_taken_in_their_time(self, ledger: Ledger) -> None:
         with pytest.raises(ValueError, match="batch 0 was released, but it is unlabelled"):
@@ -209,6 +294,13 @@ class TestStages:
             ledger.handle(ev.Taken(0))
         after(ledger, ev.Reset())
         assert after(ledger, ev.Released(0), ev.Taken(0)) == [], "told before the reset was known"
+
+    def test_what_is_over_stays_over(self, ledger: Ledger) -> None:
+        after(ledger, *queued(1), answer("quick", 2))
+        assert after(ledger, ev.Forgo(1), ev.Forgo(77)) == [], "it keeps its labels"
+        assert ledger.volume_bytes == 110
+        after(ledger, ev.TeacherLost("slow"))
+        assert after(ledger, answer("slow", 1)) == [ev.Discard(1, "slow")]
 
     def test_ids_must_grow(self, ledger: Ledger) -> None:
         after(ledger, ev.Reset())
@@ -236,6 +328,7 @@ class TestFigures:
         assert ledger.request(1) == InFlight(1, (ev.Span(0, 0, 5),), 2, ())
         after(ledger, answer("a", 1))
         assert ledger.request(1) is None
+        assert list(ledger.requests_at("unknown")) == []
 
     def test_makers_are_those_of_all_rows_and_of_an_engine_before(self, ledger: Ledger) -> None:
         after(ledger, answer("b", 1), answer("a", 2), ev.Held(2, 110, 10, makers=("y", "x")))
