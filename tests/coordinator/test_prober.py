@@ -78,8 +78,10 @@ def probing(
     security: ClientSecurity | None = None, answer_s: float = DEADLINE_S, **more: int
 ) -> Iterator[GrpcProber]:
     prober = GrpcProber(security, answer_s=answer_s, **more)
-    yield prober
-    prober.stop()
+    try:
+        yield prober
+    finally:
+        prober.stop()
 
 
 @pytest.fixture
