@@ -103,18 +103,24 @@ def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: 
         assert (old.level, "expired 3 days ago" in old.text) == ("wrong", True)
 
 
-def test_the_state_of_a_service_is_told_in_numbers() -> None:
+@pytest.mark.parametrize(
+    ("assigned", "advice"), [(0, "start more teachers"), (2, "they ask for one more as long as")]
+)
+def test_the_state_of_a_service_is_told_in_numbers(assigned: int, advice: str) -> None:
     one = pb.ServiceStatus(
-        name="one", leader="m", student_count=1, wanted=2, assigned=0,
+        name="one", leader="m", student_count=1, wanted=2, assigned=assigned,
         teacher_states={"serving": 2, "refused": 1}, student_states={"starved": 1},
     )  # fmt: skip
     with served() as mesh:
+        mesh.registry.register("managers", "", "127.0.0.1:9", {"incarnation": "1"}, 600.0)
         mesh.manager.mesh = pb.MeshStatus(services=[one])
-        told = [f.text for f in doctor.examine(mesh.url, lambda: None) if "service " in f.about]
-    assert told == [
-        "1 teacher is refused",
-        "2 teachers serve 1 student, 0 of 2 wanted are assigned; 1 student starves",
-    ]
+        found = list(doctor.examine(mesh.url, lambda: None))
+    (gone,) = [f for f in found if f.about == "manager 127.0.0.1:9"]
+    assert gone.advice == "is it up, and may this machine dial it?"
+    refused, serving = [f for f in found if f.about == "service one"]
+    assert refused.text == "1 teacher is refused"
+    text = f"2 teachers serve 1 student, {assigned} of 2 wanted are assigned; 1 student starves"
+    assert (serving.text, serving.advice.startswith(advice)) == (text, True)
 
 
 def test_an_expired_certificate_of_a_peer_is_told_from_one_of_another_name(

@@ -44,7 +44,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert place.read() == state
     assert (place.folder / "state.json").stat().st_mode & 0o077 == 0, "it may hold a password"
     assert all_places(tmp_path / "base") == [(place, state)]
-    assert "redis://***@127.0.0.1:1" in already_up(Path("mesh.yaml"), state)
+    assert "redis://***@127.0.0.1:1" in already_up(Path("mesh.yaml"), state_of(tmp_path))
     place.forget()
     assert place.read() is None
     for text in ("", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff"):
