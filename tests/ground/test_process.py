@@ -182,7 +182,7 @@ def test_a_forked_copy_cannot_touch_the_child() -> None:
     assert process.stop() == -signal.SIGTERM
 
 
-def test_a_process_is_known_by_its_start() -> None:
+def test_a_process_is_known_by_its_start_and_ourselves_everybody_and_zombies_by_nothing() -> None:
     child = start(python(DOCILE))
     child.expect("ready", WAIT_S)
     known = identity_of(child.pid)
@@ -198,9 +198,6 @@ def test_a_process_is_known_by_its_start() -> None:
     assert wait_ended([known, other], WAIT_S) == []
     assert child.wait(WAIT_S) is not None
     assert not known.send(signal.SIGTERM)
-
-
-def test_ourselves_everybody_and_zombies_have_no_identity() -> None:
     for pid in (0, -1, os.getpid()):
         known = identity_of(pid) or Identity(pid, "")
         assert not known.send(signal.SIGTERM)
