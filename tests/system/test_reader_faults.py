@@ -112,17 +112,19 @@ def test_resends_are_not_held_back_by_a_full_buffer(service: Service, set_pace: 
 
 
 @contextmanager
-def looping(reader: DistilReader, source: Batches) -> Iterator[list[Any]]:
-    """A training loop in a thread of its own, until the end of the `with`; gives its batches."""
-    batches: list[Any] = []
-    stream = iter(reader)  # which has no length: `extend` would make room for that of the reader
-    loop = threading.Thread(target=lambda: batches.extend(stream))
+def looping(batches: Iterable[Any], source: Batches | None = None) -> Iterator[list[Any]]:
+    """A training loop in a thread; it takes all, or until `source` ends with the `with`."""
+    taken: list[Any] = []
+    stream = iter(batches)  # which has no length: `extend` would make room for that of a reader
+    loop = threading.Thread(target=lambda: taken.extend(stream))
     loop.start()
     try:
-        yield batches
+        yield taken
     finally:
-        source.end()
+        if source is not None:
+            source.end()
         loop.join(DEADLINE_S)
+    assert not loop.is_alive()
 
 
 def status_of(service: Service) -> tuple[str, dict[str, Any]]:
@@ -252,13 +254,6 @@ def told_of(coordinator: Coordinator) -> tuple[pb.ServiceStatus, pb.StudentRepor
     return service, service.students[0].report if service.students else pb.StudentReport()
 
 
-def background(stream: Iterable[Any]) -> threading.Thread:
-    """A training loop that takes all that comes."""
-    loop = threading.Thread(target=lambda: list(stream), daemon=True)
-    loop.start()
-    return loop
-
-
 def test_a_student_that_its_teachers_do_not_let_in_gets_no_more_of_them(
     brisk: Coordinator, stack: ExitStack, tmp_path: Path
 ) -> None:
@@ -271,20 +266,18 @@ def test_a_student_that_its_teachers_do_not_let_in_gets_no_more_of_them(
     own = write_secret(tmp_path / "token", "own-token\n")
     options: dict[str, Any] = {"coordinator": brisk.url, "token_file": own}
     reader = stack.enter_context(DistilReader(readers.Batches(50), service=SERVICE, **options))
-    loop = background(reader)
-    wait_until(lambda: told_of(brisk)[1].cut_off)
-    begun_s = told_of(brisk)[0].starved_seconds
+    with looping(reader):
+        wait_until(lambda: told_of(brisk)[1].cut_off)
+        begun_s = told_of(brisk)[0].starved_seconds
 
-    def has_starved_for_long() -> bool:
-        service, report = told_of(brisk)
-        assert service.desired_teachers <= 2, "as many as there are"
-        return report.cut_off > 0 and service.starved_seconds > begun_s + 3.0
+        def has_starved_for_long() -> bool:
+            service, report = told_of(brisk)
+            assert service.desired_teachers <= 2, "as many as there are"
+            return report.cut_off > 0 and service.starved_seconds > begun_s + 3.0
 
-    wait_until(has_starved_for_long)
-    assert "does not let this reader in" in reader.stats.waiting_for
-    write_secret(tokens, "student another-token\nstudent own-token\n")
-    loop.join(DEADLINE_S)
-    assert not loop.is_alive()
+        wait_until(has_starved_for_long)
+        assert "does not let this reader in" in reader.stats.waiting_for
+        write_secret(tokens, "student another-token\nstudent own-token\n")
     wait_until(lambda: not told_of(brisk)[1].cut_off)
 
 
@@ -308,20 +301,18 @@ def test_a_student_that_reaches_none_of_its_teachers_gets_no_more_of_them(
     wait_until(lambda: told_of(brisk)[0].desired_teachers == 2)
     for proxy in proxies:
         proxy.partition()
-    loop = background(iterator)
-    wait_until(lambda: "unreachable since" in reader.stats.waiting_for)
-    wait_until(lambda: told_of(brisk)[1].cut_off and told_of(brisk)[1].unreachable == 2)
-    begun_s = told_of(brisk)[0].starved_seconds
+    with looping(iterator):
+        wait_until(lambda: "unreachable since" in reader.stats.waiting_for)
+        wait_until(lambda: told_of(brisk)[1].cut_off and told_of(brisk)[1].unreachable == 2)
+        begun_s = told_of(brisk)[0].starved_seconds
 
-    def has_starved_for_long() -> bool:
-        service, report = told_of(brisk)
-        assert report.want <= 2 + 2, "a stand-in for each"
-        assert service.desired_teachers == 2
-        return service.starved_seconds > begun_s + 5.0
+        def has_starved_for_long() -> bool:
+            service, report = told_of(brisk)
+            assert report.want <= 2 + 2, "a stand-in for each"
+            assert service.desired_teachers == 2
+            return service.starved_seconds > begun_s + 5.0
 
-    wait_until(has_starved_for_long)
-    for proxy in proxies:
-        proxy.heal()
-    wait_until(lambda: not told_of(brisk)[1].cut_off)
-    loop.join(DEADLINE_S)
-    assert not loop.is_alive()
+        wait_until(has_starved_for_long)
+        for proxy in proxies:
+            proxy.heal()
+        wait_until(lambda: not told_of(brisk)[1].cut_off)
