@@ -135,11 +135,8 @@ def test_an_evaluation_equals_one_by_hand(
     expected = {"loss": loss, "largest": largest, "accuracy": (logits.argmax(-1) == y).mean()}
     assert dict(found.metrics) == pytest.approx(expected, rel=1e-5)
     assert found.line().startswith("step 12  23 rows  loss ")
-
-
-def test_without_labels_no_loss_is_reported(tmp_path: Path, place: str) -> None:
-    spec = job(tmp_path, ", Y[at : at + 10])", ",)", '"accuracy": Accuracy(),', "")
-    assert list(evaluate(spec, place).metrics) == ["largest"]
+    unlabelled = job(tmp_path, ", Y[at : at + 10])", ",)", '"accuracy": Accuracy(),', "")
+    assert list(evaluate(unlabelled, place).metrics) == ["largest"]
 
 
 def test_a_data_set_needs_a_batch_size(tmp_path: Path, place: str) -> None:

@@ -122,12 +122,6 @@ def test_unloadable_file_is_named(write_job: Write, text: str, line: int, expect
     assert "edl_job_job" not in sys.modules
 
 
-def test_a_syntax_error_in_a_module_that_it_imports(write_job: Write) -> None:
-    broken = write_job("x = 1\ny = = 2\n", "broken_module_of_mine.py")
-    path = write_job("import broken_module_of_mine\n")
-    assert message(lambda: load_job(path)).startswith(f"{broken}, line 2: ")
-
-
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [("model", "width"), ("loss", "outputs"), ("optimizer", ""), ("feed", "split, rows")],
@@ -180,12 +174,15 @@ def test_exception_names_its_line(write_job: Write, paddle: Any, name: str) -> N
     assert found.startswith(f"{spec.path}, line {line}, in {name}(): KeyError: ")
 
 
-def test_exception_in_a_library_or_an_imported_function(write_job: Write, paddle: Any) -> None:
+def test_errors_in_a_library_or_an_imported_module(write_job: Write, paddle: Any) -> None:
     spec = load_job(write_job(GOOD))
     found = message(lambda: spec.loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 9, 1])))
     line = line_of(GOOD, "return paddle.nn.functional")
     assert found.startswith(f"{spec.path}, line {line}, in loss()")
     assert len(found) < 700
+    broken = write_job("x = 1\ny = = 2\n", "broken_module_of_mine.py")
+    path = write_job("import broken_module_of_mine\n")
+    assert message(lambda: load_job(path)).startswith(f"{broken}, line 2: ")
     losses = "\n\ndef loss(outputs, labels):\n    return 1 / 0\n"
     other = write_job(losses, "losses_of_mine.py")
     text = replaced("def loss(", "def unused(") + "from losses_of_mine import loss\n"
