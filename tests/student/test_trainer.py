@@ -69,11 +69,8 @@ def test_steps_restart_the_loader_and_take_no_extra_batch(paddle: Any) -> None:
     assert (result.steps, loader.taken, loader.closed) == (7, 7, 2)
     assert make(paddle).fit(Loader(5), epochs=1, steps=7).steps == 5
     assert make(paddle).fit(Loader(5), epochs=9, steps=7).steps == 7
-
-
-def test_an_iterator_is_shared_by_several_fits(paddle: Any) -> None:
     loader = Loader(5)
-    stream = iter(loader)
+    stream = iter(loader)  # which several fits share
     assert make(paddle).fit(stream, steps=2).steps == 2
     assert (loader.taken, loader.closed) == (2, 0)
     assert make(paddle).fit(stream, steps=9).steps == 3

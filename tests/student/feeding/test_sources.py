@@ -342,6 +342,10 @@ def test_a_feed_without_ids_needs_a_fixed_number_of_nodes(feed: Any) -> None:
         check_feed(feed, settings_of(32))
     check_feed(feed, settings_of(nodes=(4, 4)))
     check_feed(batched(9, 2), settings_of(32, nodes=(1, 4)))
+    divides = Batched(Numbers(10), 2)
+    divides.batch_sampler.nranks = 2  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="divides the samples itself"):
+        check_feed(divides, settings_of(nodes=(1, 2)))
 
 
 def test_a_data_set_needs_a_total_batch() -> None:
@@ -355,10 +359,3 @@ def test_a_data_set_needs_a_total_batch() -> None:
         read += numbers[:, 0].astype(int).tolist()
         mine.trained(0, positions)
     assert sorted(read) == list(range(10)) != read
-
-
-def test_a_sampler_that_divides_by_itself_is_refused_for_worlds_that_change() -> None:
-    feed = Batched(Numbers(10), 2)
-    feed.batch_sampler.nranks = 2  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="divides the samples itself"):
-        check_feed(feed, settings_of(nodes=(1, 2)))
