@@ -204,13 +204,6 @@ class TestRefusals:
 class TestCrashes:
     """A batch that crashes predictors counts as refused, by those that have labelled others."""
 
-    def test_three_of_four_are_enough(self) -> None:
-        names = ("a", "b", "c", "d")
-        ledger = ledger_after(*(ev.TeacherJoined(name, 1) for name in names), *queued(0, 1, 2, 3))
-        after(ledger, *(answer(name, i) for i, name in enumerate(names, 1)), *queued(4))
-        out = after(ledger, *(ev.Failed(name, i, "x") for i, name in enumerate(names[:3], 5)))
-        assert out[-1] == ev.Poison(4, ("a: x", "b: x", "c: x"))
-
     def test_one_crash_at_a_lone_teacher_does_not_condemn_a_batch(self) -> None:
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), answer("a", 1), *queued(1))
         for request in (2, 3):
