@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edl.distill_reader import DistilReader, pipeline
+from edl.distill_reader import Callback, DistilReader, pipeline
 from edl.distill_reader.options import Limits, Timeouts
 from edl.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, UsageError
 from edl.proto.arena import Array
@@ -36,8 +36,13 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 def test_three_epochs_each_complete_in_order_with_its_own_labels(teacher: ScriptedTeacher) -> None:
-    source = Batches(20)
-    with reader_of(source, teacher) as reader:
+    source, samples = Batches(20), list[int]()
+
+    class Counts(Callback):
+        def on_batch(self, count: int, waited_s: float) -> None:
+            samples.append(count)
+
+    with reader_of(source, teacher, callbacks=[Counts()]) as reader:
         assert len(reader) == 20
         assert reader.progress.startswith("  0.0/s")
         for epoch in range(1, 4):
@@ -48,7 +53,7 @@ def test_three_epochs_each_complete_in_order_with_its_own_labels(teacher: Script
             assert stats.delivered == 20 * epoch
             assert (stats.volume_bytes, stats.in_flight[0][1]) == (0, 0)
         assert stats.yielded == 60
-        assert stats.samples_delivered == 60 * ROWS
+        assert stats.samples_delivered == 60 * ROWS == sum(samples)
         assert stats.resends == 0
         wait_until(lambda: " 1/" in reader.progress)
         wait_until(lambda: not reader.progress.startswith("  0.0/s"))

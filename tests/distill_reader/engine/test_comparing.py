@@ -95,7 +95,8 @@ class ComparedTeachers(World):
             return
         kept = self.kept.get(request, {})
         agrees = frozenset(other for other in kept if kept[other] == self.says[teacher])
-        self.tell(ev.AnswerCame(teacher, link, request, ROWS, 8, 0.1, ROWS, agrees=agrees))
+        answer = ev.AnswerCame(teacher, link, request, ROWS, 8, 0.1, ROWS, "cpu", agrees=agrees)
+        self.tell(answer)
 
     def answer_all(self) -> None:
         """In the order in which it was sent."""
@@ -142,6 +143,14 @@ def test_a_late_answer_may_be_of_other_samples_and_says_nothing() -> None:
     world.says[first] = "of other samples"
     world.comes_back(first)
     assert world.trusted == {"a", "b", "c"}
+
+
+def test_teachers_that_name_the_same_numerics_have_to_agree_more_closely() -> None:
+    world = compared("ab")
+    world.answer_all()
+    comparing, rule = world.core.teachers.comparisons, CanaryPolicy().rule()
+    assert comparing.tolerance("a", "", "b") == rule.same
+    assert comparing.tolerance("a", "gpu", "b") == rule.other
 
 
 @pytest.mark.parametrize("wrong", [{"share": 2}, {"same_numerics": 0.5, "other_numerics": 0.1}])
