@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RetryableError
+from edl.errors import ModelError, RetryableError, UsageError
 from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.onnx import OnnxSession, files_of
 from edl.teacher.backends.open import content_of, open_backend
@@ -187,3 +187,5 @@ def test_content_of_files_and_of_the_model(model: Path, preprocess: tuple[str, .
     opened = open_backend(str(model), preprocess=preprocess)
     assert content_of(str(model), preprocess) == opened.spec.content_id
     assert content_of(str(model.parent), preprocess) == opened.spec.content_id
+    with pytest.raises(UsageError, match="os:system"):
+        content_of(str(model), ["os:system"])

@@ -174,6 +174,9 @@ PLAIN_DTYPES = [np.dtype(name) for name in ("<f2", "<f4", "<f8", "<i1", "<i8", "
 def test_what_is_written_is_read(array: Array, by_columns: bool) -> None:
     given = np.asfortranarray(array) if by_columns else array
     check_read(read_npy(write_npy(given)), given)
+    file = io.BytesIO()
+    np.save(file, given)
+    check_read(read_npy(file.getvalue()), given)
 
 
 class Bomb:
