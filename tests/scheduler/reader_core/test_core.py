@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.label_origin import Advice
 from edl.scheduler.reader_core import CoreConfig, ReaderCore
@@ -117,6 +118,24 @@ def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
         world.tell(ev.Taken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
         world.tell(ev.Look())
     assert world.core.decision.needed == 2
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_newcomer_gets_a_copy_and_is_admitted_once_it_agrees(agrees: bool) -> None:
+    world = World(canaries=CanaryConfig(0.0))
+    world.assign("a", "b")
+    world.queue()
+    first, copy = world.asked
+    assert (first.in_own_memory, copy.in_own_memory) == (False, True)
+    assert first.send.request == copy.send.request
+    out = world.answer()
+    assert do.KeepAnswer(first.send.request, "a") in out
+    answer = ev.AnswerCame("b", copy.link, copy.send.request, ROWS, 8, 0.1, ROWS)
+    out = world.tell(answer._replace(agrees=frozenset({"a"} if agrees else ())))
+    assert do.DropAnswers(first.send.request) in out
+    assert (world.core.ledger.on_trial == ()) is agrees
+    disputed = do.Disputed(first.send.request, ("a", "b"))
+    assert (disputed in out) is not agrees
 
 
 def publish(world: World, name: str, kind: str, *, is_label: bool = True) -> list[do.Instruction]:
