@@ -56,6 +56,13 @@ def settled(pool: Pool, jobs: Sequence[ElasticJob], config: ElasticConfig = AT_O
 
 
 class TestOneJob:
+    def test_base_resources_count(self) -> None:
+        first = ElasticJob("first", 1, 2, nodes=2, needs={"cpu": 5}, base={"cpu": 3})
+        second = replace(first, name="second", nodes=0, submitted_s=30)
+        assert nodes(Pool({"cpu": 24}), first, second) == [2, 1]  # 13 and 8 of 24
+        assert nodes(Pool({"cpu": 20}), first, second) == [1, 0]
+        assert nodes(Pool({"gpu": 9}), second) == [0], "a kind that the pool does not have"
+
     def test_frozen_job_does_not_grow(self) -> None:
         job, memory = ElasticJob("a", 1, 4, nodes=2), ElasticMemory({"a": 90.0})
         config = ElasticConfig(freeze_s=30)

@@ -256,6 +256,16 @@ class TestRenewal:
         assert out == [ev.Unlabelled(0, whole=False), ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2)]
         assert after(ledger, answer("honest", 3))[-1] == ev.Labelled(0)
 
+    def test_labels_of_an_engine_before_are_void_together(self) -> None:
+        ledger = ledger_after(ev.Held(0, 110, 10, makers=("honest", "liar")), ev.Held(1, 110))
+        assert after(ledger, ev.Disbelieve("liar")) == [ev.Unlabelled(0, whole=True)]
+
+    def test_what_is_left_of_a_late_request_is_sent_anew(self) -> None:
+        ledger = ledger_after(*queued(0, 1, 2), ev.TeacherJoined("slow", 1, most_rows=30))
+        after(ledger, ev.Forgo(1), ev.TeacherJoined("quick", 1, most_rows=30))
+        assert after(ledger, ev.Hedge(1)) == [ev.Send(2, "quick", (*whole(0), *whole(2)), 2)]
+        assert (ledger.hedges, ledger.resends) == (0, 1)
+
     def test_poison_and_refusals_outlive_labels(self) -> None:
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))
         after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2), *queued(1), answer("a", 3))
@@ -294,6 +304,8 @@ class TestStages:
         assert ledger.volume_bytes == 110
         after(ledger, ev.TeacherLost("slow"))
         assert after(ledger, answer("slow", 1)) == [ev.Discard(1, "slow")]
+        assert after(ledger, ev.Cancelled("slow", 1), ev.Hedge(77), ev.Taken(77)) == []
+        assert not ledger.is_useless("slow")
 
     def test_ids_must_grow(self, ledger: Ledger) -> None:
         after(ledger, ev.Reset())
