@@ -16,8 +16,10 @@ from edl.proto.security import ClientSecurity, ServerSecurity, open_channel
 from edl.tests.coordinator.calls import SERVICE as CONTROL
 from edl.tests.coordinator.calls import ask, end_of
 from edl.tests.hostile import planes
+from edl.tests.hostile.inputs import Input, report
 from edl.tests.hostile.planes import Code, ControlPlane, good_student, served_throughout, subscribed
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.teacher.bench import Bench
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -29,6 +31,27 @@ def tokens(tmp_path: Path) -> ServerSecurity:
 @pytest.fixture
 def mine(tmp_path: Path) -> ClientSecurity:
     return ClientSecurity(None, write_secret(tmp_path / "mine", "mine-mine"))
+
+
+def test_many_wrong_tokens_delay_nobody(
+    tokens: ServerSecurity, mine: ClientSecurity, tmp_path: Path
+) -> None:
+    wrong = ClientSecurity(None, write_secret(tmp_path / "wrong", "guessed-" * 4))
+    with (
+        closing(ControlPlane(tokens)) as control,
+        closing(Bench(mine, security=tokens)) as data,
+        served_throughout(good_student(control.address, mine)),
+        served_throughout(lambda: data.infer()),
+    ):
+        for address, service, call in (
+            (control.address, CONTROL, Input("Subscribe", report().SerializeToString())),
+            (data.address, planes.DATA, Input("ModelInfer", data.request())),
+        ):
+            with open_channel(address, wrong) as channel:
+                ended = {code for code, _ in planes.ends_of(channel, service, [call] * 200)}
+            assert ended == {Code.UNAUTHENTICATED}
+        assert control.refused == {"unauthenticated": 200}
+        assert data.refused("unauthenticated") == 200
 
 
 def test_another_students_id_is_refused_and_its_owner_stays(
