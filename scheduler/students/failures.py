@@ -158,6 +158,11 @@ class Failure:
     gave_up: bool = False
 
     @property
+    def is_final(self) -> bool:
+        """Nothing is to be tried again."""
+        return self.usage or self.gave_up
+
+    @property
     def place(self) -> tuple[int, int]:
         """What has to be equal for two failures to be on the same step."""
         return (self.step, 0) if self.step else (0, self.restored)

@@ -291,8 +291,8 @@ def _next(
     if not has_members(world, members):
         fresh = World(world.number, ())
         return _form(limits, fresh, members, saved, "the job goes on with other nodes")
-    # A mistake of a node that joined a healthy job says nothing against the job.
-    counted = tuple(one for one in failures if not (one.usage and one.node in world.untried))
+    # What fails for good at a node that joined a healthy job says nothing against the job.
+    counted = tuple(one for one in failures if not (one.is_final and one.node in world.untried))
     past = (*world.failures, *counted)[-REMEMBERED:]
     candidates = {one.node for one in _candidates(world, members)}
     reason, barred = failures[0].in_words() if failures else "", world.barred

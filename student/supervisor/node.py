@@ -95,13 +95,15 @@ class Supervisor:
         self._ended_since_s = 0.0
         self._finished = False  # the ranks of this node have nothing left to train
         self._fingerprint: Fingerprint = {}
-        self._mistake = ""  # of this node, which had joined a job that goes on without it
+        #: Of this node, which had joined a job that goes on without it.
+        self._final_failure: Failure | None = None
 
     def run(self, stop: Stop) -> Outcome:
         """Train until the job ends, or `stop` is requested and the ranks have left.
 
         Raises:
             UsageError: the job cannot work, whoever tries.
+            NoTeacherAvailable: no teacher came in the time that the job allows.
             CheckpointUnavailable: the last snapshot could not be written.
             EdlError: the job failed, or goes on without this node.
         """
@@ -232,8 +234,8 @@ class Supervisor:
             self._check_fits_job(view)
         self._follow(view)
         if self._leaving_since_s and self._may_go(view):
-            if self._mistake:
-                raise UsageError(self._mistake)
+            if (failure := self._final_failure) is not None:
+                raise _error_of(failure.error, failure.usage, failure.gave_up)
             self._write_last()
             return Outcome("left", max(self._keeping.saved, self._keeping.snapshot, 0))
         return None
@@ -345,9 +347,9 @@ class Supervisor:
             self._teller.failed(failure)
         self._ended_since_s = time.monotonic()
         self._finished = conclusion.ending == "finished"
-        mistakes = [failure.error for failure in conclusion.failures if failure.usage]
-        if mistakes and self._generation and self._node in self._generation.world.untried:
-            self._mistake, self._leaving_since_s = mistakes[0], self._ended_since_s
+        final = [failure for failure in conclusion.failures if failure.is_final]
+        if final and self._generation and self._node in self._generation.world.untried:
+            self._final_failure, self._leaving_since_s = final[0], self._ended_since_s
         self._seat.tell(
             leaving=bool(self._leaving_since_s),
             phase="ended",
@@ -436,10 +438,8 @@ class Supervisor:
                 raise
             log.error("%s", error)  # what ended the job is what its user has to hear
         if failed:
-            report = str(told.get("report"))
-            if told.get("gave_up"):
-                raise NoTeacherAvailable(report)
-            raise (UsageError if told.get("usage") else EdlError)(report)
+            usage, gave_up = bool(told.get("usage")), bool(told.get("gave_up"))
+            raise _error_of(str(told.get("report")), usage, gave_up)
         return Outcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
 
     def _write_last(self) -> None:
@@ -453,6 +453,13 @@ class Supervisor:
             self._means.room_s,
             None if self._is_first() else lambda: first in self._seat.view.facts,
         )
+
+
+def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:
+    """What the command ends with, where the job or this node has failed for good."""
+    if gave_up:
+        return NoTeacherAvailable(report)
+    return UsageError(report) if usage else EdlError(report)
 
 
 def _not_started(order: Order, restored: int, why: str) -> Conclusion:

@@ -62,7 +62,7 @@ class Teller:
 
     def failed(self, failure: Failure) -> None:
         """A rank of this node failed; of what nobody can do the command itself tells at its end."""
-        if not (failure.usage or failure.gave_up):
+        if not failure.is_final:
             self.say(failure.in_words())
 
     def line(self, rank: int, text: str) -> None:

@@ -144,13 +144,19 @@ class TestWorld:
         came = formed(decide(ANY, world, [*ended(1, "a"), *waiting("b")], STEPPING, 5))
         assert (came.nodes, came.untried) == (("a", "b"), ("b",))
         wrong = Failure(2, "b", 1, "crash", usage=True, error="no such data")
-        a, b = ended(2, "a", "b")
-        both = [a, replace(b, failures=(wrong,), leaving=True)]
-        following = formed(decide(ANY, came, both, Pace(), 5))
-        assert (following.nodes, following.failures) == (("a",), ())
-        assert "no such data" in following.reason
+        alone = Failure(2, "b", 1, "crash", gave_up=True, error="no teacher")
         tried = replace(came, untried=())  # it has made a step, so it is the job that cannot work
-        assert decide(ANY, tried, both, Pace(), 5) == Stop("no such data", usage=True)
+        for failure, stop in (
+            (wrong, Stop("no such data", usage=True)),
+            (alone, Stop(alone.in_words(), gave_up=True)),
+        ):
+            a, b = ended(2, "a", "b")
+            both = [a, replace(b, failures=(failure,), leaving=True)]
+            following = formed(decide(ANY, came, both, Pace(), 5))
+            assert (following.nodes, following.failures) == (("a",), ())
+            assert failure.error in following.reason
+            assert decide(ANY, tried, both, Pace(), 5) == stop
+        assert "gave up while it started: no teacher" in alone.in_words()
 
     def test_a_node_is_tried_once_its_world_has_made_a_step(self) -> None:
         came = World(2, ("a", "b"), untried=("b",))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from edl.errors import EdlError
+from edl.errors import EdlError, NoTeacherAvailable
 from edl.scheduler.students.saving import Rhythm
 from edl.student import words
 from edl.student.checkpoint import Contents, SnapshotWriter, open_checkpoint
@@ -79,6 +79,8 @@ class StandIn:
         pid_file(self.spec, order.node, order.rank).write_text(str(os.getpid()))
         if "usage" in self.job and not order.inspect:
             raise EdlError(self.job["usage"])
+        if "no_teacher" in self.job and not order.inspect:
+            raise NoTeacherAvailable(self.job["no_teacher"])
         self.waits = ""
         self.waits_since_s = 0.0
         if order.inspect:
@@ -165,7 +167,8 @@ def main(fd: int) -> int:
         link.tell(words.Left(0, False, str(error)))
         return words.EXIT_AGAIN
     except EdlError as error:
-        link.tell(words.Failed(0, error=str(error), usage=True))
+        gave_up = isinstance(error, NoTeacherAvailable)
+        link.tell(words.Failed(0, error=str(error), usage=not gave_up, gave_up=gave_up))
         return 2
     threading.Thread(target=pulse, args=(rank,), daemon=True).start()
     try:

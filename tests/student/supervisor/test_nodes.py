@@ -16,7 +16,13 @@ import pytest
 
 from edl.coordinator.jobs.board import Facts
 from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.errors import CheckpointUnavailable, EdlError, RegistryUnavailable, UsageError
+from edl.errors import (
+    CheckpointUnavailable,
+    EdlError,
+    NoTeacherAvailable,
+    RegistryUnavailable,
+    UsageError,
+)
 from edl.lifecycle import Stop
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.manifest import Provenance
@@ -120,9 +126,9 @@ class Fleet:
         outcomes = [node.outcome() for node in self.nodes]
         assert outcomes[-1] == Outcome("finished", STEPS, {"accuracy": 0.5})
 
-    def refuses(self, node: Node, *says: str) -> None:
-        """Wait until `node` ends with a UsageError that has each of `says`, and forget it."""
-        error = node.error(UsageError)
+    def refuses(self, node: Node, *says: str, by: type[EdlError] = UsageError) -> None:
+        """Wait until `node` ends with such an error that has each of `says`, and forget it."""
+        error = node.error(by)
         for part in says:
             assert part in error
         self.nodes.remove(node)
@@ -317,9 +323,10 @@ def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> No
     ("settings", "job", "says"),
     [
         ({}, {"usage": "--amp float16 needs a GPU"}, "--amp float16 needs a GPU"),
+        ({}, {"no_teacher": "no teacher for 600 s"}, "no teacher for 600 s"),
         ({"checkpoint": "memory://elsewhere"}, {"step_s": 0.2}, "elsewhere is none"),
     ],
-    ids=["a mistake that ranks show", "other checkpoints"],
+    ids=["a mistake that ranks show", "no teacher", "other checkpoints"],
 )
 def test_a_node_that_fails_in_the_world_that_it_joined_is_refused_alone(
     fleet: Fleet, settings: dict[str, Any], job: dict[str, Any], says: str
@@ -329,7 +336,8 @@ def test_a_node_that_fails_in_the_world_that_it_joined_is_refused_alone(
     fleet.start("a")
     fleet.reach(11)
     fleet.settings, fleet.job, fleet.spec = fleet.settings | settings, job, "other.json"
-    fleet.refuses(fleet.start("b"), says)
+    by = NoTeacherAvailable if "no_teacher" in job else UsageError
+    fleet.refuses(fleet.start("b"), says, by=by)
     fleet.open_gate()
     wait_until(lambda: fleet.generation() == 3)
     fleet.reach(14)
