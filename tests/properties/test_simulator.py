@@ -57,7 +57,9 @@ def student_groups(draw: st.DrawFn, jitter: float) -> simulator.StudentGroup:
 
 
 @st.composite
-def teacher_groups(draw: st.DrawFn, name: str, jitter: float) -> simulator.TeacherGroup:
+def teacher_groups(
+    draw: st.DrawFn, name: str, jitter: float, leave: bool
+) -> simulator.TeacherGroup:
     return simulator.TeacherGroup(
         name,
         draw(seconds(0.005, 0.2)),
@@ -67,7 +69,7 @@ def teacher_groups(draw: st.DrawFn, name: str, jitter: float) -> simulator.Teach
         jitter=jitter,
         join_every_s=draw(st.sampled_from([0.0, 1.0])),
         start_s=0.5,
-        leave_per_minute=draw(st.sampled_from([0.0, 0.99])),
+        leave_per_minute=draw(st.sampled_from([0.0, 0.99])) if leave else 0.0,
         leaves_by=draw(st.sampled_from(["crash", "hang", "drain"])),
         back_after_s=draw(st.sampled_from([None, 1.0])),
     )
@@ -90,7 +92,7 @@ def faults_of(*groups: str) -> st.SearchStrategy[tuple[simulator.Fault, ...]]:
 def scenarios(draw: st.DrawFn, jitter: float, faults: bool = True) -> simulator.Scenario:
     """Meshes where teachers of two groups fail; one teacher, of a third, does not."""
     rock = simulator.TeacherGroup("rock", 0.02, jitter=jitter)
-    groups = (draw(teacher_groups("a", jitter)), draw(teacher_groups("b", jitter)), rock)
+    groups = *(draw(teacher_groups(name, jitter, leave=faults)) for name in "ab"), rock
     return simulator.Scenario(
         (draw(student_groups(jitter)),),
         groups,
