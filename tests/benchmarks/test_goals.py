@@ -85,9 +85,12 @@ def test_the_ledger_stream_carries_every_batch_to_the_student(loss_every: int) -
 
 @pytest.mark.parametrize(
     ("makespan_s", "slower", "holds"),
-    [(80.0, 1.0, [True] * 4), (90.0, 1.0, [False, True, True, True]),
-     (80.0, 1.5, [True, True, True, False])],
-)  # fmt: skip
+    [
+        (80.0, 1.0, [True] * 4),
+        (90.0, 1.0, [False, True, True, True]),
+        (80.0, 1.5, [True, True, True, False]),
+    ],
+)
 def test_a_long_makespan_or_a_slower_service_fails_its_goal(
     rng: random.Random, makespan_s: float, slower: float, holds: list[bool]
 ) -> None:
@@ -198,9 +201,13 @@ def turns(sample_s: float) -> Turns:
 
 @pytest.mark.parametrize(
     ("lane", "shared_s", "pinned_s", "holds"),
-    [(REMOTE, 0.5, 9.0, True), (REMOTE, 9.0, 0.4, False),
-     (SAME_HOST, 9.0, 2.1, True), (SAME_HOST, 1.9, 9.0, False)],
-)  # fmt: skip
+    [
+        (REMOTE, 0.5, 9.0, True),
+        (REMOTE, 9.0, 0.4, False),
+        (SAME_HOST, 9.0, 2.1, True),
+        (SAME_HOST, 1.9, 9.0, False),
+    ],
+)
 def test_two_teachers_are_compared_with_the_faster_of_two_plain_sockets(
     lane: str, shared_s: float, pinned_s: float, holds: bool
 ) -> None:
@@ -224,9 +231,13 @@ def test_float32_over_tcp_is_only_compared_with_more_teachers() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "holds"),
-    [({}, [True] * 3), ({EDL_DIST: 1.05}, [False, True, True]),
-     ({EDL_DIST: 1.2}, [False, False, True]), ({ONLINE: 3.5}, [True, True, False])],
-)  # fmt: skip
+    [
+        ({}, [True] * 3),
+        ({EDL_DIST: 1.05}, [False, True, True]),
+        ({EDL_DIST: 1.2}, [False, False, True]),
+        ({ONLINE: 3.5}, [True, True, False]),
+    ],
+)
 def test_a_way_of_table_1_that_is_slow_fails_its_goals(
     changed: Mapping[str, float], holds: list[bool]
 ) -> None:

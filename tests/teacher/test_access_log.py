@@ -95,8 +95,10 @@ def test_statuses_of_refused_requests(bench: Bench, lines: AccessLog) -> None:
     line = lines.last()
     assert (line["samples"], line["queue_s"], line["sent_bytes"]) == (None, None, 0)
     assert (line["status"], len(line["model"]), len(line["request"])) == (
-        "INVALID_ARGUMENT", 200, 200,
-    )  # fmt: skip
+        "INVALID_ARGUMENT",
+        200,
+        200,
+    )
     assert lines.texts()[0].isascii(), "text of the client is escaped"
     assert "\n" not in lines.texts()[0]
     bench.fail(BadAnswer("NaN", "double"))

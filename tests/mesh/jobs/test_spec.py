@@ -40,9 +40,15 @@ def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
 
 def test_a_spec_travels_as_json(tmp_path: Path) -> None:
     spec = JobSpec(
-        "a", command="x", max_nodes=3, priority=-2, env={"A": "1"}, folder=tmp_path, image="i:1",
+        "a",
+        command="x",
+        max_nodes=3,
+        priority=-2,
+        env={"A": "1"},
+        folder=tmp_path,
+        image="i:1",
         resources={"cpu": 2},
-    )  # fmt: skip
+    )
     assert JobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     for strange in ({"name": "a"}, {**spec.to_json(), "gpus": 3}, {**spec.to_json(), "train": "y"}):
         with pytest.raises(UsageError, match="submit it anew"):

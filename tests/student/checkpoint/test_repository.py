@@ -189,8 +189,10 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path: Path) -> N
         Repository(str(tmp_path)).save(Contents(1, 1, {}, {"x": object()}))
     assert list(tmp_path.iterdir()) == []
     for place, keep, match in (
-        ("", 1, "need a place"), ("nosuch://x/y", 1, "nosuch"), ("memory://x", 0, "at least one"),
-    ):  # fmt: skip
+        ("", 1, "need a place"),
+        ("nosuch://x/y", 1, "nosuch"),
+        ("memory://x", 0, "at least one"),
+    ):
         with pytest.raises(UsageError, match=match):
             Repository(place, keep)
 
