@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ def returned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
     """Names a factory that returns this."""
 
     def named(value: Any) -> str:
-        monkeypatch.setattr(sys.modules[HERE], "factory", lambda: value, raising=False)
+        monkeypatch.setattr(import_module(HERE), "factory", lambda: value, raising=False)
         return f"{HERE}:factory"
 
     return named
