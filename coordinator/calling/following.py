@@ -21,9 +21,6 @@ from .discovery import CHANNEL_OPTIONS, begun, call_error, live_managers, stub
 log = logging.getLogger(__name__)
 
 _CAP_S: Final = 2.0
-#: Place of an event in a log: its id as numbers.
-_Place = tuple[int, int]
-_BEFORE_ALL: Final[_Place] = (-1, -1)
 
 
 def follow_log(
@@ -69,8 +66,8 @@ class _Reading:
         self._service = service
         self._last = last
         self._security = security
-        self._seen: dict[str, _Place] = {}
-        self._first: _Place = _BEFORE_ALL
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._first_ms = 0
 
     def events(self) -> Iterator[pb.Event]:
         """What one manager says that none has said before."""
@@ -103,9 +100,8 @@ class _Reading:
         try:
             for event in call:
                 place = event_place(event.id)
-                if place > self._seen.get(event.service, self._first):
-                    if self._first == _BEFORE_ALL:
-                        self._first = place
+                if place > self._seen.get(event.service, (self._first_ms, -1)):
+                    self._first_ms = self._first_ms or event.time_ms
                     self._seen[event.service] = place
                     yield event
         except grpc.RpcError as error:

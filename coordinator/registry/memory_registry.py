@@ -69,10 +69,10 @@ class MemoryRegistry(MemoryTables):
         self._available = True
 
     @classmethod
-    def shared(cls, url: str) -> MemoryRegistry:
-        """The registry of this process that goes by `url`."""
+    def shared(cls, url: str, clock: Callable[[], float] = time.time) -> MemoryRegistry:
+        """The registry of this process that goes by `url`, made with that clock if it is new."""
         with cls._named_lock:
-            return cls._named.setdefault(url, cls(url=url))
+            return cls._named.setdefault(url, cls(clock, url))
 
     @property
     def url(self) -> str:

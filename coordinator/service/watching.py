@@ -65,11 +65,9 @@ class Watching:
             return
         with self._tail.listening(request.service) as listener:
             # Only then what lies there already: between both, nothing is missed.
-            begin, past = await in_thread(self._past, request)
+            sent, past = await in_thread(self._past, request)
+            before_all = keys.event_place("")
             await self._write(context, past)
-            sent = {
-                service: keys.event_place(entry.id) for service, entry in past
-            }  # the last counts
             while True:
                 self._door.check_again(context, "viewer")
                 try:
@@ -77,20 +75,18 @@ class Watching:
                         service, entry = await listener.next()
                 except TimeoutError:
                     continue
-                if keys.event_place(entry.id) > sent.get(service, begin):
-                    sent[service] = keys.event_place(entry.id)
+                place = keys.event_place(entry.id)
+                if place > sent.get(service, before_all):
+                    sent[service] = place
                     await self._write(context, [(service, entry)])
 
-    def _past(self, request: pb.WatchRequest) -> tuple[tuple[int, int], list[Said]]:
-        """From where on a log that is not among these counts, and what lies in the logs."""
-        begin = self._registry.time_ms(), 0
+    def _past(self, request: pb.WatchRequest) -> tuple[dict[str, tuple[int, int]], list[Said]]:
+        """How far each log has been read, and the entries to send of them."""
         services = [request.service] if request.service else self._registry.logs()
-        said = [
-            (service, entry)
-            for service in services
-            for entry in self._registry.events(service, last=request.last)
-        ]
-        return begin, in_order(said)[-request.last :]  # 0: all
+        logs = {each: self._registry.events(each, last=request.last) for each in services}
+        read = {each: keys.event_place(log[-1].id) for each, log in logs.items() if log}
+        said = [(service, entry) for service, log in logs.items() for entry in log]
+        return read, in_order(said)[-request.last :]  # 0: all
 
     async def _write(self, context: Context, said: Iterable[Said]) -> None:
         try:

@@ -80,7 +80,6 @@ def test_the_log_is_read_whole_or_its_latest_and_followed(mesh: Served) -> None:
     watcher = Watcher(mesh.url, last=1)
     only = Watcher(mesh.url, service="r")
     wait_until(lambda: watcher.texts == ["one"])
-    wait_until(lambda: mesh.registry.time_ms() > mesh.registry.events("s")[-1].time_ms)
     say(mesh.registry, "r", "two", "three")
     wait_until(lambda: watcher.texts == ["one", "two", "three"])
     wait_until(lambda: only.texts == ["two", "three"])
@@ -96,6 +95,26 @@ def test_the_log_is_read_whole_or_its_latest_and_followed(mesh: Served) -> None:
     wait_until(lambda: watcher.texts[-1] == "four")
     assert len(watcher.texts) == 5  # each once, and the end of the other
     watcher.end(mesh.registry, "s")
+
+
+def test_events_of_one_millisecond_are_all_told() -> None:
+    """Also those of a service without a log before, and after the manager that told them died."""
+    url = "memory://one-millisecond"
+    registry = MemoryRegistry.shared(url, clock=lambda: 1_000_000.0)
+    with served(url) as first:
+        say(registry, "s", "one", "two")
+        watcher, only = Watcher(url, last=1), Watcher(url, service="r")
+        wait_until(lambda: watcher.texts == ["two"])
+        say(registry, "r", "three")
+        wait_until(lambda: watcher.texts == ["two", "three"])
+        wait_until(lambda: only.texts == ["three"])
+        first.retire()
+        say(registry, "q", "four")
+        with served(url):
+            only.end(registry, "r")
+            wait_until(lambda: len(watcher.texts) == 4)
+            assert set(watcher.texts[2:]) == {"four", "the end of r"}
+            watcher.end(registry, "s")
 
 
 def test_following_survives_deaths_and_an_outage(caplog: pytest.LogCaptureFixture) -> None:
