@@ -171,6 +171,7 @@ class EngineMachine(EngineWorld):
         if not self.untaken:
             self.say("ended")
             assert self.arena.used_bytes == 0, "labels outlive their batch"
+        self.the_trainer_hears()  # it frees what it was told of after the poison
         self.the_epoch_is_left(True)
         assert self.arena.used_bytes == 0
         assert self.ring.used_bytes == 0
