@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
 import select
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -24,11 +24,14 @@ from edl.proto.lent_arena import key_of
 from edl.proto.transport import frames
 from edl.proto.transport.connection import Connection, Ended, connect
 from edl.proto.transport.frames import Description, Header, Offer, Opened, Tensor
+from edl.teacher.config import ServerConfig
+from edl.teacher.request import SendingDeadline
 from edl.teacher.transport import listener
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.fakes import array
 from edl.tests.waiting import wait_until
 
+RECEIVE_S = ServerConfig().receive_s
 X = array(30, 4)
 OPEN = Opened("resnet", (Tensor("x", "FP32", 2),)).frame()
 OPEN_BOOL = Opened("resnet", (Tensor("x", "BOOL", 2),)).frame()
@@ -133,13 +136,13 @@ def test_an_unproven_server_gets_nothing(ending: ExitStack) -> None:
         asked.result(WAIT_S)
 
 
-def test_who_sends_nothing_is_ended_in_time(make: Make) -> None:
-    bench = make(receive_s=0.2)
-    for data in (b"", frames.MAGIC):
-        assert is_ended(stranger(bench, data))
-    assert is_ended(known(bench, OPEN + request_frame()[:-1])), "half of a request"
-    idle = known(bench, OPEN)
-    time.sleep(0.4)
+def test_who_sends_nothing_is_ended_in_time(bench: Bench) -> None:
+    idle = known(bench, OPEN + request_frame())
+    assert answer_of(idle)[0].kind == frames.RESULT
+    half_request = known(bench, OPEN + request_frame()[:-1])
+    for late in (half_request, stranger(bench), stranger(bench, frames.MAGIC)):
+        bench.advance_until(lambda late=late: select.select([late], [], [], 0)[0], RECEIVE_S)
+        assert is_ended(late)
     idle.sendall(request_frame())
     assert answer_of(idle)[0].kind == frames.RESULT
 
@@ -260,7 +263,7 @@ def test_half_of_a_request_has_a_deadline_of_its_own(roomy: Make) -> None:
     wait_until(lambda: memory.used_bytes >= before + 2 * HUGE.nbytes)
     held.release()
     wait_until(lambda: bench.requests("answered") == 1)
-    bench.advance(10.0)
+    bench.advance(RECEIVE_S)
     wait_until(lambda: memory.used_bytes == before)
     assert is_ended(connection)
 
@@ -314,21 +317,40 @@ def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make) -> None
     wait_until(lambda: memory.used_bytes == before)
 
 
-def test_a_reader_may_take_an_answer_slowly(roomy: Make) -> None:
-    bench = roomy(receive_s=0.3)
-    connection = known(bench, OPEN + request_frame(HUGE))
-    header = Header.unpack(received(connection, frames.HEADER.size))
-    left = header.head_bytes + header.nbytes
-    while left:
-        left -= len(received(connection, min(left, 512 << 10)))
-        time.sleep(0.05)
+class Unsent:
+    """A transport whose peer takes as much as a test says."""
+
+    left, is_aborted = 100, False
+
+    def get_write_buffer_size(self) -> int:
+        return self.left
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_a_reader_may_take_an_answer_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = Unsent()
+
+    async def run() -> None:
+        loop, skipped_s = asyncio.get_running_loop(), 0.0
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + skipped_s)
+        SendingDeadline(transport, RECEIVE_S).start()  # type: ignore[arg-type]
+        for taken, is_aborted in ((1, False), (1, False), (0, True)):
+            transport.left -= taken
+            skipped_s += RECEIVE_S
+            await asyncio.sleep(0.001)  # timers that are due run
+            assert transport.is_aborted == is_aborted
+
+    asyncio.run(run())
 
 
 def test_who_takes_no_answer_is_ended_in_time(roomy: Make) -> None:
-    bench = roomy(receive_s=0.3)
+    bench = roomy()
     known(bench, OPEN + 2 * request_frame(HUGE))
     wait_until(lambda: bench.requests("answered") > 0)
-    wait_until(lambda: bench.open_calls == 0)
+    bench.advance_until(lambda: bench.open_calls == 0, RECEIVE_S)
 
 
 def test_memory_that_may_shrink_is_not_copied(bench: Bench, ending: ExitStack) -> None:
