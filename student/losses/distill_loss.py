@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
 from .kl import kl_divergence
-from .tensors import check_hard_label, check_logits, weighted
-
-if TYPE_CHECKING:
-    from paddle import Tensor
+from .tensors import Tensor, check_hard_label, check_logits, cross_entropy, weighted
 
 
 class DistillLoss:
-    """`alpha * phi(y, F(theta, x)) + beta * psi(soft label, F'(theta, x))`, for Paddle.
+    """`alpha * phi(y, F(theta, x)) + beta * psi(soft label, F'(theta, x))`.
 
-    As in the paper, section 3.3. phi is the cross entropy between the hard label and the student's
-    logits. psi is
+    As in the paper, section 3.3. All tensors are of Paddle, or all of PyTorch. phi is the cross
+    entropy between the hard label and the student's logits. psi is
 
         T^2 * KL(softmax(teacher / T) || softmax(student / T))
 
@@ -108,10 +105,8 @@ class DistillLoss:
         return hard + soft
 
     def _hard_loss(self, student_logits: Tensor, hard_label: Tensor | None) -> Tensor:
-        import paddle.nn.functional as F
-
         check_hard_label(student_logits, hard_label)
-        return weighted(self.alpha, F.cross_entropy(student_logits, hard_label))
+        return weighted(self.alpha, cross_entropy(student_logits, hard_label))
 
     def _soft_loss(self, student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
         divergence = kl_divergence(

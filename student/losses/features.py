@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import UsageError
-
-if TYPE_CHECKING:
-    from paddle import Tensor
+from .tensors import Tensor, cast
 
 
 def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: str = "") -> Tensor:
@@ -33,4 +31,4 @@ def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: st
             f"the feature map {name!r} of the teachers is {list(teacher.shape)}, the student's"
             f" {made} {list(own.shape)}: give the hint a projector= that makes it the same"
         )
-    return (own - teacher.detach().astype(own.dtype)).square().mean()
+    return (own - cast(teacher.detach(), own.dtype)).square().mean()

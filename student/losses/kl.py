@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ...proto.forms import SUM_TOLERANCE, SoftLabelIs
-from .tensors import check_logits, check_soft_label
-
-if TYPE_CHECKING:
-    from paddle import Tensor
+from .tensors import Tensor, cast, check_logits, check_soft_label, framework_of
 
 
 def kl_divergence(
@@ -36,25 +31,24 @@ def kl_divergence(
     Raises:
         UsageError: shapes or dtypes that do not fit.
     """
-    import paddle
-    import paddle.nn.functional as F
-
     check_logits(student_logits)
     check_soft_label(student_logits, soft_label)
     assert soft_label is not None
-    with paddle.no_grad():
-        teacher = soft_label.astype(student_logits.dtype)
+    framework = framework_of(student_logits)
+    log_softmax = framework.nn.functional.log_softmax
+    with framework.no_grad():
+        teacher = cast(soft_label, student_logits.dtype)
         if soft_label_is is None:
             teacher = as_logits(teacher)
         elif soft_label_is == "probabilities":
             teacher = logarithm(teacher)
-        log_p = F.log_softmax(teacher / (temperature / soft_label_temperature), axis=-1)
+        log_p = log_softmax(teacher / (temperature / soft_label_temperature), -1)
         p = log_p.exp()
-    log_q = F.log_softmax(student_logits / temperature, axis=-1)
-    return (p * (log_p - log_q)).sum(axis=-1).mean()
+    log_q = log_softmax(student_logits / temperature, -1)
+    return (p * (log_p - log_q)).sum(-1).mean()
 
 
-def as_logits(soft_label: Any) -> Any:
+def as_logits(soft_label: Tensor) -> Tensor:
     """Soft labels as logits: of probabilities their logarithm, others as given.
 
     They are probabilities if no number is negative and each row sums to 1, as far as numbers of 16
@@ -63,15 +57,13 @@ def as_logits(soft_label: Any) -> Any:
     Args:
         soft_label: float [N, ..., C].
     """
-    import paddle
+    framework = framework_of(soft_label)
+    off = (cast(soft_label, "float32").sum(-1) - 1).abs().max()
+    known = framework.logical_and(soft_label.min() >= 0, off <= SUM_TOLERANCE)
+    return framework.where(known.broadcast_to(soft_label.shape), logarithm(soft_label), soft_label)
 
-    off = (soft_label.astype("float32").sum(axis=-1) - 1).abs().max()
-    known = paddle.logical_and(soft_label.min() >= 0, off <= SUM_TOLERANCE)
-    return paddle.where(known.broadcast_to(soft_label.shape), logarithm(soft_label), soft_label)
 
-
-def logarithm(probabilities: Any) -> Any:
+def logarithm(probabilities: Tensor) -> Tensor:
     """Their logarithm; 0 has none: the smallest normal number stands for it, and weighs nothing."""
-    import paddle
-
-    return probabilities.clip(min=float(paddle.finfo(probabilities.dtype).tiny)).log()
+    tiny = float(framework_of(probabilities).finfo(probabilities.dtype).tiny)
+    return probabilities.clip(min=tiny).log()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .tensors import check_logits, check_soft_label
-
-if TYPE_CHECKING:
-    from paddle import Tensor
+from .tensors import Tensor, cast, check_logits, check_soft_label
 
 
 def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
@@ -27,4 +22,4 @@ def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
     check_logits(student_logits)
     check_soft_label(student_logits, soft_label)
     assert soft_label is not None
-    return (student_logits - soft_label.detach().astype(student_logits.dtype)).square().mean()
+    return (student_logits - cast(soft_label.detach(), student_logits.dtype)).square().mean()

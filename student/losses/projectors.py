@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ...errors import UsageError
 from ..job.distill import Distill, Hint
+from .tensors import framework_of, layer_class
 
 #: Under this name, and the number of its hint, a projector is a sublayer of the student.
 PROJECTOR: Final = "edl_projector_"
@@ -21,12 +22,12 @@ def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
     Raises:
         UsageError: what should make a layer makes something else.
     """
-    hints = () if distill is None else distill.hints
-    return {
-        hint.teacher: model.add_sublayer(f"{PROJECTOR}{number}", _made(hint))
-        for number, hint in enumerate(hints)
-        if hint.projector is not None
-    }
+    made = {}
+    for number, hint in enumerate(() if distill is None else distill.hints):
+        if hint.projector is not None:
+            made[hint.teacher] = _made(hint, framework_of(model))
+            setattr(model, f"{PROJECTOR}{number}", made[hint.teacher])
+    return made
 
 
 def detach_projectors(model: Any) -> None:
@@ -35,14 +36,12 @@ def detach_projectors(model: Any) -> None:
         delattr(model, name)
 
 
-def _made(hint: Hint) -> Any:
-    import paddle
-
+def _made(hint: Hint, framework: Any) -> Any:
     assert hint.projector is not None
     layer = hint.projector()
-    if not isinstance(layer, paddle.nn.Layer):
+    if not isinstance(layer, wanted := layer_class(framework)):
         raise UsageError(
-            f"the projector of the hint {hint.teacher!r} has to make a paddle.nn.Layer, it made a"
-            f" {type(layer).__name__}"
+            f"the projector of the hint {hint.teacher!r} has to make a"
+            f" {framework.__name__}.nn.{wanted.__name__}, it made a {type(layer).__name__}"
         )
     return layer

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ...errors import UsageError
-from .tensors import check_hard_label, check_logits
-
-if TYPE_CHECKING:
-    from paddle import Tensor
+from .tensors import Tensor, check_hard_label, check_logits, cross_entropy, framework_of
 
 
 def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float = 0.1) -> Tensor:
@@ -25,14 +20,12 @@ def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float 
     Raises:
         UsageError: shapes, dtypes or a smoothing that cannot be.
     """
-    import paddle.nn.functional as F
-
     check_logits(logits)
     check_hard_label(logits, hard_label)
-    return smoothed(F.cross_entropy(logits, hard_label), logits, smoothing)
+    return smoothed(cross_entropy(logits, hard_label), logits, smoothing)
 
 
-def smoothed(hard: Any, logits: Any, smoothing: float) -> Any:
+def smoothed(hard: Tensor, logits: Tensor, smoothing: float) -> Tensor:
     """A hard term of which a part is the cross entropy with the uniform distribution instead."""
     if not 0 <= smoothing < 1:
         raise UsageError(f"label smoothing is from 0 to below 1, not {smoothing}")
@@ -41,8 +34,6 @@ def smoothed(hard: Any, logits: Any, smoothing: float) -> Any:
     return (1 - smoothing) * hard + smoothing * uniform_cross_entropy(logits)
 
 
-def uniform_cross_entropy(logits: Any) -> Any:
+def uniform_cross_entropy(logits: Tensor) -> Tensor:
     """Cross entropy of logits [N, ..., C] with 1/C for each class, a scalar tensor."""
-    import paddle.nn.functional as F
-
-    return -F.log_softmax(logits, axis=-1).mean()
+    return -framework_of(logits).nn.functional.log_softmax(logits, -1).mean()

@@ -15,7 +15,7 @@ from .kl import as_logits, kl_divergence, logarithm
 from .mse import logits_mse
 from .projectors import attach_projectors
 from .smoothing import smoothed
-from .tensors import weighted
+from .tensors import cast, weighted
 from .top_k import top_k_divergence
 
 
@@ -213,7 +213,7 @@ def _one(outputs: Any, key: OutputKey) -> Any:
 
 def _full(logits: Any) -> Any:
     """Half precision is too coarse for sums over classes."""
-    return logits.astype("float32") if "16" in str(logits.dtype) else logits
+    return cast(logits, "float32") if "16" in str(logits.dtype) else logits
 
 
 def _check_schedules(distill: Distill) -> None:

@@ -1,13 +1,67 @@
-"""What the losses ask of tensors: dtypes by name, and that they fit each other."""
+"""Operations and checks that Paddle and PyTorch spell differently.
+
+All else that the losses use has one spelling: `F.log_softmax(x, -1)`, `x.sum(-1)`, `x.clip(min=0)`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import Any, Final, TypeAlias
 
 from ...errors import UsageError
 
-if TYPE_CHECKING:
-    from paddle import Tensor
+#: A tensor of Paddle or PyTorch.
+Tensor: TypeAlias = Any
+
+#: Framework -> its base class of layers.
+_LAYERS: Final = {"paddle": "Layer", "torch": "Module"}
+
+
+def framework_of(value: Any) -> Any:
+    """The module `paddle` or `torch` to which a tensor or a layer belongs.
+
+    Raises:
+        UsageError: it belongs to neither.
+    """
+    for name in _LAYERS:
+        framework = sys.modules.get(name)
+        if framework is None:
+            continue
+        # Tensors of Paddle's static programs are of other classes.
+        of_framework = type(value).__module__.partition(".")[0] == name
+        if of_framework or isinstance(value, (framework.Tensor, layer_class(framework))):
+            return framework
+    raise UsageError(f"a tensor of Paddle or PyTorch is needed, not {type(value).__name__}")
+
+
+def layer_class(framework: Any) -> type:
+    """`paddle.nn.Layer` or `torch.nn.Module`."""
+    found: type = getattr(framework.nn, _LAYERS[framework.__name__])
+    return found
+
+
+def cast(tensor: Tensor, dtype: Any) -> Tensor:
+    """The tensor in another dtype: one of its framework, or the name of one."""
+    framework = framework_of(tensor)
+    wanted = getattr(framework, dtype) if isinstance(dtype, str) else dtype
+    return tensor.to(wanted) if framework.__name__ == "torch" else tensor.astype(wanted)
+
+
+def take_along_last(tensor: Tensor, indices: Tensor) -> Tensor:
+    """Elements of the last axis, [..., C], at int64 `indices`, [..., K]."""
+    framework = framework_of(tensor)
+    if framework.__name__ == "torch":
+        return framework.gather(tensor, -1, indices)
+    return framework.take_along_axis(tensor, indices, axis=-1)
+
+
+def cross_entropy(logits: Tensor, hard_label: Tensor) -> Tensor:
+    """The mean cross entropy of logits [N, ..., C] with class numbers [N, ...] or [N, ..., 1]."""
+    framework = framework_of(logits)
+    of_batch = framework.nn.functional.cross_entropy
+    if framework.__name__ == "torch":  # which has the classes in the second axis
+        return of_batch(logits.flatten(0, -2), cast(hard_label, "int64").flatten())
+    return of_batch(logits, hard_label)
 
 
 def weighted(weight: float, term: Any) -> Any:
@@ -16,8 +70,8 @@ def weighted(weight: float, term: Any) -> Any:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """`float32` for `paddle.float32`."""
-    return str(tensor.dtype).removeprefix("paddle.")
+    """`float32` for `paddle.float32` and `torch.float32`."""
+    return str(tensor.dtype).rpartition(".")[2]
 
 
 def is_integer(tensor: Tensor) -> bool:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
 from .kl import logarithm
-from .tensors import check_logits, is_integer
-
-if TYPE_CHECKING:
-    from paddle import Tensor
+from .tensors import Tensor, cast, check_logits, framework_of, is_integer, take_along_last
 
 #: In the place of the logarithm of 0, for float32.
 _NEVER = -1e30
@@ -48,42 +43,37 @@ def top_k_divergence(
     Raises:
         UsageError: shapes or dtypes that do not fit.
     """
-    import paddle
-    import paddle.nn.functional as F
-
     _check(student_logits, values, indices, tail)
     if "64" not in str(student_logits.dtype):
-        student_logits = student_logits.astype("float32")
+        student_logits = cast(student_logits, "float32")
+    framework, dtype = framework_of(student_logits), student_logits.dtype
     whole = values.shape[-1] == student_logits.shape[-1]
-    with paddle.no_grad():
-        kept, rest = values.astype(student_logits.dtype), tail.astype(student_logits.dtype)
+    with framework.no_grad():
+        kept, rest = cast(values, dtype), cast(tail, dtype)
         if soft_label_is == "probabilities":
             kept, rest = logarithm(kept), logarithm(rest)
         events = kept if whole else _joined(kept, rest.clip(min=_NEVER))
-        log_p = F.log_softmax(events, axis=-1)
+        log_p = framework.nn.functional.log_softmax(events, -1)
         p = log_p.exp()
-    log_q = _student(student_logits / temperature, indices.astype("int64"), whole)
-    return (p * (log_p - log_q)).sum(axis=-1).mean()
+    log_q = _student(student_logits / temperature, cast(indices, "int64"), whole)
+    return (p * (log_p - log_q)).sum(-1).mean()
 
 
-def _student(logits: Any, indices: Any, whole: bool) -> Any:
+def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
     """Logarithms of the student's probabilities of the K + 1 events, [N, ..., K + 1]."""
-    import paddle
-    import paddle.nn.functional as F
-
-    log_q = F.log_softmax(logits, axis=-1)
-    kept = paddle.take_along_axis(log_q, indices, axis=-1)
+    framework = framework_of(logits)
+    functional = framework.nn.functional
+    log_q = functional.log_softmax(logits, -1)
+    kept = take_along_last(log_q, indices)
     if whole:
         return kept
     # By a sum over the others, as 1 minus the sum of those kept loses all digits of a small tail.
-    classes = F.one_hot(indices, logits.shape[-1]).sum(axis=-2).astype(logits.dtype)
-    return _joined(kept, paddle.logsumexp(log_q + classes * _NEVER, axis=-1))
+    classes = cast(functional.one_hot(indices, logits.shape[-1]).sum(-2), logits.dtype)
+    return _joined(kept, framework.logsumexp(log_q + classes * _NEVER, -1))
 
 
-def _joined(kept: Any, rest: Any) -> Any:
-    import paddle
-
-    return paddle.concat([kept, rest.unsqueeze(-1)], axis=-1)
+def _joined(kept: Tensor, rest: Tensor) -> Tensor:
+    return framework_of(kept).concat([kept, rest.unsqueeze(-1)], -1)
 
 
 def _check(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor) -> None:

@@ -40,7 +40,7 @@ def main(kind: str, teacher: str, folder: Path) -> None:
         for x, own, soft in TorchLoader(reader):
             ids += own.tolist()
             optimizer.zero_grad()
-            soft_loss(parallel(x.to(device)), soft.to(device)).backward()
+            soft_loss(parallel(x.to(device)), None, soft.to(device)).backward()
             optimizer.step()
     weights = student.weight.detach().cpu().numpy().tobytes()
     told = {"ids": ids, "weights": hashlib.sha256(weights).hexdigest()}

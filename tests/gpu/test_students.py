@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from edl.benchmarks.pacing import Repeated
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
+from edl.student import DistillLoss, smoothed_cross_entropy
+from edl.student.losses.mse import logits_mse
+from edl.student.losses.top_k import top_k_divergence
 from edl.tests.gpu import networks
 from edl.tests.gpu.conftest import ROWS, Start, TestDevice, needs_gpu
 from edl.tests.gpu.test_teachers import Rows
@@ -22,9 +27,37 @@ from edl.tests.gpu.test_teachers import Rows
 STEPS = 60
 
 
-def soft_loss(logits: Any, soft: Any) -> Any:
-    functional = torch.nn.functional
-    return functional.kl_div(logits.log_softmax(-1), soft.softmax(-1), reduction="batchmean")
+soft_loss = DistillLoss(alpha=0, beta=1, soft_label_is="logits")
+
+
+def of_top_k(logits: Any, teacher: Any) -> Any:
+    values, indices = teacher.topk(3)
+    rest = teacher.scatter(-1, indices, -math.inf).logsumexp(-1)
+    return top_k_divergence(logits, values, indices, rest)
+
+
+TERMS = {
+    "hard and soft": lambda z, y, t: DistillLoss(0.3, 0.7, 4.0)(z, y, t),
+    "top-k": lambda z, y, t: of_top_k(z, t),
+    "squared differences": lambda z, y, t: logits_mse(z, t),
+    "smoothing": lambda z, y, t: smoothed_cross_entropy(z, y, 0.1),
+}
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_losses_are_those_of_the_cpu(device: TestDevice, term: str) -> None:
+    """Values and gradients of float32."""
+    torch.manual_seed(0)
+    student, teacher = 3 * torch.randn(2, ROWS, networks.CLASSES)
+    label = torch.arange(ROWS) % networks.CLASSES
+
+    def graded(where: str) -> tuple[Any, Any]:
+        logits = student.to(where).requires_grad_()
+        value = TERMS[term](logits, label.to(where), teacher.to(where))
+        value.backward()
+        return value.detach().cpu(), logits.grad.cpu()
+
+    torch.testing.assert_close(graded(device.torch), graded("cpu"), rtol=1e-5, atol=1e-6)
 
 
 def test_student_and_teacher_on_one_device_in_mixed_precision(
@@ -42,7 +75,7 @@ def test_student_and_teacher_on_one_device_in_mixed_precision(
             with torch.autocast(device.torch, torch.bfloat16):
                 logits = student(x.to(device.torch, non_blocking=True))
                 assert logits.dtype == torch.bfloat16
-                loss = soft_loss(logits.float(), soft.to(device.torch, non_blocking=True))
+                loss = soft_loss(logits.float(), None, soft.to(device.torch, non_blocking=True))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
