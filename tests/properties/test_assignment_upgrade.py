@@ -37,6 +37,7 @@ class Reader:
 
     Attributes:
         sending: the content that teachers label with now; None: it sends nothing.
+        had_teachers: it has had some in this epoch, so it may have labels.
         labelled: the contents of the batches of this epoch.
         may_mix: in this epoch it was moved at once, rightly.
         heard: the last change that it heard.
@@ -45,6 +46,7 @@ class Reader:
 
     switch: Switch = field(default_factory=lambda: Switch(data_epoch=1))
     sending: str | None = None
+    had_teachers: bool = False
     labelled: set[str] = field(default_factory=set)
     may_mix: bool = False
     heard: Change | None = None
@@ -85,12 +87,14 @@ class Upgrade(RuleBasedStateMachine):
         before, (reader.switch, step) = reader.switch, after
         if step == "relabel":
             unknown = before.content_id not in (self.current, self.state.plan.next)
-            assert self.moved_by_word or unknown, "moved in the midst of an epoch"
+            free = unknown or not reader.had_teachers
+            assert self.moved_by_word or free, "moved in the midst of an epoch"
             reader.may_mix = True
         if step in ("follow", "relabel"):
             reader.sending = reader.switch.content_id or None
         elif step == "hold":
             reader.sending = None
+        reader.had_teachers |= bool(reader.sending and reader.heard and reader.heard.teachers)
         if reader.switch != before:
             self.report(name)
 
@@ -166,7 +170,7 @@ class Upgrade(RuleBasedStateMachine):
     @rule()
     def a_batch_is_labelled(self) -> None:
         for reader in self.readers.values():
-            if reader.sending is not None:
+            if reader.sending is not None and reader.had_teachers:
                 reader.labelled.add(reader.sending)
 
     moved_by_word = False
@@ -181,7 +185,7 @@ class Upgrade(RuleBasedStateMachine):
     def a_student_begins_an_epoch(self, index: int) -> None:
         name = list(self.readers)[index % len(self.readers)]
         reader = self.readers[name]
-        reader.labelled, reader.may_mix = set(), False
+        reader.labelled, reader.may_mix, reader.had_teachers = set(), False, False
         self.do(name, begin(reader.switch, reader.switch.data_epoch + 1, self.now))
 
     @invariant()
