@@ -115,6 +115,9 @@ def test_whatever_happens_jobs_stay_within_limits(world: PodWorld, steps: list[S
         world.live()
         world.turn()
         check(world)
+        pods = [pod for of_job in world.pods.values() for pod in of_job.values()]
+        if any(pod.going and pod.machine == "none" for pod in pods):
+            continue  # such a node held no room: what it was counted with is free at once
         again = world.decide()  # what is decided and carried out is not decided again
         assert [one.job for one in again] == list(world.wanted)
         for one in again:

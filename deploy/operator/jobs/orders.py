@@ -215,8 +215,9 @@ def decide_pods(
         config: how they share.
 
     Returns:
-        Orders for each, in the order of `jobs`. Where they are carried out, and nothing else
-        happens, the next decision orders nothing.
+        Orders for each, in the order of `jobs`. Once they are carried out, and if nothing else
+        happens, the next decision orders nothing; but pods that leave without ever having had a
+        machine free their room at once, which the next decision may give to other jobs.
 
     Raises:
         ValueError: two jobs have one name.
