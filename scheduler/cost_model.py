@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import floor, inf, isfinite
 
 from .cluster import Cluster, Job
-from .stages import Costs, Mesh, Seat, Team, Thresholds
+from .stages import Costs, DeviceGroup, Mesh, StudentPipeline, Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ def predict(cluster: Cluster, job: Job, mesh: Mesh, costs: Costs | None = None) 
     if not mesh.teams or min(team.count for team in mesh.teams) <= 0 or mesh.students < 1:
         raise ValueError("a mesh has at least one student and one teacher")
     costs, total = costs or Costs(), 0.0
-    seats: list[Seat] = []
+    seats: list[StudentPipeline] = []
     allowed: dict[str, float] = {}
     for share, there in _moments(cluster, mesh.teams):
         dealt = [
-            (students, Seat.of(cluster, job, mesh, teams, costs))
+            (students, StudentPipeline.of(cluster, job, mesh, teams, costs))
             for students, teams in deal(there, mesh.students)
         ]
         total += share * _together(job, [(students, seat.rate) for students, seat in dealt])
@@ -162,23 +162,25 @@ def predict(cluster: Cluster, job: Job, mesh: Mesh, costs: Costs | None = None) 
     )
 
 
-def _moments(cluster: Cluster, teams: Sequence[Team]) -> list[tuple[float, tuple[Team, ...]]]:
+def _moments(
+    cluster: Cluster, teams: Sequence[DeviceGroup]
+) -> list[tuple[float, tuple[DeviceGroup, ...]]]:
     """For which share of the time which teachers are there: as many as on average, or one more.
 
     Of 40 that are there for 97 % of the time, 38 or 39 are: with 8 students that wait for each
     other that is not 4.85 for each, but 4 for the slowest.
     """
-    there = tuple(Team(t.kind, t.count * cluster.kind(t.kind).availability) for t in teams)
+    there = tuple(DeviceGroup(t.kind, t.count * cluster.kind(t.kind).availability) for t in teams)
     if len(there) > 1 or not float(teams[0].count).is_integer():
         return [(1.0, there)]
     kind, count = there[0].kind, there[0].count
     fewer = floor(count + 1e-9)
     share = count - fewer
     if share < 1e-9:
-        return [(1.0, (Team(kind, fewer),))]
-    one_more = (share, (Team(kind, fewer + 1),))
+        return [(1.0, (DeviceGroup(kind, fewer),))]
+    one_more = (share, (DeviceGroup(kind, fewer + 1),))
     # While none is there nothing is trained.
-    return [one_more, (1 - share, (Team(kind, fewer),))] if fewer else [one_more]
+    return [one_more, (1 - share, (DeviceGroup(kind, fewer),))] if fewer else [one_more]
 
 
 def _together(job: Job, rates: Sequence[tuple[int, float]]) -> float:
@@ -188,7 +190,7 @@ def _together(job: Job, rates: Sequence[tuple[int, float]]) -> float:
     return sum(students * rate for students, rate in rates)
 
 
-def deal(teams: Sequence[Team], students: int) -> list[tuple[int, tuple[Team, ...]]]:
+def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[DeviceGroup, ...]]]:
     """Who gets which teachers, as the coordinator's assignment shares them out: evenly.
 
     Args:
@@ -201,7 +203,7 @@ def deal(teams: Sequence[Team], students: int) -> list[tuple[int, tuple[Team, ..
     """
     whole = float(teams[0].count).is_integer()
     if len(teams) > 1 or not whole:
-        return [(students, tuple(Team(team.kind, team.count / students) for team in teams))]
+        return [(students, tuple(DeviceGroup(team.kind, team.count / students) for team in teams))]
     kind, count = teams[0].kind, int(teams[0].count)
     if count >= students:
         each, more = divmod(count, students)
@@ -209,7 +211,7 @@ def deal(teams: Sequence[Team], students: int) -> list[tuple[int, tuple[Team, ..
     else:
         each, more = divmod(students, count)
         groups = [(more * (each + 1), 1 / (each + 1)), ((count - more) * each, 1 / each)]
-    return [(number, (Team(kind, part),)) for number, part in groups if number]
+    return [(number, (DeviceGroup(kind, part),)) for number, part in groups if number]
 
 
 def step_s(job: Job, kind: str, rows: int, costs: Costs | None = None) -> float:

@@ -168,7 +168,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BusyTeacher:
     """A teacher that is asked.
 
     Attributes:
@@ -214,7 +214,7 @@ class Hedging:
 
     def look(
         self,
-        teachers: Sequence[Asked],
+        teachers: Sequence[BusyTeacher],
         times: Turnarounds,
         sent: int,
         awaited: int | None,
@@ -262,7 +262,7 @@ class Hedging:
         return list(dict.fromkeys(hedge))
 
 
-def _stuck(teacher: Asked, silent: Set[str]) -> list[Flight]:
+def _stuck(teacher: BusyTeacher, silent: Set[str]) -> list[Flight]:
     """What to ask of another: all that a silent one has, else what is delivered first of it."""
     wanted = sorted((f for f in teacher.flights if f.wanted), key=lambda flight: flight.batch)
     late = wanted if teacher.name in silent else wanted[:1]
@@ -273,13 +273,13 @@ def _stuck(teacher: Asked, silent: Set[str]) -> list[Flight]:
 class _Look:
     """One look at the pool."""
 
-    teachers: Sequence[Asked]
+    teachers: Sequence[BusyTeacher]
     times: Turnarounds
     awaited: int | None
     awake_since: float
     now: float
 
-    def standing(self, teacher: Asked) -> Literal["in time", "late", "silent"]:
+    def standing(self, teacher: BusyTeacher) -> Literal["in time", "late", "silent"]:
         """How a teacher stands with the oldest request that it has."""
         if not teacher.flights:
             return "in time"
@@ -295,7 +295,7 @@ class _Look:
         longest_s = 2 * PATIENCE * self.times.stretch * expected_s
         return "silent" if quiet_s >= max(longest_s, SILENT_S) else "late"
 
-    def _limit_s(self, teacher: Asked, expected_s: float) -> float:
+    def _limit_s(self, teacher: BusyTeacher, expected_s: float) -> float:
         """What the oldest request may take."""
         patience, rows = PATIENCE, teacher.flights[0].rows
         if any(f.wanted and f.batch == self.awaited for f in teacher.flights):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .cluster import Cluster, DeviceKind, Job
 from .cost_model import Prediction, online_s, predict, step_s
 from .rates import pooled_t_t, teachers_needed
-from .stages import Costs, Mesh, Team
+from .stages import Costs, DeviceGroup, Mesh
 from .verdicts import Aim, Method, Verdict, Way, judge
 
 #: Of a kind with more devices not every number is looked at.
@@ -121,19 +121,19 @@ def fleets(
     enough = PLENTY * job.students / step_s
     seen = set()
     for start in range(len(kinds)):
-        before: tuple[Team, ...] = ()
+        before: tuple[DeviceGroup, ...] = ()
         labelled, sum_before = 0.0, 0
         for kind, free in kinds[start:]:
             busy_s = job.rate("teacher", kind.name).batch_s(rows) / kind.availability
             lacking = max(0.0, enough - labelled) * busy_s
             for count in _counts(free, job.students, lacking, teachers, sum_before):
-                teams = (*before, Team(kind.name, count))
+                teams = (*before, DeviceGroup(kind.name, count))
                 if teams not in seen:
                     seen.add(teams)
                     yield Mesh(student, job.students, teams, rows)
             labelled += free / busy_s
             sum_before += free
-            before = (*before, Team(kind.name, free))
+            before = (*before, DeviceGroup(kind.name, free))
             if teachers is None and labelled >= enough:
                 break
 

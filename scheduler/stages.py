@@ -37,7 +37,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class DeviceGroup:
     """Teachers of one kind.
 
     Attributes:
@@ -62,7 +62,7 @@ class Mesh:
 
     student: str
     students: int
-    teams: tuple[Team, ...]
+    teams: tuple[DeviceGroup, ...]
     rows: int
 
     @property
@@ -152,7 +152,7 @@ def thresholds(
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class GroupRates:
     """Teachers of one kind, as one student has them.
 
     Attributes:
@@ -191,7 +191,7 @@ class Crew:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class StudentPipeline:
     """A student with its teachers.
 
     Attributes:
@@ -207,7 +207,7 @@ class Seat:
 
     used: float
     source: float
-    crews: tuple[Crew, ...]
+    crews: tuple[GroupRates, ...]
     wire: float
     crew_wires: float
     jitter: float
@@ -216,8 +216,8 @@ class Seat:
 
     @classmethod
     def of(
-        cls, cluster: Cluster, job: Job, mesh: Mesh, teams: Sequence[Team], costs: Costs
-    ) -> Seat:
+        cls, cluster: Cluster, job: Job, mesh: Mesh, teams: Sequence[DeviceGroup], costs: Costs
+    ) -> StudentPipeline:
         """One student of the mesh, who has these teams."""
         rows, link = mesh.rows, cluster.kind(mesh.student).link
         out, back = rows * job.sample_bytes, rows * job.label_bytes
@@ -257,7 +257,7 @@ class Seat:
         labelled = sum(crew.rate(crew.count / self._wires_of(crew)) for crew in self.crews)
         return min(labelled, self.wire, self.source, self.head_of_line, self.pauses)
 
-    def _wires_of(self, crew: Crew) -> float:
+    def _wires_of(self, crew: GroupRates) -> float:
         """Batches per second that the links of one crew carry."""
         whole = sum(c.count * c.link.bandwidth_bytes_per_s for c in self.crews)
         return self.crew_wires * crew.count * crew.link.bandwidth_bytes_per_s / whole
@@ -309,13 +309,15 @@ class Seat:
         ]
 
 
-def _crew(cluster: Cluster, job: Job, team: Team, rows: int, own: Link, costs: Costs) -> Crew:
+def _crew(
+    cluster: Cluster, job: Job, team: DeviceGroup, rows: int, own: Link, costs: Costs
+) -> GroupRates:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
     narrow = min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
     wire_s = (out + back) / narrow + 2 * (kind.link.latency_s + own.latency_s)
     busy_s = rate.batch_s(rows) + costs.teacher_s
-    return Crew(
+    return GroupRates(
         count=team.count,
         busy_s=busy_s,
         wire_s=wire_s,
@@ -325,7 +327,7 @@ def _crew(cluster: Cluster, job: Job, team: Team, rows: int, own: Link, costs: C
     )
 
 
-def _variance(crews: Sequence[Crew], used: float, jitter: float) -> float:
+def _variance(crews: Sequence[GroupRates], used: float, jitter: float) -> float:
     """Of what is labelled less what is trained, in batches squared per second."""
     labelled = sum(crew.count / crew.busy_s * crew.jitter**2 for crew in crews)
     return labelled + used * jitter**2

@@ -9,7 +9,7 @@ from typing import Literal
 
 from .cluster import Cluster, Job
 from .cost_model import predict
-from .stages import Costs, Mesh, Team
+from .stages import Costs, DeviceGroup, Mesh
 
 #: Times and costs that differ by less are equal: no prediction is better.
 EQUAL = 1.02
@@ -201,7 +201,7 @@ def crossover(
     *before, last = mesh.teams
 
     def exceeds(count: int) -> bool:
-        larger = replace(mesh, teams=(*before, Team(last.kind, count)))
+        larger = replace(mesh, teams=(*before, DeviceGroup(last.kind, count)))
         return predict(cluster, job, larger, costs).samples_per_s > rate
 
     low, high = 0, 1

@@ -14,7 +14,7 @@ from ...distill_reader import DistilReader
 from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
 from ...scheduler.cost_model import predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
-from ...scheduler.stages import Mesh, Team
+from ...scheduler.stages import DeviceGroup, Mesh
 from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from ..pacing.streams import windows_s
 from ..pacing.student import PacedStudent
@@ -82,7 +82,7 @@ def planned(asked: Configuration) -> float:
         synchronous=False,
     )
     cluster = Cluster((DeviceKind(_STUDENT, asked.students), *devices))
-    teams = tuple(Team(name, float(count)) for name, (_, count) in kinds.items())
+    teams = tuple(DeviceGroup(name, float(count)) for name, (_, count) in kinds.items())
     return predict(cluster, job, Mesh(_STUDENT, asked.students, teams, ROWS)).samples_per_s
 
 

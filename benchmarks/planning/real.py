@@ -14,7 +14,7 @@ from typing import Final
 from ...mesh.cores import children_on
 from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
 from ...scheduler.cost_model import online_s, predict, step_s
-from ...scheduler.stages import Mesh, Team
+from ...scheduler.stages import DeviceGroup, Mesh
 from ..children import Child
 from ..pacing.teachers import start_teachers
 from ..paper.measured.cores import divided
@@ -81,7 +81,7 @@ def _with_teacher(layers: int, rows: int) -> list[Found]:
         batch_s(EDL_DIST, SETTLING)
         taught = [batch_s(EDL_DIST) for _ in range(MIN_ROUNDS)]
     job = _job(rows, statistics.median(step), statistics.median(labelling))
-    mesh = Mesh(_CORE, 1, (Team(_CORE, 1.0),), rows)
+    mesh = Mesh(_CORE, 1, (DeviceGroup(_CORE, 1.0),), rows)
     cluster = Cluster((DeviceKind(_CORE, count=2),))
     return [
         ("no teacher", rows / step_s(job, _CORE, rows), _rates(rows, n_training)),

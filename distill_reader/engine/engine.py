@@ -14,7 +14,7 @@ from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
 from ...proto.lent_arena import LentArena
 from ...scheduler.reader_core import instructions as do
-from ...scheduler.reader_core.events import Ended, Legacy, TakenOver, Waiting
+from ...scheduler.reader_core.events import Ended, HandoffState, TakenOver, Waiting
 from ..config import ReaderConfig
 from .handing import Handing
 from .inbox import Inbox
@@ -148,7 +148,7 @@ class Engine:
         legacies = message["legacies"]
         for member in self.members:
             told = legacies.get(member.config.service)
-            left = Legacy() if told is None else Legacy.from_json(told)
+            left = HandoffState() if told is None else HandoffState.from_json(told)
             taken_over = TakenOver(
                 message["data_epoch"], left, message["ended"], message["waiting"]
             )
@@ -166,14 +166,14 @@ class Engine:
     # --- the members
 
     def _on_settled(
-        self, member: Member, said: do.Labelled | do.Forgone | do.Unlabelled | do.Poison
+        self, member: Member, said: do.Labelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison
     ) -> None:
         match said:
-            case do.Labelled(number) | do.Forgone(number):
+            case do.Labelled(number) | do.GoesUnlabelled(number):
                 self._teller.tell_before_a_batch()
                 if self._timeline is not None:
                     self._timeline.labelled(number)
-            case do.Unlabelled(number) if self._timeline is not None:
+            case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.unlabelled(number)
         self._handing.do(self._delivery.heard(member.config.service, said))
 

@@ -54,7 +54,9 @@ class Says:
         failed: the stream cannot go on; in this epoch, or (True) for good.
     """
 
-    settled: Callable[[Member, do.Labelled | do.Forgone | do.Unlabelled | do.Poison], None]
+    settled: Callable[
+        [Member, do.Labelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison], None
+    ]
     came: Callable[[Member, str, Outcome, float, bool], None]
     failed: Callable[[errors.EdlError, bool], None]
 
@@ -372,10 +374,10 @@ class Member:
                 self.labels.clear()
                 if self.shelf is not None:
                     self.shelf.follow(content_id)
-            case do.Forgone(number):
+            case do.GoesUnlabelled(number):
                 self.labels.drop(number)
                 self._says.settled(self, instruction)
-            case do.Unlabelled(number, whole):
+            case do.LabelsRevoked(number, whole):
                 self.relabelled += 1
                 self.labels.take_back(number, whole=whole)
                 self._says.settled(self, instruction)

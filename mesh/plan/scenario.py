@@ -6,7 +6,7 @@ from ...scheduler.cluster import Cluster, Job
 from ...scheduler.cluster import Link as Wire
 from ...scheduler.cost_model import Prediction
 from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
-from ...scheduler.stages import FULL, Costs, Mesh, Team
+from ...scheduler.stages import FULL, Costs, DeviceGroup, Mesh
 
 #: What is simulated of a training: enough batches for a steady rate.
 BATCHES, WARM_UP = 2000, 50
@@ -58,7 +58,7 @@ def scenario_of(cluster: Cluster, job: Job, mesh: Mesh, prediction: Prediction) 
     )
 
 
-def _group(cluster: Cluster, job: Job, mesh: Mesh, team: Team, costs: Costs) -> TeacherGroup:
+def _group(cluster: Cluster, job: Job, mesh: Mesh, team: DeviceGroup, costs: Costs) -> TeacherGroup:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     return TeacherGroup(
         name=kind.name if kind.name != mesh.student else f"{kind.name}-teachers",

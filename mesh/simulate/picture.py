@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...errors import UsageError
 from ...extras import install_command
-from ...scheduler.simulator.result import Happening, Point, Result
+from ...scheduler.simulator.result import Point, Result, SimulatedEvent
 
 #: Of these a line is drawn through the plot, as long as there are not more than `MOST_MARKS`.
 MARKED: Final = {"lost": "#c0392b", "crash": "#c0392b", "hang": "#c0392b", "drain": "#d98c3f"}
@@ -117,5 +117,5 @@ def _draw_volume(axes: Any, result: Result) -> None:
     axes.set_ylim(bottom=0)
 
 
-def _mark(axes: Any, happening: Happening) -> None:
+def _mark(axes: Any, happening: SimulatedEvent) -> None:
     axes.axvline(happening.at_s, color=MARKED[happening.kind], linewidth=1, alpha=0.6)

@@ -74,7 +74,7 @@ FAR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SpeedClass:
     """A class of speed in force, and what speaks against it.
 
     Attributes:
@@ -94,35 +94,35 @@ class Pace:
         return None if self.doubt is None else self.doubt.since + HOLD_S
 
 
-def follow_speed(pace: Pace, speed: float, anchor: float, now: float) -> Pace:
+def follow_speed(pace: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
     """Take in a speed, in samples per second; `anchor` is that of the usual teacher."""
     pace = elapse_speed(pace, now)  # what stood until now comes into force first
     if not (is_known(speed) and is_known(anchor)):
         return pace
     if not pace.measured:
-        return Pace(power_class(speed, anchor), measured=True)
+        return SpeedClass(power_class(speed, anchor), measured=True)
     return _weigh(pace, min(max(speed / anchor, 1 / FASTEST), FASTEST), now)
 
 
-def elapse_speed(pace: Pace, now: float) -> Pace:
+def elapse_speed(pace: SpeedClass, now: float) -> SpeedClass:
     """Bring into force what has lasted long enough by `now`."""
     if pace.doubt is None or now < pace.doubt.since + HOLD_S:
         return pace
     power = power_class(1 / pace.doubt.mean(now), 1.0)
-    return _weigh(Pace(power, True), 1 / pace.doubt.latest, now)
+    return _weigh(SpeedClass(power, True), 1 / pace.doubt.latest, now)
 
 
-def _weigh(pace: Pace, speed: float, now: float) -> Pace:
+def _weigh(pace: SpeedClass, speed: float, now: float) -> SpeedClass:
     """Count a speed to those that lie on the same side of the class, or drop them."""
     power = power_class(speed, 1.0, pace.power)
     if power == pace.power:
-        return Pace(pace.power, True) if pace.doubt else pace
+        return SpeedClass(pace.power, True) if pace.doubt else pace
     if max(speed / pace.power, pace.power / speed) >= FAR:
-        return Pace(power, True)
+        return SpeedClass(power, True)
     doubt = pace.doubt
     if doubt is not None and (1 / doubt.latest > pace.power) != (speed > pace.power):
         doubt = None
-    return Pace(pace.power, True, longer(doubt, 1 / speed, now))
+    return SpeedClass(pace.power, True, longer(doubt, 1 / speed, now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class TeacherEntry:
     """
 
     incarnation: int = 0
-    pace: Pace = field(default_factory=Pace)
+    pace: SpeedClass = field(default_factory=SpeedClass)
     content_id: str = ""
     host: str = ""
     draining: bool = False

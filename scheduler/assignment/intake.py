@@ -19,8 +19,8 @@ from .. import debounce
 from . import events as ev
 from .fleet import (
     AssignmentState,
-    Pace,
     Plan,
+    SpeedClass,
     StudentEntry,
     TeacherEntry,
     elapse_speed,
@@ -192,9 +192,9 @@ class Intake:
         name, known = event.teacher_id, self.teachers.get(event.teacher_id)
         if not self.anchor and is_known(event.speed):
             self.anchor = event.speed
-        pace = known.pace if known else Pace()
+        pace = known.pace if known else SpeedClass()
         if known is not None and known.incarnation != event.incarnation:
-            pace = Pace(pace.power)  # it may be on another machine by now
+            pace = SpeedClass(pace.power)  # it may be on another machine by now
         pace = follow_speed(pace, event.speed, self.anchor, self.now)
         entry = TeacherEntry(event.incarnation, pace, event.content_id, event.host)
         if entry == known:

@@ -6,7 +6,7 @@ it tells of a request; `LedgerInvariant`, raised by `Ledger.validate`.
 
 from . import events
 from .check import LedgerInvariant
-from .figures import InFlight
 from .ledger import Ledger
+from .view import InFlight
 
 __all__ = ["InFlight", "Ledger", "LedgerInvariant", "events"]

@@ -21,19 +21,19 @@ from typing import NamedTuple
 # What is answered can be named from here too.
 from .instructions import Accept as Accept
 from .instructions import Discard as Discard
-from .instructions import Forgone as Forgone
+from .instructions import GoesUnlabelled as GoesUnlabelled
 from .instructions import Instruction as Instruction
 from .instructions import Labelled as Labelled
+from .instructions import LabelsRevoked as LabelsRevoked
 from .instructions import LookUp as LookUp
 from .instructions import Poison as Poison
 from .instructions import Send as Send
 from .instructions import Span as Span
-from .instructions import Unlabelled as Unlabelled
 
 # So can what it is told of teachers.
 from .staffing import Awaited as Awaited
-from .staffing import Disbelieve as Disbelieve
 from .staffing import Ejected as Ejected
+from .staffing import InvalidateTeacher as InvalidateTeacher
 from .staffing import Readmitted as Readmitted
 from .staffing import RequestSizeChanged as RequestSizeChanged
 from .staffing import Resumed as Resumed
@@ -193,21 +193,21 @@ class Released(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Forgo:
-    """The student goes without the labels of this batch: it is `Forgone`, and counts as labelled.
+class DeliverUnlabelled:
+    """Deliver this batch without labels: it becomes `GoesUnlabelled`, and counts as labelled.
 
-    Labels that it has already are void, and so is what is still answered. One that is labelled,
-    poisoned or over stays what it is. A `Relabel` before it is released takes it back.
+    Labels that it has are dropped, and later answers are discarded. Without effect on a batch that
+    is labelled, poisoned or over. A `Relabel` before its release reverses it.
     """
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """No label of this batch is to be believed: it is labelled anew, unless it is released.
+class InvalidateBatch:
+    """Label this batch anew, unless it is released: none of its labels can be trusted.
 
-    So where labels of several services were mixed, and cannot be taken apart any more.
+    For batches in which labels of several services were averaged and cannot be separated.
     """
 
     batch: int
@@ -256,11 +256,11 @@ Event = (
     | Resumed
     | Ejected
     | Readmitted
-    | Disbelieve
+    | InvalidateTeacher
     | Released
     | Found
-    | Doubt
-    | Forgo
+    | InvalidateBatch
+    | DeliverUnlabelled
     | Reset
     | Relabel
 )

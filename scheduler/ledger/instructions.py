@@ -66,7 +66,7 @@ class Labelled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Forgone:
+class GoesUnlabelled:
     """The batch goes without labels: drop those that it has; it may be released."""
 
     batch: int
@@ -85,8 +85,8 @@ class Poison:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlabelled:
-    """A batch that was `Labelled`, `Forgone` or `Poison` is to be labelled anew.
+class LabelsRevoked:
+    """A batch that was `Labelled`, `GoesUnlabelled` or `Poison` is to be labelled anew.
 
     Attributes:
         batch: its id.
@@ -109,4 +109,4 @@ class LookUp:
     batch: int
 
 
-Instruction = Send | Accept | Discard | Labelled | Forgone | Unlabelled | Poison | LookUp
+Instruction = Send | Accept | Discard | Labelled | GoesUnlabelled | LabelsRevoked | Poison | LookUp

@@ -26,22 +26,22 @@ from __future__ import annotations
 from heapq import heappush
 from typing import assert_never
 
-from . import renewal, roll
+from . import membership, renewal
 from .check import check
 from .dispatch import judge, may_recur
 from .events import (
     Answered,
     Awaited,
     Cancelled,
-    Disbelieve,
-    Doubt,
+    DeliverUnlabelled,
     Ejected,
     Event,
     Failed,
-    Forgo,
     Found,
     Hedge,
     Held,
+    InvalidateBatch,
+    InvalidateTeacher,
     Queued,
     Readmitted,
     Refused,
@@ -56,7 +56,6 @@ from .events import (
     TeacherRevoked,
     WindowChanged,
 )
-from .figures import Figures
 from .instructions import Accept, Discard, Instruction, Span
 from .state import (
     LABELLED,
@@ -71,9 +70,10 @@ from .state import (
     pieces_of,
 )
 from .tables import Tables
+from .view import LedgerView
 
 
-class Ledger(Figures):
+class Ledger(LedgerView):
     """The state machine of one reader's rows. Owned by one thread; no clock, no I/O."""
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -101,20 +101,20 @@ class Ledger(Figures):
                 self._on_hedge(event)
             case Held():
                 self._on_held(event)
-            case Forgo():
+            case DeliverUnlabelled():
                 self._on_forgone(event)
             case Found():
                 renewal.found(self._tables, event)
-            case Doubt():
+            case InvalidateBatch():
                 renewal.doubt(self._tables, event)
-            case Disbelieve():
-                roll.disbelieve(self._tables, event)
+            case InvalidateTeacher():
+                membership.invalidate(self._tables, event)
             case TeacherJoined():
-                roll.join(self._tables, event)
+                membership.join(self._tables, event)
             case Awaited(teachers):
                 self._tables.awaited = teachers
             case TeacherLost():
-                roll.lose(self._tables, event)
+                membership.lose(self._tables, event)
             case (
                 TeacherRevoked()
                 | WindowChanged()
@@ -123,7 +123,7 @@ class Ledger(Figures):
                 | Ejected()
                 | Readmitted()
             ):
-                roll.change(self._tables, event)
+                membership.change(self._tables, event)
             case Relabel():
                 renewal.relabel(self._tables, event, out)
             case Reset():
@@ -273,7 +273,7 @@ class Ledger(Figures):
         else:
             raise ValueError(f"batch {batch.id} was released, but it is {batch.stage.value}")
 
-    def _on_forgone(self, event: Forgo) -> None:
+    def _on_forgone(self, event: DeliverUnlabelled) -> None:
         batch = self._tables.batches.get(event.batch)
         if batch is not None and batch.stage is UNLABELLED:
             self._tables.forgo(batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .events import Doubt, Found, Relabel
+from .events import Found, InvalidateBatch, Relabel
 from .instructions import Instruction, LookUp, Span
 from .state import LABELLED, POISONED, RELEASED, Batch, count, pieces_of
 from .tables import Tables
@@ -39,7 +39,7 @@ def found(tables: Tables, event: Found) -> None:
         tables.settle(batch, LABELLED)
 
 
-def doubt(tables: Tables, event: Doubt) -> None:
+def doubt(tables: Tables, event: InvalidateBatch) -> None:
     """No label of a batch is to be believed, unless it is released; refusals stand."""
     known = tables.batches.get(event.batch)
     if known is not None and known.stage in (LABELLED, POISONED):

@@ -106,12 +106,11 @@ class Readmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Disbelieve:
-    """What the teacher labelled is not to be believed; it is ejected, if it is there.
+class InvalidateTeacher:
+    """Eject the teacher, and have others label anew its rows that are not released.
 
-    The rows of it that are not released are labelled anew by others. What it has in flight will be
-    discarded.
-    Unknown names are welcome: it may have been lost before.
+    Answers to its requests in flight are discarded. The teacher may be unknown: it may have been
+    lost before.
     """
 
     teacher: str

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappush
 
-from .instructions import Forgone, Instruction, Labelled, Poison, Span, Unlabelled
+from .instructions import GoesUnlabelled, Instruction, Labelled, LabelsRevoked, Poison, Span
 from .state import (
     LABELLED,
     POISONED,
@@ -134,7 +134,7 @@ class Tables:
         self.volume_bytes += nbytes
         if nbytes > self.batch_bytes:
             self.batch_bytes = nbytes
-        self.news.append(Forgone(batch.id) if is_forgone else Labelled(batch.id))
+        self.news.append(GoesUnlabelled(batch.id) if is_forgone else Labelled(batch.id))
 
     def withhold(self, batch: Batch) -> None:
         """Nothing of the batch has a label, and none of its rows is sent before `Found`."""
@@ -148,7 +148,7 @@ class Tables:
             self.volume_bytes -= batch.nbytes * (batch.stage is not POISONED)
             batch.stage = UNLABELLED
             self.unlabelled += 1
-            self.news.append(Unlabelled(batch.id, whole))
+            self.news.append(LabelsRevoked(batch.id, whole))
 
     # --------------------------------------------------------------------------- the requests
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .. import label_origin
 from ..circuit_breakers import Say
-from .events import Assigned, Legacy, Peer, PublishedKind
+from .events import Assigned, HandoffState, Peer, PublishedKind
 
 
 class Numerics:
@@ -120,7 +120,7 @@ class Contents:
     def __init__(self, numerics: Numerics, say: Say) -> None:
         self.switch = label_origin.Switch()
         self.kinds = Kinds()
-        self.legacy = Legacy()
+        self.legacy = HandoffState()
         self._numerics = numerics
         self._say = say
         self._content_id = ""  # that the numerics are pinned for
@@ -140,7 +140,7 @@ class Contents:
         self.switch, step = label_origin.begin(self.switch, data_epoch, now)
         return self._changed(step)
 
-    def resumed(self, data_epoch: int, left: Legacy, now: float) -> tuple[Assigned, bool]:
+    def resumed(self, data_epoch: int, left: HandoffState, now: float) -> tuple[Assigned, bool]:
         """Told where the engine before this one stood: as of `assigned`.
 
         Its teachers are sent to until the coordinator says something newer.
@@ -240,6 +240,6 @@ class Contents:
         else:
             there, pinned = self._latest, ""
         kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
-        legacy = Legacy(switch.told, switch.bound, there, pinned, kinds)
+        legacy = HandoffState(switch.told, switch.bound, there, pinned, kinds)
         if legacy != self.legacy:
             self.legacy = legacy

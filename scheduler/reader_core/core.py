@@ -15,7 +15,7 @@ from ..debounce import Starvation
 from ..flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView
 from ..ledger import Ledger
 from ..ledger import events as ev
-from ..ledger.figures import Load
+from ..ledger.view import Load
 from ..stream_stats import Measured, Profile, StreamStats, Times
 from ..windows import WindowConfig
 from .contents import Contents, Numerics
@@ -23,13 +23,13 @@ from .events import (
     AnswerCame,
     Assigned,
     Cancelled,
-    Doubt,
+    DeliverUnlabelled,
     Ended,
     EpochBegan,
     Event,
-    Forgo,
     Found,
     Held,
+    InvalidateBatch,
     Look,
     PathsTried,
     Probed,
@@ -44,7 +44,7 @@ from .events import (
     Waiting,
 )
 from .instructions import Ask, Discard, DropLabels, Instruction, Level, News, Report
-from .pace import Pace
+from .request_pacing import RequestPacing
 from .teachers import Teachers
 
 #: What follows from time alone is looked for so often.
@@ -59,7 +59,7 @@ class CoreConfig:
         service: name of the set of interchangeable teachers.
         flow: thresholds and bounds of Algorithm 1.
         window: bounds of the requests in flight per teacher.
-        request_rows: as of `Pace`.
+        request_rows: as of `RequestPacing`.
         ordered: the student takes batches in the order of the source.
         deterministic: ask only teachers of one numerics_id.
         canaries: how much is compared; None: nothing.
@@ -125,7 +125,7 @@ class ReaderCore:
         self.config = config
         self.ledger = Ledger()
         self.figures = StreamStats()
-        self.pace = Pace(config.window, config.request_rows)
+        self.pace = RequestPacing(config.window, config.request_rows)
         self.teachers = Teachers(
             self.ledger,
             self.pace,
@@ -199,7 +199,7 @@ class ReaderCore:
             case Assigned():
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.contents.assigned(event, now), now)
-            case Found() | Held() | Doubt() | Forgo() | Cancelled():
+            case Found() | Held() | InvalidateBatch() | DeliverUnlabelled() | Cancelled():
                 self._tell(event)
             case Ended():
                 self.source_ended = True

@@ -17,12 +17,13 @@ from .. import no_teacher
 from ..ledger import Ledger
 from ..no_teacher import Ensemble, Mixture, Policy, mixture
 from ..rates import RecentMean, rounded_up
-from .events import Doubt, Forgo, Released, Waiting
+from .events import DeliverUnlabelled, InvalidateBatch, Released, Waiting
 from .instructions import (
     DropBatch,
-    Forgone,
     GiveUp,
+    GoesUnlabelled,
     Labelled,
+    LabelsRevoked,
     News,
     Offer,
     OfferPoison,
@@ -30,7 +31,6 @@ from .instructions import (
     Release,
     StreamInstruction,
     Tell,
-    Unlabelled,
     Withdraw,
 )
 
@@ -135,12 +135,12 @@ class Delivery:
     # ------------------------------------------------------------------------------ the services
 
     def heard(
-        self, service: str, said: Labelled | Forgone | Unlabelled | Poison
+        self, service: str, said: Labelled | GoesUnlabelled | LabelsRevoked | Poison
     ) -> list[StreamInstruction]:
         """The ledger of a service has said what became of a batch."""
         batch = said.batch
         match said:
-            case Unlabelled():
+            case LabelsRevoked():
                 return self._undone(service, batch)
             case Poison(_, reasons):
                 return self._condemn(service, batch, reasons)
@@ -148,7 +148,7 @@ class Delivery:
             return [DropBatch(batch)]
         if (lacking := self._lacking.get(batch)) is None:
             return []
-        if isinstance(said, Forgone):
+        if isinstance(said, GoesUnlabelled):
             self.forgone[service] += 1
             self._without.setdefault(batch, set()).add(service)
         lacking.discard(service)
@@ -163,7 +163,7 @@ class Delivery:
         lacking.clear()
         self._poison[batch] = reasons
         offers = self._offer(batch)
-        return [DropBatch(batch), *offers, *self._others(service, Forgo(batch))]
+        return [DropBatch(batch), *offers, *self._others(service, DeliverUnlabelled(batch))]
 
     def _undone(self, service: str, batch: int) -> list[StreamInstruction]:
         """Labels of a service are void: it labels the batch anew.
@@ -182,7 +182,7 @@ class Delivery:
             self._held.discard(batch)
             self._poison.pop(batch, None)
             self._lacking[batch].update(self._services)
-            return [*out, *self._others(service, Doubt(batch))]
+            return [*out, *self._others(service, InvalidateBatch(batch))]
         self._lacking[batch].add(service)
         if batch in self._without:
             self._without[batch].discard(service)
@@ -254,7 +254,9 @@ class Delivery:
         out.append(Release(tuple(batches)))
         return out
 
-    def _others(self, service: str, event: Doubt | Forgo) -> list[StreamInstruction]:
+    def _others(
+        self, service: str, event: InvalidateBatch | DeliverUnlabelled
+    ) -> list[StreamInstruction]:
         """Have the cores of all other services hear of something."""
         return [Tell(other, event) for other in self._services if other != service]
 
@@ -301,7 +303,7 @@ class NoTeacherPolicy:
         head = None
         for batch, services in lacking.items():
             if services and self._is_tolerated(batch, services, without.get(batch, ()), now):
-                out += [Tell(service, Forgo(batch)) for service in services]
+                out += [Tell(service, DeliverUnlabelled(batch)) for service in services]
             elif services and head is None:
                 head = batch
         return out + self._decide(head, now)
@@ -339,6 +341,6 @@ class NoTeacherPolicy:
         self.loop_waits = False  # it has what it waits for
         return [
             News("warning", f"batch {head} goes without soft labels: there is no teacher"),
-            *(Tell(service, Forgo(head)) for service in self._ledgers),
+            *(Tell(service, DeliverUnlabelled(head)) for service in self._ledgers),
             *(Tell(service, Waiting(False)) for service in self._ledgers),
         ]

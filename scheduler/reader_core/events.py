@@ -5,8 +5,8 @@ instructions that come back. It counts nothing that decides something. It report
 request or of a probe with the number of the connection that it went over; what comes late, over a
 connection that was closed, the core ignores.
 
-Of the ledger's events a driver uses `Queued`, `Found`, `Held`, `Released`, `Doubt`, `Forgo` and
-`Cancelled` as they are.
+Of the ledger's events a driver uses `Queued`, `Found`, `Held`, `Released`, `InvalidateBatch`,
+`DeliverUnlabelled` and `Cancelled` as they are.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple, Self
 
 from ..label_origin import Advice
 from ..ledger.events import Cancelled as Cancelled
-from ..ledger.events import Doubt as Doubt
-from ..ledger.events import Forgo as Forgo
+from ..ledger.events import DeliverUnlabelled as DeliverUnlabelled
 from ..ledger.events import Found as Found
 from ..ledger.events import Held as Held
+from ..ledger.events import InvalidateBatch as InvalidateBatch
 from ..ledger.events import Queued as Queued
 from ..ledger.events import Released as Released
 from ..stream_stats import Profile
@@ -112,8 +112,8 @@ class PublishedKind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Legacy:
-    """What a core leaves to the one that goes on after it, when the engine has to restart.
+class HandoffState:
+    """State that a core hands to its successor when the engine restarts.
 
     Attributes:
         content_id: as it was told last: empty if it waited to be moved.
@@ -192,7 +192,7 @@ class TakenOver:
     """
 
     data_epoch: int
-    left: Legacy
+    left: HandoffState
     ended: bool
     waiting: bool
 
@@ -331,8 +331,8 @@ Event = (
     | PathsTried
     | Found
     | Held
-    | Doubt
+    | InvalidateBatch
     | Released
-    | Forgo
+    | DeliverUnlabelled
     | Cancelled
 )

@@ -1,7 +1,7 @@
 """What the reader core has its driver do, in this order: `ReaderCore`, and `Delivery`.
 
-The ledger's `Accept`, `Discard`, `Labelled`, `Forgone`, `Unlabelled`, `Poison` and `LookUp` are
-among them.
+The ledger's `Accept`, `Discard`, `Labelled`, `GoesUnlabelled`, `LabelsRevoked`, `Poison` and
+`LookUp` are among them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple
 
 from ..ledger.instructions import Accept as Accept
 from ..ledger.instructions import Discard as Discard
-from ..ledger.instructions import Forgone as Forgone
+from ..ledger.instructions import GoesUnlabelled as GoesUnlabelled
 from ..ledger.instructions import Labelled as Labelled
+from ..ledger.instructions import LabelsRevoked as LabelsRevoked
 from ..ledger.instructions import LookUp as LookUp
 from ..ledger.instructions import Poison as Poison
 from ..ledger.instructions import Send, Span
-from ..ledger.instructions import Unlabelled as Unlabelled
 from ..no_teacher import Mixture
-from .events import Doubt, Forgo, Peer, Released, Waiting
+from .events import DeliverUnlabelled, InvalidateBatch, Peer, Released, Waiting
 
 Level = Literal["info", "warning"]
 
@@ -134,8 +134,8 @@ Instruction = (
     | Accept
     | Discard
     | Labelled
-    | Forgone
-    | Unlabelled
+    | GoesUnlabelled
+    | LabelsRevoked
     | Open
     | Close
     | Probe
@@ -161,7 +161,7 @@ class Tell(NamedTuple):
     """Have the core of a service hear of something."""
 
     service: str
-    event: Released | Forgo | Doubt | Waiting
+    event: Released | DeliverUnlabelled | InvalidateBatch | Waiting
 
 
 class Offer(NamedTuple):

@@ -16,7 +16,7 @@ from ..circuit_breakers import Say
 from ..hedging import began
 from ..ledger import InFlight, Ledger
 from ..ledger import events as ev
-from .pace import Pace
+from .request_pacing import RequestPacing
 
 #: While something is late it is looked at so often.
 LOOK_EVERY_S: Final = 0.05
@@ -33,7 +33,7 @@ class Lateness:
         say: tells people.
     """
 
-    def __init__(self, ledger: Ledger, pace: Pace, say: Say) -> None:
+    def __init__(self, ledger: Ledger, pace: RequestPacing, say: Say) -> None:
         self._ledger = ledger
         self._pace = pace
         self._say = say
@@ -101,7 +101,7 @@ class Lateness:
     def _find(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
         ledger, pace, hedges = self._ledger, self._pace, self._hedging
         asked = tuple(
-            hedging.Asked(
+            hedging.BusyTeacher(
                 name,
                 tuple(self._flights(name, ledger.requests_at(name))),
                 pace.window(name),

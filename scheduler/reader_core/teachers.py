@@ -21,7 +21,7 @@ from .events import AnswerCame, PathsTried, Peer, Probed, ProbeFailed, RequestFa
 from .instructions import Disown, Instruction, Refuse, TryPaths
 from .lateness import Lateness
 from .links import Links
-from .pace import Pace
+from .request_pacing import RequestPacing
 
 #: Nothing has to be found out.
 _CALM: Final[Reachability[Peer]] = Reachability()
@@ -50,7 +50,7 @@ class Teachers:
     def __init__(
         self,
         ledger: Ledger,
-        pace: Pace,
+        pace: RequestPacing,
         figures: StreamStats,
         canaries: CanaryConfig | None,
         rng: RandomLike,
@@ -329,7 +329,7 @@ class Teachers:
                 self._tell(ev.Ejected(name))
             for name in verdict.liars:
                 self.breakers.convict(name, "lied", now)
-                self._tell(ev.Disbelieve(name))
+                self._tell(ev.InvalidateTeacher(name))
                 waiting.extend(self.comparisons.left(name))
                 self._do(Disown(name))
                 pause_s = self._pause_s(name, now)

@@ -16,8 +16,8 @@ from .. import assignment as rule
 from .. import headcount
 from ..backoff import Rest
 from .environment import Environment
+from .leader import SimulatedLeader
 from .lives import Lives
-from .office import Office
 from .result import Point
 from .scenario import Fault, StudentGroup
 from .student import Ranks, Student
@@ -62,7 +62,9 @@ class Control:
         ]
         self._by_name = {student.name: student for student in self.students}
         self.points: list[Point] = []
-        self._offices = {name: Office(env.scenario.autoscale) for name in env.scenario.services}
+        self._offices = {
+            name: SimulatedLeader(env.scenario.autoscale) for name in env.scenario.services
+        }
         self._look_at = dict.fromkeys(self._offices, inf)
         self._rng = env.seeding(f"{env.scenario.seed}/faults")
         self._to_leave = len(self.students)

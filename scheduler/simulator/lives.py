@@ -14,7 +14,7 @@ from typing import Final
 from .. import assignment as rule
 from .clock import Generator, lifetime_s
 from .environment import Environment
-from .office import CONTENT
+from .leader import CONTENT
 from .scenario import Ending, FaultKind, TeacherGroup
 from .student import Student
 from .teacher import Teacher, TeacherState

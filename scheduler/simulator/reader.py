@@ -229,7 +229,7 @@ class Reader:
             match instruction:
                 case do.Ask():
                     self._ask(instruction)
-                case do.Labelled() | do.Forgone() | do.Unlabelled() | do.Poison():
+                case do.Labelled() | do.GoesUnlabelled() | do.LabelsRevoked() | do.Poison():
                     self._deliver_all(self._delivery.heard(self._name, instruction))
                 case do.Report():
                     self._news()

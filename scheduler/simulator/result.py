@@ -98,7 +98,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class SimulatedEvent:
     """Something that happened to the mesh.
 
     Attributes:
@@ -168,7 +168,7 @@ class Result:
     students: tuple[StudentResult, ...]
     teachers: tuple[TeachersResult, ...]
     points: tuple[Point, ...]
-    happenings: tuple[Happening, ...]
+    happenings: tuple[SimulatedEvent, ...]
     labelled: tuple[Labelled, ...]
     stepped: tuple[Stepped, ...]
     trace_hash: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from .clock import Clock
-from .result import Happening, Labelled, Stepped
+from .result import Labelled, SimulatedEvent, Stepped
 
 
 class Trace:
@@ -21,7 +21,7 @@ class Trace:
     """
 
     def __init__(self, clock: Clock, keep_batches: bool = False) -> None:
-        self.happenings: list[Happening] = []
+        self.happenings: list[SimulatedEvent] = []
         self.labelled: list[Labelled] = []
         self.stepped: list[Stepped] = []
         self._clock = clock
@@ -31,7 +31,7 @@ class Trace:
     def tell(self, kind: str, subject: str, text: str = "") -> None:
         """Something has happened to the mesh now."""
         now = self._clock.now
-        self.happenings.append(Happening(now, kind, subject, text))
+        self.happenings.append(SimulatedEvent(now, kind, subject, text))
         self._hash.update(f"{now!r} {kind} {subject} {text}\n".encode())
 
     def hash(self, *facts: object) -> None:

@@ -114,7 +114,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WorldProgress:
     """How far the world is.
 
     Attributes:
@@ -168,7 +168,7 @@ def decide(
     limits: Limits,
     world: World | None,
     members: Sequence[Member],
-    pace: Pace,
+    pace: WorldProgress,
     saved: Entry | None,
     forgotten: bool = False,
     settled: bool = True,
@@ -260,7 +260,7 @@ def _failures(world: World, alive: dict[str, Member]) -> tuple[Failure, ...]:
     return (*causes, *lost) or tuple(told)  # who lost its peers saw only what followed
 
 
-def _grow(limits: Limits, world: World, members: Sequence[Member], pace: Pace) -> Decision:
+def _grow(limits: Limits, world: World, members: Sequence[Member], pace: WorldProgress) -> Decision:
     """Whether a world that runs is called back for newcomers."""
     new = [one for one in _candidates(world, members) if one.node not in world.nodes]
     if not new:

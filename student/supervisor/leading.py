@@ -18,9 +18,9 @@ from ...scheduler.students.world import (
     Form,
     Keep,
     Limits,
-    Pace,
     Recall,
     World,
+    WorldProgress,
     decide,
     is_over,
 )
@@ -129,21 +129,21 @@ class Leading:
         if rows:
             self._limits = replace(self._limits, rows=rows)
 
-    def _pace(self, view: View, generation: Generation | None, now_s: float) -> Pace:
+    def _pace(self, view: View, generation: Generation | None, now_s: float) -> WorldProgress:
         if generation is None:
-            return Pace()
+            return WorldProgress()
         told = [
             one.facts
             for one in view.reports
             if one.generation == generation.number and one.facts.get("step", 0) > 0
         ]
         if not told:
-            return Pace(forming_s=self._forming_s)
+            return WorldProgress(forming_s=self._forming_s)
         if self._published_s:
             self._forming_s, self._published_s = now_s - self._published_s, 0.0
             self._note("stepping", generation.number, after_s=round(self._forming_s, 3))
         left = [one["left_s"] for one in told if one.get("left_s") is not None]
-        return Pace(True, min(left, default=None), self._forming_s)
+        return WorldProgress(True, min(left, default=None), self._forming_s)
 
     def _do(
         self,

@@ -119,7 +119,7 @@ class LedgerTeachers(RuleBasedStateMachine):
                 book.makers.clear()
                 book.void(range(len(book.rows)))
             book.void([row for row, labeller in enumerate(book.rows) if labeller == name])
-        world.tell(ev.Disbelieve(name))
+        world.tell(ev.InvalidateTeacher(name))
 
     @property
     def busy(self) -> list[str]:

@@ -158,7 +158,7 @@ class World:
                     assert not book.condemned, "labelled poison"
                     assert not book.forgone, "it goes without labels"
                     self.heard(instruction)
-                case ev.Forgone(batch):
+                case ev.GoesUnlabelled(batch):
                     assert self.settles(batch).forgone
                     self.heard(instruction)
                 case ev.Poison(batch, reasons):
@@ -166,7 +166,7 @@ class World:
                     assert book.condemned, "poisoned too early"
                     assert reasons == tuple(f"{name}: {why}" for name, why in book.said.items())
                     self.heard(instruction)
-                case ev.Unlabelled(batch, whole):
+                case ev.LabelsRevoked(batch, whole):
                     assert batch in self.line, "of a batch that is released"
                     book = self.books[batch]
                     assert book.told
@@ -184,7 +184,7 @@ class World:
             assert self.books[batch].told is self.books[batch].settled, "and nobody was told"
         return out
 
-    def heard(self, said: ev.Labelled | ev.Forgone | ev.Unlabelled | ev.Poison) -> None:
+    def heard(self, said: ev.Labelled | ev.GoesUnlabelled | ev.LabelsRevoked | ev.Poison) -> None:
         out = self.delivery.heard("s", said)
         assert not any(isinstance(one, do.Tell) for one in out), "there is no other service"
 

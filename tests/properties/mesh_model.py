@@ -156,7 +156,7 @@ class Mesh(VirtualTime):
             match instruction:
                 case ev.Send():
                     self.send(instruction)
-                case ev.Labelled(batch) | ev.Unlabelled(batch) | ev.Poison(batch):
+                case ev.Labelled(batch) | ev.LabelsRevoked(batch) | ev.Poison(batch):
                     self.judged.discard(batch)
                     if isinstance(instruction, ev.Poison):
                         self.judged.add(batch)

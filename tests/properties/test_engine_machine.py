@@ -135,7 +135,7 @@ class EngineMachine(EngineWorld):
         member = self.engine.members[which % len(self.engine.members)]
         self.happened += 1
         self.disbelieved[f"{member.config.service}.{name}"] = self.happened
-        tell_ledger(member, ev.Disbelieve(f"{member.config.service}.{name}"))
+        tell_ledger(member, ev.InvalidateTeacher(f"{member.config.service}.{name}"))
         self.hear()
 
     @rule(which=nth, now=seldom)

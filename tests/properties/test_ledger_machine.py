@@ -107,7 +107,7 @@ class LedgerMachine(LedgerTeachers):
                 book.forgone = book.condemned = False
                 book.makers.clear()
                 book.void(range(len(book.rows)))
-            self.world.tell(ev.Doubt(batch))
+            self.world.tell(ev.InvalidateBatch(batch))
 
     @precondition(lambda self: self.world.ledger.withheld)
     @rule(count=st.integers(1, 4), known=st.lists(st.booleans(), min_size=8, max_size=8))
@@ -132,7 +132,7 @@ class LedgerMachine(LedgerTeachers):
         book = self.world.books[batch]
         book.forgone |= not book.settled
         book.withheld &= not book.forgone
-        self.world.tell(ev.Forgo(batch))
+        self.world.tell(ev.DeliverUnlabelled(batch))
 
     @rule(engine=st.booleans(), now=seldom)
     def all_starts_over(self, engine: bool, now: bool) -> None:
@@ -160,7 +160,7 @@ class LedgerMachine(LedgerTeachers):
             if stored:
                 world.books[batch].withhold()
         out = world.tell(ev.Relabel(stored))
-        assert all(isinstance(i, ev.Send | ev.Unlabelled | ev.LookUp) for i in out)
+        assert all(isinstance(i, ev.Send | ev.LabelsRevoked | ev.LookUp) for i in out)
 
     def engine_dies_and_another_takes_over(self) -> None:
         """The new one is told what the student's side holds, which labels it has or lacks."""

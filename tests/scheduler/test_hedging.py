@@ -18,7 +18,7 @@ from edl.scheduler.hedging import (
     MOST_STRETCH,
     SHARE,
     SLOWER,
-    Asked,
+    BusyTeacher,
     Flight,
     Hedging,
     Straggling,
@@ -53,7 +53,7 @@ class Decision(NamedTuple):
 
 
 def look(
-    *teachers: Asked,
+    *teachers: BusyTeacher,
     now: float,
     times: Turnarounds | None = None,
     hedging: Hedging | None = None,
@@ -67,72 +67,76 @@ def look(
     return Decision(tuple(hedge), hedging.late, hedging.silent)
 
 
-def busy(now: float, name: str = "b") -> Asked:
+def busy(now: float, name: str = "b") -> BusyTeacher:
     """A teacher that is in time: it has just answered, and works on what was sent lately."""
-    return Asked(name, flights(8, 9, sent_at=now - 0.1), answered_at=now)
+    return BusyTeacher(name, flights(8, 9, sent_at=now - 0.1), answered_at=now)
 
 
 class TestLate:
     def test_late_is_three_times_the_usual_of_the_same_teacher(self) -> None:
-        assert not look(Asked("a", flights(1, 2)), busy(0.29), now=0.29).late
-        decision = look(Asked("a", flights(1, 2)), busy(0.31), now=0.31)
+        assert not look(BusyTeacher("a", flights(1, 2)), busy(0.29), now=0.29).late
+        decision = look(BusyTeacher("a", flights(1, 2)), busy(0.31), now=0.31)
         assert decision.late == {"a"}
         assert decision.hedge == (101,), "the first of them is delivered first"
         assert not decision.silent
-        teacher = Asked("a", flights(1, 2), answered_at=0.25)
+        teacher = BusyTeacher("a", flights(1, 2), answered_at=0.25)
         assert not look(teacher, busy(0.5), now=0.5).late
-        times, slow = known(a=1.0, b=0.1, c=0.1), Asked("a", flights(1, 2))
+        times, slow = known(a=1.0, b=0.1, c=0.1), BusyTeacher("a", flights(1, 2))
         assert not look(slow, busy(2.9), now=2.9, times=times).late
         assert look(slow, busy(3.1), now=3.1, times=times).late == {"a"}
 
     def test_awaited_batch_is_late_sooner(self) -> None:
-        teacher, other = Asked("a", flights(1, 2)), busy(0.16)
+        teacher, other = BusyTeacher("a", flights(1, 2)), busy(0.16)
         assert look(teacher, other, now=0.16, awaited=1).hedge == (101,)
         assert not look(teacher, other, now=0.16, awaited=2 + 5).hedge
-        times, slow = known(a=1.0, b=0.1), Asked("a", flights(1))
-        assert look(slow, Asked("b", ()), now=0.2, times=times, awaited=1).hedge == (101,)
+        times, slow = known(a=1.0, b=0.1), BusyTeacher("a", flights(1))
+        assert look(slow, BusyTeacher("b", ()), now=0.2, times=times, awaited=1).hedge == (101,)
         assert not look(slow, busy(0.3), now=0.3, times=times, awaited=1).hedge
 
     def test_nothing_is_late_too_soon(self) -> None:
         times = known(a=0.001, b=0.001)
-        other = Asked("b", ())
-        assert not look(Asked("a", flights(1)), other, now=0.09, times=times, awaited=1).late
-        assert look(Asked("a", flights(1)), other, now=0.11, times=times, awaited=1).late
+        other = BusyTeacher("b", ())
+        assert not look(BusyTeacher("a", flights(1)), other, now=0.09, times=times, awaited=1).late
+        assert look(BusyTeacher("a", flights(1)), other, now=0.11, times=times, awaited=1).late
         nothing = Turnarounds()
-        assert not look(Asked("a", flights(1)), Asked("b", ()), now=99.0, times=nothing).late
-        teacher = Asked("a", flights(1, 7), window=2, answered_at=0.55)
+        assert not look(
+            BusyTeacher("a", flights(1)), BusyTeacher("b", ()), now=99.0, times=nothing
+        ).late
+        teacher = BusyTeacher("a", flights(1, 7), window=2, answered_at=0.55)
         assert not look(teacher, busy(0.59), now=0.59).late
         assert look(teacher, busy(0.62), now=0.62).hedge == (101,)
 
     def test_hedged_requests_are_hedged_again_only_when_both_are_silent(self) -> None:
         flight = replace(flights(1)[0], also_at=frozenset("b"))
-        assert not look(Asked("a", (flight,)), busy(99.0), now=99.0).hedge
+        assert not look(BusyTeacher("a", (flight,)), busy(99.0), now=99.0).hedge
         at_a, at_b = (replace(flights(1)[0], also_at=frozenset(other)) for other in "ba")
-        teachers = (Asked("a", (at_a,)), Asked("b", (at_b,)))
+        teachers = (BusyTeacher("a", (at_a,)), BusyTeacher("b", (at_b,)))
         assert look(*teachers, busy(99.0, "c"), now=99.0).hedge == (101,)
         at_a, at_b = (replace(flight, also_at=flight.also_at | {"c"}) for flight in (at_a, at_b))
-        teachers = (Asked("a", (at_a,)), Asked("b", (at_b,)))
+        teachers = (BusyTeacher("a", (at_a,)), BusyTeacher("b", (at_b,)))
         assert not look(*teachers, busy(99.0, "c"), now=99.0).hedge
 
 
 class TestSilence:
     def test_requests_of_silent_teachers_need_no_budget(self) -> None:
-        decision = look(Asked("a", flights(5, 6)), busy(99.0), now=99.0, hedging=Hedging())
+        decision = look(BusyTeacher("a", flights(5, 6)), busy(99.0), now=99.0, hedging=Hedging())
         assert decision.silent == {"a"}
         assert decision.hedge == (105, 106)
-        teacher = Asked("a", flights(1, 2))
+        teacher = BusyTeacher("a", flights(1, 2))
         assert look(teacher, busy(0.59), now=0.59).silent == frozenset()
         assert look(teacher, busy(0.61), now=0.61).silent == {"a"}
-        decision = look(Asked("a", flights(1)), Asked("b", ()), now=99.0, hedging=Hedging())
+        decision = look(
+            BusyTeacher("a", flights(1)), BusyTeacher("b", ()), now=99.0, hedging=Hedging()
+        )
         assert decision.hedge == (101,)
-        teachers = [Asked("a", flights(7)), Asked("c", flights(3)), busy(99.0)]
+        teachers = [BusyTeacher("a", flights(7)), BusyTeacher("c", flights(3)), busy(99.0)]
         assert look(*teachers, now=99.0).hedge == (103, 107), "what is delivered first"
 
     def test_leaving_teachers_do_not_help_and_silence_of_all_is_no_silence(self) -> None:
-        leaving = Asked("a", flights(1), usable=False)
+        leaving = BusyTeacher("a", flights(1), usable=False)
         assert look(leaving, busy(99.0), now=99.0).hedge == (101,)
-        assert not look(Asked("c", flights(1)), replace(leaving, flights=()), now=99.0).hedge
-        everybody = [Asked(name, flights(index)) for index, name in enumerate(BUSY)]
+        assert not look(BusyTeacher("c", flights(1)), replace(leaving, flights=()), now=99.0).hedge
+        everybody = [BusyTeacher(name, flights(index)) for index, name in enumerate(BUSY)]
         decision = look(*everybody, now=99.0)
         assert decision.late == set(BUSY)
         assert not decision.silent
@@ -140,7 +144,10 @@ class TestSilence:
 
     def test_unobserved_time_does_not_count(self) -> None:
         """The engine was stopped for 60 s: the answers lie in its sockets."""
-        teachers, hedging = (Asked("a", flights(1)), Asked("b", ())), Hedging(tokens=8.0)
+        teachers, hedging = (
+            (BusyTeacher("a", flights(1)), BusyTeacher("b", ())),
+            Hedging(tokens=8.0),
+        )
         hedging.passed(0.0)
         for now in (60.0, 60.25):
             assert not look(*teachers, now=now, hedging=hedging).late
@@ -149,7 +156,7 @@ class TestSilence:
 
 class TestBudget:
     def test_earns_one_in_twenty(self) -> None:
-        teacher, hedging = Asked("a", flights(1, 2)), Hedging()
+        teacher, hedging = BusyTeacher("a", flights(1, 2)), Hedging()
         decision = look(teacher, busy(0.4), now=0.4, hedging=hedging, sent=19)
         assert decision.late == {"a"}
         assert not decision.hedge
@@ -170,7 +177,7 @@ class TestBudget:
             late += range(10 * tick, 10 * tick + begun)
             also = {number: frozenset("b" if number in hedged else "") for number in late}
             held = (Flight(one, 32, one, now - 0.4, also_at=also[one]) for one in late)
-            teacher = Asked("a", tuple(held))
+            teacher = BusyTeacher("a", tuple(held))
             decision = look(teacher, busy(now), now=now, hedging=hedging, sent=sent)
             assert not decision.silent
             hedged |= set(decision.hedge)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edl.scheduler import cost_model
 from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
 from edl.scheduler.planner import fleets, plan
-from edl.scheduler.stages import Costs, Mesh, Team, room_for, throughput
+from edl.scheduler.stages import Costs, DeviceGroup, Mesh, room_for, throughput
 
 FREE = Costs(0.0, 0.0)
 N_TRAINING = {1: 14.16, 2: 28.44, 4: 55.17, 8: 101.59, 16: 168.42}
@@ -46,7 +46,7 @@ def predicted(
     costs: Costs = FREE,
 ) -> cost_model.Prediction:
     """What a mesh of V100 students and P4 teachers does."""
-    mesh = Mesh("v100", students, (Team("p4", teachers),), rows)
+    mesh = Mesh("v100", students, (DeviceGroup("p4", teachers),), rows)
     return cost_model.predict(there or cluster_of(), work, mesh, costs)
 
 
@@ -74,7 +74,7 @@ class TestCostModel:
 
     @hypothesis.given(st.integers(1, 300), st.integers(1, 300))
     def test_all_teachers_are_dealt_out(self, teachers: int, students: int) -> None:
-        groups = cost_model.deal((Team("p4", teachers),), students)
+        groups = cost_model.deal((DeviceGroup("p4", teachers),), students)
         assert sum(number for number, _ in groups) == students
         dealt = sum(number * team.count for number, teams in groups for team in teams)
         assert dealt == pytest.approx(teachers)
@@ -135,8 +135,8 @@ class TestCostModel:
     def test_invalid_meshes_are_refused(self) -> None:
         for kind, teams, message in (
             ("v100", (), "at least one student and one teacher"),
-            ("v100", (Team("v100", 1),), "no rate of the teacher on 'v100'"),
-            ("a100", (Team("p4", 1),), "no devices 'a100'"),
+            ("v100", (DeviceGroup("v100", 1),), "no rate of the teacher on 'v100'"),
+            ("a100", (DeviceGroup("p4", 1),), "no devices 'a100'"),
         ):
             with pytest.raises(ValueError, match=message):
                 cost_model.predict(cluster_of(), job_with(), Mesh(kind, 1, teams, 32))
@@ -161,7 +161,7 @@ class TestPlanner:
         assert made.mesh is not None
         assert made.prediction is not None
         assert (made.student, made.students, made.rows) == ("v100", 8, 32)
-        assert made.mesh.teams == (Team("p4", 40),)
+        assert made.mesh.teams == (DeviceGroup("p4", 40),)
         assert made.needed == 5
         assert made.micro_batches == {"p4": 8}
         assert made.prediction.stages[0].name == "the student's step"
@@ -209,7 +209,7 @@ class TestPlanner:
         job = replace(JOB, teacher={"p4": Rate(samples_per_s=70), "t4": Rate(samples_per_s=140)})
         made = plan(cluster, job)
         assert made.mesh is not None
-        assert made.mesh.teams[0] == Team("p4", 20)
+        assert made.mesh.teams[0] == DeviceGroup("p4", 20)
         assert made.mesh.teams[1].kind == "t4"
         assert made.way("mesh").samples_per_s >= 0.99 * 8 * 345
         # What a student's device is needed for, it cannot label besides.

@@ -44,7 +44,7 @@ class ComparedTeachers(World):
             match one:
                 case ledger_events.Labelled(batch):
                     labelled.add(batch)
-                case ledger_events.Unlabelled(batch):
+                case ledger_events.LabelsRevoked(batch):
                     labelled.discard(batch)
                 case do.KeepAnswer(request, teacher):
                     self.kept.setdefault(request, {})[teacher] = self.says[teacher]

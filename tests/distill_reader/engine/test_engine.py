@@ -36,7 +36,7 @@ from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.label_origin import Advice
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.reader_core.contents import Contents, Numerics
-from edl.scheduler.reader_core.events import Assigned, Legacy, TakenOver
+from edl.scheduler.reader_core.events import Assigned, HandoffState, TakenOver
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
 from edl.tests.waiting import wait_until
 
@@ -293,7 +293,7 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
 def test_what_a_manager_said_first_is_newer_than_what_the_old_engine_knew() -> None:
     contents = new_contents()
     contents.assigned(Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 1)), 0.0)
-    left = Legacy("old", False, Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "", 1)))
+    left = HandoffState("old", False, Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "", 1)))
     assigned, anew = contents.resumed(1, left, 0.1)
     assert (assigned.peers, anew) == ((NEW,), True)
     assert contents.legacy.content_id == "new"
@@ -389,7 +389,7 @@ def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Benc
     assert contents.legacy.numerics_id == SAME
     assign(OTHER, "new", 2)
     assert contents.legacy.numerics_id == OTHER
-    left = Legacy.from_json(contents.legacy.to_json())
+    left = HandoffState.from_json(contents.legacy.to_json())
     others = Assigned((peer("c", "new", SAME),), epoch=(7, 9))
     strict.member.resume(TakenOver(0, replace(left, assigned=others), False, False), 0.0)
     assert contents.legacy.numerics_id == OTHER
@@ -409,7 +409,7 @@ def test_a_batch_that_is_withdrawn_may_get_labels_of_another_shape() -> None:
         bench.batch(0)
         bench.answer_all("liar")
         np.testing.assert_array_equal(bench.labelled()[0], labels(0))
-        bench.tell_ledger(ev.Disbelieve("liar"))
+        bench.tell_ledger(ev.InvalidateTeacher("liar"))
         assert [message["number"] for message in bench.told("withdraw")] == [0]
         bench.free()
         bench.assign(peer("new", "next"), advice=Advice("next", "", 1))

@@ -69,7 +69,7 @@ def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both(
     two.take(0)
     makers = {"a": ["liar"], "b": ["b"]}
     two.batch(1, "held", labels_nbytes=32, makers=makers, released=released)
-    two.tell_ledger(ev.Disbelieve("liar"))
+    two.tell_ledger(ev.InvalidateTeacher("liar"))
     assert len(two.told("withdraw")) == (not released)
     assert len(two.jobs("a", "a")) == len(two.jobs("b", "b")) == (not released)
     if not released:
@@ -83,9 +83,9 @@ def test_a_batch_without_labels_of_a_service_comes_back_when_its_model_changes(t
     """Both batches wait for `b`; `a` labelled the first, and went without the second."""
     two.batch(1)
     answer(two, "a")
-    two.of("a").tell(ev.Forgo(1))
+    two.of("a").tell(ev.DeliverUnlabelled(1))
     two.tell_ledger(ev.Relabel(), "a")
-    two.tell_ledger(ev.Disbelieve("a"), "a")
+    two.tell_ledger(ev.InvalidateTeacher("a"), "a")
     two.tell_ledger(ev.Readmitted("a"), "a")
     two.answer_all("a", service="a")
     two.answer_all("b", service="b")

@@ -21,7 +21,7 @@ from edl.mesh.plan.what_if import parse_sweep, points
 from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
 from edl.scheduler.cost_model import predict
 from edl.scheduler.simulator import Scenario, simulate
-from edl.scheduler.stages import Mesh, Team
+from edl.scheduler.stages import DeviceGroup, Mesh
 from edl.tests.cli_output import output_of, refusal_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"
@@ -165,26 +165,26 @@ JOB = Job(
 LUCK = {"students": 5, "batches": 60}
 SPOT = {"students": 4, "availability": 0.95}
 #: Teams of teachers, and what is not as usual.
-CASES: dict[str, tuple[tuple[Team, ...], dict[str, Any]]] = {
-    "too few": ((Team(P4, 3),), {}),
-    "as many as n": ((Team(P4, 5),), {}),
-    "too many": ((Team(P4, 8),), {}),
-    "jitter": ((Team(P4, 5),), {"jitter": 0.3, "batches": 400}),
-    "narrow links": ((Team(P4, 5),), {"link": Link(5e6)}),
-    "far away": ((Team(P4, 6),), {"link": Link(1.25e9, 0.3), "batches": 450}),
-    "ranks with unequal shares": ((Team(P4, 12),), LUCK),
-    "students of unequal luck": ((Team(P4, 12),), {**LUCK, "synchronous": False}),
-    "a teacher for two": ((Team(P4, 2),), {"students": 4, "batches": 40}),
-    "a mixture": ((Team(P4, 3), Team("old", 2)), {}),
-    "a slow loader": ((Team(P4, 5),), {"source": 200.0}),
-    "ranks that lack a spot teacher": ((Team(P4, 20),), {**SPOT, "batches": 150}),
-    "spot teachers in reserve": ((Team(P4, 22),), {**SPOT, "batches": 40}),
+CASES: dict[str, tuple[tuple[DeviceGroup, ...], dict[str, Any]]] = {
+    "too few": ((DeviceGroup(P4, 3),), {}),
+    "as many as n": ((DeviceGroup(P4, 5),), {}),
+    "too many": ((DeviceGroup(P4, 8),), {}),
+    "jitter": ((DeviceGroup(P4, 5),), {"jitter": 0.3, "batches": 400}),
+    "narrow links": ((DeviceGroup(P4, 5),), {"link": Link(5e6)}),
+    "far away": ((DeviceGroup(P4, 6),), {"link": Link(1.25e9, 0.3), "batches": 450}),
+    "ranks with unequal shares": ((DeviceGroup(P4, 12),), LUCK),
+    "students of unequal luck": ((DeviceGroup(P4, 12),), {**LUCK, "synchronous": False}),
+    "a teacher for two": ((DeviceGroup(P4, 2),), {"students": 4, "batches": 40}),
+    "a mixture": ((DeviceGroup(P4, 3), DeviceGroup("old", 2)), {}),
+    "a slow loader": ((DeviceGroup(P4, 5),), {"source": 200.0}),
+    "ranks that lack a spot teacher": ((DeviceGroup(P4, 20),), {**SPOT, "batches": 150}),
+    "spot teachers in reserve": ((DeviceGroup(P4, 22),), {**SPOT, "batches": 40}),
 }
 
 
 @pytest.mark.parametrize(("teams", "case"), CASES.values(), ids=CASES)
 def test_a_prediction_is_within_a_twentieth_of_the_simulation(
-    teams: tuple[Team, ...], case: dict[str, Any]
+    teams: tuple[DeviceGroup, ...], case: dict[str, Any]
 ) -> None:
     link, students = case.get("link", Link()), case.get("students", 1)
     p4 = DeviceKind(P4, 64, link=link, availability=case.get("availability", 1.0))

@@ -168,7 +168,7 @@ class TestWork:
                 ledger.handle(ev.Answered("liar", batch + 1, 10, 0.1))
 
             def run() -> None:
-                ledger.handle(ev.Disbelieve("liar"))
+                ledger.handle(ev.InvalidateTeacher("liar"))
                 assert ledger.labelled == 0
                 ledger.handle(ev.TeacherJoined("honest", 1))
                 for request in range(batches + 1, 2 * batches + 1):

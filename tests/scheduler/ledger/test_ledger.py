@@ -252,35 +252,38 @@ class TestRenewal:
         ledger = ledger_after(ev.Queued(0, 100, 10, ((2, 10),)))
         after(ledger, ev.TeacherJoined("liar", 1, 4), ev.TeacherJoined("honest", 1, 4))
         assert after(ledger, answer("honest", 2), answer("liar", 1))[-1] == ev.Labelled(0)
-        out = after(ledger, ev.Disbelieve("liar"))
-        assert out == [ev.Unlabelled(0, whole=False), ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2)]
+        out = after(ledger, ev.InvalidateTeacher("liar"))
+        assert out == [
+            ev.LabelsRevoked(0, whole=False),
+            ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2),
+        ]
         assert after(ledger, answer("honest", 3))[-1] == ev.Labelled(0)
 
     def test_labels_of_an_engine_before_are_void_together(self) -> None:
         ledger = ledger_after(ev.Held(0, 110, 10, makers=("honest", "liar")), ev.Held(1, 110))
-        assert after(ledger, ev.Disbelieve("liar")) == [ev.Unlabelled(0, whole=True)]
+        assert after(ledger, ev.InvalidateTeacher("liar")) == [ev.LabelsRevoked(0, whole=True)]
 
     def test_what_is_left_of_a_late_request_is_sent_anew(self) -> None:
         ledger = ledger_after(*queued(0, 1, 2), ev.TeacherJoined("slow", 1, most_rows=30))
-        after(ledger, ev.Forgo(1), ev.TeacherJoined("quick", 1, most_rows=30))
+        after(ledger, ev.DeliverUnlabelled(1), ev.TeacherJoined("quick", 1, most_rows=30))
         assert after(ledger, ev.Hedge(1)) == [ev.Send(2, "quick", (*whole(0), *whole(2)), 2)]
         assert (ledger.hedges, ledger.resends) == (0, 1)
 
     def test_poison_and_refusals_outlive_labels(self) -> None:
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))
         after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2), *queued(1), answer("a", 3))
-        out = after(ledger, ev.Disbelieve("b"))
-        assert out == [ev.Unlabelled(0, whole=True), ev.Poison(0, ("a: bad",))]
-        assert after(ledger, ev.Doubt(0)) == out, "it is refused by the same teachers"
+        out = after(ledger, ev.InvalidateTeacher("b"))
+        assert out == [ev.LabelsRevoked(0, whole=True), ev.Poison(0, ("a: bad",))]
+        assert after(ledger, ev.InvalidateBatch(0)) == out, "it is refused by the same teachers"
         out = after(ledger, ev.Relabel())
-        assert out[0] == ev.Unlabelled(0, whole=True), "the new model may take it"
+        assert out[0] == ev.LabelsRevoked(0, whole=True), "the new model may take it"
 
     def test_a_store_is_asked_for_labels_of_a_new_model(self) -> None:
         """Before any teacher: batch 0 is released, 1 in flight, 2 labelled."""
         ledger = ledger_after(ev.TeacherJoined("old", 3), *queued(0, 1, 2), answer("old", 1))
         after(ledger, answer("old", 3), ev.TeacherRevoked("old"), ev.Released(0))
         out = after(ledger, ev.Relabel(stored=True), ev.TeacherJoined("new", 4))
-        assert out == [ev.LookUp(1), ev.LookUp(2), ev.Unlabelled(2, whole=True)]
+        assert out == [ev.LookUp(1), ev.LookUp(2), ev.LabelsRevoked(2, whole=True)]
         assert (ledger.queued, ledger.unlabelled, set(ledger.withheld)) == (2, 2, {1, 2})
         out = after(ledger, ev.Found(1, ()), ev.Found(2, ((3, 5),), 1))
         assert out == [ev.Labelled(1), ev.Send(4, "new", (ev.Span(2, 3, 5),), 1)]
@@ -300,7 +303,9 @@ class TestStages:
 
     def test_what_is_over_stays_over(self, ledger: Ledger) -> None:
         after(ledger, *queued(1), answer("quick", 2))
-        assert after(ledger, ev.Forgo(1), ev.Forgo(77)) == [], "it keeps its labels"
+        assert after(ledger, ev.DeliverUnlabelled(1), ev.DeliverUnlabelled(77)) == [], (
+            "it keeps its labels"
+        )
         assert ledger.volume_bytes == 110
         after(ledger, ev.TeacherLost("slow"))
         assert after(ledger, answer("slow", 1)) == [ev.Discard(1, "slow")]

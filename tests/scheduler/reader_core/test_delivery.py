@@ -38,10 +38,10 @@ class Stream:
         return [one.batch for one in self.labelled(*batches, by=by) if isinstance(one, do.Offer)]
 
     def forgone(self, batch: int, by: str) -> list[do.StreamInstruction]:
-        return self.delivery.heard(by, ev.Forgone(batch))
+        return self.delivery.heard(by, ev.GoesUnlabelled(batch))
 
     def void(self, batch: int, by: str = "s") -> list[do.StreamInstruction]:
-        return self.delivery.heard(by, ev.Unlabelled(batch, whole=True))
+        return self.delivery.heard(by, ev.LabelsRevoked(batch, whole=True))
 
     def poison(self, batch: int, by: str) -> list[do.StreamInstruction]:
         return self.delivery.heard(by, ev.Poison(batch, ("no",)))
@@ -123,12 +123,12 @@ def test_a_batch_is_complete_with_the_last_service() -> None:
 
 
 def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
-    dropped, forgo = do.DropBatch(0), do.Tell("b", ev.Forgo(0))
+    dropped, forgo = do.DropBatch(0), do.Tell("b", ev.DeliverUnlabelled(0))
     stream = Stream(0, services="ab")
     assert stream.poison(0, by="a") == [dropped, do.OfferPoison(0, ("no",)), forgo]
     assert stream.labelled(0, by="b") == [dropped], "too late"
     assert stream.poison(0, by="b") == []
-    assert stream.void(0, by="a") == [do.Withdraw(0), do.Tell("b", ev.Doubt(0))]
+    assert stream.void(0, by="a") == [do.Withdraw(0), do.Tell("b", ev.InvalidateBatch(0))]
     assert stream.offered(0, by="a") == [], "also where `b` has not begun with it"
     assert stream.offered(0, by="b") == [0]
 
@@ -136,7 +136,9 @@ def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
 def test_poison_behind_another_batch_is_offered_in_its_turn() -> None:
     stream = Stream(0, 1, services="ab")
     assert do.OfferPoison(1, ("no",)) not in stream.poison(1, by="a")
-    assert stream.void(1, by="a") == [do.Tell("b", ev.Doubt(1))], "the trainer has not heard of it"
+    assert stream.void(1, by="a") == [do.Tell("b", ev.InvalidateBatch(1))], (
+        "the trainer has not heard of it"
+    )
     stream.poison(1, by="b")
     stream.labelled(0, by="a")
     assert do.OfferPoison(1, ("no",)) in stream.labelled(0, by="b")
@@ -151,7 +153,7 @@ def test_batches_of_an_engine_before_are_labelled_anew_by_all() -> None:
     assert delivery.hold(1, released=False) == []
     delivery.queue(2)
     assert stream.void(0, by="a") == []
-    assert stream.void(1, by="a") == [do.Withdraw(1), do.Tell("b", ev.Doubt(1))]
+    assert stream.void(1, by="a") == [do.Withdraw(1), do.Tell("b", ev.InvalidateBatch(1))]
     assert stream.void(1, by="b") == []
     stream.labelled(2, by="a")
     stream.labelled(2, by="b")
@@ -191,7 +193,7 @@ class TestNoTeacher:
         stream.labelled(1, by="b")
         assert stream.delivery.look(100.0) == []
         assert stream.delivery.look(104.9) == []
-        assert stream.delivery.look(105.0) == [do.Tell("b", ev.Forgo(0))]
+        assert stream.delivery.look(105.0) == [do.Tell("b", ev.DeliverUnlabelled(0))]
         part = Mixture({"a": 1.0}, 0.25)
         assert stream.forgone(0, by="b") == [do.Offer(0, part), do.Offer(1, ALL_OF_AB)]
         stream.delivery.release()
@@ -214,7 +216,7 @@ class TestNoTeacher:
         stream.ledgers["b"].handle(ev.TeacherLost("t"))
         assert stream.delivery.look(104.5) == []
         assert stream.delivery.look(109.4) == []
-        assert stream.delivery.look(109.5) == [do.Tell("b", ev.Forgo(0))]
+        assert stream.delivery.look(109.5) == [do.Tell("b", ev.DeliverUnlabelled(0))]
 
     @pytest.mark.parametrize("withheld", [False, True])
     def test_a_store_is_asked_first(self, withheld: bool, stream: Stream) -> None:
@@ -230,7 +232,7 @@ class TestNoTeacher:
             stream.ledgers["b"].handle(ev.Found(3))
         else:
             stream.ledgers["b"].handle(ev.Queued(3, 10, 1))
-        assert stream.delivery.look(101.0) == [do.Tell("b", ev.Forgo(3))]
+        assert stream.delivery.look(101.0) == [do.Tell("b", ev.DeliverUnlabelled(3))]
 
     def test_the_batch_that_is_waited_for_goes_without_labels(self, stream: Stream) -> None:
         delivery = stream.delivery
@@ -241,7 +243,7 @@ class TestNoTeacher:
         news, *told = delivery.look(110.0)
         assert news == do.News("warning", "batch 0 goes without soft labels: there is no teacher")
         assert told == [
-            *(do.Tell(name, ev.Forgo(0)) for name in "ab"),
+            *(do.Tell(name, ev.DeliverUnlabelled(0)) for name in "ab"),
             *(do.Tell(name, Waiting(False)) for name in "ab"),
         ]
         assert delivery.look(111.0) == [], "it does not wait any more"
@@ -251,7 +253,9 @@ class TestNoTeacher:
         assert (delivery.partial, delivery.unlabelled) == (0, 1)
         delivery.taken(0, None)
         delivery.wait()
-        assert do.Tell("a", ev.Forgo(1)) in delivery.look(112.0), "at once, as for the first"
+        assert do.Tell("a", ev.DeliverUnlabelled(1)) in delivery.look(112.0), (
+            "at once, as for the first"
+        )
 
     def test_a_teacher_that_comes_is_waited_for(self, stream: Stream) -> None:
         stream.delivery.wait()

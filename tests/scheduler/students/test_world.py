@@ -31,14 +31,14 @@ from edl.scheduler.students.world import (
     Keep,
     Limits,
     Member,
-    Pace,
     Recall,
     World,
+    WorldProgress,
 )
 from edl.scheduler.students.world import decide as decide_from
 
 ANY = Limits(1, 4)
-STEPPING = Pace(stepped=True, left_s=1000.0, forming_s=5.0)
+STEPPING = WorldProgress(stepped=True, left_s=1000.0, forming_s=5.0)
 OLD_S = 60.0
 
 
@@ -51,7 +51,7 @@ def decide(
     limits: Limits,
     world: World | None,
     members: Sequence[Member],
-    pace: Pace,
+    pace: WorldProgress,
     saved: int,
     settled: bool = True,
 ) -> Decision:
@@ -78,21 +78,24 @@ def formed(decision: Decision) -> World:
 
 class TestWorld:
     def test_job_begins_with_the_first_nodes_there_is_room_for(self) -> None:
-        world = formed(decide(ANY, None, waiting("a", "b"), Pace(), saved=7))
+        world = formed(decide(ANY, None, waiting("a", "b"), WorldProgress(), saved=7))
         assert (world.number, world.nodes, world.restored, world.keeper) == (1, ("a", "b"), 7, "")
-        too_few = decide(Limits(2, 4), None, waiting("a"), Pace(), 0)
+        too_few = decide(Limits(2, 4), None, waiting("a"), WorldProgress(), 0)
         assert isinstance(too_few, Keep)
         assert "1 of at least 2" in too_few.reason
         fresh = waiting("a", seen_s=GATHER_S / 2)
-        assert isinstance(decide(ANY, None, fresh, Pace(), 0), Keep)
-        assert formed(decide(Limits(1, 1), None, fresh, Pace(), 0)).nodes == ("a",)
-        world = formed(decide(Limits(1, 2), None, waiting("c", "a", "b"), Pace(), 0))
+        assert isinstance(decide(ANY, None, fresh, WorldProgress(), 0), Keep)
+        assert formed(decide(Limits(1, 1), None, fresh, WorldProgress(), 0)).nodes == ("a",)
+        world = formed(decide(Limits(1, 2), None, waiting("c", "a", "b"), WorldProgress(), 0))
         assert world.nodes == ("c", "a")
 
     def test_rows_limit_the_world(self) -> None:
         limits = Limits(1, 4, ranks=2, rows=5)
         assert limits.room == 2
-        assert formed(decide(limits, None, waiting("a", "b", "c"), Pace(), 0)).nodes == ("a", "b")
+        assert formed(decide(limits, None, waiting("a", "b", "c"), WorldProgress(), 0)).nodes == (
+            "a",
+            "b",
+        )
         full = [*running(3, "a", "b"), *waiting("c")]
         says = decide(limits, World(3, ("a", "b")), full, STEPPING, 0)
         assert says == Keep("c in reserve: the world is full with 2 nodes, as a step has 5 rows")
@@ -103,7 +106,7 @@ class TestWorld:
         world = World(3, ("a",))
         members = [*running(3, "a"), *waiting("b")]
         assert decide(ANY, world, members, STEPPING, 0) == Recall(3, False, "b came")
-        for pace in (Pace(), replace(STEPPING, left_s=4.0)):  # no step yet; near the end
+        for pace in (WorldProgress(), replace(STEPPING, left_s=4.0)):  # no step yet; near the end
             assert isinstance(decide(ANY, world, members, pace, 0), Keep)
         assert isinstance(decide(Limits(1, 1), world, members, STEPPING, 0), Keep)
         fresh = [*running(3, "a"), *waiting("b", seen_s=0.0)]
@@ -127,16 +130,16 @@ class TestWorld:
         a, b, c = waiting("a", "b", "c")
         a, c = (replace(one, fingerprint={"seed": 0}) for one in (a, c))
         b = replace(b, fingerprint={"seed": 7})
-        first = formed(decide(ANY, None, [a, b, c], Pace(), 0))  # who joined first decides
+        first = formed(decide(ANY, None, [a, b, c], WorldProgress(), 0))  # who joined first decides
         assert (first.nodes, first.fingerprint) == (("a", "c"), {"seed": 0})
-        assert isinstance(decide(Limits(2, 4), None, [a, b], Pace(), 0), Keep)
+        assert isinstance(decide(Limits(2, 4), None, [a, b], WorldProgress(), 0), Keep)
         runs = replace(running(1, "a")[0], fingerprint={"seed": 0})
         world = World(1, ("a",), fingerprint={"seed": 0})
         assert decide(ANY, world, [runs, b], STEPPING, 0) == Keep()
         assert decide(ANY, world, [runs, b, c], STEPPING, 0) == Recall(1, False, "c came")
         over = replace(runs, phase="ended", ending="left")
         assert formed(decide(ANY, world, [over, b, c], STEPPING, 0)).nodes == ("a", "c")
-        again = formed(decide(ANY, world, [b], Pace(), 9))  # a new run of the job
+        again = formed(decide(ANY, world, [b], WorldProgress(), 9))  # a new run of the job
         assert (again.nodes, again.fingerprint) == (("b",), {"seed": 7})
 
     def test_a_mistake_of_a_node_that_joined_does_not_end_the_job(self) -> None:
@@ -152,16 +155,16 @@ class TestWorld:
         ):
             a, b = ended(2, "a", "b")
             both = [a, replace(b, failures=(failure,), leaving=True)]
-            following = formed(decide(ANY, came, both, Pace(), 5))
+            following = formed(decide(ANY, came, both, WorldProgress(), 5))
             assert (following.nodes, following.failures) == (("a",), ())
             assert failure.error in following.reason
-            assert decide(ANY, tried, both, Pace(), 5) == stop
+            assert decide(ANY, tried, both, WorldProgress(), 5) == stop
         assert "gave up while it started: no teacher" in alone.in_words()
 
     def test_a_node_is_tried_once_its_world_has_made_a_step(self) -> None:
         came = World(2, ("a", "b"), untried=("b",))
         both = ended(2, "a", "b")
-        assert formed(decide(ANY, came, both, Pace(), 5)).untried == ("b",)
+        assert formed(decide(ANY, came, both, WorldProgress(), 5)).untried == ("b",)
         assert formed(decide(ANY, came, both, STEPPING, 5)).untried == ()
 
     def test_failure_ends_all_ranks(self) -> None:
@@ -209,7 +212,9 @@ class TestWorld:
         following = formed(decide(ANY, world, [*ended(3, "a", snapshot=20), stale], STEPPING, 10))
         assert (following.restored, following.keeper) == (20, "a")
         past = tuple(Failure(n, "old", 0, "crash", 7) for n in (1, 2))
-        world = formed(decide(ANY, World(3, ("old",), failures=past), waiting("new"), Pace(), 6))
+        world = formed(
+            decide(ANY, World(3, ("old",), failures=past), waiting("new"), WorldProgress(), 6)
+        )
         assert (world.number, world.failures, world.restored) == (4, (), 6)
 
     def test_the_end(self) -> None:
@@ -218,7 +223,9 @@ class TestWorld:
         assert decide(ANY, world, members, STEPPING, 0) == Finish()
         usage = Failure(3, "a", 0, "crash", error="no model()", usage=True)
         failed = [replace(one, failures=(usage,)) for one in ended(3, "a", ending="failed")]
-        assert decide(ANY, World(3, ("a",)), failed, Pace(), 0) == Stop("no model()", usage=True)
+        assert decide(ANY, World(3, ("a",)), failed, WorldProgress(), 0) == Stop(
+            "no model()", usage=True
+        )
 
 
 HANG_S = 10.0

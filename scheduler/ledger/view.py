@@ -38,7 +38,7 @@ class Load(NamedTuple):
     """How much there is, and how far the teachers are taken up.
 
     Attributes:
-        volume_bytes, queued, unlabelled: as of `Figures`.
+        volume_bytes, queued, unlabelled: as of `LedgerView`.
         batch_bytes: most that a batch had so far, inputs and, as far as they are known, labels.
         window_batches: batches that fill the windows of the usable ones, of the rows that the last
             batch had. Before there is one, it is known only of those that take a batch as it is.
@@ -57,7 +57,7 @@ class Load(NamedTuple):
     idle: int
 
 
-class Figures:
+class LedgerView:
     """The reading side of a ledger: nothing here changes anything."""
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""What becomes of teachers and of their rows when they come, change, go, or are not believed."""
+"""Teachers join, change, leave or are ejected: what that does to their rows."""
 
 from __future__ import annotations
 
 from .events import (
-    Disbelieve,
     Ejected,
+    InvalidateTeacher,
     Readmitted,
     RequestSizeChanged,
     Resumed,
@@ -65,7 +65,7 @@ def lose(tables: Tables, event: TeacherLost) -> None:
             tables.give_up(request, teacher)
 
 
-def disbelieve(tables: Tables, event: Disbelieve) -> None:
+def invalidate(tables: Tables, event: InvalidateTeacher) -> None:
     """Nothing that a teacher said counts, unless it is released."""
     if (teacher := tables.teachers.get(event.teacher)) is not None:
         teacher.on_trial = True

@@ -24,7 +24,7 @@ class _Teacher:
     answered_at: float = -inf
 
 
-class Pace:
+class RequestPacing:
     """The teachers of one service.
 
     Args:

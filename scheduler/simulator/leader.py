@@ -26,7 +26,7 @@ CONTENT = "model"
 NEWS = 0.1
 
 
-class Office:
+class SimulatedLeader:
     """The leader of one service.
 
     Args:
