@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from ..proto.arena import Array, Record
-from .saved_state import Place
+from .saved_state import StreamPosition
 from .structure import Parts, put_together
 
 
@@ -23,7 +23,7 @@ class Pulled:
     record: Record
     arrays: tuple[Array, ...]
     parts: Parts
-    place: Place
+    place: StreamPosition
     source_s: float = 0.0
 
 

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from .engine_client import EngineClient
 from .ring import Ring
-from .saved_state import Place
+from .saved_state import StreamPosition
 from .sources.source import Mark, Reading, Source
 from .stream import Stream
 from .structure import take_apart
@@ -98,7 +98,7 @@ class Puller:
                 return reading.end()
             source_s = time.monotonic() - asked_at
             parts = take_apart(batch)
-            place = Place(ordinal, reading.mark(parts.arrays))
+            place = StreamPosition(ordinal, reading.mark(parts.arrays))
             if self._stream.had_before(epoch, place):
                 continue
             record, views = self._ring.put(parts.arrays)

@@ -23,7 +23,7 @@ from .sources.source import Mark, Source
 _NOTHING: Final[Mapping[int, Mark | None]] = MappingProxyType({})
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     """Where in its epoch a batch stands.
 
     Attributes:
@@ -53,7 +53,7 @@ class Progress(NamedTuple):
     mark: Mark | None = None
     ahead: Mapping[int, Mark | None] = _NOTHING
 
-    def delivered(self, place: Place, samples: int) -> Self:
+    def delivered(self, place: StreamPosition, samples: int) -> Self:
         """The progress once the batch at `place`, of so many rows, is delivered too.
 
         One that is read again, having been delivered before, is told with 0 samples.

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import EdlError
 from ..proto.arena import Array, Record
 from .labelled import Labelled, Labels, Pulled
-from .saved_state import Place, Progress
+from .saved_state import Progress, StreamPosition
 from .sources.source import Mark
 from .structure import Parts
 
@@ -72,7 +72,7 @@ class Stream:
         self._next_number = 0
         self._limit = 0
         self._progress = Progress()
-        self._last: tuple[Place, int] | None = None  # taken, and not in `_progress` yet
+        self._last: tuple[StreamPosition, int] | None = None  # taken, and not in `_progress` yet
         self.undelivered: tuple[Pulled, Any] | None = None
         self._complete = False  # the source has ended the epoch, and the training loop not yet
         self._end: Mark | None = None  # where the source stands behind it
@@ -145,7 +145,7 @@ class Stream:
         record: Record,
         arrays: Sequence[Array],
         parts: Parts,
-        place: Place,
+        place: StreamPosition,
         source_s: float = 0.0,
     ) -> Pulled | None:
         """Enter a batch that lies in the ring now; None when the epoch was left meanwhile."""
@@ -158,7 +158,7 @@ class Stream:
             self._waiting[number] = pulled
             return pulled
 
-    def had_before(self, epoch: int, place: Place) -> bool:
+    def had_before(self, epoch: int, place: StreamPosition) -> bool:
         """Whether the batch at `place` was delivered before, so that it does not enter again."""
         with self._lock:
             if self.epoch != epoch or place.ordinal not in self._progress.ahead:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import BatchError, UsageError
 from ..proto.arena import Array
-from .adapters.tensors import PLAIN, Kind, array_of
+from .adapters.tensors import PLAIN, TensorKind, array_of
 from .config import FieldKey
 
 #: Kinds of dtypes whose arrays need no second look: bool, integers, floats, complex.
@@ -32,7 +32,7 @@ class Leaf:
     """Stands in a skeleton where the array of this index was."""
 
     index: int
-    kind: Kind
+    kind: TensorKind
 
 
 class Parts(NamedTuple):
@@ -64,7 +64,7 @@ def take_apart(batch: Any) -> Parts:
     if (flat := _taken_apart_flat(batch)) is not None:
         return flat
     arrays: list[Array] = []
-    kinds: list[Kind] = []
+    kinds: list[TensorKind] = []
     skeleton = _strip(batch, arrays, kinds)
     if not arrays:
         raise BatchError(
@@ -162,7 +162,7 @@ def _is_fed_dict(batch: Any) -> bool:
     return isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], dict)
 
 
-def _strip(batch: Any, arrays: list[Array], kinds: list[Kind]) -> Any:
+def _strip(batch: Any, arrays: list[Array], kinds: list[TensorKind]) -> Any:
     def stripped(node: Any) -> Any:
         if (found := array_of(node)) is None:
             return node

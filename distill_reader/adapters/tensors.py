@@ -16,14 +16,14 @@ from ...errors import BatchError
 from ...proto.arena import Array, dtype_named
 
 
-class Kind(Protocol):
+class TensorKind(Protocol):
     """The framework of a tensor, where it lay, whether it wants a gradient."""
 
     def tensor(self, array: Array) -> Any:
         """`array` as a tensor of this kind; of the same memory where the framework lets it."""
         ...
 
-    def of_labels(self) -> Kind:
+    def of_labels(self) -> TensorKind:
         """What the soft labels of a batch are that holds such a tensor."""
         ...
 
@@ -41,7 +41,7 @@ class Plain:
 PLAIN = Plain()
 
 
-def array_of(node: Any) -> tuple[Array, Kind] | None:
+def array_of(node: Any) -> tuple[Array, TensorKind] | None:
     """The numbers of an array or tensor, and its kind; None for what is neither.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The engine's thread: what the trainer says goes to the members, what they label goes back.
+"""The engine's thread: passes messages of the trainer to the members, and labelled batches back.
 
 Everything else (the trainer's messages, rosters, links) posts to its inbox. The `ReaderCore` of
-each member says which rows go where, when to pull or pause, and how many teachers are wanted.
+each member decides which rows go where, when to pull or pause, and how many teachers are wanted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ...proto.lent_arena import LentArena
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.events import Ended, HandoffState, TakenOver, Waiting
 from ..config import ReaderConfig
-from .handing import Handing
+from .batch_delivery import BatchDelivery
 from .inbox import Inbox
-from .member import Member, Says
+from .member import Member, MemberListener
 from .outcomes import Done, Outcome
+from .reporting import TrainerReporter
 from .requests import Batches
-from .telling import Teller
 from .tracing import open_timeline
 
 #: Decisions that depend on time alone are looked at so often.
@@ -38,13 +38,13 @@ class Engine:
         self._inbox = Inbox()
         self._batches = Batches(config)
         self._timeline = open_timeline(config)
-        says = Says(self._on_settled, self._on_came, self._on_failed)
+        listener = MemberListener(self._on_settled, self._on_came, self._on_failed)
         mixed = config.mixing is not None
         self.members = tuple(
-            Member(one, self._inbox, self._batches, ring, labels, says, mixed=mixed)
+            Member(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
             for one in config.members
         )
-        self._handing = handing = Handing(
+        self._batch_delivery = batch_delivery = BatchDelivery(
             config,
             channel,
             labels,
@@ -52,20 +52,20 @@ class Engine:
             partial(self._on_failed, for_good=False),
             self._on_given_up,
         )
-        self._delivery = handing.delivery
-        self._teller = Teller(config, channel, self.members, handing)
+        self._delivery = batch_delivery.delivery
+        self._reporter = TrainerReporter(config, channel, self.members, batch_delivery)
         self._labels = labels
         self._pulled = 0  # number of the next batch
         self._allowed = 0
         self._stream_epoch = 0
 
     def run(self) -> None:
-        """Work until the trainer's side says stop or is gone."""
+        """Work until the trainer stops the engine or is gone."""
         self._inbox.listen(self._channel, self._on_message)
         try:
-            self._teller.start()
+            self._reporter.start()
         except errors.EdlError as error:
-            self._teller.fail(error, None)
+            self._reporter.fail(error, None)
         for member in self.members:
             member.start()
         while (events := self._inbox.next(TICK_S)) is not None:
@@ -79,7 +79,7 @@ class Engine:
             self._timeline.close(time.monotonic())
         for member in self.members:
             member.close()
-        self._teller.close()
+        self._reporter.close()
         self._inbox.close()
 
     def stop(self) -> None:
@@ -109,9 +109,9 @@ class Engine:
                 for member in self.members:
                     member.tell(Ended())
             case "figures":
-                self._teller.ask(message["number"])
+                self._reporter.ask(message["number"])
             case "story":
-                self._teller.tell_story(message["batch"], now)
+                self._reporter.report_story(message["batch"], now)
             case "reset":
                 self._on_reset(message, now)
             case "resumed":
@@ -131,7 +131,7 @@ class Engine:
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
-        self._handing.do(self._delivery.hold(batch.number, released=message["released"]))
+        self._batch_delivery.do(self._delivery.hold(batch.number, released=message["released"]))
 
     def _on_taken(self, message: Message, now: float) -> None:
         number, samples, step_s = message["number"], message["samples"], message["step_s"]
@@ -159,7 +159,7 @@ class Engine:
         self._pulled = message["pulled"]
         self._delivery.reset()
         self._batches.clear()
-        self._teller.forgive()
+        self._reporter.forgive()
         for member in self.members:
             member.reset(message["data_epoch"], now)
 
@@ -170,26 +170,26 @@ class Engine:
     ) -> None:
         match said:
             case do.Labelled(number) | do.GoesUnlabelled(number):
-                self._teller.tell_before_a_batch()
+                self._reporter.report_before_batch()
                 if self._timeline is not None:
                     self._timeline.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.unlabelled(number)
-        self._handing.do(self._delivery.heard(member.config.service, said))
+        self._batch_delivery.do(self._delivery.heard(member.config.service, said))
 
     def _on_given_up(self) -> None:
-        self._teller.give_up(self._stream_epoch)
+        self._reporter.give_up(self._stream_epoch)
 
     def _on_came(
         self, member: Member, teacher: str, outcome: Outcome, now: float, is_used: bool
     ) -> None:
         if self._timeline is not None:
             self._timeline.came(teacher, outcome, now)
-        if is_used and isinstance(outcome, Done) and self._teller.exporter is not None:
-            self._teller.exporter.answered(member, teacher, outcome)
+        if is_used and isinstance(outcome, Done) and self._reporter.exporter is not None:
+            self._reporter.exporter.answered(member, teacher, outcome)
 
     def _on_failed(self, error: errors.EdlError, for_good: bool) -> None:
-        self._teller.fail(error, None if for_good else self._stream_epoch)
+        self._reporter.fail(error, None if for_good else self._stream_epoch)
 
     # --- what follows
 
@@ -201,7 +201,7 @@ class Engine:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):
-            self._handing.do(instructions)
-        self._teller.tell(now)
+            self._batch_delivery.do(instructions)
+        self._reporter.tell(now)
         if self._timeline is not None:
             self._timeline.look(self.members, now)

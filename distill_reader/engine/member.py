@@ -1,4 +1,4 @@
-"""One service at work: drives its `ReaderCore`, and carries out what that says.
+"""One service: drives its `ReaderCore`, and carries out its instructions.
 
 An engine has one member, or several whose labels it averages. A member belongs to the engine's
 thread; what comes from elsewhere (its roster, its links) is posted to that thread's inbox.
@@ -26,16 +26,16 @@ from ...scheduler.stream_stats import Profile
 from ...scheduler.windows import WindowConfig
 from ..config import ReaderConfig
 from .answers import agree, furthest
-from .asking import misfit_of_settings, published_kinds
 from .inbox import Inbox
+from .label_cache import LabelCache
+from .label_cache_thread import CachedLabels
 from .labels import Labels
 from .outcomes import Broke, Done, Job, Outcome, Ready, failure_of
 from .path_attempts import PathAttempts
 from .profiles import Remembering
+from .request_template import misfit_of_settings, published_kinds
 from .requests import Batch, Batches, Sending
 from .roster import open_roster
-from .shelf import Shelf
-from .shelf_keeper import Stocked
 from .teacher_link import TeacherLink
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ LOOK_EVERY_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
-    """What a member tells its engine: calls in the engine's own thread.
+class MemberListener:
+    """Callbacks of the engine, called in its own thread.
 
     Attributes:
         settled: what has become of a batch.
@@ -71,14 +71,14 @@ class Member:
         ring: where they lie.
         arena: where labels are put.
         mixed: labels are averaged with those of other members.
-        says: who hears of it.
+        listener: callbacks of the engine.
 
     Attributes:
         core: decides; all others only read it.
         ledger: of the core: where each row is.
         roster: who names the teachers.
         labels: those that are here.
-        shelf: where labels are kept; None: nowhere.
+        label_cache: where labels are kept; None: nowhere.
         relabelled: batches whose labels were thrown away.
         links: connections that are open, by number.
         poisoned: batches that will never be labelled.
@@ -92,7 +92,7 @@ class Member:
         batches: Batches,
         ring: LentArena,
         arena: Arena,
-        says: Says,
+        listener: MemberListener,
         *,
         mixed: bool,
     ) -> None:
@@ -106,14 +106,16 @@ class Member:
             on_failed=partial(inbox.post, self._on_failed_for_good),
         )
         self.labels = Labels(arena, batches, mixed=mixed)
-        self.shelf = None
+        self.label_cache = None
         if config.store is not None:
-            self.shelf = Shelf(config, inbox, ring, core.numerics, self._enqueue, says.failed)
+            self.label_cache = LabelCache(
+                config, inbox, ring, core.numerics, self._enqueue, listener.failed
+            )
         self.relabelled = self.poisoned = self.reports = 0
         self._batches = batches
         self._inbox = inbox
         self._ring = ring if config.shared_memory else None
-        self._says = says
+        self._listener = listener
         self.links: dict[int, TeacherLink] = {}
         self._paths = PathAttempts(inbox, self.tell)
         self._sending = Sending(config, batches, ring, self.links, core.teachers.links)
@@ -134,15 +136,17 @@ class Member:
         self.roster.stop()
         for link in self.links.values():
             link.close()
-        if self.shelf is not None:
-            self.shelf.close()
+        if self.label_cache is not None:
+            self.label_cache.close()
 
     # --- what others read
 
     @property
     def content_id(self) -> str:
         """Of the model that labels come from now; empty while that is not known."""
-        return self.core.content_id or ("" if self.shelf is None else self.shelf.content_id)
+        return self.core.content_id or (
+            "" if self.label_cache is None else self.label_cache.content_id
+        )
 
     @property
     def output_kinds(self) -> dict[str, str]:
@@ -165,18 +169,18 @@ class Member:
     def queue(self, batch: Batch, source_s: float) -> None:
         """Have a batch labelled that lies in the ring, after the source took so long for it."""
         self.tell(ev.Pulled(source_s, batch.samples, batch.rows))
-        if self.shelf is None:
+        if self.label_cache is None:
             self.tell(ev.Queued(batch.number, batch.nbytes, batch.rows, kind=batch.kind))
         else:
-            self.shelf.queue(batch, time.monotonic())
+            self.label_cache.queue(batch, time.monotonic())
 
-    def _enqueue(self, batch: Batch, stocked: Stocked) -> None:
+    def _enqueue(self, batch: Batch, cached_labels: CachedLabels) -> None:
         """Have what a batch lacks labelled; what the store had is in its record."""
         missing, row_nbytes = None, 0
-        if stocked.places:
-            self.labels.fill(batch, stocked.places, stocked.labels)
-            missing = stocked.missing(batch.rows)
-            row_nbytes = stocked.row_nbytes
+        if cached_labels.places:
+            self.labels.fill(batch, cached_labels.places, cached_labels.labels)
+            missing = cached_labels.missing(batch.rows)
+            row_nbytes = cached_labels.row_nbytes
         if batch.number in self.ledger.withheld:
             self.tell(ev.Found(batch.number, missing, row_nbytes))
             return
@@ -193,16 +197,16 @@ class Member:
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
         """The training loop has a batch, after `step_s` of work on the one before."""
-        if self.shelf is not None:
-            self.shelf.forget(number)
+        if self.label_cache is not None:
+            self.label_cache.forget(number)
         self.labels.let_go(number)
         self.tell(ev.Taken(number, samples, step_s), now)
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; the teachers stay, if they may label `data_epoch`."""
         self.labels.reset()
-        if self.shelf is not None:
-            self.shelf.reset()
+        if self.label_cache is not None:
+            self.label_cache.reset()
         self.tell(ev.EpochBegan(data_epoch), now)
         unsent, self._unsent = self._unsent, []
         for teacher, request in unsent:  # free the windows that these hold
@@ -222,9 +226,9 @@ class Member:
             for link in self.links.values():
                 link.look(now)
         in_store, store_content = 0, ""
-        if self.shelf is not None:
-            self.shelf.look(self.core.contents.switch.awaited, self.ledger.usable, now)
-            in_store, store_content = len(self.shelf), self.shelf.content_id
+        if self.label_cache is not None:
+            self.label_cache.look(self.core.contents.switch.awaited, self.ledger.usable, now)
+            in_store, store_content = len(self.label_cache), self.label_cache.content_id
         self.tell(ev.Look(in_store, store_content, self._coordinator_answers), now)
 
     # --- the teachers
@@ -233,21 +237,21 @@ class Member:
         self.tell(ev.Remembered(profile, time.time()))
 
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
-        self._says.failed(error, True)
+        self._listener.failed(error, True)
 
     def _on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
         name, now = link.peer.teacher_id, time.monotonic()
         if isinstance(outcome, Done):  # as nearly always
             self._on_done(link, outcome, now)
             return
-        self._says.came(self, name, outcome, now, False)
+        self._listener.came(self, name, outcome, now, False)
         match outcome:
             case Ready(inputs):
                 link.inputs = inputs
                 self._paths.heard(link.peer.address)
                 words = misfit_of_settings(self.config, link.peer, link.found)
-                if self.shelf is not None and not words:
-                    self.shelf.meet(link.peer, inputs)
+                if self.label_cache is not None and not words:
+                    self.label_cache.meet(link.peer, inputs)
                 kinds = published_kinds(self.config, link.peer, link.found)
                 self.tell(ev.Probed(name, link.number, link.found.most_rows, words, kinds))
             case Broke(None, error):
@@ -279,7 +283,7 @@ class Member:
                 self.labels.check(done)
             except errors.BadAnswer as error:
                 misfit = str(error)
-        self._says.came(self, name, done, now, is_open and not misfit)
+        self._listener.came(self, name, done, now, is_open and not misfit)
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
@@ -311,7 +315,7 @@ class Member:
         )
 
     def tell(self, event: ev.Event, now: float | None = None) -> None:
-        """Have the core hear of something, and do what it says."""
+        """Pass an event to the core, and carry out its instructions."""
         instructions = self.core.handle(event, time.monotonic() if now is None else now)
         if instructions:
             self._carry_out(instructions)
@@ -322,7 +326,7 @@ class Member:
         done: Done | None = None,
         link: TeacherLink | None = None,
     ) -> None:
-        """Do what the core said; `done` is the answer that it heard of, over `link`."""
+        """Carry out instructions; `done` is the answer that led to them, which came over `link`."""
         for one in instructions:
             match one:
                 case do.Ask():
@@ -331,12 +335,12 @@ class Member:
                     assert done is not None
                     assert link is not None
                     self.labels.write(done, spans)
-                    if self.shelf is not None:
-                        self.shelf.keep(done, spans, link.inputs, self._batches)
+                    if self.label_cache is not None:
+                        self.label_cache.keep(done, spans, link.inputs, self._batches)
                 case do.Labelled(number):
                     if log.isEnabledFor(logging.DEBUG):
                         log.debug("batch %d has its labels", number, extra={"batches": [number]})
-                    self._says.settled(self, one)
+                    self._listener.settled(self, one)
                 case do.KeepAnswer(request, name):
                     assert done is not None
                     self._kept.setdefault(request, {})[name] = done.labels
@@ -368,27 +372,27 @@ class Member:
             case do.Disputed():
                 self._on_disputed(instruction)
             case do.Disown(name):
-                if self.shelf is not None:
-                    self.shelf.disown(name)
+                if self.label_cache is not None:
+                    self.label_cache.disown(name)
             case do.DropLabels(content_id):
                 self.labels.clear()
-                if self.shelf is not None:
-                    self.shelf.follow(content_id)
+                if self.label_cache is not None:
+                    self.label_cache.follow(content_id)
             case do.GoesUnlabelled(number):
                 self.labels.drop(number)
-                self._says.settled(self, instruction)
+                self._listener.settled(self, instruction)
             case do.LabelsRevoked(number, whole):
                 self.relabelled += 1
                 self.labels.take_back(number, whole=whole)
-                self._says.settled(self, instruction)
+                self._listener.settled(self, instruction)
             case do.LookUp(number):
-                assert self.shelf is not None
-                self.shelf.look_again(self._batches[number], time.monotonic())
+                assert self.label_cache is not None
+                self.label_cache.look_again(self._batches[number], time.monotonic())
             case do.Poison(number):
                 self.poisoned += 1
-                if self.shelf is not None:
-                    self.shelf.forget(number)
-                self._says.settled(self, instruction)
+                if self.label_cache is not None:
+                    self.label_cache.forget(number)
+                self._listener.settled(self, instruction)
             case do.Refuse(reason):
                 self._on_failed_for_good(errors.UsageError(reason))
 
@@ -411,7 +415,7 @@ class Member:
             self._sending.send(ask)
         except errors.UsageError as error:
             self._unsent.append((ask.send.teacher, ask.send.request))
-            self._says.failed(error, False)
+            self._listener.failed(error, False)
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
         answers = self._kept[disputed.request]

@@ -13,13 +13,13 @@ from ...scheduler.circuit_breakers import IN_WORDS
 from ...scheduler.flow_values import State
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
-from ..store.store import Figures as StoreFigures
+from ..store.store import StoreStats as StoreStats
 from .outcomes import Done
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from .handing import Handing
+    from .batch_delivery import BatchDelivery
     from .member import Member
 
 #: Answers over which the quantiles are taken, and seconds over which the rate is.
@@ -116,12 +116,12 @@ def _gauge(name: str, what: str, value: Callable[[Member], float]) -> Family:
     return Family("gauge", name, what, _one(value))
 
 
-def _stored(name: str, what: str, value: Callable[[StoreFigures], float]) -> Family:
+def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> Family:
     """A counter that is there where labels are kept."""
 
     def samples(seen: Seen) -> Iterator[Sample]:
-        if seen.member.shelf is not None:
-            yield (), value(seen.member.shelf.figures)
+        if seen.member.label_cache is not None:
+            yield (), value(seen.member.label_cache.figures)
 
     return Family("counter", f"store_{name}", what, samples)
 
@@ -138,8 +138,8 @@ def _by_teacher(name: str, what: str, value: Callable[[Seen, str], float]) -> Fa
 
 
 def _store_bytes(seen: Seen) -> Iterator[Sample]:
-    if seen.member.shelf is not None:
-        yield (), seen.member.shelf.disk_bytes
+    if seen.member.label_cache is not None:
+        yield (), seen.member.label_cache.disk_bytes
 
 
 def _weight(seen: Seen) -> Iterator[Sample]:
@@ -399,21 +399,21 @@ class Exporter:
         times = self._times[member]
         times.answered(teacher, done.job.samples, done.seconds, time.monotonic())
 
-    def show(self, members: Sequence[Member], handing: Handing, now: float) -> None:
+    def show(self, members: Sequence[Member], batch_delivery: BatchDelivery, now: float) -> None:
         """What a scrape shows from now on; by the engine's thread, which owns what is shown."""
-        config, mixture = self._config, handing.mixture
+        config, mixture = self._config, batch_delivery.mixture
         seen = []
         for member in members:
             self._times[member].keep(member.ledger.teachers)
             service = member.config.service
-            forgone = handing.delivery.forgone[service]
+            forgone = batch_delivery.delivery.forgone[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
             bounds = config.upper_bytes, config.lower_bytes
             seen.append(Seen(member, self._times[member], forgone, weight, *bounds, now))
         self._shown = [
             *(_metric(family, seen) for family in FAMILIES),
-            self._whole("partly_labelled_batches", _PARTLY, handing.delivery.partial),
-            self._whole("unlabelled_batches", _UNLABELLED, handing.delivery.unlabelled),
+            self._whole("partly_labelled_batches", _PARTLY, batch_delivery.delivery.partial),
+            self._whole("unlabelled_batches", _UNLABELLED, batch_delivery.delivery.unlabelled),
         ]
 
     def collect(self) -> list[Metric]:

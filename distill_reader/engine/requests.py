@@ -179,7 +179,7 @@ def _hint(missing: Sequence[str], left: Sequence[str]) -> str:
 _BIG_ENDIAN: Final = ">"
 
 
-class Cut(NamedTuple):
+class SlicedInputs(NamedTuple):
     """What a teacher is sent.
 
     Attributes:
@@ -193,7 +193,7 @@ class Cut(NamedTuple):
     stamps: tuple[tuple[int, int], ...]
 
 
-class Cutter:
+class InputSlicer:
     """Cuts requests out of the batches of a reader. Used by the engine's thread alone.
 
     Args:
@@ -213,7 +213,7 @@ class Cutter:
         self._feeds = feeds
         self._fed: dict[tuple[object, ...], Mapping[str, FieldKey]] = {}
 
-    def cut(self, spans: Sequence[Span], inputs: tuple[str, ...]) -> Cut:
+    def cut(self, spans: Sequence[Span], inputs: tuple[str, ...]) -> SlicedInputs:
         """The inputs of one request.
 
         Args:
@@ -233,9 +233,9 @@ class Cutter:
             for name, value in cut.inputs.items():
                 pieces.setdefault(name, []).extend(pieces_of(value))
         stacked: dict[str, Input] = {name: Stacked(tuple(each)) for name, each in pieces.items()}
-        return Cut(stacked, {}, tuple(stamps))
+        return SlicedInputs(stacked, {}, tuple(stamps))
 
-    def _in_one_piece(self, span: Span, inputs: tuple[str, ...]) -> Cut:
+    def _in_one_piece(self, span: Span, inputs: tuple[str, ...]) -> SlicedInputs:
         number, start, stop = span
         batch, ring = self._batches[number], self._ring
         whole = batch.is_all_of(span)
@@ -254,7 +254,7 @@ class Cutter:
             stamps.append((ref.offset, stamp))
             if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
                 lent[name] = Lent(offset, stamp, ref.offset - GENERATION_BYTES)
-        return Cut(found, lent if len(lent) == len(found) else {}, tuple(stamps))
+        return SlicedInputs(found, lent if len(lent) == len(found) else {}, tuple(stamps))
 
     def _fed_with(self, batch: Batch, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
         """By which field each input is fed, of batches that have these."""
@@ -303,7 +303,7 @@ class Sending:
     ) -> None:
         self._config = config
         self._ring = ring
-        self._cutter = Cutter(batches, ring, config.feeds)
+        self._slicer = InputSlicer(batches, ring, config.feeds)
         self._links = links
         self._standing = standing
         self._student = config.student_id
@@ -317,7 +317,7 @@ class Sending:
                 another dtype or shape than every teacher says that its model takes.
         """
         config, link, send = self._config, self._links[ask.link], ask.send
-        inputs, lent, stamps = self._cutter.cut(send.spans, link.inputs)
+        inputs, lent, stamps = self._slicer.cut(send.spans, link.inputs)
         if self._first is None:
             self._first = send.spans[0].batch
         if send.spans[0].batch == self._first:

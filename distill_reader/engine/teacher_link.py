@@ -32,11 +32,11 @@ from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
 from ..store.rows import Content, Row
 from .answers import Expected, device_seconds, named, refuse_what_is_not_finite, soft_labels
-from .asking import Wording, wording_of
 from .inbox import Inbox
+from .label_cache_thread import rows_of
 from .outcomes import Broke, Done, Job, Outcome, Ready
-from .shelf_keeper import rows_of
-from .transport import Asked, Transport
+from .request_template import RequestTemplate, template_of
+from .transport import PendingRequest, Transport
 
 PROBE_TIMEOUT_S = 5.0
 
@@ -77,7 +77,9 @@ class TeacherLink:
     _closed: threading.Event = field(default_factory=threading.Event)
     _client: Client | None = None
     _transport: Transport | None = None
-    _worded: tuple[tuple[Any, ...], Wording] | None = None  # the latest, and what it stands on
+    _template: tuple[tuple[Any, ...], RequestTemplate] | None = (
+        None  # the latest, and what it stands on
+    )
     _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _unfinished: int = 0  # jobs
@@ -93,8 +95,8 @@ class TeacherLink:
 
     def send(self, job: Job) -> None:
         """Send `job`, and post what comes of it."""
-        transport, wording = self._transport, self._wording_of(job)
-        if transport is None or not transport.ask(job, wording, self.request_timeout_s):
+        transport, template = self._transport, self._template_of(job)
+        if transport is None or not transport.ask(job, template, self.request_timeout_s):
             self._hand_to_thread(job)
 
     def look(self, now: float) -> None:
@@ -178,28 +180,28 @@ class TeacherLink:
         client = self._client
         assert client is not None  # nothing is sent before a probe has found it ready
         started = time.monotonic()
-        request = self._wording_of(job).request(job)
+        request = self._template_of(job).request(job)
         with self._under_way as beside:
             answer: Answer | EdlError
             try:
                 answer = client.infer(request, self.request_timeout_s)
             except EdlError as error:
                 answer = error
-            return self._checked(Asked(job, request, started, inf, beside), answer)
+            return self._checked(PendingRequest(job, request, started, inf, beside), answer)
 
-    def _on_answer(self, asked: Asked, answer: Answer | EdlError) -> Outcome:
+    def _on_answer(self, asked: PendingRequest, answer: Answer | EdlError) -> Outcome:
         """What comes of an answer that has come without a thread."""
         try:
             return self._checked(asked, answer)
         except Exception as error:
             return Broke(asked.job, _told(error))
 
-    def _wording_of(self, job: Job) -> Wording:
+    def _template_of(self, job: Job) -> RequestTemplate:
         """How the teacher is asked: the same for jobs of one size, until it is probed again."""
-        found, agreed, known = self.found, self._agreed, self._worded
+        found, agreed, known = self.found, self._agreed, self._template
         of = (found, agreed, job.fetches, job.forms, job.samples)
         if known is None or known[0] != of:
-            known = self._worded = (of, wording_of(job, self.peer, found, agreed))
+            known = self._template = (of, template_of(job, self.peer, found, agreed))
         return known[1]
 
     def _open_connection(self) -> None:
@@ -208,16 +210,16 @@ class TeacherLink:
             assert isinstance(self._client, OipGrpcClient)
             transport.open(partial(self._client.connect, self.batches))
 
-    def _checked(self, asked: Asked, answer: Answer | EdlError) -> Done:
+    def _checked(self, asked: PendingRequest, answer: Answer | EdlError) -> Done:
         """The labels in an answer."""
         job, now = asked.job, time.monotonic()
         try:
             if isinstance(answer, EdlError):
                 raise answer
-            expected = self._wording_of(job).expected
+            expected = self._template_of(job).expected
             if not expected.outputs:
                 self._agreed = self._agree(asked.request, answer, expected)
-                expected = self._wording_of(job).expected
+                expected = self._template_of(job).expected
             labels = soft_labels(answer, expected)
         except WireError as error:
             raise BadAnswer(str(error)) from None

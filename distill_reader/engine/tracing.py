@@ -16,7 +16,7 @@ from ...scheduler.circuit_breakers import IN_WORDS, Cause
 from ..config import ReaderConfig
 from ..trace_file import Event, TraceFile
 from .outcomes import Broke, Done, Job, Outcome
-from .telling import waiting_for
+from .reporting import waiting_for
 
 if TYPE_CHECKING:
     from .member import Member

@@ -16,12 +16,12 @@ from typing import NamedTuple
 from ...errors import AccessError, BadAnswer, DeadlineExceeded, EdlError, WireError
 from ...proto.clients import Answer, Request
 from ...proto.transport.connection import Connection
-from .asking import Wording
 from .inbox import Inbox
 from .outcomes import Broke, Job, Outcome
+from .request_template import RequestTemplate
 
 
-class Asked(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request that is on its way.
 
     Attributes:
@@ -55,7 +55,7 @@ class Transport:
     def __init__(
         self,
         inbox: Inbox,
-        checked: Callable[[Asked, Answer | EdlError], Outcome],
+        checked: Callable[[PendingRequest, Answer | EdlError], Outcome],
         post: Callable[[Outcome], None],
         again: Callable[[Job], None],
     ) -> None:
@@ -64,13 +64,13 @@ class Transport:
         self._checked = checked
         self._post = post
         self._again = again
-        self._connections: dict[Connection, dict[int, Asked]] = {}
+        self._connections: dict[Connection, dict[int, PendingRequest]] = {}
         self._lock = threading.Lock()
         self._added: deque[Connection] = deque()  # and not used yet
         self._is_opening = False
         self._closed = False
 
-    def ask(self, job: Job, wording: Wording, timeout_s: float) -> bool:
+    def ask(self, job: Job, template: RequestTemplate, timeout_s: float) -> bool:
         """Send a request before anything is waited for; False: it takes a thread.
 
         All that are asked by one connection until then go out together.
@@ -79,7 +79,7 @@ class Transport:
         self.wants_connection = connection is None
         if connection is None:
             return False
-        request = wording.request(job)
+        request = template.request(job)
         waited_for = connection.waits_to_send
         if not connection.put(job.request, request, timeout_s, job.lent):
             return False
@@ -87,7 +87,7 @@ class Transport:
             self._inbox.put_off(partial(self._send, connection))
         now = time.monotonic()
         beside = 1 + sum(map(len, self._connections.values()))
-        asked = Asked(job, request, now, now + timeout_s, beside)
+        asked = PendingRequest(job, request, now, now + timeout_s, beside)
         self._connections[connection][job.request] = asked
         return True
 

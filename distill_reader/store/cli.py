@@ -105,12 +105,12 @@ def export(
     """
     from ...proto.forms import Form
     from .database import Database
-    from .exporting import Wanted, content_of, take_stock
+    from .exporting import ExportRequest, content_of, take_stock
     from .exporting import export as write_all
 
     asked = Form.parse(form or None, temperature)
     with Database(path) as database:
-        wanted = Wanted(content_of(database, content), asked, dense, rows_per_file)
+        wanted = ExportRequest(content_of(database, content), asked, dense, rows_per_file)
         with _progress("exporting", take_stock(database).rows) as on:
             told = write_all(database, folder, wanted, on)
     if as_json:

@@ -22,7 +22,7 @@ _IN_ONE_LOT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RowGroup:
     """Rows of one layout.
 
     Attributes:
@@ -54,7 +54,7 @@ class Inventory:
 
     disk_bytes: int
     used_bytes: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[RowGroup, ...]
     services: tuple[tuple[str, str], ...]
     counters: dict[str, int]
 
@@ -76,7 +76,7 @@ def take_stock(database: Database) -> Inventory:
             " FROM keys GROUP BY layout ORDER BY 2 DESC"
         ).fetchall()
         kinds = tuple(
-            Kind(table.layout(number), rows, nbytes, (made, last_made), (used, last_used))
+            RowGroup(table.layout(number), rows, nbytes, (made, last_made), (used, last_used))
             for number, rows, nbytes, made, last_made, used, last_used in grouped
         )
         models = sorted(table.models().items())
@@ -137,7 +137,7 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRequest:
     """What is exported.
 
     Attributes:
@@ -158,7 +158,7 @@ class _Shards:
     """Rows on their way into files, those of one layout together."""
 
     folder: Path
-    wanted: Wanted
+    wanted: ExportRequest
     rows: int = 0
     skipped: int = 0
     files: list[dict[str, object]] = field(default_factory=list)
@@ -200,7 +200,7 @@ def content_of(database: Database, content_id: str) -> Content:
 
 
 def export(
-    database: Database, folder: Path, wanted: Wanted, on_progress: Callable[[int], None]
+    database: Database, folder: Path, wanted: ExportRequest, on_progress: Callable[[int], None]
 ) -> dict[str, object]:
     """Write all rows of one content into `folder`, which is made.
 
@@ -241,7 +241,7 @@ def export(
     return told
 
 
-def _arrays(rows: list[Row], wanted: Wanted) -> dict[str, Array]:
+def _arrays(rows: list[Row], wanted: ExportRequest) -> dict[str, Array]:
     """The arrays of one file by name.
 
     Raises:

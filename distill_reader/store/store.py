@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StoreStats:
     """What one reader has done with a store since it was opened.
 
     Attributes:
@@ -52,7 +52,7 @@ class Figures:
         """With so many more of these."""
         return replace(self, **{name: getattr(self, name) + n for name, n in more.items()})
 
-    def since(self, before: Figures) -> dict[str, int]:
+    def since(self, before: StoreStats) -> dict[str, int]:
         """How many of each there are more than `before`."""
         counted = [field.name for field in fields(self) if field.name != "trouble"]
         return {name: getattr(self, name) - getattr(before, name) for name in counted}
@@ -85,7 +85,7 @@ class Store:
     """
 
     def __init__(self, settings: LabelStore, now: Callable[[], float] = time.time) -> None:
-        self.figures = Figures()
+        self.figures = StoreStats()
         self._settings = settings
         self._now = now
         self._used: dict[bytes, int] = {}  # not written down yet

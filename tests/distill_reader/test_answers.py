@@ -14,8 +14,8 @@ from edl.distill_reader.engine.answers import (
     refuse_what_is_not_finite,
     soft_labels,
 )
-from edl.distill_reader.engine.asking import expected_of
 from edl.distill_reader.engine.outcomes import Job
+from edl.distill_reader.engine.request_template import expected_of
 from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
 from edl.proto.clients import Answer, Found

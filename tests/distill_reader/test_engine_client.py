@@ -18,7 +18,7 @@ from edl.distill_reader import engine_client
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine_client import EngineClient
 from edl.distill_reader.ring import Ring
-from edl.distill_reader.saved_state import Place
+from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
 from edl.errors import EngineLost
@@ -100,7 +100,7 @@ class Side:
     def pull(self) -> int:
         record, views = self.ring.put([X])
         parts = take_apart(X).without_arrays()
-        pulled = self.stream.add(self.epoch, record, views, parts, Place(self.numbers, {}))
+        pulled = self.stream.add(self.epoch, record, views, parts, StreamPosition(self.numbers, {}))
         assert pulled is not None
         self.engine.announce(pulled, self.epoch)
         self.numbers += 1

@@ -14,7 +14,7 @@ import pytest
 
 from edl.distill_reader.labelled import Labels
 from edl.distill_reader.ring import Leases, Ring
-from edl.distill_reader.saved_state import Place
+from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
 from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch
@@ -27,8 +27,8 @@ SOFT = np.ones((2, 1))
 LABELS = Labels({"y": SOFT}, RECORD)
 
 
-def at(ordinal: int) -> Place:
-    return Place(ordinal, {"behind": ordinal + 1})
+def at(ordinal: int) -> StreamPosition:
+    return StreamPosition(ordinal, {"behind": ordinal + 1})
 
 
 class Played(Stream):

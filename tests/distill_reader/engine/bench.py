@@ -9,10 +9,10 @@ import numpy as np
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
+from edl.distill_reader.engine.label_cache_thread import CachedLabels, Identity
 from edl.distill_reader.engine.member import Member
 from edl.distill_reader.engine.metrics import FAMILIES, Seen, TeacherTimes
 from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
-from edl.distill_reader.engine.shelf_keeper import Identity, Stocked
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.store.rows import Content
 from edl.errors import EdlError
@@ -79,8 +79,8 @@ class Bench:
 
     def release(self) -> None:
         """The training loop may take what follows."""
-        handing = self.engine._handing  # noqa: SLF001  # it needs no time, as `look` does
-        handing.do(handing.delivery.release())
+        batch_delivery = self.engine._batch_delivery  # noqa: SLF001  # it needs no time, as `look` does
+        batch_delivery.do(batch_delivery.delivery.release())
 
     def look(self, now: float) -> None:
         """Time goes by."""
@@ -194,7 +194,7 @@ class Bench:
 
     def metric(self, name: str, *labels: str) -> float:
         """The value of a metric of the first member."""
-        forgone = self.engine._handing.delivery.forgone.total()  # noqa: SLF001  # `Exporter` reads it
+        forgone = self.engine._batch_delivery.delivery.forgone.total()  # noqa: SLF001  # `Exporter` reads it
         seen = Seen(self.member, TeacherTimes(), forgone, None, 0, 0, 0.0)
         (family,) = (one for one in FAMILIES if one.name == name)
         return dict(family.samples(seen))[labels]
@@ -203,7 +203,7 @@ class Bench:
 
     def store_has(self, number: int, content_id: str, rows: int = ROWS) -> None:
         """The store was asked for a batch of this content, and has its first rows."""
-        found = Stocked(tuple(range(rows)), {"soft": labels(number)[:rows]})
+        found = CachedLabels(tuple(range(rows)), {"soft": labels(number)[:rows]})
         keys = [bytes([number, row]) for row in range(ROWS)]
-        assert self.member.shelf is not None
-        self.member.shelf.looked(Identity(number, Content(content_id), keys), found)
+        assert self.member.label_cache is not None
+        self.member.label_cache.looked(Identity(number, Content(content_id), keys), found)

@@ -19,9 +19,9 @@ from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import member as members
 from edl.distill_reader.engine.member import core_config
 from edl.distill_reader.engine.outcomes import Done, Ready
+from edl.distill_reader.engine.reporting import report, waiting_for
 from edl.distill_reader.engine.roster import AdvisedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
-from edl.distill_reader.engine.telling import report, waiting_for
 from edl.distill_reader.store import LabelStore
 from edl.errors import (
     BadAnswer,
@@ -428,9 +428,9 @@ def test_a_batch_that_is_withdrawn_may_get_labels_of_another_shape() -> None:
 def stored(tmp_path: Path) -> Iterator[Bench]:
     """Batch 0 was released, batches 1 and 2 are at teacher `a` of the content "old"."""
     with closing(Bench(store=LabelStore(tmp_path / "s", 1 << 24))) as bench:
-        assert bench.member.shelf is not None
+        assert bench.member.label_cache is not None
         bench.assign(peer("a", "old"), advice=Advice("old", "", 1))
-        bench.member.shelf.opened(None)
+        bench.member.label_cache.opened(None)
         for number in range(3):
             bench.batch(number)
             bench.member.look(float(number))

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from edl.distill_reader.engine.answers import Expected, soft_labels
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.shelf_keeper import (
+from edl.distill_reader.engine.label_cache_thread import (
     NOTHING,
+    CachedLabels,
     Identity,
-    Keeper,
-    Look,
-    Stocked,
-    Wanted,
+    LabelCacheThread,
+    LabelSelection,
+    Lookup,
+    cached_labels,
     rows_of,
-    stocked,
 )
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store import LabelStore
@@ -40,7 +40,7 @@ TEXTS = [None, "float32", "bfloat16", "float16", "topk:3", "topk:5"]
 FORMS = st.builds(
     LabelForms.given, st.sampled_from(TEXTS), st.sampled_from([None, 1.0, 4.0]), st.booleans()
 )
-ALL = Wanted((), AS_GIVEN)
+ALL = LabelSelection((), AS_GIVEN)
 
 
 def answer_of(numbers: list[int], forms: LabelForms) -> Answer:
@@ -61,16 +61,16 @@ def answer_of(numbers: list[int], forms: LabelForms) -> Answer:
     return Answer(outputs, {}, said)
 
 
-def expected_of(numbers: list[int], wanted: Wanted) -> Expected:
+def expected_of(numbers: list[int], wanted: LabelSelection) -> Expected:
     whole = not wanted.fetches
     return Expected("", 0, "", wanted.fetches, len(numbers), wanted.forms, whole=whole)
 
 
-def kept(numbers: list[int], wanted: Wanted = ALL) -> list[Row]:
+def kept(numbers: list[int], wanted: LabelSelection = ALL) -> list[Row]:
     return rows_of(answer_of(numbers, wanted.forms), expected_of(numbers, wanted), CONTENT)
 
 
-def same(found: Stocked, places: list[int], labels: dict[str, Array]) -> None:
+def same(found: CachedLabels, places: list[int], labels: dict[str, Array]) -> None:
     assert found.places == tuple(places)
     assert list(found.labels) == list(labels)
     for name, array in labels.items():
@@ -83,15 +83,15 @@ def test_the_loop_gets_from_a_store_what_it_got_from_the_teacher(
     numbers: list[int], forms: LabelForms, data: st.DataObject
 ) -> None:
     fetches = data.draw(st.sampled_from([(), ("hidden",), ("hidden", "logits")]))
-    wanted = Wanted(fetches, forms)
+    wanted = LabelSelection(fetches, forms)
     labels = soft_labels(answer_of(numbers, forms), expected_of(numbers, wanted))
-    same(stocked(kept(numbers, wanted), wanted), list(range(len(numbers))), labels)
-    same(stocked(kept(numbers), wanted), list(range(len(numbers))), labels)
+    same(cached_labels(kept(numbers, wanted), wanted), list(range(len(numbers))), labels)
+    same(cached_labels(kept(numbers), wanted), list(range(len(numbers))), labels)
 
 
 @given(st.lists(st.sampled_from(["whole", "poor", "both", "none"]), min_size=1, max_size=8))
 def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
-    topk = Wanted((), LabelForms.given("topk:3", 4.0, True))
+    topk = LabelSelection((), LabelForms.given("topk:3", 4.0, True))
     rows: list[Row | None] = []
     for number, kind in enumerate(kinds):
         (whole,), (poor,) = kept([number]), kept([number], topk)
@@ -99,17 +99,17 @@ def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
     for wanted, usable in ((topk, ("whole", "poor", "both")), (ALL, ("whole", "both"))):
         places = [place for place, kind in enumerate(kinds) if kind in usable]
         if not places:
-            assert stocked(rows, wanted) == NOTHING
+            assert cached_labels(rows, wanted) == NOTHING
             continue
         labels = soft_labels(answer_of(places, wanted.forms), expected_of(places, wanted))
-        same(stocked(rows, wanted), places, labels)
+        same(cached_labels(rows, wanted), places, labels)
 
 
 def test_all_outputs_come_only_of_rows_that_have_all() -> None:
-    some = kept([1, 2], Wanted(("hidden",), AS_GIVEN))
-    assert stocked(some, ALL) == NOTHING
-    assert list(stocked(some, Wanted(("hidden",), AS_GIVEN)).labels) == ["hidden"]
-    assert stocked(some, Wanted(("hidden", "logits"), AS_GIVEN)) == NOTHING
+    some = kept([1, 2], LabelSelection(("hidden",), AS_GIVEN))
+    assert cached_labels(some, ALL) == NOTHING
+    assert list(cached_labels(some, LabelSelection(("hidden",), AS_GIVEN)).labels) == ["hidden"]
+    assert cached_labels(some, LabelSelection(("hidden", "logits"), AS_GIVEN)) == NOTHING
 
 
 def test_rows_of_another_shape_are_missing() -> None:
@@ -121,17 +121,17 @@ def test_rows_of_another_shape_are_missing() -> None:
         )
         for shape in ((1, 9), (2, 4))
     )
-    found = stocked([short[0], long[0], short[1]], ALL)
+    found = cached_labels([short[0], long[0], short[1]], ALL)
     assert found.places == (0, 2)
     assert found.missing(3) == ((1, 2),)
     assert found.missing(5) == ((1, 2), (3, 5))
-    no_row_has_it = Wanted(("y",), LabelForms.given("topk:12", None, True))
-    assert stocked(short, no_row_has_it) == NOTHING
+    no_row_has_it = LabelSelection(("y",), LabelForms.given("topk:12", None, True))
+    assert cached_labels(short, no_row_has_it) == NOTHING
 
 
 def test_values_of_two_sizes_stand_in_one_batch() -> None:
     forms = LabelForms.given("topk:2", None, False)
-    wanted = Wanted((), forms)
+    wanted = LabelSelection((), forms)
     rows = []
     for scale in (1.0, 1e6):
         form = forms.of("y")
@@ -140,7 +140,7 @@ def test_values_of_two_sizes_stand_in_one_batch() -> None:
         said = {part: form.parameters(5) for part in parts}
         expected = Expected("", 0, "", ("y",), 1, forms, whole=True)
         rows += rows_of(Answer(parts, {}, said), expected, CONTENT)
-    found = stocked(rows, wanted)
+    found = cached_labels(rows, wanted)
     np.testing.assert_array_equal(found.labels["y.values"], [[4, 3], [4e6, 3e6]])
 
 
@@ -153,7 +153,7 @@ def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() ->
     assert len(row.data) == 5 * np.dtype(ml_dtypes.bfloat16).itemsize
 
 
-LOOK = Look(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
+LOOK = Lookup(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
 
 
 @pytest.mark.parametrize("trouble", ["recall", "get_many"])
@@ -164,12 +164,12 @@ def test_errors_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trou
     monkeypatch.setattr(Store, trouble, fails)
     heard, inbox = list[Any](), Inbox()
 
-    def looked(identity: Identity, stocked: Stocked) -> None:
-        heard.append((identity.number, stocked))
+    def looked(identity: Identity, cached_labels: CachedLabels) -> None:
+        heard.append((identity.number, cached_labels))
 
     listener: Any = SimpleNamespace(opened=heard.append, failed=heard.append, looked=looked)
     settings = LabelStore(tmp_path / "labels", 1 << 26)
-    keeper = Keeper(settings, "s", Wanted((), AS_GIVEN), inbox, listener)
+    keeper = LabelCacheThread(settings, "s", LabelSelection((), AS_GIVEN), inbox, listener)
     keeper.tell(LOOK)
     while (7, NOTHING) not in heard:
         calls = inbox.next(DEADLINE_S)

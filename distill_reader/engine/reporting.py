@@ -13,7 +13,7 @@ from ...proto.channel import Channel
 from ...proto.protocols import PROTOCOL_VERSION
 from ...scheduler.flow_values import State
 from ..config import ReaderConfig
-from .handing import Handing
+from .batch_delivery import BatchDelivery
 from .member import Member
 from .metrics import Exporter, open_exporter
 
@@ -30,7 +30,7 @@ def waiting_for(member: Member) -> str:
     if core.decision.state == "source_wait":
         return "the source has not yielded the next batch"
     known = len(ledger.withheld)
-    looked_up = known + (0 if member.shelf is None else len(member.shelf))
+    looked_up = known + (0 if member.label_cache is None else len(member.label_cache))
     if looked_up and ledger.unlabelled == known:
         return f"{looked_up} batches wait for the label store, or the first answer"
     if (since := member.cut_off_since) is not None:
@@ -70,7 +70,7 @@ def story(member: Member, batch: int, now: float) -> list[str]:
 REPORT_EVERY_S = 1.0
 
 
-class Reporter:
+class CoordinatorReporter:
     """Reports of one member. Used by the engine's thread alone.
 
     A report goes out at once when the core says so, and at its pace otherwise.
@@ -148,7 +148,7 @@ LOOK_EVERY_S = 0.01
 _WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
 
-class Teller:
+class TrainerReporter:
     """Tells the trainer and the coordinator how the reader is. Used by one thread, the engine's.
 
     Attributes:
@@ -156,13 +156,17 @@ class Teller:
     """
 
     def __init__(
-        self, config: ReaderConfig, channel: Channel, members: Sequence[Member], handing: Handing
+        self,
+        config: ReaderConfig,
+        channel: Channel,
+        members: Sequence[Member],
+        batch_delivery: BatchDelivery,
     ) -> None:
         self._config = config
         self._channel = channel
         self._members = members
-        self._handing = handing
-        self._reporters = [Reporter(member) for member in members]
+        self._batch_delivery = batch_delivery
+        self._reporters = [CoordinatorReporter(member) for member in members]
         self.exporter: Exporter | None = None
         self._failed = False
         self._stats_at = self._looked_at = 0.0
@@ -215,7 +219,7 @@ class Teller:
 
     def tell(self, now: float) -> None:
         """Look whether something is to be told now."""
-        self._tell_legacies()
+        self._report_handoff()
         changed: list[bool] = []
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
@@ -223,24 +227,24 @@ class Teller:
         is_asked = self._asked != self._answered
         if is_asked or any(changed) or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at = now
-            self._tell_trainer(now)
+            self._report_to_trainer(now)
             if self.exporter is not None:
-                self.exporter.show(self._members, self._handing, now)
+                self.exporter.show(self._members, self._batch_delivery, now)
 
-    def tell_before_a_batch(self) -> None:
+    def report_before_batch(self) -> None:
         """What has to be right when the batch arrives: resends, and what its labels are."""
         if self._due_now() != self._due:
-            self._tell_trainer(time.monotonic())
+            self._report_to_trainer(time.monotonic())
 
     def _due_now(self) -> tuple[object, ...]:
         return tuple((one.ledger.resends, one.core.contents.kinds.settled) for one in self._members)
 
-    def tell_story(self, batch: int, now: float) -> None:
+    def report_story(self, batch: int, now: float) -> None:
         """Tell the trainer what is remembered of a batch."""
         lines = [line for member in self._members for line in story(member, batch, now)]
         self._channel.send("story", batch=batch, lines=lines)
 
-    def _tell_legacies(self) -> None:
+    def _report_handoff(self) -> None:
         """What the next engine has to know, the trainer keeps for it."""
         for member in self._members:
             service, legacy = member.config.service, member.core.contents.legacy
@@ -248,17 +252,17 @@ class Teller:
                 self._legacies[service] = legacy
                 self._channel.send("legacy", service=service, left=legacy.to_json())
 
-    def _tell_trainer(self, now: float) -> None:
-        told = stats(self._members, self._handing, now)
+    def _report_to_trainer(self, now: float) -> None:
+        told = stats(self._members, self._batch_delivery, now)
         self._due = self._due_now()
         self._answered = self._asked
         self._channel.send("stats", asked=self._asked, **told)
 
 
-def stats(members: Sequence[Member], handing: Handing, now: float) -> dict[str, Any]:
+def stats(members: Sequence[Member], batch_delivery: BatchDelivery, now: float) -> dict[str, Any]:
     """For the trainer: the fields of `ReaderStats` that only the engine knows."""
     cores = [member.core for member in members]
-    shelves = [member.shelf for member in members if member.shelf is not None]
+    shelves = [member.label_cache for member in members if member.label_cache is not None]
     states = {core.decision.state for core in cores}
     return {
         "resends": sum(member.ledger.resends for member in members),
@@ -300,12 +304,16 @@ def stats(members: Sequence[Member], handing: Handing, now: float) -> dict[str, 
             [name, kind] for member in members for name, kind in member.output_kinds.items()
         ],
         "waiting_for": _waiting_for(members),
-        "store_hits": sum(shelf.figures.hits for shelf in shelves),
-        "store_misses": sum(shelf.figures.misses for shelf in shelves),
-        "store_dropped": sum(shelf.figures.dropped for shelf in shelves),
-        "store_trouble": next(filter(None, (shelf.figures.trouble for shelf in shelves)), ""),
-        "partly_labelled": handing.delivery.partial,
-        "weights": [] if handing.mixture is None else [*map(list, handing.mixture.shares.items())],
+        "store_hits": sum(label_cache.figures.hits for label_cache in shelves),
+        "store_misses": sum(label_cache.figures.misses for label_cache in shelves),
+        "store_dropped": sum(label_cache.figures.dropped for label_cache in shelves),
+        "store_trouble": next(
+            filter(None, (label_cache.figures.trouble for label_cache in shelves)), ""
+        ),
+        "partly_labelled": batch_delivery.delivery.partial,
+        "weights": []
+        if batch_delivery.mixture is None
+        else [*map(list, batch_delivery.mixture.shares.items())],
     }
 
 

@@ -16,7 +16,7 @@ from .outcomes import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class RequestTemplate:
     """What all requests to one teacher have in common, as long as the same is asked of it.
 
     Attributes:
@@ -43,7 +43,9 @@ class Wording:
         )
 
 
-def wording_of(job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()) -> Wording:
+def template_of(
+    job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
+) -> RequestTemplate:
     """How `peer` is asked; the arguments are those of `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
     known = tuple(tensor.name for tensor in found.outputs)
@@ -51,7 +53,7 @@ def wording_of(job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ())
     outputs = fetches or known
     asked = {name: job.forms.of(name) for name in outputs}
     forms = {name: form.parameters() for name, form in asked.items() if form is not None}
-    return Wording(
+    return RequestTemplate(
         outputs if forms else fetches,
         instance if peer.incarnation else {},
         forms,

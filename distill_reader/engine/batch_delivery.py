@@ -89,8 +89,8 @@ def layout_of(
     return [(name, np.dtype(np.float32), label.shape) for name, label in labels[first].items()]
 
 
-class Handing:
-    """Carries out what `Delivery` says: offers each batch that all members are done with.
+class BatchDelivery:
+    """Carries out the instructions of `Delivery`: offers batches that all members have finished.
 
     What several members have labelled is mixed into a record of its own. For one thread.
 

@@ -22,37 +22,37 @@ from ...scheduler.reader_core.contents import Numerics
 from ...scheduler.reader_core.events import Peer
 from ..config import ReaderConfig
 from ..store.rows import Content, Model
-from ..store.store import Figures
+from ..store.store import StoreStats
 from .inbox import Inbox
-from .outcomes import Done
-from .requests import Batch, model_inputs
-from .shelf_keeper import (
+from .label_cache_thread import (
     NOTHING,
-    Disown,
+    CachedLabels,
     Identity,
-    Keep,
-    Keeper,
-    Look,
-    Stocked,
-    Wanted,
+    LabelCacheThread,
+    LabelSelection,
+    Lookup,
+    RemoveRows,
+    StoreRows,
     identity_of,
 )
+from .outcomes import Done
+from .requests import Batch, model_inputs
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A batch on its way to the ledger, perhaps again; `stocked` is None until that is known."""
+    """A batch on its way to the ledger, perhaps again; `cached_labels` None: not known yet."""
 
     batch: Batch
     since: float
     again: bool = False
     looking: bool = False
-    stocked: Stocked | None = None
+    cached_labels: CachedLabels | None = None
 
 
-class Shelf:
+class LabelCache:
     """The label store of one service. Used by the engine's thread alone.
 
     Args:
@@ -70,7 +70,7 @@ class Shelf:
         inbox: Inbox,
         ring: LentArena,
         numerics: Numerics,
-        on_turn: Callable[[Batch, Stocked], None],
+        on_turn: Callable[[Batch, CachedLabels], None],
         on_failed: Callable[[EdlError, bool], None],
     ) -> None:
         assert config.store is not None
@@ -87,11 +87,11 @@ class Shelf:
         self._remembered: Model | None = None
         self._opened = self._mute = False
         self._asked: int | None = None  # the batch that was sent to learn of the model
-        wanted = Wanted(config.fetches, config.labels)
-        self._keeper = Keeper(config.store, config.service, wanted, inbox, self)
+        wanted = LabelSelection(config.fetches, config.labels)
+        self._keeper = LabelCacheThread(config.store, config.service, wanted, inbox, self)
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> StoreStats:
         """What the store has done for this reader."""
         return self._keeper.figures
 
@@ -137,7 +137,7 @@ class Shelf:
         if not content_id or content_id == self.content_id:
             return
         for turn in self._turns:
-            turn.stocked = None
+            turn.cached_labels = None
         self._asked = None
         remembered, numerics = self._remembered, self._numerics
         same = (
@@ -159,13 +159,13 @@ class Shelf:
             return
         self.follow(content_id)
         for turn in self._turns:
-            if turn.looking or turn.stocked is not None:
+            if turn.looking or turn.cached_labels is not None:
                 continue
             match label_cache.cache_step(self._standing(turn, content_id, usable, now)):
                 case "wait":
                     break
                 case "ask":
-                    turn.stocked = NOTHING
+                    turn.cached_labels = NOTHING
                     if self._asked is None:
                         self._asked = turn.batch.number
                 case "recall":
@@ -204,7 +204,7 @@ class Shelf:
             if span in accepted and rows and batch is not None and batch.is_even:
                 identity = self._identity_of(batch, content)
                 if identity is not None and identity.keys:
-                    self._keeper.tell(Keep(identity.cut(span.start, span.stop), rows))
+                    self._keeper.tell(StoreRows(identity.cut(span.start, span.stop), rows))
 
     def meet(self, peer: Peer, inputs: Sequence[str]) -> None:
         """A teacher has come, whose model has these inputs; of which content, says who knows it."""
@@ -213,8 +213,8 @@ class Shelf:
             self._learn(Model(content, tuple(inputs)))
 
     def disown(self, teacher: str) -> None:
-        """Keep nothing that this teacher has labelled, today or before: it is not believed."""
-        self._keeper.tell(Disown(teacher))
+        """StoreRows nothing that this teacher has labelled, today or before: it is not believed."""
+        self._keeper.tell(RemoveRows(teacher))
 
     def forget(self, number: int) -> None:
         """Nothing more will come for this batch."""
@@ -230,7 +230,7 @@ class Shelf:
         self._asked = None
 
     def close(self) -> None:
-        """Write what is to be kept, and let go of the store."""
+        """Flush what is to be kept, and let go of the store."""
         self._keeper.close()
 
     # --- what the keeper says, in the engine's thread
@@ -245,14 +245,16 @@ class Shelf:
         """It cannot be opened, for a reason that the user has to know."""
         self._on_failed(error, True)
 
-    def looked(self, identity: Identity, stocked: Stocked) -> None:
+    def looked(self, identity: Identity, cached_labels: CachedLabels) -> None:
         """This is what there is for a batch."""
         for turn in self._turns:
             if turn.batch.number == identity.number:
                 turn.looking = False
                 if self._model is not None and identity.content == self._model.content:
-                    whole = not stocked.missing(turn.batch.rows)
-                    turn.stocked = stocked if whole or not self._numerics.matter else NOTHING
+                    whole = not cached_labels.missing(turn.batch.rows)
+                    turn.cached_labels = (
+                        cached_labels if whole or not self._numerics.matter else NOTHING
+                    )
                     self._known[identity.number] = identity
                 break  # else the model has changed meanwhile: it is looked up again
         self._hand_on()
@@ -318,21 +320,21 @@ class Shelf:
     def _begin(self, turn: _Turn) -> None:
         assert self._model is not None
         if not turn.batch.is_even:  # its rows cannot be told apart
-            turn.stocked = NOTHING
+            turn.cached_labels = NOTHING
             return
         try:
             self._keeper.tell(self._look_of(turn.batch, self._model))
         except UsageError as error:
             self._on_failed(error, False)
-            turn.stocked = NOTHING
+            turn.cached_labels = NOTHING
         else:
             turn.looking = True
 
-    def _look_of(self, batch: Batch, model: Model) -> Look:
+    def _look_of(self, batch: Batch, model: Model) -> Lookup:
         refs = model_inputs(batch.fields, model.inputs, self._config.feeds)
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
         stays, ids = partial(self._stays, batch), tuple(self._ids_of(batch))
-        return Look(batch.number, batch.rows, model.content, inputs, stays, ids)
+        return Lookup(batch.number, batch.rows, model.content, inputs, stays, ids)
 
     def _ids_of(self, batch: Batch) -> Iterator[Array]:
         for key in self._ids:
@@ -355,7 +357,7 @@ class Shelf:
             yield array
 
     def _hand_on(self) -> None:
-        while self._turns and (stocked := self._turns[0].stocked) is not None:
+        while self._turns and (cached_labels := self._turns[0].cached_labels) is not None:
             turn = self._turns.popleft()
             self._again -= turn.again
-            self._on_turn(turn.batch, stocked)
+            self._on_turn(turn.batch, cached_labels)

@@ -34,7 +34,7 @@ from ..store.rows import (
     pack,
     unpack,
 )
-from ..store.store import Figures
+from ..store.store import StoreStats
 from .answers import Expected, concatenated, in_form, joined, named, soft_labels
 from .inbox import Inbox
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LabelSelection:
     """What a reader wants of each sample: outputs (empty: all of the model), in these forms."""
 
     fetches: tuple[str, ...]
@@ -64,7 +64,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Stocked:
+class CachedLabels:
     """What a store has for a batch.
 
     Attributes:
@@ -86,7 +86,7 @@ class Stocked:
         return tuple((a + 1, b) for a, b in itertools.pairwise(ends) if a + 1 < b)
 
 
-NOTHING = Stocked((), {})
+NOTHING = CachedLabels((), {})
 
 
 def rows_of(answer: Answer, expected: Expected, content: Content, maker: str = "") -> list[Row]:
@@ -102,7 +102,7 @@ def rows_of(answer: Answer, expected: Expected, content: Content, maker: str = "
     return pack(layout_of(content, outputs, whole=expected.whole), flat, maker)
 
 
-def stocked(rows: Sequence[Row | None], wanted: Wanted) -> Stocked:
+def cached_labels(rows: Sequence[Row | None], wanted: LabelSelection) -> CachedLabels:
     """The labels that these rows give: of those that have all that is wanted, in one shape.
 
     Raises:
@@ -129,7 +129,7 @@ def stocked(rows: Sequence[Row | None], wanted: Wanted) -> Stocked:
     }
     answer = Answer(outputs, {}, chosen[0].parameters)
     expected = Expected("", 0, "", chosen[0].names, len(places), wanted.forms)
-    return Stocked(tuple(sorted(places)), soft_labels(answer, expected))
+    return CachedLabels(tuple(sorted(places)), soft_labels(answer, expected))
 
 
 _SINGLE: Final = np.dtype(np.float32)
@@ -161,7 +161,7 @@ class _Group:
 
 
 def _group(
-    rows: Sequence[Row], places: Sequence[int], names: tuple[str, ...], wanted: Wanted
+    rows: Sequence[Row], places: Sequence[int], names: tuple[str, ...], wanted: LabelSelection
 ) -> _Group:
     layout, arrays = rows[0].layout, unpack(rows)
     outputs: dict[str, Array] = {}
@@ -218,8 +218,8 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Look a batch up.
+class Lookup:
+    """Lookup a batch up.
 
     Attributes:
         number: of the batch.
@@ -240,40 +240,40 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """Keep these rows of labels."""
+class StoreRows:
+    """StoreRows these rows of labels."""
 
     identity: Identity
     rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Disown:
+class RemoveRows:
     """Take out what this teacher has labelled."""
 
     teacher: str
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Write what was kept until now."""
+class Flush:
+    """Flush what was kept until now."""
 
 
 #: None: there is nothing more to do.
-Told = Look | Keep | Disown | Model | Write | None
+Command = Lookup | StoreRows | RemoveRows | Model | Flush | None
 
 
-class Hears(Protocol):
+class LabelCacheListener(Protocol):
     """Who is told, in the engine's thread."""
 
     def opened(self, remembered: Model | None) -> None: ...
 
     def failed(self, error: EdlError) -> None: ...
 
-    def looked(self, identity: Identity, stocked: Stocked) -> None: ...
+    def looked(self, identity: Identity, cached_labels: CachedLabels) -> None: ...
 
 
-def identity_of(look: Look) -> Identity | None:
+def identity_of(look: Lookup) -> Identity | None:
     """Which samples they are; None where their memory is another batch's by now."""
     keys = keys_of(look.content, look.inputs, 0, look.rows, look.ids)
     ids: Sequence[Row] = ()
@@ -283,7 +283,7 @@ def identity_of(look: Look) -> Identity | None:
     return Identity(look.number, look.content, keys, ids) if look.stays() else None
 
 
-class Keeper:
+class LabelCacheThread:
     """Runs from when it is made until `close`. What it finds it posts to the engine's inbox.
 
     Attributes:
@@ -292,20 +292,25 @@ class Keeper:
     """
 
     def __init__(
-        self, settings: LabelStore, service: str, wanted: Wanted, inbox: Inbox, hears: Hears
+        self,
+        settings: LabelStore,
+        service: str,
+        wanted: LabelSelection,
+        inbox: Inbox,
+        hears: LabelCacheListener,
     ) -> None:
-        self.figures = Figures()
+        self.figures = StoreStats()
         self.disk_bytes = 0
         self._settings = settings
         self._service = service
         self._wanted = wanted
         self._inbox = inbox
         self._hears = hears
-        self._told: SimpleQueue[Told] = SimpleQueue()
+        self._told: SimpleQueue[Command] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="edl-store", daemon=True)
         self._thread.start()
 
-    def tell(self, what: Look | Keep | Disown) -> None:
+    def tell(self, what: Lookup | StoreRows | RemoveRows) -> None:
         """Have this done, behind all that was told before."""
         self._told.put(what)
 
@@ -314,7 +319,7 @@ class Keeper:
         self._told.put(model)
 
     def close(self) -> None:
-        """Write what is still to be written; bounded by a few seconds."""
+        """Flush what is still to be written; bounded by a few seconds."""
         self._told.put(None)
         self._thread.join(_END_S)
         if self._thread.is_alive():
@@ -346,12 +351,12 @@ class Keeper:
     def _work(self, store: Store) -> None:
         unsaved: dict[bytes, Row] = {}
         due = 0.0
-        what: Told = Write()
+        what: Command = Flush()
         while what is not None:
             try:
                 what = self._told.get(timeout=max(0.0, due - time.monotonic()) if unsaved else None)
             except Empty:
-                what = Write()
+                what = Flush()
             if not unsaved:
                 due = time.monotonic() + WRITE_AFTER_S
             try:
@@ -363,27 +368,27 @@ class Keeper:
             if not unsaved:
                 self.disk_bytes = store.disk_bytes
 
-    def _do(self, store: Store, what: Told, unsaved: dict[bytes, Row]) -> None:
+    def _do(self, store: Store, what: Command, unsaved: dict[bytes, Row]) -> None:
         match what:
-            case Look():
+            case Lookup():
                 self._look_up(store, what, unsaved)
-            case Keep(identity, rows):
+            case StoreRows(identity, rows):
                 unsaved |= zip(identity.keys, _with_ids(rows, identity.ids), strict=True)
                 if len(unsaved) >= WRITE_ROWS:
                     _write(store, unsaved)
-            case Disown(teacher):
+            case RemoveRows(teacher):
                 _write(store, unsaved)
                 store.disown(teacher)
             case Model():
                 store.remember(self._service, what)
-            case Write() | None:
+            case Flush() | None:
                 _write(store, unsaved)
 
     def _give_up(self, error: Exception) -> None:
         log.warning("training goes on without its label store: %s", error)
         self.figures = replace(self.figures, trouble=str(error))
 
-    def _look_up(self, store: Store, look: Look, unsaved: dict[bytes, Row]) -> None:
+    def _look_up(self, store: Store, look: Lookup, unsaved: dict[bytes, Row]) -> None:
         identity, found = Identity(look.number, look.content, ()), NOTHING
         try:
             known = identity_of(look)
@@ -391,7 +396,7 @@ class Keeper:
                 return
             if not unsaved.keys().isdisjoint(known.keys):
                 _write(store, unsaved)
-            identity, found = known, stocked(store.get_many(known.keys), self._wanted)
+            identity, found = known, cached_labels(store.get_many(known.keys), self._wanted)
             self.figures = store.figures  # before anybody has the labels, and counts them
         except EdlError as error:  # no teacher could be asked for it; or its rows are no labels
             log.warning("rows of the label store are not used: %s", error)
@@ -400,7 +405,7 @@ class Keeper:
     def _do_without(self) -> None:
         """Nothing is found and nothing kept."""
         while (what := self._told.get()) is not None:
-            if isinstance(what, Look):
+            if isinstance(what, Lookup):
                 # Of a batch without keys nothing else is told: this is all there is to count.
                 self.figures = self.figures.plus(misses=what.rows, dropped=what.rows)
                 identity = Identity(what.number, what.content, ())
