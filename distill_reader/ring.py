@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import MemoryRefused
 from ..proto.arena import Arena, Array, Record, dtype_named
-from ..proto.lent_arena import LentArena
+from ..proto.shared_buffer import SharedBuffer
 
 
 def refused(arena: Arena, error: OSError) -> MemoryRefused:
@@ -77,7 +77,7 @@ class Ring:
     """
 
     def __init__(self) -> None:
-        self.arena = LentArena.create()
+        self.arena = SharedBuffer.create()
         self._leases = Leases(self.arena)
 
     def put(self, arrays: Sequence[Array]) -> tuple[Record, list[Array]]:

@@ -28,7 +28,7 @@ from .json_values import (
     shape_of,
     text_in,
 )
-from .lent_arena import Place
+from .shared_buffer import BufferRef
 from .tensors import Heavy, InferRequest, InferResponse, Read, read_at
 from .wire import Parameter
 
@@ -301,7 +301,7 @@ def _array(
     read: Read | None,
 ) -> Array:
     datatype, shape = text_in(tensor, "datatype"), shape_of(tensor)
-    place = Place.named_by(parameters)
+    place = BufferRef.named_by(parameters)
     data = tensor.get("data")
     if (raw is not None) + (place is not None) + (data is not None) != 1:
         raise WireError(

@@ -32,7 +32,7 @@ from .datatypes import (
     shown,
     to_bytes,
 )
-from .lent_arena import REGION, Place
+from .shared_buffer import REGION, BufferRef
 from .wire import MAX_MESSAGE_BYTES, Buffer, Parameter, bytes_field, take_out
 
 __all__ = [
@@ -75,7 +75,7 @@ _FIELDS = {
 _LIGHT_BYTES = 64 << 10
 
 #: Reads what lies at a place in shared memory.
-Read = Callable[[Place], memoryview]
+Read = Callable[[BufferRef], memoryview]
 
 _Tensor = pb.ModelInferRequest.InferInputTensor | pb.ModelInferResponse.InferOutputTensor
 _Described = (
@@ -302,12 +302,12 @@ def _arrays(
 def _read(tensor: _Tensor, read: Read) -> Array:
     if tensor.HasField("contents"):
         raise WireError("contents and a place in shared memory are both given")
-    place = Place.named_by(_from_parameters(tensor.parameters))
+    place = BufferRef.named_by(_from_parameters(tensor.parameters))
     assert place is not None
     return read_at(place, tensor.datatype, tensor.shape, read)
 
 
-def read_at(place: Place, datatype: str, shape: Sequence[int], read: Read) -> Array:
+def read_at(place: BufferRef, datatype: str, shape: Sequence[int], read: Read) -> Array:
     """The array at a place in shared memory, which must be just as large.
 
     Raises:

@@ -30,7 +30,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class CallerIdentity:
     """One caller at one address.
 
     Attributes:
@@ -152,7 +152,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CallCredentials:
     """What a call has shown of its caller, to be held against the gate again later.
 
     A token that is withdrawn counts no more then; of a certificate only the name is looked at.
@@ -173,11 +173,11 @@ class Shown:
     client: tuple[str, int] | None = None
 
     @classmethod
-    def by(cls, context: _Context) -> Shown:
+    def by(cls, context: _Context) -> CallCredentials:
         """What the caller of `context` has shown."""
         identities: Any = context.auth_context()
         return cls(context.invocation_metadata(), identities, str(context.peer()))
 
-    def visitor(self, principal: str = "") -> Visitor:
+    def caller_identity(self, principal: str = "") -> CallerIdentity:
         """Who has shown it, once it is known which authority that has."""
-        return Visitor(principal, *(self.client or _host_and_port(self.peer)), self.uid)
+        return CallerIdentity(principal, *(self.client or _host_and_port(self.peer)), self.uid)

@@ -27,7 +27,7 @@ from typing import Final, Literal, Self
 from ..errors import RateLimited, RetryableError
 from ..proto.security import Gate
 from ..scheduler.batching import promise_s
-from .callers import Shown, Visitor
+from .callers import CallCredentials, CallerIdentity
 from .config import ServerConfig
 from .request import Overloaded
 
@@ -60,7 +60,7 @@ class CallAdmission:
         self.infer_calls, self.named_calls = CallTable.of(config), CallTable.of(config)
         self._gate = gate
 
-    def admit(self, shown: Shown, right: Right) -> Visitor:
+    def admit(self, shown: CallCredentials, right: Right) -> CallerIdentity:
         """Who has shown this.
 
         Raises:
@@ -68,13 +68,13 @@ class CallAdmission:
         """
         if right == "anybody":
             self._gate.called(shown.peer)
-            return shown.visitor()
+            return shown.caller_identity()
         caller = self._gate.admit(shown.metadata, shown.identities, shown.peer)
         if right == "student":
             self._gate.require(caller, "student")
-        return shown.visitor(caller.principal)
+        return shown.caller_identity(caller.principal)
 
-    def is_student(self, shown: Shown) -> bool:
+    def is_student(self, shown: CallCredentials) -> bool:
         """Whether a student has shown this; who has not is not counted as refused."""
         return self._gate.admit(shown.metadata, shown.identities, shown.peer).may("student")
 

@@ -46,7 +46,7 @@ from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.rates import pooled_t_t
 from .backends import Finish, Submit
 from .model import ModelSpec
-from .request import Wanted, in_their_forms
+from .request import RequestedOutput, in_their_forms
 from .self_test import check_finite
 
 #: Seconds of a time that the clock cannot tell from none.
@@ -58,7 +58,7 @@ class Part:
     """What one request has in a job: so many rows of its inputs; the rest as in `Request`."""
 
     samples: int
-    outputs: tuple[Wanted, ...]
+    outputs: tuple[RequestedOutput, ...]
     deadline_s: float = math.inf
 
     def to_json(self) -> list[Any]:
@@ -68,7 +68,7 @@ class Part:
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
         samples, outputs, deadline_s = value
-        wanted = tuple(Wanted.from_json(one) for one in outputs)
+        wanted = tuple(RequestedOutput.from_json(one) for one in outputs)
         return cls(samples, wanted, math.inf if deadline_s is None else deadline_s)
 
 

@@ -41,7 +41,7 @@ class Request:
     """
 
     inputs: Mapping[str, Array]
-    outputs: Sequence[Wanted]
+    outputs: Sequence[RequestedOutput]
     deadline_s: float = math.inf
     refs: tuple[ArrayRef, ...] | None = None
     samples: int = field(init=False)
@@ -142,7 +142,7 @@ class SendingDeadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedOutput:
     """One output that is asked for, of this kind; `form` None: as the model gives it."""
 
     name: str
@@ -167,7 +167,9 @@ class Wanted:
         return cls(name, Form.parse(form, temperature), kind)
 
 
-def in_their_forms(outputs: Mapping[str, Array], wanted: Iterable[Wanted]) -> dict[str, Array]:
+def in_their_forms(
+    outputs: Mapping[str, Array], wanted: Iterable[RequestedOutput]
+) -> dict[str, Array]:
     """The arrays that travel, in the order in which they are wanted.
 
     Args:
@@ -190,7 +192,9 @@ def in_their_forms(outputs: Mapping[str, Array], wanted: Iterable[Wanted]) -> di
     return travel
 
 
-def forms_told(wanted: Iterable[Wanted], spec: ModelSpec) -> dict[str, dict[str, Parameter]]:
+def forms_told(
+    wanted: Iterable[RequestedOutput], spec: ModelSpec
+) -> dict[str, dict[str, Parameter]]:
     """What an answer says of its outputs' forms, by the names of what travels."""
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     return {
@@ -213,7 +217,7 @@ def check_model(name: str, version: str, served: str) -> None:
         )
 
 
-def check_request(request: InferRequest, spec: ModelSpec) -> tuple[Wanted, ...]:
+def check_request(request: InferRequest, spec: ModelSpec) -> tuple[RequestedOutput, ...]:
     """Hold inputs and wanted outputs against `spec`.
 
     Returns:
@@ -235,7 +239,9 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[Wanted, ...]:
         raise RequestRefused("the batch is empty: expected at least 1 sample, got 0")
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     names = _wanted(request.outputs, list(outputs))
-    return tuple(Wanted(name, _form(request, outputs[name]), outputs[name].kind) for name in names)
+    return tuple(
+        RequestedOutput(name, _form(request, outputs[name]), outputs[name].kind) for name in names
+    )
 
 
 def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float:

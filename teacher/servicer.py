@@ -20,7 +20,7 @@ from ..proto.arena import Arena
 from ..proto.tensors import InferRequest, InferResponse
 from ..proto.wire import Parameter
 from .batcher import Labeller
-from .callers import Visitor
+from .callers import CallerIdentity
 from .calls import CallAdmission, Right
 from .config import ServerConfig
 from .jobs import Answer
@@ -35,7 +35,7 @@ from .request import (
     deadline_of,
     forms_told,
 )
-from .shared_memory.regions import Reading, SharedMemory, places_of, put
+from .shared_memory.regions import RegionReader, SharedMemory, places_of, put
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Method(NamedTuple):
 
     right: Right
     request: type[Message]
-    answer: Callable[[Any, Visitor], Message]
+    answer: Callable[[Any, CallerIdentity], Message]
 
 
 class Dependencies(NamedTuple):
@@ -141,17 +141,17 @@ class Servicer:
             ),
         }
 
-    def _server_live(self, _: pb.ServerLiveRequest, __: Visitor) -> Message:
+    def _server_live(self, _: pb.ServerLiveRequest, __: CallerIdentity) -> Message:
         return pb.ServerLiveResponse(live=True)
 
-    def _server_ready(self, _: pb.ServerReadyRequest, __: Visitor) -> Message:
+    def _server_ready(self, _: pb.ServerReadyRequest, __: CallerIdentity) -> Message:
         return pb.ServerReadyResponse(ready=self._labeller.ready)
 
-    def _model_ready(self, request: pb.ModelReadyRequest, _: Visitor) -> Message:
+    def _model_ready(self, request: pb.ModelReadyRequest, _: CallerIdentity) -> Message:
         check_model(request.name, request.version, self._identity.service)
         return pb.ModelReadyResponse(ready=self._labeller.ready)
 
-    def _server_metadata(self, _: pb.ServerMetadataRequest, __: Visitor) -> Message:
+    def _server_metadata(self, _: pb.ServerMetadataRequest, __: CallerIdentity) -> Message:
         return pb.ServerMetadataResponse(
             name="edl-teacher", version=__version__, extensions=EXTENSIONS
         )
@@ -160,7 +160,7 @@ class Servicer:
         """Metadata beside `server_metadata`, for who wants this instance proved."""
         return self._identity.proof(metadata)
 
-    def _model_metadata(self, request: pb.ModelMetadataRequest, _: Visitor) -> Message:
+    def _model_metadata(self, request: pb.ModelMetadataRequest, _: CallerIdentity) -> Message:
         check_model(request.name, request.version, self._identity.service)
         spec = self._labeller.require_loaded().spec
         tensor = pb.ModelMetadataResponse.TensorMetadata
@@ -175,14 +175,14 @@ class Servicer:
             ],
         )
 
-    def _model_statistics(self, request: pb.ModelStatisticsRequest, _: Visitor) -> Message:
+    def _model_statistics(self, request: pb.ModelStatisticsRequest, _: CallerIdentity) -> Message:
         name = self._identity.service
         check_model(request.name or name, request.version, name)
         return pb.ModelStatisticsResponse(
             model_stats=[self._recorder.statistics(name, MODEL_VERSION)]
         )
 
-    def _repository_index(self, request: pb.RepositoryIndexRequest, _: Visitor) -> Message:
+    def _repository_index(self, request: pb.RepositoryIndexRequest, _: CallerIdentity) -> Message:
         state, reason = self._state()
         if request.repository_name or (request.ready and state != "READY"):
             return pb.RepositoryIndexResponse()
@@ -192,33 +192,33 @@ class Servicer:
         return pb.RepositoryIndexResponse(models=[model])
 
     def _shared_memory_status(
-        self, request: pb.SystemSharedMemoryStatusRequest, visitor: Visitor
+        self, request: pb.SystemSharedMemoryStatusRequest, caller: CallerIdentity
     ) -> Message:
         answer = pb.SystemSharedMemoryStatusResponse()
-        for name, segment in self.memory.status(visitor, request.name).items():
+        for name, segment in self.memory.status(caller, request.name).items():
             region = answer.regions[name]
             region.name, region.key = name, segment.key
             region.offset, region.byte_size = segment.offset, segment.nbytes
         return answer
 
     def _shared_memory_register(
-        self, request: pb.SystemSharedMemoryRegisterRequest, visitor: Visitor
+        self, request: pb.SystemSharedMemoryRegisterRequest, caller: CallerIdentity
     ) -> Message:
         self.memory.register(
-            visitor, request.name, request.key, offset=request.offset, nbytes=request.byte_size
+            caller, request.name, request.key, offset=request.offset, nbytes=request.byte_size
         )
         return pb.SystemSharedMemoryRegisterResponse()
 
     def _shared_memory_unregister(
-        self, request: pb.SystemSharedMemoryUnregisterRequest, visitor: Visitor
+        self, request: pb.SystemSharedMemoryUnregisterRequest, caller: CallerIdentity
     ) -> Message:
-        self.memory.unregister(visitor, request.name)
+        self.memory.unregister(caller, request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def model_infer(
         self,
         data: bytes,
-        visitor: Visitor,
+        caller: CallerIdentity,
         deadline_s: float | None,
         entry: CallRecord,
     ) -> bytes:
@@ -226,24 +226,24 @@ class Servicer:
 
         Args:
             data: the request.
-            visitor: as of `infer`.
+            caller: as of `infer`.
             deadline_s: the same.
             entry: the same.
         """
 
-        async def decode(reading: Reading) -> InferRequest:
+        async def decode(reading: RegionReader) -> InferRequest:
             try:
                 return tensors.decode_request(data, reading.read_in_place, light=True)
             except tensors.Heavy:
                 return await in_thread(tensors.decode_request, data, reading.read)
 
-        return await self.infer(decode, _encode, visitor, deadline_s, entry, len(data))
+        return await self.infer(decode, _encode, caller, deadline_s, entry, len(data))
 
     async def infer(
         self,
-        decode: Callable[[Reading], Awaitable[InferRequest]],
+        decode: Callable[[RegionReader], Awaitable[InferRequest]],
         encode: Callable[[InferRequest, InferResponse, Collection[str]], Awaitable[tuple[_T, int]]],
-        visitor: Visitor,
+        caller: CallerIdentity,
         deadline_s: float | None,
         entry: CallRecord,
         nbytes: int,
@@ -256,7 +256,7 @@ class Servicer:
             encode: makes the answer, and says its bytes, of the request, the response whose arrays
                 are valid until it returns, and the names of the outputs that lie in shared memory
                 by now.
-            visitor: whose request it is.
+            caller: whose request it is.
             deadline_s: of the call, on the monotonic clock: after that it is not computed; None:
                 at any time. The request may name an earlier one.
             entry: the call that it came by.
@@ -264,7 +264,7 @@ class Servicer:
             record: the inputs in `memory_of_inputs`; None: they lie elsewhere.
         """
         with entry.labelling(nbytes) as labelling, _as_edl_errors():
-            reading = Reading(self.memory, visitor)
+            reading = RegionReader(self.memory, caller)
             request = await decode(reading)
             entry.model, entry.request_id = request.model_name, request.request_id
             self._identity.check(request.parameters)
@@ -285,7 +285,7 @@ class Servicer:
                 labelling.labelled(batch.samples, answer.device_seconds)
                 said = {}
                 if places:
-                    said = await in_thread(put, self.memory, visitor, answer.outputs, places)
+                    said = await in_thread(put, self.memory, caller, answer.outputs, places)
                 response = InferResponse(
                     model_name=self._identity.service,
                     model_version=MODEL_VERSION,

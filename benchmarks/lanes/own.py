@@ -9,8 +9,8 @@ from ...errors import EdlError, ProcessFailed
 from ...proto.arena import Array
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
-from ...proto.lent_arena import LentArena
 from ...proto.security import TlsFiles
+from ...proto.shared_buffer import SharedBuffer
 from ...proto.transport.connection import Connection
 from . import IN_FLIGHT, Ask
 from .codec import TIMEOUT_S, client_of, serve
@@ -23,7 +23,7 @@ def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
     return asking(client_of(port, tls), batch, None)
 
 
-def asking(client: OipGrpcClient, batch: Array, arena: LentArena | None) -> Ask:
+def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> Ask:
     """What sends `batch`, or in shared memory the place of it; each thread by a connection."""
     lent = {}
     if arena is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...proto.arena import Array
-from ...proto.lent_arena import LentArena
 from ...proto.security import TlsFiles
+from ...proto.shared_buffer import SharedBuffer
 from . import Ask
 from .codec import client_of, serve
 from .own import asking
@@ -14,4 +14,4 @@ __all__ = ["connect", "serve"]
 
 def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
     """See `Lane`."""
-    return asking(client_of(port, tls), batch, LentArena.create())
+    return asking(client_of(port, tls), batch, SharedBuffer.create())

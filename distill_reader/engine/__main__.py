@@ -25,7 +25,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     from ...logs import configure_logging, log_as
     from ...proto.arena import Arena, tune_allocator
     from ...proto.channel import Channel
-    from ...proto.lent_arena import LentArena
+    from ...proto.shared_buffer import SharedBuffer
     from ..config import ReaderConfig
     from .engine import Engine
 
@@ -37,7 +37,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     if first is not None:
         config = ReaderConfig.from_json(first["config"])
         log_as(job=config.job, student=config.student_id)
-        engine = Engine(config, channel, LentArena.attach(ring_fd), Arena.attach(labels_fd))
+        engine = Engine(config, channel, SharedBuffer.attach(ring_fd), Arena.attach(labels_fd))
         signal.signal(signal.SIGTERM, lambda *_: engine.stop())  # so that teachers are given back
         # What is here stays: not to be looked at again with every few batches' worth of objects.
         gc.freeze()

@@ -12,7 +12,7 @@ from functools import partial
 from ... import errors
 from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
-from ...proto.lent_arena import LentArena
+from ...proto.shared_buffer import SharedBuffer
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.events import Ended, HandoffState, TakenOver, Waiting
 from ..config import ReaderConfig
@@ -32,7 +32,7 @@ class Engine:
     """Labels what lies in `ring`, writing into `labels`, until the trainer's side is gone."""
 
     def __init__(
-        self, config: ReaderConfig, channel: Channel, ring: LentArena, labels: Arena
+        self, config: ReaderConfig, channel: Channel, ring: SharedBuffer, labels: Arena
     ) -> None:
         self._channel = channel
         self._inbox = Inbox()

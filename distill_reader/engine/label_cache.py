@@ -15,7 +15,7 @@ from functools import partial
 
 from ...errors import EdlError, UsageError
 from ...proto.arena import Array
-from ...proto.lent_arena import LentArena
+from ...proto.shared_buffer import SharedBuffer
 from ...scheduler import label_cache
 from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.contents import Numerics
@@ -68,7 +68,7 @@ class LabelCache:
         self,
         config: ReaderConfig,
         inbox: Inbox,
-        ring: LentArena,
+        ring: SharedBuffer,
         numerics: Numerics,
         on_turn: Callable[[Batch, CachedLabels], None],
         on_failed: Callable[[EdlError, bool], None],

@@ -17,7 +17,7 @@ from typing import Final
 
 from ... import errors
 from ...proto.arena import Arena, Array
-from ...proto.lent_arena import LentArena
+from ...proto.shared_buffer import SharedBuffer
 from ...scheduler.flow import FlowConfig
 from ...scheduler.reader_core import CoreConfig, ReaderCore
 from ...scheduler.reader_core import events as ev
@@ -90,7 +90,7 @@ class Member:
         config: ReaderConfig,
         inbox: Inbox,
         batches: Batches,
-        ring: LentArena,
+        ring: SharedBuffer,
         arena: Arena,
         listener: MemberListener,
         *,

@@ -15,7 +15,7 @@ from ... import errors
 from ...errors import EdlError
 from ...proto.arena import Array
 from ...proto.datatypes import Input
-from ...proto.lent_arena import Lent
+from ...proto.shared_buffer import Lent
 from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.events import Failure
 from ..label_forms import AS_GIVEN, LabelForms

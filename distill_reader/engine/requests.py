@@ -17,7 +17,7 @@ from ...proto.arena import Array, ArrayRef
 from ...proto.channel import Message
 from ...proto.clients.client import misfit
 from ...proto.datatypes import Input, Stacked, pieces_of
-from ...proto.lent_arena import GENERATION_BYTES, Lent, LentArena
+from ...proto.shared_buffer import GENERATION_BYTES, Lent, SharedBuffer
 from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.instructions import Ask
 from ...scheduler.reader_core.links import Links
@@ -205,7 +205,7 @@ class InputSlicer:
     def __init__(
         self,
         batches: Mapping[int, Batch],
-        ring: LentArena,
+        ring: SharedBuffer,
         feeds: Sequence[tuple[str | None, FieldKey]],
     ) -> None:
         self._batches = batches
@@ -297,7 +297,7 @@ class Sending:
         self,
         config: ReaderConfig,
         batches: Batches,
-        ring: LentArena,
+        ring: SharedBuffer,
         links: Mapping[int, TeacherLink],
         standing: Links,
     ) -> None:

@@ -26,8 +26,8 @@ from ...errors import (
 from ...proto.clients import Answer, Client, Found, Request, open_client
 from ...proto.clients.client import misfit
 from ...proto.clients.oip_grpc import OipGrpcClient
-from ...proto.lent_arena import LentArena
 from ...proto.security import ClientSecurity
+from ...proto.shared_buffer import SharedBuffer
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
 from ..store.rows import Content, Row
@@ -66,7 +66,7 @@ class TeacherLink:
     request_timeout_s: float
     post: Callable[[TeacherLink, Outcome], None]
     security: ClientSecurity | None = None
-    batches: LentArena | None = None  # where they lie that need not be sent
+    batches: SharedBuffer | None = None  # where they lie that need not be sent
     inputs: tuple[str, ...] = ()  # of the model, once a probe was heard of
     found: Found = field(default_factory=Found)  # the model, by the latest probe
     keeps: bool = False  # there is a label store, for which answers are taken apart by rows

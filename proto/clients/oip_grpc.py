@@ -24,9 +24,9 @@ from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
 from .. import tensors
 from ..datatypes import TensorSpec
-from ..lent_arena import LentArena
 from ..security import ClientSecurity, open_channel
 from ..security.dial import client_context
+from ..shared_buffer import SharedBuffer
 from ..status import from_status
 from ..transport.connection import Connection, connect
 from ..transport.frames import WANTED, Offer
@@ -116,7 +116,7 @@ class OipGrpcClient:
         except WireError as error:
             raise BadAnswer(str(error)) from None
 
-    def connect(self, arena: LentArena | None) -> Connection | None:
+    def connect(self, arena: SharedBuffer | None) -> Connection | None:
         """A connection of the transport, where the server offers one; waits for it.
 
         Args:
@@ -138,7 +138,7 @@ class OipGrpcClient:
     def close(self) -> None:
         self._channel.close()
 
-    def _connected(self, arena: LentArena | None) -> Connection | None:
+    def _connected(self, arena: SharedBuffer | None) -> Connection | None:
         if (offered := self._offered()) is None:
             return None
         unix = arena is not None and bool(offered.unix_name)

@@ -23,7 +23,7 @@ import numpy as np
 from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
 from ..clients.client import Answer, Request
 from ..datatypes import datatype_of, from_bytes, pieces_of, to_bytes
-from ..lent_arena import Lent, LentArena
+from ..shared_buffer import Lent, SharedBuffer
 from ..wire import Parameter
 from . import frames
 from .frames import Description, Header, Offer, Opened, Tensor
@@ -116,7 +116,7 @@ class _Sent:
     current: bool | None = None
 
 
-class Heard(NamedTuple):
+class Received(NamedTuple):
     """What came for one request.
 
     Attributes:
@@ -175,7 +175,7 @@ class Connection:
         leaving: the teacher takes no more requests over this connection.
     """
 
-    def __init__(self, connection: socket.socket, model: str, arena: LentArena | None) -> None:
+    def __init__(self, connection: socket.socket, model: str, arena: SharedBuffer | None) -> None:
         self.in_memory = arena is not None
         self.leaving = False
         self._socket = connection
@@ -274,14 +274,14 @@ class Connection:
                 else:
                     self._unsent[0] = first[taken:]
 
-    def hear(self) -> list[Heard]:
+    def hear(self) -> list[Received]:
         """What has come for requests.
 
         Raises:
             OSError: nothing more can come, and what came has been given.
             WireError: what comes is no word of a teacher that works.
         """
-        heard: list[Heard] = []
+        heard: list[Received] = []
         receives = 0
         while receives < _RECEIVES or self._has_read_ahead:
             receives += 1
@@ -377,7 +377,7 @@ class Connection:
         self._end += count
         return count
 
-    def _step(self) -> list[Heard] | None:
+    def _step(self) -> list[Received] | None:
         """What comes of the next frame that is here as a whole; None: there is none."""
         if self._header is None:
             have = self._end - self._begin
@@ -419,7 +419,7 @@ class Connection:
         if not possible:
             raise WireError(f"no teacher sends a frame of kind {header.kind} like this")
 
-    def _read(self, header: Header, payload: memoryview) -> list[Heard]:
+    def _read(self, header: Header, payload: memoryview) -> list[Received]:
         if header.kind == frames.GOODBYE:
             self.leaving = True
             return []
@@ -428,9 +428,9 @@ class Connection:
         answer = self._answer(header, payload)
         sent = self._sent.pop(header.number)
         self._proved |= sent.in_memory
-        return [Heard(header.number, answer if sent.current else _overwritten())]
+        return [Received(header.number, answer if sent.current else _overwritten())]
 
-    def _failed(self, header: Header, error: EdlError) -> list[Heard]:
+    def _failed(self, header: Header, error: EdlError) -> list[Received]:
         if header.number not in self._sent:  # of the connection: all that is asked is over
             self.leaving = True
             raise Ended(error)
@@ -441,7 +441,7 @@ class Connection:
         memory_fails = sent.in_memory and (bool(header.flags & frames.NO_MEMORY) or doubtful)
         if memory_fails:
             self.in_memory = False
-        return [Heard(header.number, error, without_memory=memory_fails)]
+        return [Received(header.number, error, without_memory=memory_fails)]
 
     def _answer(self, header: Header, payload: memoryview) -> Answer:
         if header.flags & frames.DESCRIBED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import UsageError
-from ...proto.lent_arena import descriptor_of
+from ...proto.shared_buffer import descriptor_of
 from .checkpoint import Checkpoint
 from .contents import Contents
 from .names import step_of

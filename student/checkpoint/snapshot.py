@@ -35,7 +35,7 @@ import numpy as np
 
 from ...errors import MemoryRefused, UsageError
 from ...proto.arena import ALIGNMENT, dtype_named
-from ...proto.lent_arena import descriptor_of, key_of
+from ...proto.shared_buffer import descriptor_of, key_of
 from .contents import Array, Contents
 
 SLOTS: Final = 2

@@ -12,7 +12,7 @@ from ..model import ModelSpec
 from . import content
 from .declared import declared, outputs_by_trial
 from .framework import gpu_of, numerics, translated
-from .kind import Kind, Made, Settings
+from .kind import BackendKind, Made, Settings
 
 
 class NumpyFunction:
@@ -66,7 +66,7 @@ def read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
     return views
 
 
-KIND = Kind(
+KIND = BackendKind(
     name="callable",
     things="a function on dicts of numpy arrays",
     recognises=callable,

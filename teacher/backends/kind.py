@@ -117,7 +117,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BackendKind:
     """One backend.
 
     Attributes:
@@ -176,7 +176,7 @@ FOREIGN = {
 class Found:
     """A model's file, and the backend that opens it."""
 
-    kind: Kind
+    kind: BackendKind
     file: Path
 
     @property
@@ -192,7 +192,7 @@ class Found:
         return [self.file] if self.beside is None else [self.file, self.beside]
 
 
-def find(model: str, kinds: Iterable[Kind]) -> Found:
+def find(model: str, kinds: Iterable[BackendKind]) -> Found:
     """The model at `model`: a folder that holds one, a file, or a file's name without its suffix.
 
     Args:
@@ -221,7 +221,7 @@ def find(model: str, kinds: Iterable[Kind]) -> Found:
     return only
 
 
-def _in_folder(folder: Path, readers: Sequence[Kind]) -> list[Found]:
+def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[Found]:
     """Whole models only: a .json without weights is nobody's program."""
     each = [
         Found(kind, file)
@@ -232,7 +232,7 @@ def _in_folder(folder: Path, readers: Sequence[Kind]) -> list[Found]:
     return [found for found in each if found.beside is None or found.beside.is_file()]
 
 
-def _named(given: Path, readers: Sequence[Kind]) -> list[Found]:
+def _named(given: Path, readers: Sequence[BackendKind]) -> list[Found]:
     """The file itself, or those whose name lacks only its suffix."""
     for kind in readers:
         if given.suffix in kind.suffixes:
@@ -245,7 +245,7 @@ def _named(given: Path, readers: Sequence[Kind]) -> list[Found]:
     return found
 
 
-def _missing(given: Path, readers: Sequence[Kind]) -> str:
+def _missing(given: Path, readers: Sequence[BackendKind]) -> str:
     what = "; or ".join(kind.files for kind in readers)
     if given.is_dir():
         strangers = sorted(file for file in given.iterdir() if file.suffix in FOREIGN)
@@ -261,7 +261,7 @@ def _missing(given: Path, readers: Sequence[Kind]) -> str:
     return f"no model at {given}{_hint(given, readers)}: {expected}"
 
 
-def _hint(given: Path, readers: Sequence[Kind]) -> str:
+def _hint(given: Path, readers: Sequence[BackendKind]) -> str:
     """What was perhaps meant by a path at which there is nothing."""
     if given.is_symlink():
         return f" (the link leads to {given.readlink()}, where nothing is)"
@@ -279,7 +279,7 @@ def _hint(given: Path, readers: Sequence[Kind]) -> str:
     return "" if given.parent.is_dir() else f" (there is no folder {given.parent})"
 
 
-def _similar(given: Path, readers: Sequence[Kind], suffixes: set[str]) -> Path | None:
+def _similar(given: Path, readers: Sequence[BackendKind], suffixes: set[str]) -> Path | None:
     """A model of a similar name in the same folder."""
     from difflib import get_close_matches  # seldom needed, and slow to import
 

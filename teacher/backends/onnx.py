@@ -19,7 +19,7 @@ from ..model import FREE, ModelSpec, TensorSpec
 from . import Finish, Submit, at_once, content
 from .declared import narrowed, outputs_by_trial, refuse_outputs
 from .framework import first_line, gpu_of, numerics, translated
-from .kind import Kind, Settings
+from .kind import BackendKind, Settings
 
 # Field numbers of onnx.proto.
 _MODEL_GRAPH = 7
@@ -222,7 +222,7 @@ def _said(error: BaseException) -> str:
     return line.split(" : ", 3)[-1] if line.startswith("[ONNXRuntimeError]") else line
 
 
-KIND = Kind(
+KIND = BackendKind(
     name="onnx",
     package="onnxruntime",
     files="an .onnx file (ONNX)",

@@ -12,12 +12,12 @@ from ..model import TensorSpec
 from . import Backend, Finish, Submit, callable, content, onnx, paced, paddle, queue_of, torch
 from .declared import fits
 from .framework import compared
-from .kind import Kind, Settings, find, is_factory, make
+from .kind import BackendKind, Settings, find, is_factory, make
 from .preprocess import NAMED, check_hook, content_behind, made_by, preprocessed
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
 #: file beside this and a name in this line.
-KINDS: tuple[Kind, ...] = (paddle.KIND, onnx.KIND, torch.KIND, callable.KIND)
+KINDS: tuple[BackendKind, ...] = (paddle.KIND, onnx.KIND, torch.KIND, callable.KIND)
 
 AUTO = "auto"
 #: What `--backend` may say.
@@ -92,7 +92,7 @@ def open_backend(
     return opened if rate is None else paced.Paced(opened, rate)
 
 
-def _kinds(backend: str) -> Sequence[Kind]:
+def _kinds(backend: str) -> Sequence[BackendKind]:
     """Those that may open the model; an emulated device has a model of any kind."""
     if backend in (AUTO, paced.NAME):
         return KINDS
@@ -102,7 +102,7 @@ def _kinds(backend: str) -> Sequence[Kind]:
     return named
 
 
-def _open(model: str, kinds: Sequence[Kind], settings: Settings) -> Backend:
+def _open(model: str, kinds: Sequence[BackendKind], settings: Settings) -> Backend:
     if not is_factory(model):
         found = find(model, kinds)
         found.kind.require_installed(model)
@@ -122,7 +122,7 @@ def _open(model: str, kinds: Sequence[Kind], settings: Settings) -> Backend:
     )
 
 
-def _at_precision(kind: Kind, settings: Settings) -> Settings:
+def _at_precision(kind: BackendKind, settings: Settings) -> Settings:
     if settings.precision not in kind.precisions:
         raise ModelError(
             f"backend {kind.name} runs at {' or '.join(kind.precisions)}, not at "

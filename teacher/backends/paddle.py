@@ -23,7 +23,7 @@ from ..model import FREE, ModelSpec, TensorSpec
 from . import content, framework
 from .declared import by_name, datatype_named, declared, narrowed, outputs_by_trial, refuse_outputs
 from .framework import check_gpu, gpu_of
-from .kind import Kind, Made, Settings
+from .kind import BackendKind, Made, Settings
 
 
 def import_paddle() -> Any:
@@ -301,7 +301,7 @@ def _of_input_spec(spec: Any, argument: str) -> TensorSpec:
         raise ModelError(f"{spec!r} declares no input: expected an InputSpec") from None
 
 
-KIND = Kind(
+KIND = BackendKind(
     name="paddle",
     package="paddle",
     precisions=("fp32", "bf16"),

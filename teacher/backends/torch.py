@@ -19,7 +19,7 @@ from ..model import FREE, ModelSpec, TensorSpec
 from . import Finish, Submit, content, torch_runtime
 from .declared import by_name, declared, narrowed, outputs_by_trial
 from .framework import loading, translated
-from .kind import Kind, Made, Settings
+from .kind import BackendKind, Made, Settings
 from .torch_graphs import GraphedCalls
 from .torch_runtime import Copies
 
@@ -262,7 +262,7 @@ def _ordered(
     return tuple(given[name] for name in arguments)
 
 
-KIND = Kind(
+KIND = BackendKind(
     name="torch",
     package="torch",
     files="a .pt2 file of torch.export, or a .pt, .pth or .ts file of TorchScript (PyTorch)",

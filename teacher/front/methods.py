@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from ...errors import EdlError, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.status import to_metadata, to_status
-from ..callers import Shown, Visitor
+from ..callers import CallCredentials, CallerIdentity
 from ..calls import Call, CallTable, Right
 from ..recorder import CallRecord
 from ..request import TooLarge
@@ -37,7 +37,7 @@ _NAMES_BYTES: Final = 64 << 10
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Metadata = tuple[tuple[str, str], ...]
 #: Given the request, whose it is, when its caller has lost interest, and the record of its call.
-_Answer = Callable[[bytes, Visitor, float | None, CallRecord], Awaitable[bytes]]
+_Answer = Callable[[bytes, CallerIdentity, float | None, CallRecord], Awaitable[bytes]]
 #: Serves a call to its end: its answer, unless it has written that.
 _Serve = Callable[[_Context, CallRecord], Awaitable[bytes]]
 _Handler = Callable[[object, _Context], Awaitable[bytes]]
@@ -84,14 +84,16 @@ class Methods:
         self._recorder.refused(WireError())
 
     async def _stream(self, context: _Context, _: CallRecord) -> Any:
-        shown, deadline_s = Shown.by(context), _deadline_s(context)
+        shown, deadline_s = CallCredentials.by(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
-            with self._recorder.call("grpc", STREAM, lambda: shown.visitor().address) as entry:
-                visitor = self._admission.admit(
+            with self._recorder.call(
+                "grpc", STREAM, lambda: shown.caller_identity().address
+            ) as entry:
+                caller = self._admission.admit(
                     shown, "student"
                 )  # it may have been locked out meanwhile
-                return await self._servicer.model_infer(data, visitor, deadline_s, entry)
+                return await self._servicer.model_infer(data, caller, deadline_s, entry)
 
         await self.streams.serve(self._admission.admit(shown, "student"), context, infer)
 
@@ -101,23 +103,23 @@ class Methods:
         return self._servicer.proof(asked)
 
     def _offer(self, context: _Context) -> _Metadata:
-        return self.transport.offer(Shown.by(context))
+        return self.transport.offer(CallCredentials.by(context))
 
     def _named(self, method: Method) -> _Serve:
         """A method that is answered at once, in the event loop."""
         fields = method.request.DESCRIPTOR.fields_by_name
 
         async def unread(context: _Context, _: CallRecord) -> bytes:
-            visitor = self._admission.admit(Shown.by(context), method.right)
-            return method.answer(method.request(), visitor).SerializeToString()
+            caller = self._admission.admit(CallCredentials.by(context), method.right)
+            return method.answer(method.request(), caller).SerializeToString()
 
         async def parsed(
-            data: bytes, visitor: Visitor, _: float | None, entry: CallRecord
+            data: bytes, caller: CallerIdentity, _: float | None, entry: CallRecord
         ) -> bytes:
             request: Any = _parse(data, method.request)
             if "version" in fields:  # else its name is that of something else
                 entry.model = request.name or None
-            return method.answer(request, visitor).SerializeToString()
+            return method.answer(request, caller).SerializeToString()
 
         return self._read(method.right, self._admission.named_calls, parsed) if fields else unread
 
@@ -135,12 +137,12 @@ class Methods:
         """A method whose request is read once its caller is known."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
-            visitor = self._admission.admit(Shown.by(context), right)
-            with calls.begin(visitor.owner) as call:
+            caller = self._admission.admit(CallCredentials.by(context), right)
+            with calls.begin(caller.owner) as call:
                 data = await self._request(context, call, entry)
                 call.received(len(data))
                 entry.received_bytes = len(data)
-                return await answer(data, visitor, _deadline_s(context), entry)
+                return await answer(data, caller, _deadline_s(context), entry)
 
         return serve
 
@@ -149,7 +151,7 @@ class Methods:
 
         async def called(_: object, context: _Context) -> bytes:
             def address() -> str:
-                return Shown.by(context).visitor().address
+                return CallCredentials.by(context).caller_identity().address
 
             try:
                 with self._recorder.call("grpc", name, address) as entry:

@@ -19,7 +19,7 @@ from ...errors import EdlError, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.status import to_status
 from ...proto.wire import bytes_field, take_out
-from ..callers import Visitor
+from ..callers import CallerIdentity
 from ..calls import Call, CallTable
 from ..config import ServerConfig
 from ..request import TooLarge
@@ -52,14 +52,14 @@ class Streams:
         self._open: set[_Stream] = set()
         self._leaving = False
 
-    async def serve(self, visitor: Visitor, context: _Context, infer: Infer) -> None:
+    async def serve(self, caller: CallerIdentity, context: _Context, infer: Infer) -> None:
         """Answer what comes over one stream by `infer`, until its caller ends it.
 
         Raises:
             RateLimited: there is no room for it, or it had to make room.
             TeacherLost: this teacher takes leave.
         """
-        with self._calls.begin(visitor.owner, is_stream=True) as call:
+        with self._calls.begin(caller.owner, is_stream=True) as call:
             stream = _Stream(context, call, infer, self._refused)
             self._open.add(stream)
             try:

@@ -90,9 +90,9 @@ class Api:
         of_model = "version" in method.request.DESCRIPTOR.fields_by_name
         if of_model:
             entry_of(request).model = request.path_params.get("name")
-        visitor = self._admission.admit(shown_by(request), method.right)
+        caller = self._admission.admit(shown_by(request), method.right)
         try:
-            return method.answer(method.request(**request.path_params, **fields), visitor)
+            return method.answer(method.request(**request.path_params, **fields), caller)
         except RequestRefused as error:
             if of_model:
                 raise NotThere(str(error)) from None
@@ -115,21 +115,21 @@ class Api:
     async def _body(self, name: str, request: Request) -> dict[str, Any]:
         """The JSON object of a request for the method `name`; an empty body is an empty one."""
         right = self._servicer.methods[name].right
-        visitor = self._admission.admit(shown_by(request), right)
-        with self._admission.named_calls.begin(visitor.owner) as call:
+        caller = self._admission.admit(shown_by(request), right)
+        with self._admission.named_calls.begin(caller.owner) as call:
             body = await read_body(request, call, _NAMES_BYTES, self._config.receive_s)
         return parse_object(body) if len(body) else {}
 
     async def _infer(self, request: Request) -> Response:
         """A batch in JSON, in bytes behind it or in shared memory; then its labels."""
-        visitor = self._admission.admit(shown_by(request), "student")
-        with self._admission.infer_calls.begin(visitor.owner) as call:
+        caller = self._admission.admit(shown_by(request), "student")
+        with self._admission.infer_calls.begin(caller.owner) as call:
             most_bytes = self._config.max_message_bytes
             body = await read_body(request, call, most_bytes, self._config.receive_s)
             return await self._servicer.infer(
                 decoder(request, body, self._json_reader),
                 encode,
-                visitor,
+                caller,
                 deadline_s=None,
                 entry=entry_of(request),
                 nbytes=len(body),

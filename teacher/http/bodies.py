@@ -21,7 +21,7 @@ from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ..calls import Call
 from ..request import TooLarge
 from ..servicer import in_thread
-from ..shared_memory.regions import Reading
+from ..shared_memory.regions import RegionReader
 from .middleware import entry_of
 
 #: Logged of a request whose caller has hung up, as nginx does.
@@ -120,7 +120,7 @@ def _too_large(size: str, most_bytes: int) -> TooLarge:
 
 def decoder(
     request: Request, body: memoryview, json_reader: Executor
-) -> Callable[[Reading], Awaitable[InferRequest]]:
+) -> Callable[[RegionReader], Awaitable[InferRequest]]:
     """What gives the request for labels that a body holds, or raises what is wrong with it.
 
     Args:
@@ -148,7 +148,7 @@ def decoder(
     )
     threads = None if len(head) <= _SMALL_JSON_BYTES else json_reader
 
-    async def decode(reading: Reading) -> InferRequest:
+    async def decode(reading: RegionReader) -> InferRequest:
         if len(head) <= _LITTLE_JSON_BYTES:
             with contextlib.suppress(Heavy):
                 return work(reading.read_in_place, light=True)

@@ -18,19 +18,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...coordinator.config import join_address
 from ...coordinator.web.guard import is_here
-from ..callers import Shown
+from ..callers import CallCredentials
 from ..recorder import CallRecord, Recorder
 
 #: In a request's `state`: the common name of the caller's certificate.
 CERTIFICATE = "certificate"
 
 
-def shown_by(request: Request) -> Shown:
+def shown_by(request: Request) -> CallCredentials:
     """What a request shows of its caller: a header, and the certificate of its connection."""
     certificate: str | None = getattr(request.state, CERTIFICATE, None)
     identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
     metadata = [("authorization", request.headers.get("authorization", ""))]
-    return Shown(metadata, identities, "", client=request.client)
+    return CallCredentials(metadata, identities, "", client=request.client)
 
 
 _is_here = lru_cache(maxsize=64)(is_here)  # a client says the same name with each batch

@@ -31,8 +31,8 @@ from ...proto.protocols import OIP
 from ...scheduler.admission import Found, HealthCheck, Look, Step, looked, next_look, not_taken
 from ..self_test import Canary
 from .config import RegisterConfig
-from .standing import Standing, Voucher, with_canary
-from .trial import Shown, Trial
+from .registered_server import AttestationServer, RegisteredServer, with_canary
+from .trial import Trial, TrialResult
 
 _ANSWER_S: Final = 2.0
 
@@ -128,8 +128,8 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
         registry = connect(config.coordinator)
         leaving.callback(registry.close)
         registry.time_ms()  # it answers, and lets us in
-        voucher = Voucher(config.listen, config.server)
-        leaving.callback(voucher.stop)
+        attestation = AttestationServer(config.listen, config.server)
+        leaving.callback(attestation.stop)
         found = with_scheme(config, stop, on_progress)
         if found is None:
             return
@@ -139,9 +139,9 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
         leaving.callback(trial.close)
         sidecar = Sidecar(config, trial, stop, on_ready, on_progress)
         sidecar.run(
-            Standing(
+            RegisteredServer(
                 config,
-                voucher,
+                attestation,
                 registry,
                 stop,
                 on_superseded=sidecar.fail,
@@ -168,11 +168,11 @@ class Sidecar:
     on_ready: Say
     on_progress: Say
     _vouching: HealthCheck = field(default_factory=HealthCheck)
-    _shown: Shown | None = None
+    _shown: TrialResult | None = None
     _failure: Exception | None = None
     _told: str = ""
 
-    def run(self, standing: Standing) -> None:
+    def run(self, standing: RegisteredServer) -> None:
         """Look, and carry out what follows, until the wish to end; raises as `register`."""
         watching = threading.Thread(
             target=self._watch, args=(standing,), name="edl-sidecar", daemon=True
@@ -199,14 +199,14 @@ class Sidecar:
         self.on_progress("asked by an administrator to leave")
         self.stop.request()
 
-    def _watch(self, standing: Standing) -> None:
+    def _watch(self, standing: RegisteredServer) -> None:
         try:
             while not self.stop.requested:
                 self._look_once(standing)
         except Exception as error:
             self.fail(error)
 
-    def _look_once(self, standing: Standing) -> None:
+    def _look_once(self, standing: RegisteredServer) -> None:
         patience = self.config.patience
         look, wait_s = next_look(self._vouching, time.monotonic(), patience)
         if self.stop.wait(wait_s):
@@ -234,7 +234,7 @@ class Sidecar:
             return "silent", str(error)
         return "well", ""
 
-    def _carry_out(self, step: Step, why: str, standing: Standing) -> None:
+    def _carry_out(self, step: Step, why: str, standing: RegisteredServer) -> None:
         where = f"{self.config.model} at {self.config.endpoint}"
         if step == "register":
             self._register(standing)
@@ -246,7 +246,7 @@ class Sidecar:
         elif why:
             log.info("%s: %s", where, why)
 
-    def _register(self, standing: Standing) -> None:
+    def _register(self, standing: RegisteredServer) -> None:
         config, shown = self.config, self._shown
         assert shown is not None
         for oddity in shown.oddities:

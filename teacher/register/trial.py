@@ -45,7 +45,7 @@ _Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TrialResult:
     """What a server has shown.
 
     Attributes:
@@ -89,7 +89,7 @@ class Trial:
         """Raise an EdlError unless the model is ready."""
         self._client.probe(timeout_s)
 
-    def first(self) -> Shown:
+    def first(self) -> TrialResult:
         """The test that lets it in, which also measures it.
 
         Raises:
@@ -116,7 +116,7 @@ class Trial:
         self._taken, self._layout = batches[0], _layout(answers[0])
         verified = "canary" if self._canary else "declared"
         kinds = {name: kind_of([answer[name] for answer in answers]) for name in answers[0]}
-        return Shown(self._measure(self._taken), verified, oddities, kinds)
+        return TrialResult(self._measure(self._taken), verified, oddities, kinds)
 
     def again(self) -> None:
         """The test of one that is in: a batch that it took at first; errors as of `first`."""

@@ -6,9 +6,9 @@ through a descriptor that is open for reading only, and for writing only while s
 So a region that is cut short or goes away in the middle of a copy is a short read, which is
 refused, and never a SIGBUS; and memory that is missing (`/dev/shm` is full) is an error, too.
 
-**In place.** The memory of our readers has no name (`proto/lent_arena.py`): it is registered by a
-process that has it open. The kernel has been told never to let it become smaller, so it is mapped,
-and inputs with a generation are read where they lie.
+**In place.** The memory of our readers has no name (`proto/shared_buffer.py`): a process that has
+it open registers it. The kernel has been told never to let it become smaller, so it is mapped, and
+inputs with a generation are read where they lie.
 
 **Confined.** Only callers on this host may register, only objects whose name begins with `PREFIX`
 and which belong to the caller's user, and only so many. Regions belong to who registered them: the

@@ -15,10 +15,10 @@ from typing import Final
 from ...errors import RateLimited, RequestRefused
 from ...proto.datatypes import shown, to_bytes
 from ...proto.forms import Form
-from ...proto.lent_arena import Place
+from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import Array, Heavy, InferRequest
 from ...proto.wire import Parameter
-from ..callers import Visitor
+from ..callers import CallerIdentity
 from .segment import Segment, is_lent
 
 _MAX_NAME: Final = 256
@@ -66,7 +66,9 @@ class SharedMemory:
         self._lock = threading.Lock()
         self._regions: dict[str, dict[str, Region]] = {}  # owner -> name -> region
 
-    def register(self, visitor: Visitor, name: str, key: str, *, offset: int, nbytes: int) -> None:
+    def register(
+        self, caller: CallerIdentity, name: str, key: str, *, offset: int, nbytes: int
+    ) -> None:
         """Make a piece of the object `key` known as `name`, to this caller only.
 
         Raises:
@@ -74,9 +76,9 @@ class SharedMemory:
                 is not for it. Whether a lent one is, its use shows.
             RateLimited: it has as many regions as it may, or all callers have.
         """
-        if not visitor.is_here():
+        if not caller.is_here():
             raise RequestRefused(
-                f"shared memory is for callers on this host, and {visitor.host} is another: send "
+                f"shared memory is for callers on this host, and {caller.host} is another: send "
                 "tensors in the request"
             )
         if not 0 < len(name) <= _MAX_NAME:
@@ -88,51 +90,51 @@ class SharedMemory:
             )
         segment = Segment(key, offset, nbytes)
         if not segment.lent:
-            segment.check_user(visitor.listed_uid())
+            segment.check_user(caller.listed_uid())
         self.sweep()
         with self._lock:
-            mine = self._regions.get(visitor.owner, {})
+            mine = self._regions.get(caller.owner, {})
             if name in mine:
                 raise RequestRefused(f"region {shown(name)} is registered: unregister it first")
             self._check_room(mine, nbytes)
             mine[name] = Region(segment, self._clock())
-            self._regions[visitor.owner] = mine
+            self._regions[caller.owner] = mine
 
-    def unregister(self, visitor: Visitor, name: str = "") -> None:
+    def unregister(self, caller: CallerIdentity, name: str = "") -> None:
         """Forget a region of this caller, or all; requests that use one now keep it till they end.
 
         One that is not registered is no error: it is gone, as it should be.
         """
         with self._lock:
-            mine = self._regions.get(visitor.owner, {})
+            mine = self._regions.get(caller.owner, {})
             for one in [name] if name else list(mine):
                 mine.pop(one, None)
             if not mine:
-                self._regions.pop(visitor.owner, None)
+                self._regions.pop(caller.owner, None)
 
-    def status(self, visitor: Visitor, name: str = "") -> dict[str, Segment]:
+    def status(self, caller: CallerIdentity, name: str = "") -> dict[str, Segment]:
         """This caller's regions by name, or the one of that name.
 
         Raises:
             RequestRefused: it has none of that name.
         """
         with self._lock:
-            mine = dict(self._regions.get(visitor.owner, {}))
+            mine = dict(self._regions.get(caller.owner, {}))
         if name and name not in mine:
             raise self._unknown(name)
         return {one: mine[one].segment for one in ([name] if name else mine)}
 
     @property
     def owners(self) -> frozenset[str]:
-        """Who has memory registered here; `Visitor.owner` of each."""
+        """Who has memory registered here; `CallerIdentity.owner` of each."""
         with self._lock:
             return frozenset(self._regions)
 
-    def read(self, visitor: Visitor, place: Place) -> memoryview:
+    def read(self, caller: CallerIdentity, place: BufferRef) -> memoryview:
         """A copy of what lies at `place`; raises what `Segment.read` does, and `holding`."""
-        return self.holding(visitor, place).read(place)
+        return self.holding(caller, place).read(place)
 
-    def holding(self, visitor: Visitor, place: Place) -> Segment:
+    def holding(self, caller: CallerIdentity, place: BufferRef) -> Segment:
         """The segment in which an input lies.
 
         Raises:
@@ -143,11 +145,11 @@ class SharedMemory:
                 f"an input of {place.nbytes} bytes is larger than max "
                 f"({self._place_bytes}): split the batch"
             )
-        return self._used(visitor, place)
+        return self._used(caller, place)
 
-    def write(self, visitor: Visitor, place: Place, data: memoryview) -> None:
+    def write(self, caller: CallerIdentity, place: BufferRef, data: memoryview) -> None:
         """Put `data` at `place`; raises what `Segment.write` does, and for no region."""
-        self._used(visitor, place).write(place, data)
+        self._used(caller, place).write(place, data)
 
     def sweep(self) -> None:
         """Let go of regions that nobody but this process may know any more."""
@@ -160,17 +162,17 @@ class SharedMemory:
                 if not mine:
                     del self._regions[owner]
 
-    def _used(self, visitor: Visitor, place: Place) -> Segment:
+    def _used(self, caller: CallerIdentity, place: BufferRef) -> Segment:
         with self._lock:
-            region = self._regions.get(visitor.owner, {}).get(place.region)
+            region = self._regions.get(caller.owner, {}).get(place.region)
             if region is None:
                 raise self._unknown(place.region)
             region.used_s = self._clock()
             segment = region.segment
         if segment.lent:
-            if visitor.uid is None:
+            if caller.uid is None:
                 raise RequestRefused("lent memory is read for callers by the Unix socket alone")
-            segment.check_user(visitor.uid)
+            segment.check_user(caller.uid)
         return segment
 
     def _unknown(self, name: str) -> RequestRefused:
@@ -189,29 +191,29 @@ class SharedMemory:
             )
 
 
-class Reading:
+class RegionReader:
     """The inputs of one request; they must not be used for an answer unless `check` passes.
 
     Args:
         memory: the regions of all callers.
-        visitor: whose request it is.
+        caller: whose request it is.
     """
 
-    def __init__(self, memory: SharedMemory, visitor: Visitor) -> None:
+    def __init__(self, memory: SharedMemory, caller: CallerIdentity) -> None:
         self._memory = memory
-        self._visitor = visitor
-        self._in_place: list[tuple[Segment, Place]] = []
+        self._caller = caller
+        self._in_place: list[tuple[Segment, BufferRef]] = []
 
-    def read(self, place: Place) -> memoryview:
+    def read(self, place: BufferRef) -> memoryview:
         """What lies at `place`; raises what `SharedMemory.read` does."""
         try:
             return self.read_in_place(place)
         except Heavy:
-            return self._memory.read(self._visitor, place)
+            return self._memory.read(self._caller, place)
 
-    def read_in_place(self, place: Place) -> memoryview:
+    def read_in_place(self, place: BufferRef) -> memoryview:
         """The same for an event loop; raises Heavy where it has to be copied."""
-        segment = self._memory.holding(self._visitor, place)
+        segment = self._memory.holding(self._caller, place)
         if (data := segment.read_in_place(place)) is None:
             raise Heavy
         self._in_place.append((segment, place))
@@ -227,7 +229,7 @@ class Reading:
             segment.check(place)
 
 
-def places_of(request: InferRequest) -> dict[str, Place]:
+def places_of(request: InferRequest) -> dict[str, BufferRef]:
     """Where outputs are wanted that are not to travel, by their names.
 
     Raises:
@@ -236,7 +238,7 @@ def places_of(request: InferRequest) -> dict[str, Place]:
     """
     places = {}
     for name, parameters in request.output_parameters.items():
-        if (place := Place.named_by(parameters)) is None:
+        if (place := BufferRef.named_by(parameters)) is None:
             continue
         form = Form.named_by(parameters, request.parameters)
         if form is not None and form.k:
@@ -250,9 +252,9 @@ def places_of(request: InferRequest) -> dict[str, Place]:
 
 def put(
     memory: SharedMemory,
-    visitor: Visitor,
+    caller: CallerIdentity,
     outputs: Mapping[str, Array],
-    places: Mapping[str, Place],
+    places: Mapping[str, BufferRef],
 ) -> dict[str, dict[str, Parameter]]:
     """Write outputs to where the caller wants them; raises what `SharedMemory.write` does.
 
@@ -262,6 +264,6 @@ def put(
     said = {}
     for name, place in places.items():
         data = to_bytes(outputs[name])
-        memory.write(visitor, place, data)
+        memory.write(caller, place, data)
         said[name] = replace(place, nbytes=len(data)).parameters()
     return said

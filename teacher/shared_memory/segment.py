@@ -23,14 +23,20 @@ import numpy as np
 
 from ...errors import RequestRefused, RetryableError
 from ...proto.datatypes import shown
-from ...proto.lent_arena import GENERATION, GENERATION_BYTES, LentArena, Place, descriptor_of
+from ...proto.shared_buffer import (
+    GENERATION,
+    GENERATION_BYTES,
+    BufferRef,
+    SharedBuffer,
+    descriptor_of,
+)
 
 #: What the names of objects begin with that a teacher opens.
 PREFIX: Final = "edl-"
 #: Where shared-memory objects are.
 FOLDER: Final = Path("/dev/shm")
 #: Memory files that are opened, as the kernel calls them.
-_LENT: Final = f"/memfd:{LentArena.NAME} "
+_LENT: Final = f"/memfd:{SharedBuffer.NAME} "
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -134,7 +140,7 @@ class Segment:
                 f"{shown(self.key)} belongs to user {self.uid}; this is for user {uid}"
             )
 
-    def read(self, place: Place) -> memoryview:
+    def read(self, place: BufferRef) -> memoryview:
         """A copy of what lies at `place`.
 
         Raises:
@@ -148,7 +154,7 @@ class Segment:
         self.check(place)
         return copy
 
-    def read_in_place(self, place: Place) -> memoryview | None:
+    def read_in_place(self, place: BufferRef) -> memoryview | None:
         """What lies at `place`, without a copy: the request's only if `check` says so afterwards.
 
         Returns:
@@ -164,11 +170,11 @@ class Segment:
         self.check(place)
         return self._mapped[at : at + place.nbytes]
 
-    def check(self, place: Place) -> None:
+    def check(self, place: BufferRef) -> None:
         """Raises RetryableError when the place belongs to another request by now."""
         self._check_generation(self._fd, place)
 
-    def write(self, place: Place, data: memoryview) -> None:
+    def write(self, place: BufferRef, data: memoryview) -> None:
         """Put `data` where `place` begins.
 
         Raises:
@@ -201,7 +207,7 @@ class Segment:
                     ) from None
                 data, at = data[done:], at + done
 
-    def _start(self, place: Place) -> int:
+    def _start(self, place: BufferRef) -> int:
         """Where `place` begins in the object, which is as large as it has to be."""
         if self.lent and place.generation is None:
             raise RequestRefused(
@@ -243,7 +249,7 @@ class Segment:
             done += count
         return copy.toreadonly()
 
-    def _check_generation(self, fd: int, place: Place) -> None:
+    def _check_generation(self, fd: int, place: BufferRef) -> None:
         if place.generation is None:
             return
         at = self.offset + place.generation_at

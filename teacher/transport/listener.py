@@ -16,7 +16,7 @@ from ...coordinator.config import bound
 from ...errors import AccessError
 from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.frames import OFFER, Offer
-from ..callers import Shown
+from ..callers import CallCredentials
 from ..servicer import Dependencies
 from .connection import Connection
 
@@ -33,7 +33,7 @@ class Offered:
     """What was offered to whom."""
 
     offer: Offer
-    shown: Shown
+    shown: CallCredentials
     owner: str
 
 
@@ -59,7 +59,7 @@ class TransportListener:
         self._connections: set[Connection] = set()
         self._nobody = asyncio.Event()
 
-    def offer(self, shown: Shown) -> tuple[tuple[str, str], ...]:
+    def offer(self, shown: CallCredentials) -> tuple[tuple[str, str], ...]:
         """Metadata beside an answer of gRPC: an offer, to a student that has asked for one."""
         asked = any(key == OFFER for key, _ in shown.metadata or ())
         if not asked or not self._acceptors or not self.admission.is_student(shown):

@@ -14,13 +14,13 @@ import numpy as np
 from ...errors import EdlError, RequestRefused, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
-from ...proto.lent_arena import Place
+from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ...proto.transport import frames
 from ...proto.transport.frames import Header, Opened
-from ..callers import Shown, Visitor
+from ..callers import CallCredentials, CallerIdentity
 from ..request import InputsRecord
-from ..shared_memory.regions import Reading
+from ..shared_memory.regions import RegionReader
 
 if TYPE_CHECKING:
     from .listener import TransportListener
@@ -69,7 +69,7 @@ class Session:
         shown: what its caller has shown, by which each request is checked.
     """
 
-    def __init__(self, listener: TransportListener, shown: Shown) -> None:
+    def __init__(self, listener: TransportListener, shown: CallCredentials) -> None:
         self._listener = listener
         self._shown = shown
         self._fixed: Fixed | None = None
@@ -91,7 +91,7 @@ class Session:
             region = f"edl-{secrets.token_hex(8)}"
             try:
                 self._listener.servicer.memory.register(
-                    self._visitor(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
+                    self._caller(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
                 )
             except EdlError as error:
                 region, failed = "", error
@@ -106,7 +106,7 @@ class Session:
         while len(self._regions) > kept:
             region = self._regions.pop(0)
             try:
-                self._listener.servicer.memory.unregister(self._visitor(), region)
+                self._listener.servicer.memory.unregister(self._caller(), region)
             except EdlError as error:
                 log.debug("memory of who may not ask any more is swept later: %s", error)
 
@@ -128,7 +128,7 @@ class Session:
             return await self._listener.servicer.infer(
                 partial(_decode, asked),
                 partial(self._encode, header.number),
-                self._visitor(),  # who may have been locked out meanwhile
+                self._caller(),  # who may have been locked out meanwhile
                 time.monotonic() + header.seconds if header.seconds > 0 else None,
                 entry,
                 entry.received_bytes,
@@ -168,18 +168,18 @@ class Session:
         self._described = known
         return description
 
-    def _visitor(self) -> Visitor:
+    def _caller(self) -> CallerIdentity:
         return self._listener.admission.admit(self._shown, "student")
 
     def _address(self) -> str:
-        return self._shown.visitor().address
+        return self._shown.caller_identity().address
 
 
 class _NotMapped(RequestRefused):
     """Inputs lie in memory that would have to be copied."""
 
 
-async def _decode(asked: FramedRequest, reading: Reading) -> InferRequest:
+async def _decode(asked: FramedRequest, reading: RegionReader) -> InferRequest:
     opened = asked.fixed.opened
     if asked.record is None:
         arrays = _in_memory(asked.head, asked.fixed, reading)
@@ -198,7 +198,7 @@ async def _decode(asked: FramedRequest, reading: Reading) -> InferRequest:
     )
 
 
-def _in_memory(head: bytes, fixed: Fixed, reading: Reading) -> list[Array]:
+def _in_memory(head: bytes, fixed: Fixed, reading: RegionReader) -> list[Array]:
     """The inputs where they lie in the reader's memory."""
     if fixed.memory_error is not None:
         raise fixed.memory_error
@@ -212,7 +212,7 @@ def _in_memory(head: bytes, fixed: Fixed, reading: Reading) -> list[Array]:
         offset, generation, generation_offset = frames.PLACE.unpack_from(head, at)
         at += frames.PLACE.size
         nbytes = nbytes_of(tensor.datatype, shape) or 0
-        place = Place(fixed.region, offset, nbytes, generation, generation_offset)
+        place = BufferRef(fixed.region, offset, nbytes, generation, generation_offset)
         if not place.is_possible:
             raise WireError(f"input {tensor.name!r} has an impossible place")
         try:

@@ -22,7 +22,7 @@ from edl.teacher.jobs import Answer
 from edl.teacher.microbatch import run_in_micro_batches, warm_up
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.pool import PredictorPool
-from edl.teacher.request import Request, Wanted
+from edl.teacher.request import Request, RequestedOutput
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
 from edl.tests.waiting import DEADLINE_S
@@ -185,7 +185,7 @@ def test_two_processes_agree_bit_for_bit(subject: Subject, folder: Path, images:
         for pool in pools:
             assert pool.settled(2 * DEADLINE_S)
             spec = pool.require_loaded().spec
-            wanted = [Wanted(tensor.name) for tensor in spec.outputs]
+            wanted = [RequestedOutput(tensor.name) for tensor in spec.outputs]
             (predictor,) = pool.predictors
             (answer,) = predictor.submit([Request({"image": images}, wanted)]).result()
             assert isinstance(answer, Answer)

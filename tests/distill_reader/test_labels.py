@@ -20,7 +20,7 @@ from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.datatypes import Stacked, to_bytes, whole
 from edl.proto.forms import softmax
-from edl.proto.lent_arena import LentArena
+from edl.proto.shared_buffer import SharedBuffer
 from edl.scheduler.ledger.instructions import Span
 
 WIDTH = 3
@@ -30,7 +30,7 @@ class World:
     """Batches in a ring, and the labels of their rows: a row's own number in every class."""
 
     def __init__(self, sizes: list[int], *, mixed: bool = False) -> None:
-        self.ring, self.arena = LentArena.create(), Arena.create()
+        self.ring, self.arena = SharedBuffer.create(), Arena.create()
         self.batches = Batches(ReaderConfig("s", teachers=("a:1",)))
         self.labels = Labels(self.arena, self.batches, mixed=mixed)
         self.inputs: dict[int, Array] = {}

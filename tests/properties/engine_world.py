@@ -27,7 +27,7 @@ from edl.distill_reader.options import EnsemblePolicy, Mixing
 from edl.errors import BadAnswer, EdlError, RateLimited, RequestRefused, RetryableError, TeacherLost
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
-from edl.proto.lent_arena import LentArena
+from edl.proto.shared_buffer import SharedBuffer
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.reader_core.events import Assigned, Peer
 
@@ -96,7 +96,7 @@ class EngineWorld(RuleBasedStateMachine):
             no_teacher=policy,
             mixing=mixing,
         )
-        self.ring = LentArena.create(1 << 16)
+        self.ring = SharedBuffer.create(1 << 16)
         self.ordered, self.policy = ordered, policy
         self.next_number = self.epoch = 0
         self.now = time.monotonic()

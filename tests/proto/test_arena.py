@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from edl.errors import WireError
 from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, ArrayRef, Record
 from edl.proto.datatypes import Array, to_bytes
-from edl.proto.lent_arena import Lent, LentArena, descriptor_of, key_of
+from edl.proto.shared_buffer import Lent, SharedBuffer, descriptor_of, key_of
 
 from .strategies import arrays, same
 
@@ -145,12 +145,12 @@ def test_closing_leaves_arrays_readable_and_no_descriptor() -> None:
         theirs.memory(2 * arena.size_bytes, 1)
 
 
-def stamp(shared: LentArena, offset: int) -> int:
+def stamp(shared: SharedBuffer, offset: int) -> int:
     (number,) = struct.unpack("<Q", os.pread(shared.fd, 8, offset - 8))
     return int(number)
 
 
-def whole_of(shared: LentArena, ref: ArrayRef) -> Lent:
+def whole_of(shared: SharedBuffer, ref: ArrayRef) -> Lent:
     return Lent(ref.offset, stamp(shared, ref.offset), ref.offset - 8)
 
 
@@ -164,7 +164,7 @@ class Allocating(RuleBasedStateMachine):
         super().__init__()
         self.growing_slowly = mock.patch("edl.proto.arena.GROWTH_BYTES", PAGE)
         self.growing_slowly.start()
-        self.arena = LentArena.create(PAGE)
+        self.arena = SharedBuffer.create(PAGE)
         self.held: dict[int, tuple[Record, list[Array]]] = {}
         self.fill = 0
         self.generations: set[int] = set()
@@ -224,25 +224,25 @@ TestAllocating = Allocating.TestCase
 
 
 @pytest.fixture
-def shared() -> Iterator[LentArena]:
-    with closing(LentArena.create(mmap.PAGESIZE)) as made:
+def shared() -> Iterator[SharedBuffer]:
+    with closing(SharedBuffer.create(mmap.PAGESIZE)) as made:
         yield made
 
 
-def test_a_run_of_rows_lies_behind_the_number_of_its_array(shared: LentArena) -> None:
+def test_a_run_of_rows_lies_behind_the_number_of_its_array(shared: SharedBuffer) -> None:
     first, ref = shared.put([np.zeros(100), np.arange(30, dtype=np.int64).reshape(10, 3)]).arrays
     assert shared.lent(to_bytes(shared.get(ref)[4:7])) == Lent(
         ref.offset + 4 * 24, stamp(shared, ref.offset), ref.offset - 8
     )
     assert shared.lent(to_bytes(shared.get(ref)[:2])) == whole_of(shared, ref)
     assert shared.lent(to_bytes(shared.get(first)[50:])) != shared.lent(to_bytes(shared.get(ref)))
-    with closing(LentArena.attach(os.dup(shared.fd))) as theirs:
+    with closing(SharedBuffer.attach(os.dup(shared.fd))) as theirs:
         assert theirs.lent(to_bytes(theirs.get(ref))) == whole_of(shared, ref)
 
 
-def test_memory_that_is_elsewhere_is_not_lent(shared: LentArena) -> None:
+def test_memory_that_is_elsewhere_is_not_lent(shared: SharedBuffer) -> None:
     (ref,) = shared.put([np.arange(16, dtype=np.int64)]).arrays
-    with closing(LentArena.create()) as other, closing(Arena.create()) as plain:
+    with closing(SharedBuffer.create()) as other, closing(Arena.create()) as plain:
         for array in (
             np.arange(16),
             other.get(other.put([np.arange(16)]).arrays[0]),
@@ -257,7 +257,7 @@ def test_memory_that_is_elsewhere_is_not_lent(shared: LentArena) -> None:
     assert shared.lent(to_bytes(shared.get(ref))) == whole_of(shared, ref)
 
 
-def test_it_never_becomes_smaller(shared: LentArena) -> None:
+def test_it_never_becomes_smaller(shared: SharedBuffer) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(shared.fd, 0)
 

@@ -15,12 +15,12 @@ from edl.errors import EdlError, RequestRefused, WireError
 from edl.proto import json_tensors
 from edl.proto.datatypes import Array
 from edl.proto.json_tensors import decode_request, encode_response
-from edl.proto.lent_arena import Place
+from edl.proto.shared_buffer import BufferRef
 from edl.proto.tensors import Heavy, InferRequest, InferResponse
 from edl.tests.proto.strategies import JSON, arrays, same
 
 
-def no_memory(_: Place) -> memoryview:
+def no_memory(_: BufferRef) -> memoryview:
     raise AssertionError("nothing is in shared memory")
 
 

@@ -14,7 +14,7 @@ from edl.proto.arena import Arena, Array
 from edl.teacher.backends import Finish
 from edl.teacher.jobs import Answer, Ready
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.request import Request, Wanted, in_their_forms
+from edl.teacher.request import Request, RequestedOutput, in_their_forms
 from edl.tests.waiting import DEADLINE_S
 
 SPEC = ModelSpec(
@@ -73,7 +73,7 @@ class FakeLabeller:
         self.deadlines_s.append(request.deadline_s)
         return self._threads.submit(self._label, request.inputs, request.outputs)
 
-    def _label(self, inputs: Mapping[str, Array], outputs: Sequence[Wanted]) -> Answer:
+    def _label(self, inputs: Mapping[str, Array], outputs: Sequence[RequestedOutput]) -> Answer:
         self.before()
         every = self.backend.run(inputs)
         return Answer(in_their_forms(every, outputs), 0.004, self._release)

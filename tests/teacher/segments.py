@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edl.proto.arena import Record
 from edl.proto.datatypes import Array, to_bytes
-from edl.proto.lent_arena import LentArena, Place
+from edl.proto.shared_buffer import BufferRef, SharedBuffer
 from edl.teacher.shared_memory.segment import FOLDER, PREFIX
 
 
@@ -76,19 +76,19 @@ class Lender:
     """Memory that is lent to a server as a region."""
 
     def __init__(self) -> None:
-        self.arena = LentArena.create(1 << 20)
+        self.arena = SharedBuffer.create(1 << 20)
         self.region = uuid.uuid4().hex
 
-    def put(self, x: Array) -> tuple[Array, Place, Record]:
+    def put(self, x: Array) -> tuple[Array, BufferRef, Record]:
         """A copy of `x` in the memory, where it lies, and the record that frees it."""
         record = self.arena.put([x])
         lying = self.arena.get(record.arrays[0])
         return lying, self.place(lying), record
 
-    def place(self, lying: Array) -> Place:
+    def place(self, lying: Array) -> BufferRef:
         found = self.arena.lent(to_bytes(lying))
         assert found is not None
-        return Place(self.region, found.offset, lying.nbytes, *found[1:])
+        return BufferRef(self.region, found.offset, lying.nbytes, *found[1:])
 
     def close(self) -> None:
         self.arena.close()

@@ -22,12 +22,12 @@ from edl.teacher.backends import at_once
 from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
 from edl.teacher.jobs import Answer, Part, Ready, Results, submit_parts
 from edl.teacher.recorder import Recorder
-from edl.teacher.request import Overloaded, Request, Wanted
+from edl.teacher.request import Overloaded, Request, RequestedOutput
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
 from edl.tests.waiting import DEADLINE_S as WAIT_S
 from edl.tests.waiting import wait_until
 
-DOUBLE = [Wanted("double")]
+DOUBLE = [RequestedOutput("double")]
 
 
 @dataclass

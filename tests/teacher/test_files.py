@@ -9,7 +9,7 @@ import pytest
 from edl.errors import ModelError, UsageError
 from edl.extras import EXTRA_BY_PACKAGE
 from edl.teacher.backends import content, framework, onnx, paddle, torch
-from edl.teacher.backends.kind import FOREIGN, Kind, find, is_factory
+from edl.teacher.backends.kind import FOREIGN, BackendKind, find, is_factory
 from edl.teacher.backends.open import KINDS, check_model, open_backend
 from edl.tests.teacher.fakes import FakeBackend, double_and_sum
 from edl.tests.teacher.same_network import NAME
@@ -39,7 +39,7 @@ def test_a_model_is_found_by_folder_prefix_and_file(tmp_path: Path, name: str, s
     ("suffix", "kind"),
     [(".onnx", onnx.KIND), (".pt2", torch.KIND), (".pt", torch.KIND), (".ts", torch.KIND)],
 )
-def test_the_suffix_selects_the_backend(tmp_path: Path, suffix: str, kind: Kind) -> None:
+def test_the_suffix_selects_the_backend(tmp_path: Path, suffix: str, kind: BackendKind) -> None:
     file = tmp_path / f"net{suffix}"
     file.write_bytes(b"model")
     for way in (tmp_path, tmp_path / "net", file):
@@ -99,7 +99,7 @@ def test_a_foreign_format_is_refused(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_missing_framework_is_named(
-    tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: BackendKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kind.files:
         assert not kind.package, "what runs functions alone is there wherever we are"

@@ -33,7 +33,7 @@ from edl.teacher.loading import Loaded
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.model import TensorSpec
 from edl.teacher.predictor import Predictor
-from edl.teacher.request import Wanted, in_their_forms
+from edl.teacher.request import RequestedOutput, in_their_forms
 from edl.teacher.self_test import check_finite
 from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum
 from edl.tests.waiting import wait_until
@@ -65,8 +65,8 @@ class Bench:
         except RetryableError as error:
             self.lost = error
 
-    def ask(self, number: int, x: Array, output: str | Wanted) -> Message:
-        wanted = output if isinstance(output, Wanted) else Wanted(output)
+    def ask(self, number: int, x: Array, output: str | RequestedOutput) -> Message:
+        wanted = output if isinstance(output, RequestedOutput) else RequestedOutput(output)
         self.submit(number, x, Part(len(x), (wanted,)))
         (told,) = self.done(number)
         return told
@@ -74,7 +74,7 @@ class Bench:
     def submit(self, number: int, x: Array, *parts: Part) -> None:
         """Send a job without waiting for its labels."""
         refs = jobs.refs_to_json({"x": x}, self.inputs.put([x]).arrays)
-        self.send(number, refs, parts or [Part(len(x), (Wanted("double"),))])
+        self.send(number, refs, parts or [Part(len(x), (RequestedOutput("double"),))])
 
     def send(self, number: int, refs: Mapping[str, Any], parts: Sequence[Part]) -> None:
         told = [part.to_json() for part in parts]
@@ -153,11 +153,11 @@ def test_a_device_that_fails_on_an_example_is_lost(bench: Bench) -> None:
 
 def test_outputs_are_encoded_in_the_process(bench: Bench) -> None:
     x, form = array(20, 4) / 10, Form(None, 2)
-    labels = bench.labels(bench.ask(1, x, Wanted("double", form)))
+    labels = bench.labels(bench.ask(1, x, RequestedOutput("double", form)))
     assert list(labels) == ["double.values", "double.indices", "double.tail"]
     dense = decode("double", labels, form, form.parameters(4))
     np.testing.assert_allclose(dense[:, 2:], 2 * x[:, 2:], rtol=1e-3)
-    labels = bench.labels(bench.ask(2, x, Wanted("sum", Form("bfloat16"))))
+    labels = bench.labels(bench.ask(2, x, RequestedOutput("sum", Form("bfloat16"))))
     assert labels["sum"].dtype.name == "bfloat16"
 
 
@@ -171,7 +171,12 @@ def test_large_batches_grow_the_memory(bench: Bench) -> None:
 
 def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBackend) -> None:
     x = array(21, 4)
-    bench.submit(1, x, Part(7, (Wanted("sum"),)), Part(14, (Wanted("double"), Wanted("sum"))))
+    bench.submit(
+        1,
+        x,
+        Part(7, (RequestedOutput("sum"),)),
+        Part(14, (RequestedOutput("double"), RequestedOutput("sum"))),
+    )
     first, second = bench.done(1)
     np.testing.assert_array_equal(bench.labels(first)["sum"], x[:7].sum(axis=1))
     assert list(bench.labels(second)) == ["double", "sum"]
@@ -183,7 +188,7 @@ def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBacken
 
 
 def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
-    bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [Part(2, (Wanted("sum"),))])
+    bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [Part(2, (RequestedOutput("sum"),))])
     (told,) = bench.done(1)
     with pytest.raises(RetryableError, match="the job was lost"):
         raise jobs.error_of(told)
@@ -296,7 +301,7 @@ def test_runs_of_different_shapes_are_a_bad_answer() -> None:
     assert run_in_micro_batches(backend.run, {"x": x}, 4)["y"].shape == (4, 5)
 
 
-DOUBLE = (Wanted("double"),)
+DOUBLE = (RequestedOutput("double"),)
 
 
 def outputs(result: Result) -> Mapping[str, Array]:
@@ -325,7 +330,11 @@ def test_expired_requests_are_not_computed(requests: list[tuple[int, bool]]) -> 
 def test_nan_fails_its_own_request_only() -> None:
     x = array(7, 4)
     x[3, 1] = np.nan
-    parts = [Part(2, DOUBLE), Part(2, DOUBLE), Part(3, (Wanted("sum"), Wanted("double")))]
+    parts = [
+        Part(2, DOUBLE),
+        Part(2, DOUBLE),
+        Part(3, (RequestedOutput("sum"), RequestedOutput("double"))),
+    ]
     first, bad, last = submit_parts(at_once(FakeBackend().run), {"x": x}, parts)()
     assert isinstance(bad, BadAnswer)
     np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
@@ -353,7 +362,7 @@ def test_a_failed_joint_run_is_repeated_for_each() -> None:
 
 def test_parts_of_an_output_may_not_hide_another() -> None:
     outputs = {"y": array(2, 5), "y.values": array(2, 2)}
-    wanted = [Wanted("y", Form(None, 2)), Wanted("y.values")]
+    wanted = [RequestedOutput("y", Form(None, 2)), RequestedOutput("y.values")]
     for order in (wanted, wanted[::-1]):
         with pytest.raises(RequestRefused, match=r"two outputs would travel as 'y\.values'"):
             in_their_forms(outputs, order)

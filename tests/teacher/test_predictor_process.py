@@ -31,7 +31,7 @@ from edl.teacher.jobs import Answer, Results
 from edl.teacher.model import TensorSpec
 from edl.teacher.pool import PredictorPool
 from edl.teacher.recorder import Recorder
-from edl.teacher.request import Request, Wanted
+from edl.teacher.request import Request, RequestedOutput
 from edl.tests.ground.programs import wait_gone
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -90,7 +90,9 @@ class Bench:
         self.batcher.devices_changed()
 
     def ask(self, order: float = 0.0) -> Array:
-        answer = self.batcher.submit(Request({"x": batch(order)}, [Wanted("twice")])).result()
+        answer = self.batcher.submit(
+            Request({"x": batch(order)}, [RequestedOutput("twice")])
+        ).result()
         labels = answer.outputs["twice"].copy()
         answer.release()
         return labels
@@ -109,7 +111,7 @@ def running(*configs: PredictorConfig) -> Iterator[Bench]:
 
 def submit(client: PredictorPool, x: Array) -> Results:
     (predictor,) = client.predictors
-    return predictor.submit([Request({"x": x}, [Wanted("twice")])])
+    return predictor.submit([Request({"x": x}, [RequestedOutput("twice")])])
 
 
 def memory_bytes() -> int:

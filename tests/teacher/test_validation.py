@@ -21,7 +21,7 @@ from edl.proto.wire import Parameter
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.registration import CHALLENGE, Identity
-from edl.teacher.request import Wanted, check_request, deadline_of
+from edl.teacher.request import RequestedOutput, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array
 
 TWO = ModelSpec(
@@ -42,9 +42,9 @@ def image_and_ids(rows: int = 3, length: int = 5) -> dict[str, Array]:
 
 
 def test_a_request_selects_and_orders_outputs() -> None:
-    assert check_request(request(image_and_ids()), TWO) == (Wanted("logits"),)
+    assert check_request(request(image_and_ids()), TWO) == (RequestedOutput("logits"),)
     x = {"x": array(2, 4)}
-    total, double = Wanted("sum"), Wanted("double")
+    total, double = RequestedOutput("sum"), RequestedOutput("double")
     assert check_request(request(x), SPEC) == (total, double)
     assert check_request(request(x, "double", "sum"), SPEC) == (double, total)
     assert check_request(request(x, "double"), SPEC) == (double,)
@@ -81,14 +81,16 @@ def in_forms(
 
 def test_forms_of_an_output_and_of_the_request() -> None:
     own = {"logits": {"form": "topk:3", "temperature": 4.0}}
-    kept = Wanted("logits", Form(None, 3, 4.0))
+    kept = RequestedOutput("logits", Form(None, 3, 4.0))
     assert check_request(in_forms({}, own), TWO) == (kept,)
     assert check_request(in_forms({"form": "float16"}, own), TWO) == (kept,)
-    assert check_request(in_forms({"form": "float16"}), TWO) == (Wanted("logits", Form("float16")),)
-    softmax = (Wanted("logits", Form(temperature=2.0)),)
+    assert check_request(in_forms({"form": "float16"}), TWO) == (
+        RequestedOutput("logits", Form("float16")),
+    )
+    softmax = (RequestedOutput("logits", Form(temperature=2.0)),)
     assert check_request(in_forms({"temperature": 2}), TWO) == softmax
     other = {"logits": {"priority": 3}}
-    assert check_request(in_forms({}, other), TWO) == (Wanted("logits"),)
+    assert check_request(in_forms({}, other), TWO) == (RequestedOutput("logits"),)
 
 
 @pytest.mark.parametrize(

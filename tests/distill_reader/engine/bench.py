@@ -18,7 +18,7 @@ from edl.distill_reader.store.rows import Content
 from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
-from edl.proto.lent_arena import LentArena
+from edl.proto.shared_buffer import SharedBuffer
 from edl.scheduler.label_origin import Advice
 from edl.scheduler.ledger.events import Event as LedgerEvent
 from edl.scheduler.reader_core.events import Assigned, Peer
@@ -51,7 +51,7 @@ class Bench:
     def __init__(self, config: ReaderConfig | None = None, **options: Any) -> None:
         self._channel, fd = Channel.pair()
         self._trainer = Channel.attach(fd)
-        self._ring, self.arena = LentArena.create(), Arena.create()
+        self._ring, self.arena = SharedBuffer.create(), Arena.create()
         config = config or ReaderConfig("s", teachers=(NOBODY,), **options)
         self.engine = Engine(config, self._channel, self._ring, self.arena)
         self._offsets: list[int] = []

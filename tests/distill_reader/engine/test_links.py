@@ -21,7 +21,7 @@ from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.lent_arena import LentArena
+from edl.proto.shared_buffer import SharedBuffer
 from edl.proto.transport.connection import Connection
 from edl.scheduler.ledger.instructions import Span
 from edl.scheduler.reader_core.events import Peer
@@ -38,7 +38,7 @@ ROWS = 3
 class Neighbour:
     """A link to a teacher in this process, and the thread of the engine: the test's."""
 
-    def __init__(self, arena: LentArena, peer: Peer) -> None:
+    def __init__(self, arena: SharedBuffer, peer: Peer) -> None:
         self.inbox = Inbox()
         self.outcomes: deque[Outcome] = deque()
         self.by_threads = 0
@@ -108,7 +108,7 @@ Link = Callable[[Peer], Neighbour]
 def link() -> Iterator[Link]:
     """Makes links, which are closed at the end."""
     with ExitStack() as stack:
-        batches = stack.enter_context(closing(LentArena.create()))
+        batches = stack.enter_context(closing(SharedBuffer.create()))
         yield lambda peer: stack.enter_context(closing(Neighbour(batches, peer)))
 
 
@@ -346,7 +346,7 @@ def test_one_connection_is_opened_at_a_time(
     whole = OipGrpcClient.connect
     opened: list[object] = []
 
-    def connect(client: OipGrpcClient, arena: LentArena | None) -> Connection | None:
+    def connect(client: OipGrpcClient, arena: SharedBuffer | None) -> Connection | None:
         opened.append(arena)
         opening.set()
         assert go_on.wait(WAIT_S)

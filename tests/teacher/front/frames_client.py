@@ -11,9 +11,9 @@ from edl.errors import AccessError, DeadlineExceeded, EdlError, RequestRefused, 
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.datatypes import Stacked, to_bytes
-from edl.proto.lent_arena import Lent, LentArena
 from edl.proto.security import ClientSecurity
-from edl.proto.transport.connection import Connection, Ended, Heard
+from edl.proto.shared_buffer import Lent, SharedBuffer
+from edl.proto.transport.connection import Connection, Ended, Received
 from edl.tests.teacher.bench import WAIT_S
 
 _SLICE_MS = 20
@@ -29,7 +29,10 @@ class FramesClient:
     """
 
     def __init__(
-        self, address: str, security: ClientSecurity | None = None, arena: LentArena | None = None
+        self,
+        address: str,
+        security: ClientSecurity | None = None,
+        arena: SharedBuffer | None = None,
     ) -> None:
         self.arena = arena
         self._grpc = OipGrpcClient(address, "resnet", security)
@@ -48,7 +51,7 @@ class FramesClient:
             raise outcome
         return outcome
 
-    def heard(self, request: Request, timeout_s: float = WAIT_S) -> Heard:
+    def heard(self, request: Request, timeout_s: float = WAIT_S) -> Received:
         """What comes for a request, over a connection that stands or is opened."""
         until_s = time.monotonic() + timeout_s
         while self._free:
@@ -60,13 +63,13 @@ class FramesClient:
             connection.close()
         opened = None if self._closed else self._grpc.connect(self.arena)
         if opened is None:  # as a reader does
-            return Heard(0, self._grpc.infer(request, timeout_s))
+            return Received(0, self._grpc.infer(request, timeout_s))
         try:
             return self._ask(opened, request, until_s)
         except Ended as error:
-            return Heard(0, error.why)
+            return Received(0, error.why)
         except OSError:
-            return Heard(0, TeacherLost("the connection is closed"))
+            return Received(0, TeacherLost("the connection is closed"))
 
     def close(self) -> None:
         self._closed = True
@@ -77,7 +80,7 @@ class FramesClient:
         while self._free:
             self._free.pop().close()
 
-    def _ask(self, connection: Connection, request: Request, until_s: float) -> Heard:
+    def _ask(self, connection: Connection, request: Request, until_s: float) -> Received:
         """Put the connection back where it is answered, and close it elsewhere."""
         with contextlib.ExitStack() as failing:
             failing.callback(connection.close)

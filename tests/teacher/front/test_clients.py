@@ -27,8 +27,8 @@ from edl.errors import (
 )
 from edl.proto.clients import Answer, Request, oip_grpc
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.lent_arena import LentArena
 from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.shared_buffer import SharedBuffer
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
@@ -84,7 +84,7 @@ class Transport:
     def connect(self, bench: Bench, security: ClientSecurity | None = None) -> Client:
         if self.name == "call":
             return by_calls(bench, security)
-        arena = LentArena.create(1 << 20) if self.name == "local" else None
+        arena = SharedBuffer.create(1 << 20) if self.name == "local" else None
         return Client(bench, FramesClient(bench.address, security, arena))
 
     def pair(self, **config: Any) -> tuple[Bench, Client]:

@@ -20,7 +20,7 @@ from edl.errors import RateLimited, RequestRefused, WireError
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.lent_arena import key_of
+from edl.proto.shared_buffer import key_of
 from edl.proto.transport import frames
 from edl.proto.transport.connection import Connection, Ended, connect
 from edl.proto.transport.frames import Description, Header, Offer, Opened, Tensor

@@ -27,8 +27,8 @@ from edl.proto.forms import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
+from edl.teacher.register.registered_server import AttestationServer
 from edl.teacher.register.sidecar import register, with_scheme
-from edl.teacher.register.standing import Voucher
 from edl.teacher.register.trial import MEASURED, Trial
 from edl.teacher.registration import Identity
 from edl.teacher.self_test import Canary
@@ -235,36 +235,36 @@ def foreign() -> Iterator[ForeignGrpc]:
     server.stop()
 
 
-def facts_of(identity: Identity, voucher: Voucher) -> dict[str, str]:
+def facts_of(identity: Identity, attestation: AttestationServer) -> dict[str, str]:
     return {
         "incarnation": "7", "address": identity.vouched, "protocol": "oip", "model": MODEL,
-        VOUCHER: f"127.0.0.1:{voucher.port}", INSTANCE_KEY: identity.key,
+        VOUCHER: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
     }  # fmt: skip
 
 
 def test_an_attestation_is_for_one_server(foreign: ForeignGrpc, ending: ExitStack) -> None:
     identity = Identity("s", "t", 7, vouched=foreign.address)
-    voucher, prober = Voucher("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
-    ending.callback(voucher.stop)
+    attestation, prober = AttestationServer("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
+    ending.callback(attestation.stop)
     ending.callback(prober.stop)
-    facts = facts_of(identity, voucher)
+    facts = facts_of(identity, attestation)
     assert probe(prober, Member("t", facts)).retry, "it vouches for nobody yet"
-    voucher.identity = identity
+    attestation.identity = identity
     assert probe(prober, Member("t", facts)).ok
     for other in ({"address": "127.0.0.1:9"}, {"incarnation": "8"}, {INSTANCE_KEY: "k" * 64}):
         assert "an impostor" in probe(prober, Member("t", {**facts, **other})).why
     assert not probe(prober, Member("u", facts)).ok
-    voucher.identity = None
+    attestation.identity = None
     assert not probe(prober, Member("t", facts)).ok
 
 
 def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None:
     tokens = write_secret(tmp_path / "tokens", "viewer:manager a-token\n")
     token = write_secret(tmp_path / "token", "a-token")
-    voucher = Voucher("127.0.0.1:0", ServerSecurity(None, tokens))
-    voucher.identity = identity = Identity("s", "t", 7, vouched="127.0.0.1:9")
-    ending.callback(voucher.stop)
-    asked = Member("t", facts_of(identity, voucher))
+    attestation = AttestationServer("127.0.0.1:0", ServerSecurity(None, tokens))
+    attestation.identity = identity = Identity("s", "t", 7, vouched="127.0.0.1:9")
+    ending.callback(attestation.stop)
+    asked = Member("t", facts_of(identity, attestation))
     for security, words in (
         (None, "refuses the manager's probe"),
         (ClientSecurity(None, token), "is not ready"),  # that is about the server itself
@@ -272,7 +272,7 @@ def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None
         prober = GrpcProber(security, answer_s=2.0)
         ending.callback(prober.stop)
         assert words in probe(prober, asked).why
-    with open_channel(f"127.0.0.1:{voucher.port}") as channel:
+    with open_channel(f"127.0.0.1:{attestation.port}") as channel:
         method = "/inference.GRPCInferenceService/ServerReady"
         ready: Any = channel.unary_unary(method, None, pb.ServerReadyResponse.FromString)
         assert ready(b"", timeout=5).ready

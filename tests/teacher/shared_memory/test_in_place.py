@@ -18,10 +18,10 @@ from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import Request
 from edl.proto.datatypes import Stacked
-from edl.proto.lent_arena import LentArena, Place, key_of
+from edl.proto.shared_buffer import BufferRef, SharedBuffer, key_of
 from edl.teacher import callers
-from edl.teacher.callers import Visitor
-from edl.teacher.shared_memory.regions import Reading, SharedMemory
+from edl.teacher.callers import CallerIdentity
+from edl.teacher.shared_memory.regions import RegionReader, SharedMemory
 from edl.teacher.shared_memory.segment import Segment, open_object
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters
@@ -39,7 +39,7 @@ class Sharing:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.arena = LentArena.create(1 << 20)
+        self.arena = SharedBuffer.create(1 << 20)
         self.client = FramesClient(bench.address, arena=self.arena)
 
     def put(self, x: Array = X) -> Array:
@@ -93,7 +93,7 @@ def test_memory_that_grows_is_opened_anew_and_let_go_with_its_connection(host: S
 
 def test_unopenable_memory_is_told_apart(host: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the same batch is sent with its bytes, and all that follow."""
-    monkeypatch.setattr(LentArena, "key", key_of(os.getpid(), 999_999))
+    monkeypatch.setattr(SharedBuffer, "key", key_of(os.getpid(), 999_999))
     heard = host.client.heard(Request({"x": host.put()}))
     assert isinstance(heard.outcome, RequestRefused)
     assert heard.without_memory
@@ -102,8 +102,8 @@ def test_unopenable_memory_is_told_apart(host: Sharing, monkeypatch: pytest.Monk
 
 
 def test_a_teacher_that_reads_other_memory_is_found_out(bench: Bench) -> None:
-    with closing(LentArena.create(1 << 20)) as other, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LentArena, "key", other.key)
+    with closing(SharedBuffer.create(1 << 20)) as other, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SharedBuffer, "key", other.key)
         with closing(Sharing(bench)) as host:
             heard = host.client.heard(Request({"x": host.put()}))
             assert isinstance(heard.outcome, RetryableError)
@@ -149,7 +149,7 @@ def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
     x, bench = array(3, 4), make(allow_system_shm=True)
     with shared(4096) as owned:
         bench.call("SystemSharedMemoryRegister", name="r", key=owned.key, byte_size=4096)
-        read, written = (Place("r", at, x.nbytes, generation=7) for at in (64, 1024))
+        read, written = (BufferRef("r", at, x.nbytes, generation=7) for at in (64, 1024))
         given = {"name": "x", "datatype": "FP32", "shape": x.shape}
         request: dict[str, Any] = {
             "model_name": "resnet",
@@ -173,14 +173,12 @@ def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_lent_memory_needs_a_generation(slash: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "_TABLES", ())  # a caller without a connection
-    memory, visitor = SharedMemory(), Visitor("alice", "127.0.0.1", 0, os.geteuid())
+    memory, caller = SharedMemory(), CallerIdentity("alice", "127.0.0.1", 0, os.geteuid())
     with closing(Lender()) as lender:
         _, place, _ = lender.put(X)
         arena = lender.arena
-        memory.register(
-            visitor, lender.region, slash + arena.key, offset=0, nbytes=arena.size_bytes
-        )
-        reading = Reading(memory, visitor)
+        memory.register(caller, lender.region, slash + arena.key, offset=0, nbytes=arena.size_bytes)
+        reading = RegionReader(memory, caller)
         with pytest.raises(RequestRefused, match="named with its shared_memory_generation"):
             reading.read(replace(place, generation=None))
         assert bytes(reading.read(place)) == X.tobytes()
@@ -221,6 +219,6 @@ def test_memory_that_was_truncated_before_it_was_sealed_is_not_mapped(
     monkeypatch.setattr(os, "fstat", truncate)
     cut = Segment(key_of(os.getpid(), fd), 0, 8192)
     whole = Segment(key_of(os.getpid(), fd), 0, 4096)
-    place = Place("r", 64, 8, 0, 0)
+    place = BufferRef("r", 64, 8, 0, 0)
     assert cut.read_in_place(place) is None
     assert whole.read_in_place(place) is not None

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
-from edl.proto.lent_arena import Place
+from edl.proto.shared_buffer import BufferRef
 from edl.teacher import callers
-from edl.teacher.callers import Shown, Visitor
+from edl.teacher.callers import CallCredentials, CallerIdentity
 from edl.teacher.shared_memory import regions
 from edl.teacher.shared_memory.regions import SharedMemory
 from edl.teacher.shared_memory.segment import FOLDER, Segment
 from edl.tests.teacher.segments import Lender, Object, shared
 
-HERE = Visitor("anyone", "127.0.0.1", 1)
-OTHER = Visitor("student:other", "127.0.0.1", 1)
+HERE = CallerIdentity("anyone", "127.0.0.1", 1)
+OTHER = CallerIdentity("student:other", "127.0.0.1", 1)
 AT = 64
 
 
@@ -46,17 +46,19 @@ def owned() -> Iterator[Object]:
         yield found
 
 
-def register(memory: SharedMemory, found: Object, name: str = "r", visitor: Visitor = HERE) -> None:
-    memory.register(visitor, name, found.key, offset=0, nbytes=4096)
+def register(
+    memory: SharedMemory, found: Object, name: str = "r", caller: CallerIdentity = HERE
+) -> None:
+    memory.register(caller, name, found.key, offset=0, nbytes=4096)
 
 
 def test_reads_copy_and_writes_reach_the_owner(memory: SharedMemory, owned: Object) -> None:
     memory.register(HERE, "in", f"/{owned.key}", offset=1024, nbytes=1024)
     owned.put(b"abcdef", 1024 + 10)
-    copy = memory.read(HERE, Place("in", 11, 4))
+    copy = memory.read(HERE, BufferRef("in", 11, 4))
     owned.put(b"xxxxxx", 1024 + 10)
     assert bytes(copy) == b"bcde", "it is a copy"
-    memory.write(HERE, Place("in", 100, 8), memoryview(b"labels"))
+    memory.write(HERE, BufferRef("in", 100, 8), memoryview(b"labels"))
     assert owned.get(8, 1024 + 100) == b"labels\0\0"
 
 
@@ -101,7 +103,7 @@ def test_named_memory_is_for_who_may_read_it_here(memory: SharedMemory, owned: O
         register(SharedMemory(), owned)
     for host in ("192.0.2.1", "2001:db8::1", "", "here"):
         with pytest.raises(RequestRefused, match="for callers on this host"):
-            register(memory, owned, visitor=Visitor("anyone", host, 1))
+            register(memory, owned, caller=CallerIdentity("anyone", host, 1))
     segment, ours = Segment(owned.key, 0, 8), os.geteuid()
     assert HERE.listed_uid() == ours, "without a table it is our own user"
     for uid in (ours, 0):
@@ -115,7 +117,7 @@ def test_regions_belong_to_their_client(memory: SharedMemory, owned: Object) -> 
     with pytest.raises(RequestRefused, match="unregister it first"):
         register(memory, owned)
     with pytest.raises(RequestRefused, match="no region 'r' of this caller"):
-        memory.read(OTHER, Place("r", 0, 8))
+        memory.read(OTHER, BufferRef("r", 0, 8))
     memory.unregister(OTHER, "r")
     memory.unregister(OTHER)
     assert memory.status(OTHER) == {}
@@ -125,7 +127,7 @@ def test_regions_belong_to_their_client(memory: SharedMemory, owned: Object) -> 
     for _ in range(2):
         memory.unregister(HERE, "r")
     with pytest.raises(RequestRefused, match="no region"):
-        memory.read(HERE, Place("r", 0, 8))
+        memory.read(HERE, BufferRef("r", 0, 8))
     register(memory, owned)
 
 
@@ -134,9 +136,9 @@ def test_limits_of_regions_and_bytes(memory: SharedMemory, owned: Object) -> Non
         register(memory, owned, name)
     with pytest.raises(RateLimited, match="3 regions are registered already"):
         register(memory, owned, "d")
-    register(memory, owned, visitor=OTHER)
+    register(memory, owned, caller=OTHER)
     with pytest.raises(RateLimited, match="no room"):
-        register(memory, owned, visitor=Visitor("third", "127.0.0.1", 1))
+        register(memory, owned, caller=CallerIdentity("third", "127.0.0.1", 1))
     memory.unregister(HERE)
     register(memory, owned, "d")
     owned.resize(2 << 20)
@@ -155,11 +157,11 @@ def test_a_place_beyond_its_region_is_refused(memory: SharedMemory, owned: Objec
     register(memory, owned)
     for offset, nbytes in ((4090, 7), (1 << 63, 8), (0, 4097), (4097, 0)):
         with pytest.raises(RequestRefused):
-            memory.read(HERE, Place("r", offset, nbytes))
+            memory.read(HERE, BufferRef("r", offset, nbytes))
         with pytest.raises(RequestRefused):
-            memory.write(HERE, Place("r", offset, nbytes), memoryview(b""))
+            memory.write(HERE, BufferRef("r", offset, nbytes), memoryview(b""))
     with pytest.raises(RequestRefused, match="9 bytes does not fit into the 8"):
-        memory.write(HERE, Place("r", 0, 8), memoryview(bytes(9)))
+        memory.write(HERE, BufferRef("r", 0, 8), memoryview(bytes(9)))
 
 
 def test_a_truncated_region_is_refused(
@@ -176,11 +178,11 @@ def test_a_truncated_region_is_refused(
     with monkeypatch.context() as patched:
         patched.setattr(os, "preadv", cut_then_read)
         with pytest.raises(RequestRefused, match="has become smaller"):
-            memory.read(HERE, Place("r", 0, 4096))
+            memory.read(HERE, BufferRef("r", 0, 4096))
     with pytest.raises(RequestRefused, match="has become smaller: byte 108 of it is meant"):
-        memory.read(HERE, Place("r", 100, 8))
+        memory.read(HERE, BufferRef("r", 100, 8))
     with pytest.raises(RequestRefused, match="has become smaller"):
-        memory.write(HERE, Place("r", 100, 8), memoryview(b"labels"))
+        memory.write(HERE, BufferRef("r", 100, 8), memoryview(b"labels"))
     assert owned.path.stat().st_size == 100, "nothing was written behind its end"
 
 
@@ -192,7 +194,7 @@ def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: 
         register(memory, kept, "kept")
         owned.path.unlink()
         now = 59.0
-        memory.read(HERE, Place("gone", 0, 8))
+        memory.read(HERE, BufferRef("gone", 0, 8))
         now = 118.0
         memory.sweep()
         assert set(memory.status(HERE)) == {"gone", "kept"}
@@ -206,7 +208,7 @@ def test_a_region_in_use_outlives_its_registration(memory: SharedMemory, owned: 
     used = memory.status(HERE)["r"]
     memory.unregister(HERE)
     owned.put(b"still here")
-    assert bytes(used.read(Place("r", 0, 5))) == b"still"
+    assert bytes(used.read(BufferRef("r", 0, 5))) == b"still"
 
 
 def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
@@ -214,10 +216,10 @@ def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
     before = len(os.listdir("/proc/self/fd"))
     register(memory, owned)
     for _ in range(5):
-        memory.read(HERE, Place("r", 0, 8))
-        memory.write(HERE, Place("r", 0, 8), memoryview(b"x"))
+        memory.read(HERE, BufferRef("r", 0, 8))
+        memory.write(HERE, BufferRef("r", 0, 8), memoryview(b"x"))
         with pytest.raises(EdlError):
-            memory.write(HERE, Place("r", AT, 8, generation=9), memoryview(b"x"))
+            memory.write(HERE, BufferRef("r", AT, 8, generation=9), memoryview(b"x"))
     memory.unregister(HERE)
     for name in ("edl-none", owned.key):
         with pytest.raises(EdlError):
@@ -235,19 +237,19 @@ def test_a_full_disk_is_retryable(
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(RetryableError, match="cannot be written: No space left"):
-        memory.write(HERE, Place("r", 0, 8), memoryview(b"x"))
+        memory.write(HERE, BufferRef("r", 0, 8), memoryview(b"x"))
 
 
 @pytest.fixture
-def place(memory: SharedMemory, owned: Object) -> Place:
+def place(memory: SharedMemory, owned: Object) -> BufferRef:
     """A place of generation 7 in the region "r"."""
     register(memory, owned)
     owned.mark(7, AT)
-    return Place("r", AT, 6, generation=7)
+    return BufferRef("r", AT, 6, generation=7)
 
 
 def test_a_generation_that_changes_during_a_copy_is_refused(
-    memory: SharedMemory, owned: Object, place: Place, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemory, owned: Object, place: BufferRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = os.preadv
 
@@ -262,7 +264,7 @@ def test_a_generation_that_changes_during_a_copy_is_refused(
 
 
 def test_a_place_is_locked_while_it_is_written(
-    memory: SharedMemory, owned: Object, place: Place, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemory, owned: Object, place: BufferRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[bool] = []
     write = os.pwrite
@@ -285,14 +287,23 @@ def test_a_place_is_locked_while_it_is_written(
 
 
 def test_peers_as_grpc_names_them_and_forms_of_one_address() -> None:
-    assert Shown((), {}, "ipv4:127.0.0.1:5000").visitor("ann") == Visitor("ann", "127.0.0.1", 5000)
+    assert CallCredentials((), {}, "ipv4:127.0.0.1:5000").caller_identity("ann") == CallerIdentity(
+        "ann", "127.0.0.1", 5000
+    )
     for peer in ("ipv6:%5B::1%5D:5000", "ipv6:[::1]:5000"):
-        assert Shown((), {}, peer).visitor("ann") == Visitor("ann", "::1", 5000)
-    assert Shown((), {}, "").visitor("ann") == Visitor("ann", "", 0)
-    assert Visitor("ann", "::ffff:127.0.0.1", 1).owner == Visitor("ann", "127.0.0.1", 2).owner
-    assert Visitor("ann", "127.0.0.1", 1).owner != Visitor("bob", "127.0.0.1", 1).owner
-    assert Visitor("ann", "::ffff:127.0.0.1", 1).is_here()
-    assert Visitor("ann", "::1", 1).is_here()
+        assert CallCredentials((), {}, peer).caller_identity("ann") == CallerIdentity(
+            "ann", "::1", 5000
+        )
+    assert CallCredentials((), {}, "").caller_identity("ann") == CallerIdentity("ann", "", 0)
+    assert (
+        CallerIdentity("ann", "::ffff:127.0.0.1", 1).owner
+        == CallerIdentity("ann", "127.0.0.1", 2).owner
+    )
+    assert (
+        CallerIdentity("ann", "127.0.0.1", 1).owner != CallerIdentity("bob", "127.0.0.1", 1).owner
+    )
+    assert CallerIdentity("ann", "::ffff:127.0.0.1", 1).is_here()
+    assert CallerIdentity("ann", "::1", 1).is_here()
 
 
 @pytest.mark.parametrize(
@@ -304,17 +315,17 @@ def test_the_user_of_a_connection_is_known(
     ours = os.geteuid()
     with socket.create_server((host, 0), family=family) as server:
         where = server.getsockname()[:2]
-        with socket.create_connection(where) as caller, server.accept()[0]:
+        with socket.create_connection(where) as connection, server.accept()[0]:
             monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it must not fall back to
-            visitor = Visitor("ann", host, caller.getsockname()[1])
-            assert visitor.listed_uid() == ours
+            caller = CallerIdentity("ann", host, connection.getsockname()[1])
+            assert caller.listed_uid() == ours
             with socket.socket(family) as unconnected:
                 unconnected.bind((host, 0))
                 with pytest.raises(RequestRefused, match="not clear which user"):
-                    Visitor("ann", host, unconnected.getsockname()[1]).listed_uid()
-            caller.shutdown(socket.SHUT_WR)  # nobody's, as the system lists it from now on
+                    CallerIdentity("ann", host, unconnected.getsockname()[1]).listed_uid()
+            connection.shutdown(socket.SHUT_WR)  # nobody's, as the system lists it from now on
             with pytest.raises(RequestRefused, match="not clear which user"):
-                visitor.listed_uid()
+                caller.listed_uid()
 
 
 def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
@@ -327,10 +338,10 @@ def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
     (tmp_path / "tcp").write_text(table)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(callers, "_TABLES", (tmp_path / "none", tmp_path / "tcp"))
-        assert Visitor("ann", "127.0.0.1", 5000).listed_uid() == 3
-        assert Visitor("ann", "::ffff:127.0.0.1", 80).listed_uid() == 2
+        assert CallerIdentity("ann", "127.0.0.1", 5000).listed_uid() == 3
+        assert CallerIdentity("ann", "::ffff:127.0.0.1", 80).listed_uid() == 2
         # Another user may have the same address and port, if it has another peer.
         other = "   3: 0100007F:1388 0200007F:0051 01 00000000:00000000 00:00000000 00000000   4\n"
         (tmp_path / "tcp").write_text(table + other)
         with pytest.raises(RequestRefused, match="not clear which user"):
-            Visitor("ann", "127.0.0.1", 5000).listed_uid()
+            CallerIdentity("ann", "127.0.0.1", 5000).listed_uid()

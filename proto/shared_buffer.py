@@ -44,7 +44,7 @@ _DESCRIPTOR: Final = re.compile(r"edl-fd-([1-9][0-9]{0,9})-([0-9]{1,9})", re.ASC
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferRef:
     """Where one tensor lies.
 
     Attributes:
@@ -146,7 +146,7 @@ class Lent(NamedTuple):
     generation_offset: int
 
 
-class LentArena(Arena):
+class SharedBuffer(Arena):
     """See the module. The side that allocates makes generations, any side can name places."""
 
     NAME: ClassVar = "edl-lent"

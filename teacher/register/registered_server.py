@@ -27,7 +27,7 @@ from ...proto.status import to_status
 from ..registration import Identity, advertised, kinds_fact, new_incarnation, split
 from ..self_test import Canary
 from .config import RegisterConfig
-from .trial import Shown
+from .trial import TrialResult
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: A question and its answer are a few hundred bytes.
@@ -36,7 +36,7 @@ _AT_ONCE: Final = 64
 _THREADS: Final = 4
 
 
-class Voucher:
+class AttestationServer:
     """Serves at `address` until `stop`.
 
     Args:
@@ -127,12 +127,12 @@ def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig
 
 
 @dataclass(slots=True, eq=False)
-class Standing:
+class RegisteredServer:
     """One server's place; each time that it is taken it is that of a new life.
 
     Attributes:
         config: which server, and what students are told of its model.
-        voucher: answers managers for as long as the place is held.
+        attestation: answers managers for as long as the place is held.
         registry: where it is.
         stop: once it is requested, calls that Redis does not answer are not repeated.
         on_superseded: somebody else has registered under the same id.
@@ -140,7 +140,7 @@ class Standing:
     """
 
     config: RegisterConfig
-    voucher: Voucher
+    attestation: AttestationServer
     registry: Registry
     stop: Stop
     on_superseded: Callable[[LeaseSuperseded], None]
@@ -148,7 +148,7 @@ class Standing:
     _heartbeat: Heartbeat | None = None
     _draining: bool = False
 
-    def take(self, shown: Shown) -> None:
+    def take(self, shown: TrialResult) -> None:
         """Register, and go on to beat.
 
         Raises:
@@ -169,17 +169,17 @@ class Standing:
             on_superseded=self.on_superseded,
             on_drain=self.on_drain,
         )
-        self.voucher.identity = identity  # before any manager can ask
+        self.attestation.identity = identity  # before any manager can ask
         try:
             heartbeat.start()
         except BaseException:
-            self.voucher.identity = None
+            self.attestation.identity = None
             raise
         self._heartbeat = heartbeat
 
     def give_up(self, why: str) -> None:
         """As a teacher that has died: nobody is to wait for what it has, nor to believe it."""
-        self.voucher.identity = None
+        self.attestation.identity = None
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.give_up(f"taken out by its sidecar: {why}")
@@ -197,11 +197,11 @@ class Standing:
 
     def leave(self) -> None:
         """End the lease now, if there is one. Idempotent."""
-        self.voucher.identity = None
+        self.attestation.identity = None
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
 
-    def _facts(self, identity: Identity, shown: Shown) -> dict[str, str]:
+    def _facts(self, identity: Identity, shown: TrialResult) -> dict[str, str]:
         config = self.config
         place = config.address.rpartition("://")[2].partition("/")[0]
         return {
@@ -220,6 +220,6 @@ class Standing:
             "output_kinds": kinds_fact(shown.kinds),
             "host": split(place)[0],
             "version": __version__,
-            "voucher": advertised(config.host, config.advertise, self.voucher.port),
+            "voucher": advertised(config.host, config.advertise, self.attestation.port),
             "instance_key": identity.key,
         }
