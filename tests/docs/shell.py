@@ -107,11 +107,16 @@ class Shell:
         return self._order('kill -0 "$!" 2>/dev/null') == 0
 
     def _interrupt(self) -> None:
-        """TERM to all that runs, so that the shell listens again."""
-        with contextlib.suppress(psutil.Error):  # it has ended
-            for program in psutil.Process(self._bash.pid).children():  # the guard's: bash
-                for child in program.children():
-                    child.terminate()
+        """TERM to all that runs until the shell listens again, as it may start a program late."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self._bash.alive and time.monotonic() < deadline:
+            with contextlib.suppress(psutil.Error):  # it has ended
+                for program in psutil.Process(self._bash.pid).children():  # the guard's: bash
+                    for child in program.children():
+                        child.terminate()
+            with contextlib.suppress(ProcessFailed):
+                self._bash.expect(rf"^told {self._told} (\d+)$", POLL_S)
+                return
 
     def _script(self, command: str) -> tuple[Path, Path]:
         self._scripts += 1
