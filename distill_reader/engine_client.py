@@ -22,10 +22,10 @@ from .. import errors, logs
 from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
 from ..supervise import Process, own_fd, python_command, start
+from .batches import BatchLabels, RingBatch
 from .config import ReaderConfig
-from .labelled import Labels, Pulled
-from .ring import Leases, Ring
-from .stream import Held, Stream
+from .ring import ArrayLeases, Ring
+from .stream import Stream, StreamSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ FIGURES_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class EngineInstance:
     """One engine: its process, the line to it, and the memory that it writes labels into."""
 
     process: Process
     channel: Channel
     labels: Arena
-    leases: Leases
+    leases: ArrayLeases
 
 
 class EngineClient:
@@ -86,7 +86,7 @@ class EngineClient:
         self._asked = False  # somebody is to tell it, later
         self._pulls_at = -inf  # when a batch was announced, and the next one is on its way
         self._telling = threading.Lock()  # what was taken before anything else is told before it
-        self._life = self._start()  # replaced as one, so that nobody sees parts of two
+        self._engine = self._start()  # replaced as a whole
         self._receiver = threading.Thread(
             target=self._receive, name="edl-reader-receiver", daemon=True
         )
@@ -99,9 +99,9 @@ class EngineClient:
     @property
     def pid(self) -> int:
         """Process id of the engine that runs now."""
-        return self._life.process.pid
+        return self._engine.process.pid
 
-    def announce(self, pulled: Pulled, epoch: int) -> None:
+    def announce(self, pulled: RingBatch, epoch: int) -> None:
         """Tell the engine of a batch in the ring; each batch once per engine."""
         with self._lock:
             if self._stream.epoch == epoch and pulled.number > self._announced:
@@ -150,7 +150,7 @@ class EngineClient:
         """
         with self._lock:  # behind this nothing of an older epoch is announced
             news = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
-            self._tell({**news, "free": self._life.leases.over()})
+            self._tell({**news, "free": self._engine.leases.over()})
 
     def ask_for_figures(self) -> None:
         """Have the engine tell figures that know all that it was told until now."""
@@ -179,16 +179,16 @@ class EngineClient:
         """End the engine and the receiving thread; bounded by a few seconds."""
         self._closing = True
         with self._lock:
-            self._life.channel.send("stop")
-            self._life.process.stop(STOP_GRACE_S)
-            self._life.channel.close()
-            self._life.labels.close()
+            self._engine.channel.send("stop")
+            self._engine.process.stop(STOP_GRACE_S)
+            self._engine.channel.close()
+            self._engine.labels.close()
         if self._receiver.is_alive() and self._receiver is not threading.current_thread():
             self._receiver.join(STOP_GRACE_S)
 
     # --- one engine's life
 
-    def _start(self) -> Life:
+    def _start(self) -> EngineInstance:
         with ExitStack() as undo:
             labels = undo.enter_context(closing(Arena.create()))
             channel, fd = Channel.pair()
@@ -205,12 +205,12 @@ class EngineClient:
                 os.close(fd)
             undo.pop_all()
         channel.send("start", config=self._config.to_json())
-        return Life(process, channel, labels, Leases(labels))
+        return EngineInstance(process, channel, labels, ArrayLeases(labels))
 
     def _restart(self) -> None:
         # Sent at the end, without the locks: a process that starts does not read at once.
         with ExitStack() as at_the_end, self._lock:
-            old = self._life
+            old = self._engine
             old.process.stop(0.0)
             old.channel.close()
             if self._closing:
@@ -220,41 +220,43 @@ class EngineClient:
             at_the_end.enter_context(new.channel.together)
             self.restarts += 1
             self._announced = -1
-            with self._stream.held() as held:  # so what the training loop does next comes behind
-                new.channel.send_all([self._found(one, held) for one in held.batches])
+            with (
+                self._stream.snapshot() as snapshot
+            ):  # so what the training loop does next comes behind
+                new.channel.send_all([self._found(one, snapshot) for one in snapshot.batches])
                 new.channel.send(
                     "resumed",
-                    epoch=held.epoch,
-                    data_epoch=held.data_epoch,
+                    epoch=snapshot.epoch,
+                    data_epoch=snapshot.data_epoch,
                     legacies=self._legacies,
-                    pulled=held.pulled,
-                    ended=held.ended,
-                    waiting=held.waiting,
+                    pulled=snapshot.pulled,
+                    ended=snapshot.ended,
+                    waiting=snapshot.waiting,
                 )
                 new.channel.send("figures", number=self._figures_asked)
-                self._life = new
+                self._engine = new
             old.labels.close()
 
-    def _news_of(self, pulled: Pulled) -> Message:
+    def _news_of(self, pulled: RingBatch) -> Message:
         self._announced = pulled.number
         at, source_s = time.monotonic(), pulled.source_s
         return {"kind": "batch", "source_s": source_s, "at": at, **self._described(pulled)}
 
-    def _found(self, pulled: Pulled, held: Held) -> Message:
+    def _found(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
         """For a new engine: a batch to be labelled, or its outcome, and who has labelled it."""
-        if (outcome := held.outcomes.get(pulled.number)) is None:
+        if (outcome := snapshot.outcomes.get(pulled.number)) is None:
             return self._news_of(pulled)
         self._announced = pulled.number
-        labels = outcome if isinstance(outcome, Labels) else Labels({})
+        labels = outcome if isinstance(outcome, BatchLabels) else BatchLabels({})
         return {
             "kind": "held",
-            "released": pulled.number in held.released,
+            "released": pulled.number in snapshot.released,
             "labels_nbytes": 0 if labels.record is None else labels.record.nbytes,
             "makers": labels.makers,
             **self._described(pulled),
         }
 
-    def _described(self, pulled: Pulled) -> Message:
+    def _described(self, pulled: RingBatch) -> Message:
         """A batch in the ring, and where its fields lie."""
         refs = pulled.record.arrays
         places = [(key, refs[index]) for key, index in pulled.parts.fields]
@@ -267,7 +269,7 @@ class EngineClient:
         }
 
     def _last_words(self) -> str:
-        process = self._life.process
+        process = self._engine.process
         return " | ".join(process.tail(3)) or f"exit code {process.returncode}"
 
     # --- what engines say
@@ -275,7 +277,7 @@ class EngineClient:
     def _receive(self) -> None:
         try:
             while not self._closing:
-                while (message := self._life.channel.receive()) is not None:
+                while (message := self._engine.channel.receive()) is not None:
                     self._on_message(message)
                     if self._untold and not self._asked and self._is_late():
                         self._tell()
@@ -306,7 +308,7 @@ class EngineClient:
             case "allow":
                 self._stream.allow(message["limit"])
             case "labelled":
-                labels = read_labels(message, self._life.leases)
+                labels = read_labels(message, self._engine.leases)
                 self._stream.settle(message["number"], labels)
             case "withdraw":
                 self._stream.withdraw(message["number"])
@@ -348,20 +350,20 @@ class EngineClient:
             self._asked = False  # before the look at what is here: nothing is left untold
             taken = [*self._untold]
             # Read behind that: an engine that is newer never heard of what was taken before.
-            life = self._life
+            engine = self._engine
             if taken:
-                taken[0] = {**taken[0], "free": life.leases.over()}
+                taken[0] = {**taken[0], "free": engine.leases.over()}
             if taken or news:
-                life.channel.send_all((*taken, *news))
+                engine.channel.send_all((*taken, *news))
             for _ in taken:  # told twice, if a Ctrl-C has come in between, is as good as once
                 self._untold.popleft()
 
 
-def read_labels(message: Message, leases: Leases) -> Labels:
+def read_labels(message: Message, leases: ArrayLeases) -> BatchLabels:
     """The engine's message about a labelled batch, read."""
     names = message["names"]
     if message["record"] is None:
-        return Labels(dict.fromkeys(names))
+        return BatchLabels(dict.fromkeys(names))
     record = Record.from_json(message["record"])
     arrays = dict(zip(names, leases.views(record), strict=True))
-    return Labels(arrays, record, message["makers"])
+    return BatchLabels(arrays, record, message["makers"])

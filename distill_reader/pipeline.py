@@ -18,10 +18,10 @@ from typing import Any
 
 from ..errors import ProcessFailed, UsageError
 from ..standard_streams import hold_standard_fds
+from .batches import LabelledBatch
 from .config import ReaderConfig
 from .engine_client import EngineClient
 from .janitor import Janitor
-from .labelled import Labelled
 from .puller import Puller
 from .ring import Ring
 from .saved_state import Progress
@@ -208,7 +208,7 @@ class Pipeline:
         # An epoch that was left early is not read again; the source itself knows what comes next.
         return Progress(told.epoch + (told.epoch == self._begun))
 
-    def _next_labelled(self, epoch: int) -> Labelled:
+    def _next_labelled(self, epoch: int) -> LabelledBatch:
         try:
             labelled = self.stream.next(epoch, MOMENT_S)
             if labelled is None:
@@ -219,7 +219,7 @@ class Pipeline:
             raise
         return labelled
 
-    def _wait(self, epoch: int) -> Labelled:
+    def _wait(self, epoch: int) -> LabelledBatch:
         since = time.monotonic()
         while (labelled := self.stream.next(epoch, EXPLAIN_EVERY_S)) is None:
             why = self.engine.stats.get("waiting_for") or "the engine has not said for what"

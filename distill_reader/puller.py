@@ -98,11 +98,13 @@ class Puller:
                 return reading.end()
             source_s = time.monotonic() - asked_at
             parts = take_apart(batch)
-            place = StreamPosition(ordinal, reading.mark(parts.arrays))
-            if self._stream.had_before(epoch, place):
+            position = StreamPosition(ordinal, reading.mark(parts.arrays))
+            if self._stream.had_before(epoch, position):
                 continue
             record, views = self._ring.put(parts.arrays)
-            pulled = self._stream.add(epoch, record, views, parts.without_arrays(), place, source_s)
+            pulled = self._stream.add(
+                epoch, record, views, parts.without_arrays(), position, source_s
+            )
             if pulled is None:
                 break
             self._engine.announce(pulled, epoch)

@@ -30,7 +30,7 @@ class _Lease(weakref.ref[Array]):
     offset: int
 
 
-class Leases:
+class ArrayLeases:
     """The records of an arena that somebody views, and those whose last view is gone.
 
     Views end wherever the garbage collector runs, which may be inside any of our own calls: so all
@@ -78,7 +78,7 @@ class Ring:
 
     def __init__(self) -> None:
         self.arena = SharedBuffer.create()
-        self._leases = Leases(self.arena)
+        self._leases = ArrayLeases(self.arena)
 
     def put(self, arrays: Sequence[Array]) -> tuple[Record, list[Array]]:
         """Copy a batch into shared memory, once: its record, and views that keep it there.

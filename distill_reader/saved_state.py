@@ -24,11 +24,11 @@ _NOTHING: Final[Mapping[int, Mark | None]] = MappingProxyType({})
 
 
 class StreamPosition(NamedTuple):
-    """Where in its epoch a batch stands.
+    """The position of a batch in its epoch.
 
     Attributes:
         ordinal: batches of this rank before it in the epoch.
-        mark: where the source stands behind it.
+        mark: the source's position after it.
     """
 
     ordinal: int
@@ -53,17 +53,21 @@ class Progress(NamedTuple):
     mark: Mark | None = None
     ahead: Mapping[int, Mark | None] = _NOTHING
 
-    def delivered(self, place: StreamPosition, samples: int) -> Self:
-        """The progress once the batch at `place`, of so many rows, is delivered too.
+    def delivered(self, position: StreamPosition, samples: int) -> Self:
+        """The progress once the batch at `position`, of so many rows, is delivered too.
 
         One that is read again, having been delivered before, is told with 0 samples.
         """
         samples += self.samples
-        if place.ordinal != self.batches:
-            return self._replace(samples=samples, ahead={**self.ahead, place.ordinal: place.mark})
-        batches, mark, ahead = self.batches + 1, place.mark, self.ahead
+        if position.ordinal != self.batches:
+            return self._replace(
+                samples=samples, ahead={**self.ahead, position.ordinal: position.mark}
+            )
+        batches, mark, ahead = self.batches + 1, position.mark, self.ahead
         if ahead:
-            ahead = {ordinal: mark for ordinal, mark in ahead.items() if ordinal != place.ordinal}
+            ahead = {
+                ordinal: mark for ordinal, mark in ahead.items() if ordinal != position.ordinal
+            }
             while (following := ahead.get(batches)) is not None:
                 del ahead[batches]
                 batches, mark = batches + 1, following

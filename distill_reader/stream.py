@@ -1,9 +1,8 @@
-"""What the puller, the receiver and the training loop share: the batches on their way, in order.
+"""The queue of batches that puller, receiver and training loop share.
 
-A batch enters when the source yields it, gets its outcome (labels, or an error that names it) when
-the engine has one, may be taken once the engine releases it, and leaves when the training loop
-takes it. Batch numbers grow over the whole life of a reader, so that whatever still arrives from an
-epoch that was left is recognised.
+A batch enters when the source yields it, gets its outcome (labels or an error) from the engine,
+may be taken once the engine releases it, and leaves when the training loop takes it. Batch numbers
+grow over the whole life of a reader, so that messages about an epoch that was left are recognised.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from typing import Any
 
 from ..errors import EdlError
 from ..proto.arena import Array, Record
-from .labelled import Labelled, Labels, Pulled
+from .batches import BatchLabels, LabelledBatch, RingBatch
 from .saved_state import Progress, StreamPosition
 from .sources.source import Mark
 from .structure import Parts
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """All that a stream holds at one moment.
+class StreamSnapshot:
+    """The content of a stream at one moment.
 
     Attributes:
         epoch: the current one.
         data_epoch: epochs begun over the source, this one included.
         batches: all that are not taken, in order.
-        outcomes: of those that have one, by number: their labels, or the error that they are.
-        released: numbers of those that may be taken.
+        outcomes: labels or error by number, as far as they arrived.
+        released: numbers of the batches that may be taken.
         pulled: number of the next batch.
-        ended: whether the source has no more.
+        ended: whether the source has ended.
         waiting: whether the training loop waits.
     """
 
     epoch: int
     data_epoch: int
-    batches: list[Pulled]
-    outcomes: Mapping[int, Labels | EdlError]
+    batches: list[RingBatch]
+    outcomes: Mapping[int, BatchLabels | EdlError]
     released: frozenset[int]
     pulled: int
     ended: bool
@@ -52,28 +51,28 @@ class Stream:
     """The batches between source and training loop; every method may be called by any thread.
 
     Attributes:
-        undelivered: the batch that was taken last and what is made of it, until the training loop
-            has it, which it says by None: without a call, so that no Ctrl-C comes in between.
-        epoch: number of the current one, also of the nothing behind one that was left; changed by
+        undelivered: the batch that was taken last and what is made of it. The training loop sets
+            it to None once it has the batch; not by a call, which a Ctrl-C could interrupt.
+        epoch: number of the current one, or of the empty one after one that was left; changed by
             `begin` alone.
-        data_epoch: how many of them were begun over the source.
+        data_epoch: how many epochs were begun over the source.
         delivered: batches that were taken, over all epochs.
-        samples_delivered: rows of those.
-        unlabelled: those of the batches that had no soft labels.
+        samples_delivered: their rows.
+        unlabelled: batches among them without soft labels.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # for the training loop
-        self._room = threading.Condition(self._lock)  # for the puller: it is woken less often
-        self._waiting: dict[int, Pulled] = {}  # by number, in order: not taken
-        self._outcomes: dict[int, Labelled | EdlError] = {}
+        self._room = threading.Condition(self._lock)  # for the puller, which is woken less often
+        self._waiting: dict[int, RingBatch] = {}  # by number, in order: not taken
+        self._outcomes: dict[int, LabelledBatch | EdlError] = {}
         self._released: dict[int, None] = {}  # numbers of those that may be taken, the next first
         self._next_number = 0
         self._limit = 0
         self._progress = Progress()
         self._last: tuple[StreamPosition, int] | None = None  # taken, and not in `_progress` yet
-        self.undelivered: tuple[Pulled, Any] | None = None
+        self.undelivered: tuple[RingBatch, Any] | None = None
         self._complete = False  # the source has ended the epoch, and the training loop not yet
         self._end: Mark | None = None  # where the source stands behind it
         self.epoch = 0
@@ -90,7 +89,7 @@ class Stream:
     # --- the epoch
 
     def begin(self, *, empty: bool = False) -> int:
-        """Leave the current epoch for a new one, whose number is returned; what it held is gone.
+        """Drop the current epoch and begin a new one; returns its number.
 
         Args:
             empty: nothing will be pulled in the new one.
@@ -113,7 +112,7 @@ class Stream:
             return self.epoch
 
     def stand(self, progress: Progress) -> None:
-        """The epoch begins, or what is loaded goes on, at this place of the source."""
+        """Set the position in the source that the epoch begins or resumes at."""
         with self._lock:
             self._progress = progress
 
@@ -133,7 +132,7 @@ class Stream:
         return self._next_number < self._limit
 
     def may_pull(self, epoch: int) -> bool:
-        """Wait until the engine allows another batch; False when none is wanted any more."""
+        """Wait until the engine allows another batch; False once the epoch is over."""
         with self._lock:
             while self.epoch == epoch and not self._dead and not self.has_room:
                 self._room.wait()
@@ -145,34 +144,34 @@ class Stream:
         record: Record,
         arrays: Sequence[Array],
         parts: Parts,
-        place: StreamPosition,
+        position: StreamPosition,
         source_s: float = 0.0,
-    ) -> Pulled | None:
-        """Enter a batch that lies in the ring now; None when the epoch was left meanwhile."""
+    ) -> RingBatch | None:
+        """Enter a batch in the ring; None when the epoch was left meanwhile."""
         with self._lock:
             if self.epoch != epoch:
                 return None
             number = self._next_number
             self._next_number += 1
-            pulled = Pulled(number, record, tuple(arrays), parts, place, source_s)
+            pulled = RingBatch(number, record, tuple(arrays), parts, position, source_s)
             self._waiting[number] = pulled
             return pulled
 
-    def had_before(self, epoch: int, place: StreamPosition) -> bool:
-        """Whether the batch at `place` was delivered before, so that it does not enter again."""
+    def had_before(self, epoch: int, position: StreamPosition) -> bool:
+        """Whether the batch at `position` was delivered before; it does not enter again."""
         with self._lock:
-            if self.epoch != epoch or place.ordinal not in self._progress.ahead:
+            if self.epoch != epoch or position.ordinal not in self._progress.ahead:
                 return False
-            self._progress = self._progress.delivered(place, samples=0)
+            self._progress = self._progress.delivered(position, samples=0)
             return True
 
     def end(self, epoch: int, error: BaseException | None, mark: Mark | None = None) -> bool:
-        """The source has no more batches, or raised `error`, to be raised behind the last one.
+        """The source has no more batches, or raised `error`, which is raised after the last one.
 
         Args:
             epoch: the one that has ended.
             error: what the source raised.
-            mark: where the source stands behind the epoch.
+            mark: the source's position after the epoch.
 
         Returns:
             Whether the epoch is still the current one.
@@ -205,14 +204,14 @@ class Stream:
             self._limit = max(self._limit, limit)
             self._room.notify_all()
 
-    def settle(self, number: int, outcome: Labels | EdlError) -> None:
-        """Give batch `number` its outcome; without effect when none is wanted (left, or settled).
+    def settle(self, number: int, outcome: BatchLabels | EdlError) -> None:
+        """Set the outcome of batch `number`; no effect if it was left or has one.
 
-        What the training loop is to get is made here, in the thread of whoever calls this.
+        What the training loop gets is made here, in the caller's thread.
         """
         if (pulled := self._waiting.get(number)) is None:
             return
-        made = Labelled.of(pulled, outcome) if isinstance(outcome, Labels) else outcome
+        made = LabelledBatch.of(pulled, outcome) if isinstance(outcome, BatchLabels) else outcome
         with self._lock:
             if number in self._outcomes or self._waiting.get(number) is not pulled:
                 return
@@ -224,16 +223,13 @@ class Stream:
             self._outcomes.pop(number, None)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """These batches may be taken, one after the other; without effect on those that were left.
-
-        Each has its outcome, or the stream fails.
-        """
+        """Allow these batches to be taken in this order, as far as they have their outcome."""
         with self._lock:
             self._released |= {n: None for n in numbers if n in self._outcomes}
             self._changed.notify_all()
 
     def fail(self, error: EdlError, epoch: int | None = None) -> None:
-        """Nothing more will come, in `epoch` or for good: raise `error` in the training loop."""
+        """Raise `error` in the training loop, in `epoch` or from now on."""
         with self._lock:
             if not self._dead and epoch in (None, self.epoch):
                 self._fatal, self._dead = error, epoch is None
@@ -241,14 +237,14 @@ class Stream:
             self._room.notify_all()
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
-        """What it holds, while nothing can change that."""
+    def snapshot(self) -> Iterator[StreamSnapshot]:
+        """Hold the lock and yield the content of the stream."""
         with self._lock:
             outcomes = {
-                number: outcome.labels if isinstance(outcome, Labelled) else outcome
+                number: outcome.labels if isinstance(outcome, LabelledBatch) else outcome
                 for number, outcome in self._outcomes.items()
             }
-            yield Held(
+            yield StreamSnapshot(
                 self.epoch,
                 self.data_epoch,
                 [*self._waiting.values()],
@@ -261,15 +257,13 @@ class Stream:
 
     # --- the training loop's side
 
-    def next(self, epoch: int, timeout_s: float | None) -> Labelled | None:
-        """The next batch in order, waiting for it at most so long; None when it is not there yet.
-
-        It stays the next one until it is taken.
+    def next(self, epoch: int, timeout_s: float | None) -> LabelledBatch | None:
+        """Wait for the next batch in order, and leave it in the stream; None after the timeout.
 
         Raises:
             StopIteration: the source has ended and every batch was taken.
-            BaseException: what the source raised, behind its last batch; once.
-            EdlError: what the mesh cannot mend.
+            BaseException: what the source raised, after its last batch; once.
+            EdlError: the batch or the stream has failed.
         """
         with self._lock:
             if self.epoch == epoch and (labelled := self._next()) is not None:
@@ -284,21 +278,21 @@ class Stream:
                     return labelled
             raise self._end_of(epoch)
 
-    def take(self, epoch: int, labelled: Labelled, batch: Any = None) -> bool:
-        """Deliver a batch that `next` has returned; False if that was left or taken.
+    def take(self, epoch: int, labelled: LabelledBatch, batch: Any = None) -> bool:
+        """Deliver a batch that `next` has returned; False if it was left or taken.
 
         Args:
-            epoch: of which it is.
+            epoch: of the batch.
             labelled: the batch.
-            batch: what is made of it, if it is `undelivered` from now on.
+            batch: becomes `undelivered`, with the batch, unless it is None.
         """
         with self._lock:
             pulled = labelled.pulled
             if self.epoch != epoch or self._outcomes.get(pulled.number) is not labelled:
                 return False
-            number, last = pulled.number, (pulled.place, pulled.parts.samples)
+            number, last = pulled.number, (pulled.position, pulled.parts.samples)
             progress = self.progress
-            # All or nothing, also where there is a Ctrl-C: no calls until it is done.
+            # No calls until it is done: a Ctrl-C must not interrupt it halfway.
             self._progress, self._last = progress, last
             self.undelivered = None if batch is None else (pulled, batch)
             self.delivered += 1
@@ -312,17 +306,17 @@ class Stream:
             return True
         return bool(self._released) if self._waiting else self._ended
 
-    def _next(self) -> Labelled | None:
+    def _next(self) -> LabelledBatch | None:
         if (number := next(iter(self._released), None)) is None:
             return None
         self._loop_waits = False
         outcome = self._outcomes[number]
-        if not isinstance(outcome, Labelled):
+        if not isinstance(outcome, LabelledBatch):
             raise _copy(outcome)
         return outcome
 
     def _end_of(self, epoch: int) -> BaseException:
-        """What there is to be raised where no batch is to come."""
+        """The exception to raise when no batch follows."""
         if self._fatal is not None and (self._dead or self.epoch == epoch):
             return _copy(self._fatal)
         if self.epoch != epoch:
@@ -338,5 +332,5 @@ class Stream:
 
 
 def _copy(error: EdlError) -> EdlError:
-    """For raising: what was raised holds every frame that it went through, so it is not kept."""
+    """A copy for raising: a raised error holds every frame that it passed, so it is not kept."""
     return type(error)(*error.args)

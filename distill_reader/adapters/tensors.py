@@ -28,17 +28,17 @@ class TensorKind(Protocol):
         ...
 
 
-class Plain:
+class NumpyKind:
     """A numpy array, which needs nothing."""
 
     def tensor(self, array: Array) -> Array:
         return array
 
-    def of_labels(self) -> Plain:
+    def of_labels(self) -> NumpyKind:
         return self
 
 
-PLAIN = Plain()
+PLAIN = NumpyKind()
 
 
 def array_of(node: Any) -> tuple[Array, TensorKind] | None:

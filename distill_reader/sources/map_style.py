@@ -48,7 +48,7 @@ class MapSource:
 
     kind = "map"
 
-    def __init__(self, loader: Loader, shard: Shard, seed: int) -> None:
+    def __init__(self, loader: BatchLoader, shard: Shard, seed: int) -> None:
         self._loader = loader
         self._samplers = with_inner(loader.batch_sampler)
         own = own_ranks(self._samplers)
@@ -112,7 +112,7 @@ class MapSource:
 
 
 class _MapReading:
-    def __init__(self, loader: Loader, batches: Iterator[Any], mark: Mark) -> None:
+    def __init__(self, loader: BatchLoader, batches: Iterator[Any], mark: Mark) -> None:
         self.start = mark
         self._loader = loader
         self._batches = batches
@@ -170,7 +170,7 @@ def own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
 Ids = Sequence[Any]
 
 
-class Plan(Protocol):
+class EpochPlan(Protocol):
     """Which batches are read: a list of them, or what says one after another as it is asked."""
 
     def __len__(self) -> int:
@@ -180,7 +180,7 @@ class Plan(Protocol):
         """The ids of each batch."""
 
 
-class Loader(Protocol):
+class BatchLoader(Protocol):
     """Reads batches of ids.
 
     Attributes:
@@ -193,14 +193,14 @@ class Loader(Protocol):
     batch_sampler: Any
     keeps: bool
 
-    def read(self, plan: Plan) -> Iterator[Any]:
+    def read(self, plan: EpochPlan) -> Iterator[Any]:
         """The batches of these ids, in order."""
 
     def close(self) -> None:
         """End the workers that it keeps."""
 
 
-def loader_of(given: Any) -> Loader | None:
+def loader_of(given: Any) -> BatchLoader | None:
     """The loader that `given` is; None where its batches have no ids that one could choose."""
     if isinstance(given, Batched):
         return _OwnLoader(given.dataset, given.batch_sampler, given.batches_of)
@@ -252,7 +252,7 @@ class _FrameworkLoader:
         persistent = ("persistent_workers", "_persistent_workers")
         self.keeps = loader.num_workers > 0 and any(getattr(loader, n, False) for n in persistent)
 
-    def read(self, plan: Plan) -> Iterator[Any]:
+    def read(self, plan: EpochPlan) -> Iterator[Any]:
         self._plan.batches = plan
         iterator: Iterator[Any] = iter(self._copy)
         return iterator
@@ -266,7 +266,7 @@ class _FrameworkLoader:
 class _Plan:
     """A batch sampler that gives what it was told; one for all epochs, as workers may be kept."""
 
-    batches: Plan = ()
+    batches: EpochPlan = ()
 
     def __len__(self) -> int:
         return len(self.batches)

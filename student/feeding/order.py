@@ -12,8 +12,8 @@ from typing import Any
 
 from ...distill_reader.sources.batched import Batched
 from ...distill_reader.sources.map_style import (
-    Loader,
-    Plan,
+    BatchLoader,
+    EpochPlan,
     loader_of,
     own_ranks,
     seeded,
@@ -43,7 +43,7 @@ class Ordered:
             raise UsageError(why)
         loader = loader_of(feed)
         assert loader is not None  # else there were a reason
-        self._loader: Loader = loader
+        self._loader: BatchLoader = loader
         self._samplers = with_inner(loader.batch_sampler)
         self._seed = seed
         self._drawn: tuple[int, list[Any]] = (-1, [])
@@ -64,7 +64,7 @@ class Ordered:
                 self._draw(epoch)
         return len(self._drawn[1])
 
-    def begin(self, epoch: int, plan_of: Callable[[Sequence[Any]], Plan]) -> Iterator[Any]:
+    def begin(self, epoch: int, plan_of: Callable[[Sequence[Any]], EpochPlan]) -> Iterator[Any]:
         """Have the loader read what `plan_of(ids of the epoch in order)` lists, batch by batch."""
         self._tell(epoch)
         with seeded(self._seed, epoch, *self._samplers):

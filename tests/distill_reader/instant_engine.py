@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from edl.distill_reader.batches import BatchLabels, RingBatch
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.labelled import Labels, Pulled
 from edl.distill_reader.ring import Ring
 from edl.distill_reader.stream import Stream
 from edl.proto.arena import Record
@@ -35,11 +35,11 @@ class InstantEngine:
         self._held = 0 if config.ordered else HELD
         self._rng = random.Random(config.seed)
         self._lock = threading.Lock()
-        self._announced: list[Pulled] = []
+        self._announced: list[RingBatch] = []
         self._limit = AHEAD
         stream.allow(AHEAD)
 
-    def announce(self, pulled: Pulled, epoch: int) -> None:
+    def announce(self, pulled: RingBatch, epoch: int) -> None:
         with self._lock:
             if self._stream.epoch == epoch:
                 self._announced.append(pulled)
@@ -78,6 +78,6 @@ class InstantEngine:
     def _label(self, left: int) -> None:
         while len(self._announced) > left:
             pulled = self._announced.pop(self._rng.randrange(len(self._announced)))
-            labels = Labels({"soft": np.zeros(1, np.float32)}, Record(0, 0, ()))
+            labels = BatchLabels({"soft": np.zeros(1, np.float32)}, Record(0, 0, ()))
             self._stream.settle(pulled.number, labels)
             self._stream.release([pulled.number])

@@ -184,7 +184,7 @@ def test_a_finalizer_may_run_while_a_lock_is_held(
 
     def collect() -> None:
         if holder == "stream":
-            with pipeline.stream.held():
+            with pipeline.stream.snapshot():
                 gc.collect()
         else:
             pipeline.engine.announce(Collects(), pipeline.stream.epoch)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.distill_reader.labelled import Labels
-from edl.distill_reader.ring import Leases, Ring
+from edl.distill_reader.batches import BatchLabels
+from edl.distill_reader.ring import ArrayLeases, Ring
 from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
@@ -24,7 +24,7 @@ X = np.arange(4.0).reshape(2, 2)
 PARTS = take_apart(X)
 RECORD = Record(0, 64, ())
 SOFT = np.ones((2, 1))
-LABELS = Labels({"y": SOFT}, RECORD)
+LABELS = BatchLabels({"y": SOFT}, RECORD)
 
 
 def at(ordinal: int) -> StreamPosition:
@@ -43,7 +43,7 @@ class Played(Stream):
         pulled = [self.add(self.epoch, RECORD, [X], PARTS, at(n)) for n in range(count)]
         return [one.number for one in pulled if one]
 
-    def label(self, *numbers: int, labels: Labels | EdlError = LABELS) -> None:
+    def label(self, *numbers: int, labels: BatchLabels | EdlError = LABELS) -> None:
         for number in numbers:
             self.settle(number, labels)
         self.release(numbers)
@@ -131,16 +131,20 @@ def test_errors_are_kept_without_their_tracebacks(stream: Played) -> None:
 
 
 def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
-    def held() -> tuple[list[int], list[int], list[int]]:
-        with stream.held() as held:
-            return [one.number for one in held.batches], [*held.outcomes], [*held.released]
+    def snapshot() -> tuple[list[int], list[int], list[int]]:
+        with stream.snapshot() as snapshot:
+            return (
+                [one.number for one in snapshot.batches],
+                [*snapshot.outcomes],
+                [*snapshot.released],
+            )
 
     old, (first, second, third) = stream.epoch, stream.pull(3)
     stream.label(first)
     stream.settle(second, LABELS)
-    assert held() == ([first, second, third], [first, second], [first])
+    assert snapshot() == ([first, second, third], [first, second], [first])
     stream.begin()
-    assert held() == ([], [], [])
+    assert snapshot() == ([], [], [])
     assert stream.add(old, RECORD, [X], PARTS, at(0)) is None
     assert not stream.end(old, None)
     assert stream.pull() > [third], "numbers never come twice"
@@ -153,11 +157,11 @@ def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
 
 def test_labels_of_a_batch_that_is_not_waiting_are_freed(stream: Played) -> None:
     arena = Arena.create(4096)
-    leases = Leases(arena)
+    leases = ArrayLeases(arena)
 
     def settled(number: int) -> int:
         record = arena.allocate([(SOFT.dtype, SOFT.shape)])
-        stream.label(number, labels=Labels({"y": leases.views(record).pop()}, record))
+        stream.label(number, labels=BatchLabels({"y": leases.views(record).pop()}, record))
         return record.offset
 
     (number,) = stream.pull()
@@ -231,7 +235,7 @@ def test_no_python_code_runs_where_a_batch_is_let_go() -> None:
             called.append(frame.f_code.co_name)
 
     with closing(Arena.create()) as arena:
-        leases = Leases(arena)
+        leases = ArrayLeases(arena)
         record = arena.allocate([(np.dtype(np.float32), (2, 3))])
         views = leases.views(record)
         sys.setprofile(note)

@@ -181,7 +181,7 @@ def uninterrupted(case: Case) -> list[Batches]:
 @given(cases, st.integers(0, EPOCHS - 1), st.integers(0, 45), st.integers(0, 45))
 @example(Case("map", samples=40, size=2, seed=1, ordered=False), 0, 5, 3)
 def test_taken_and_remaining_are_the_whole(case: Case, epoch: int, first: int, second: int) -> None:
-    """SlicedInputs twice in one epoch: each time, what is read ahead is not taken for delivered."""
+    """Cut twice in one epoch: each time, what is read ahead is not taken for delivered."""
     had: dict[int, Batches] = {}
     with case.reader() as reader:
         for _ in range(epoch):

@@ -1,4 +1,4 @@
-"""A batch on its way: as it lies in the ring, its labels, and what is handed out of both."""
+"""A batch in the ring, its labels, and what the training loop gets of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .structure import Parts, put_together
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class RingBatch:
     """A batch that lies in the ring, for as long as anyone holds `arrays`.
 
     `source_s` is the time the source took to yield it.
@@ -23,17 +23,17 @@ class Pulled:
     record: Record
     arrays: tuple[Array, ...]
     parts: Parts
-    place: StreamPosition
+    position: StreamPosition
     source_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class BatchLabels:
     """The labels of a batch by name, in the memory of the engine that wrote them.
 
-    None in the place of each where the batch goes without. Their memory is given back with the last
-    view. `makers` are the teachers that have made them, by service: for the next engine, should
-    this one die and one of them be found to lie.
+    None for each label of an unlabelled batch. Their memory is freed with the last view. `makers`
+    are the teachers that labelled it, by service: the next engine needs them if this one dies and
+    one of them turns out to be wrong.
     """
 
     arrays: Mapping[str, Array | None]
@@ -41,29 +41,29 @@ class Labels:
     makers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-class Labelled(NamedTuple):
+class LabelledBatch(NamedTuple):
     """A batch and its labels.
 
     Attributes:
         pulled: the batch.
         labels: of it.
-        made: what the training loop gets, where that could be made ahead; else None.
+        made: what the training loop gets, if it could be made ahead; else None.
     """
 
-    pulled: Pulled
-    labels: Labels
+    pulled: RingBatch
+    labels: BatchLabels
     made: Any
 
     @classmethod
-    def of(cls, pulled: Pulled, labels: Labels) -> Self:
-        """Puts both together, if no framework has a part in that, or an error.
+    def of(cls, pulled: RingBatch, labels: BatchLabels) -> Self:
+        """Put both together, unless that involves a framework or fails.
 
-        Frameworks make tensors in the thread of the training loop, when it takes the batch: where
-        they are made, and on which device, is that thread's affair, and none need lie there early.
+        Tensors are made in the training loop's thread when it takes the batch, which decides their
+        device, and occupy no device memory before.
         """
         made = None
         if pulled.parts.plain:
-            with suppress(Exception):  # `batch` raises it again, in the training loop
+            with suppress(Exception):  # `batch` raises it again in the training loop
                 made = put_together(pulled.parts.skeleton, pulled.arrays, labels.arrays)
         return cls(pulled, labels, made)
 
