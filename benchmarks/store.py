@@ -39,7 +39,7 @@ CONTENT = Content("content")
 MOST_US = 200.0
 
 
-class LabelCache(Protocol):
+class RowStore(Protocol):
     """Something that rows are put into and taken out of."""
 
     def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None: ...
@@ -85,26 +85,26 @@ def _stores(text: str, count: int) -> list[ReportRow]:
     rng = random.Random(0)
     keys = [rng.randbytes(16) for _ in rows]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as open_ones:
-        label_caches: dict[str, tuple[LabelCache, Path]] = {
+        row_stores: dict[str, tuple[RowStore, Path]] = {
             "Store": (_Ours(Path(folder, "ours"), open_ones), Path(folder, "ours")),
             "SQLite alone": (_Sqlite(Path(folder, "sqlite"), open_ones), Path(folder, "sqlite")),
             "LMDB": (_Lmdb(Path(folder, "lmdb"), open_ones), Path(folder, "lmdb")),
         }
         reported = []
-        for name, (label_cache, _) in label_caches.items():
+        for name, (row_store, _) in row_stores.items():
             began = time.process_time()
             for at in range(0, count, WRITTEN):
-                label_cache.put(keys[at : at + WRITTEN], rows[at : at + WRITTEN])
+                row_store.put(keys[at : at + WRITTEN], rows[at : at + WRITTEN])
             reported.append((name, (time.process_time() - began) / count * 1e6))
         picks = [rng.sample(keys, READ) for _ in range(20)]
-        reads = [partial(_read, label_cache, picks) for label_cache, _ in label_caches.values()]
+        reads = [partial(_read, row_store, picks) for row_store, _ in row_stores.values()]
         rounds = interleaved(*(partial(_cpu_us, read, READ * len(picks), 1) for read in reads))
         medians = [Estimate.of(figures).value for figures in zip(*rounds, strict=True)]
         open_ones.close()
         return [
             _row(f"{text} of {CLASSES}", name, us, written, path.stat().st_size / count)
             for (name, written), us, (_, path) in zip(
-                reported, medians, label_caches.values(), strict=True
+                reported, medians, row_stores.values(), strict=True
             )
         ]
 
@@ -119,9 +119,9 @@ def _row(what: str, by: str, read_us: float, write_us: float, disk_bytes: float)
     }
 
 
-def _read(label_cache: LabelCache, picks: Sequence[Sequence[bytes]]) -> None:
+def _read(row_store: RowStore, picks: Sequence[Sequence[bytes]]) -> None:
     for keys in picks:
-        label_cache.get(keys)
+        row_store.get(keys)
 
 
 def _cpu_us(work: Callable[[], object], samples: int, repeats: int) -> float:
