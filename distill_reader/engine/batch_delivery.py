@@ -1,4 +1,4 @@
-"""Labels of one or several services on their way to the trainer: mixed, offered, released."""
+"""Sends labelled batches to the trainer, averaged over several services if there are several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
 from ..ring import refused
-from .labels import Assembled
+from .labels import AssembledLabels
 from .member import Member, log_news
 
 
@@ -34,9 +34,9 @@ def mixed_into(
         labels: pairs (share, labels by name) of the services that take part; shares sum to 1. The
             first label of each is averaged with the first of the others, and so on, whatever their
             names; shapes have been checked by `layout_of`.
-        forms: in which form they were asked for, and what the user states of them.
-        kinds: of each of `labels`, the `OutputKind` that its teachers state, by name; what nobody
-            states is found out by the values.
+        forms: the requested forms, and the kinds that the user states.
+        kinds: for each of `labels`, the `OutputKind` that its teachers state, by name; kinds that
+            nobody states are inferred from the values.
 
     Raises:
         UsageError: an output is "other".
@@ -90,21 +90,21 @@ def layout_of(
 
 
 class BatchDelivery:
-    """Carries out the instructions of `Delivery`: offers batches that all members have finished.
+    """Executes the instructions of `Delivery`. Not thread-safe.
 
-    What several members have labelled is mixed into a record of its own. For one thread.
+    Labels of several members are mixed into a record of their own.
 
     Args:
         config: of the reader.
         channel: to the trainer.
-        arena: where labels lie.
-        members: who labels.
-        failed: told when labels cannot be mixed.
-        gave_up: told when the stream does not wait for teachers any more.
+        arena: holds the labels.
+        members: one for each service.
+        failed: called when labels cannot be mixed.
+        gave_up: called when the stream stops waiting for teachers.
 
     Attributes:
         delivery: decides.
-        mixture: of the latest batch that was mixed.
+        mixture: of the latest mixed batch.
     """
 
     def __init__(
@@ -132,8 +132,7 @@ class BatchDelivery:
         self._gave_up = gave_up
         self._names = _unseen_names(config)
 
-    def do(self, instructions: Sequence[do.StreamInstruction]) -> None:
-        """Carry out what `delivery` has said."""
+    def execute(self, instructions: Sequence[do.StreamInstruction]) -> None:
         for one in instructions:
             match one:
                 case do.Tell(service, event):
@@ -169,7 +168,7 @@ class BatchDelivery:
             self._names = labels.names
             self._send(number, labels.record, labels.names)
 
-    def _mix(self, number: int, labelled: Mapping[str, Assembled], mix: Mixture) -> None:
+    def _mix(self, number: int, labelled: Mapping[str, AssembledLabels], mix: Mixture) -> None:
         mixing = self._mixing
         assert mixing is not None
         labels: dict[str, dict[str, Array]] = {
@@ -221,7 +220,7 @@ def poison(number: int, reasons: tuple[str, ...]) -> str:
 
 
 def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
-    """The labels of a batch that goes without any, before one was labelled."""
+    """Names of the labels of an unlabelled batch, before any batch was labelled."""
     names: list[str] = []
     for name in config.fetches or ("soft_label",):
         form = config.labels.of(name)

@@ -1,4 +1,4 @@
-"""The engine's thread: passes messages of the trainer to the members, and labelled batches back.
+"""The engine's thread: what the trainer sends goes to the members, what they label goes back.
 
 Everything else (the trainer's messages, rosters, links) posts to its inbox. The `ReaderCore` of
 each member decides which rows go where, when to pull or pause, and how many teachers are wanted.
@@ -19,7 +19,7 @@ from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
 from .inbox import Inbox
 from .member import Member, MemberListener
-from .outcomes import Done, Outcome
+from .outcomes import Outcome, RequestDone
 from .reporting import TrainerReporter
 from .requests import Batches
 from .tracing import open_timeline
@@ -38,7 +38,7 @@ class Engine:
         self._inbox = Inbox()
         self._batches = Batches(config)
         self._timeline = open_timeline(config)
-        listener = MemberListener(self._on_settled, self._on_came, self._on_failed)
+        listener = MemberListener(self._on_settled, self._on_outcome, self._on_failed)
         mixed = config.mixing is not None
         self.members = tuple(
             Member(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
@@ -92,7 +92,7 @@ class Engine:
         for offset in message.get("free", ()):
             self._labels.free(offset)
         if self._timeline is not None:
-            self._timeline.said(message)
+            self._timeline.on_message(message)
         now = time.monotonic()
         match message["kind"]:
             case "batch":
@@ -109,7 +109,7 @@ class Engine:
                 for member in self.members:
                     member.tell(Ended())
             case "figures":
-                self._reporter.ask(message["number"])
+                self._reporter.request_stats(message["number"])
             case "story":
                 self._reporter.report_story(message["batch"], now)
             case "reset":
@@ -131,7 +131,9 @@ class Engine:
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
-        self._batch_delivery.do(self._delivery.hold(batch.number, released=message["released"]))
+        self._batch_delivery.execute(
+            self._delivery.hold(batch.number, released=message["released"])
+        )
 
     def _on_taken(self, message: Message, now: float) -> None:
         number, samples, step_s = message["number"], message["samples"], message["step_s"]
@@ -159,7 +161,7 @@ class Engine:
         self._pulled = message["pulled"]
         self._delivery.reset()
         self._batches.clear()
-        self._reporter.forgive()
+        self._reporter.reset_failure()
         for member in self.members:
             member.reset(message["data_epoch"], now)
 
@@ -175,17 +177,17 @@ class Engine:
                     self._timeline.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.unlabelled(number)
-        self._batch_delivery.do(self._delivery.heard(member.config.service, said))
+        self._batch_delivery.execute(self._delivery.heard(member.config.service, said))
 
     def _on_given_up(self) -> None:
         self._reporter.give_up(self._stream_epoch)
 
-    def _on_came(
+    def _on_outcome(
         self, member: Member, teacher: str, outcome: Outcome, now: float, is_used: bool
     ) -> None:
         if self._timeline is not None:
-            self._timeline.came(teacher, outcome, now)
-        if is_used and isinstance(outcome, Done) and self._reporter.exporter is not None:
+            self._timeline.on_outcome(teacher, outcome, now)
+        if is_used and isinstance(outcome, RequestDone) and self._reporter.exporter is not None:
             self._reporter.exporter.answered(member, teacher, outcome)
 
     def _on_failed(self, error: errors.EdlError, for_good: bool) -> None:
@@ -201,7 +203,7 @@ class Engine:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):
-            self._batch_delivery.do(instructions)
-        self._reporter.tell(now)
+            self._batch_delivery.execute(instructions)
+        self._reporter.report_if_due(now)
         if self._timeline is not None:
             self._timeline.look(self.members, now)

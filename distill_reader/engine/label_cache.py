@@ -1,8 +1,7 @@
-"""A label store in the engine: what lies there is not asked for, and what comes is kept there.
+"""Looks batches up in a label store before teachers label them, and stores what teachers label.
 
-Batches go through here in the order of the stream, before the ledger hears of them. The store
-itself is read and written by a thread of its own (`shelf_keeper.py`); what is to be done with a
-batch meanwhile says `scheduler.label_cache`.
+Batches pass in the order of the stream, before they enter the ledger. A thread of its own reads
+and writes the store (`LabelCacheThread`); `scheduler.label_cache` decides whether a batch waits.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from ..store.rows import Content, Model
 from ..store.store import StoreStats
 from .inbox import Inbox
 from .label_cache_thread import (
-    NOTHING,
+    NO_LABELS,
+    BatchKeys,
     CachedLabels,
-    Identity,
     LabelCacheThread,
     LabelSelection,
     Lookup,
     RemoveRows,
     StoreRows,
-    identity_of,
+    keys_of_batch,
 )
-from .outcomes import Done
+from .outcomes import RequestDone
 from .requests import Batch, model_inputs
 
 log = logging.getLogger(__name__)
@@ -43,13 +42,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Turn:
-    """A batch on its way to the ledger, perhaps again; `cached_labels` None: not known yet."""
+    """A batch on its way to the ledger, perhaps again; `cached` is None until that is known."""
 
     batch: Batch
     since: float
     again: bool = False
-    looking: bool = False
-    cached_labels: CachedLabels | None = None
+    in_lookup: bool = False
+    cached: CachedLabels | None = None
 
 
 class LabelCache:
@@ -58,10 +57,10 @@ class LabelCache:
     Args:
         config: of the service; it names a store.
         inbox: of the engine's thread.
-        ring: where batches lie.
-        numerics: whose labels count, where bits matter.
-        on_turn: it is a batch's turn at the ledger, and this is what the store has for it.
-        on_failed: the store cannot be used as it was meant to be: in this epoch, or (True) ever.
+        ring: holds the batches.
+        numerics: whose labels are admitted, where bits matter.
+        on_turn: receives each batch with its cached labels, in order.
+        on_failed: the store cannot be used as configured, in this epoch or (True) ever.
     """
 
     def __init__(
@@ -82,26 +81,26 @@ class LabelCache:
         self._on_failed = on_failed
         self._turns: deque[_Turn] = deque()
         self._again = 0  # how many of them the ledger knows
-        self._known: dict[int, Identity] = {}
+        self._known: dict[int, BatchKeys] = {}
         self._model: Model | None = None
         self._remembered: Model | None = None
         self._opened = self._mute = False
         self._asked: int | None = None  # the batch that was sent to learn of the model
-        wanted = LabelSelection(config.fetches, config.labels)
-        self._keeper = LabelCacheThread(config.store, config.service, wanted, inbox, self)
+        requested = LabelSelection(config.fetches, config.labels)
+        self._worker = LabelCacheThread(config.store, config.service, requested, inbox, self)
 
     @property
-    def figures(self) -> StoreStats:
-        """What the store has done for this reader."""
-        return self._keeper.figures
+    def stats(self) -> StoreStats:
+        """Counters of this reader's use of the store."""
+        return self._worker.stats
 
     @property
     def disk_bytes(self) -> int:
-        """What the store takes of the disk."""
-        return self._keeper.disk_bytes
+        """Disk space of the store."""
+        return self._worker.disk_bytes
 
     def __len__(self) -> int:
-        """Batches that the ledger has not heard of."""
+        """Batches that are not in the ledger yet."""
         return len(self._turns) - self._again
 
     def has(self, number: int) -> bool:
@@ -110,34 +109,28 @@ class LabelCache:
 
     @property
     def content_id(self) -> str:
-        """Of the model whose labels are looked up; empty while that is not known."""
+        """Content of the model whose labels are looked up; empty while unknown."""
         return "" if self._model is None else self._model.content.content_id
 
     # --- batches
 
     def queue(self, batch: Batch, now: float) -> None:
-        """A batch has come; it will be its turn."""
+        """Add a batch of the source."""
         self._turns.append(_Turn(batch, now))
 
-    def look_again(self, batch: Batch, now: float) -> None:
-        """A batch that the ledger knows is to be labelled anew, by the model that there is now.
-
-        Those behind it have their turns behind it. What was found of another model is forgotten.
-        """
+    def requeue(self, batch: Batch, now: float) -> None:
+        """Look up a batch of the ledger again, by the present model; later batches wait for it."""
         if not self.has(batch.number):
             self._again += 1
             turns = [*self._turns, _Turn(batch, now, again=True)]
             self._turns = deque(sorted(turns, key=lambda turn: turn.batch.number))
 
-    def follow(self, content_id: str) -> None:
-        """The coordinator has moved the service, or names the model that the store remembers.
-
-        What is found, or was, for batches that have not had their turn is of another one.
-        """
+    def use_content(self, content_id: str) -> None:
+        """Switch to this content; lookups of another content are repeated."""
         if not content_id or content_id == self.content_id:
             return
         for turn in self._turns:
-            turn.cached_labels = None
+            turn.cached = None
         self._asked = None
         remembered, numerics = self._remembered, self._numerics
         same = (
@@ -148,47 +141,47 @@ class LabelCache:
         self._model = remembered if same else None
 
     def look(self, content_id: str, usable: int, now: float) -> None:
-        """Have every batch whose turn it is go on.
+        """Start due lookups and pass on batches that are done.
 
         Args:
-            content_id: what the coordinator says of the model; empty: nothing.
+            content_id: the content that the coordinator names; empty: none.
             usable: teachers that can be sent to.
             now: the engine's time.
         """
         if not self._opened:
             return
-        self.follow(content_id)
+        self.use_content(content_id)
         for turn in self._turns:
-            if turn.looking or turn.cached_labels is not None:
+            if turn.in_lookup or turn.cached is not None:
                 continue
             match label_cache.cache_step(self._standing(turn, content_id, usable, now)):
                 case "wait":
                     break
                 case "ask":
-                    turn.cached_labels = NOTHING
+                    turn.cached = NO_LABELS
                     if self._asked is None:
                         self._asked = turn.batch.number
                 case "recall":
                     self._recall()
-                    self._begin(turn)
+                    self._start_lookup(turn)
                 case "look":
-                    self._begin(turn)
-        self._hand_on()
+                    self._start_lookup(turn)
+        self._deliver()
 
-    def keep(
+    def insert(
         self,
-        done: Done,
+        done: RequestDone,
         accepted: Collection[Span],
         inputs: Sequence[str],
         batches: Mapping[int, Batch],
     ) -> None:
-        """Have labels kept.
+        """Store labels.
 
         Args:
             done: with the rows of all its spans.
-            accepted: the spans that count.
+            accepted: the spans to store.
             inputs: of the model, in its order.
-            batches: those of the spans.
+            batches: of the spans, by number.
         """
         if not done.content_id:
             if self._model is None and not self._mute:
@@ -202,22 +195,22 @@ class LabelCache:
             rows, at = done.rows[at : at + span.rows], at + span.rows
             batch = batches.get(span.batch)
             if span in accepted and rows and batch is not None and batch.is_even:
-                identity = self._identity_of(batch, content)
-                if identity is not None and identity.keys:
-                    self._keeper.tell(StoreRows(identity.cut(span.start, span.stop), rows))
+                known = self._keys_of(batch, content)
+                if known is not None and known.keys:
+                    self._worker.submit(StoreRows(known.cut(span.start, span.stop), rows))
 
-    def meet(self, peer: Peer, inputs: Sequence[str]) -> None:
-        """A teacher has come, whose model has these inputs; of which content, says who knows it."""
+    def on_teacher_ready(self, peer: Peer, inputs: Sequence[str]) -> None:
+        """Learn the model from a teacher, if it publishes its content."""
         if peer.content_id and (peer.numerics_id or not self._numerics.matter):
             content = self._content(peer.content_id, peer.numerics_id)
             self._learn(Model(content, tuple(inputs)))
 
-    def disown(self, teacher: str) -> None:
-        """StoreRows nothing that this teacher has labelled, today or before: it is not believed."""
-        self._keeper.tell(RemoveRows(teacher))
+    def delete_rows_of(self, teacher: str) -> None:
+        """Delete all labels of this teacher: it is not trusted."""
+        self._worker.submit(RemoveRows(teacher))
 
     def forget(self, number: int) -> None:
-        """Nothing more will come for this batch."""
+        """Drop a batch that no more labels will come for."""
         self._known.pop(number, None)
         if self._asked == number:
             self._asked = None
@@ -230,34 +223,32 @@ class LabelCache:
         self._asked = None
 
     def close(self) -> None:
-        """Flush what is to be kept, and let go of the store."""
-        self._keeper.close()
+        """Flush and close the store."""
+        self._worker.close()
 
-    # --- what the keeper says, in the engine's thread
+    # --- the worker's events, in the engine's thread
 
-    def opened(self, remembered: Model | None) -> None:
-        """The store is open, or will do without."""
+    def on_opened(self, remembered: Model | None) -> None:
+        """The store is open, or given up."""
         self._opened = True
         if remembered is not None and self._numerics.admits(remembered.content.numerics_id):
             self._remembered = remembered
 
-    def failed(self, error: EdlError) -> None:
-        """It cannot be opened, for a reason that the user has to know."""
+    def on_failed(self, error: EdlError) -> None:
+        """The store cannot be opened, by a mistake of the user."""
         self._on_failed(error, True)
 
-    def looked(self, identity: Identity, cached_labels: CachedLabels) -> None:
-        """This is what there is for a batch."""
+    def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None:
+        """A lookup is done."""
         for turn in self._turns:
-            if turn.batch.number == identity.number:
-                turn.looking = False
-                if self._model is not None and identity.content == self._model.content:
-                    whole = not cached_labels.missing(turn.batch.rows)
-                    turn.cached_labels = (
-                        cached_labels if whole or not self._numerics.matter else NOTHING
-                    )
-                    self._known[identity.number] = identity
-                break  # else the model has changed meanwhile: it is looked up again
-        self._hand_on()
+            if turn.batch.number == found.number:
+                turn.in_lookup = False
+                if self._model is not None and found.content == self._model.content:
+                    whole = not cached.missing(turn.batch.rows)
+                    turn.cached = cached if whole or not self._numerics.matter else NO_LABELS
+                    self._known[found.number] = found
+                break  # if the model changed meanwhile: the batch is looked up again
+        self._deliver()
 
     # --- within
 
@@ -295,19 +286,18 @@ class LabelCache:
     def _learn(self, model: Model) -> None:
         if model != self._model:
             self._model = self._remembered = model
-            self._keeper.remember(model)
+            self._worker.submit(model)
 
-    def _identity_of(self, batch: Batch, content: Content) -> Identity | None:
-        """Which samples a batch has; None where its memory is another one's by now.
+    def _keys_of(self, batch: Batch, content: Content) -> BatchKeys | None:
+        """The keys of a batch; None if its memory was reused, as after an epoch that was left.
 
-        Labels are kept under keys of the very bytes that were labelled: those of a batch of an
-        epoch that was left may have been written over before anybody here heard of it.
+        Keys are of the very bytes that were labelled.
         """
         known = self._known.get(batch.number)
         if known is None or known.content != content:
             assert self._model is not None
             try:
-                known = identity_of(self._look_of(batch, replace(self._model, content=content)))
+                known = keys_of_batch(self._lookup_of(batch, replace(self._model, content=content)))
             except UsageError as error:
                 self._on_failed(error, False)
                 return None
@@ -317,20 +307,20 @@ class LabelCache:
         first = next(iter(batch.fields.values()), None)
         return first is not None and self._ring.generation(first.offset) == batch.generation
 
-    def _begin(self, turn: _Turn) -> None:
+    def _start_lookup(self, turn: _Turn) -> None:
         assert self._model is not None
-        if not turn.batch.is_even:  # its rows cannot be told apart
-            turn.cached_labels = NOTHING
+        if not turn.batch.is_even:  # its rows cannot be separated
+            turn.cached = NO_LABELS
             return
         try:
-            self._keeper.tell(self._look_of(turn.batch, self._model))
+            self._worker.submit(self._lookup_of(turn.batch, self._model))
         except UsageError as error:
             self._on_failed(error, False)
-            turn.cached_labels = NOTHING
+            turn.cached = NO_LABELS
         else:
-            turn.looking = True
+            turn.in_lookup = True
 
-    def _look_of(self, batch: Batch, model: Model) -> Lookup:
+    def _lookup_of(self, batch: Batch, model: Model) -> Lookup:
         refs = model_inputs(batch.fields, model.inputs, self._config.feeds)
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
         stays, ids = partial(self._stays, batch), tuple(self._ids_of(batch))
@@ -356,8 +346,8 @@ class LabelCache:
                 )
             yield array
 
-    def _hand_on(self) -> None:
-        while self._turns and (cached_labels := self._turns[0].cached_labels) is not None:
+    def _deliver(self) -> None:
+        while self._turns and (cached := self._turns[0].cached) is not None:
             turn = self._turns.popleft()
             self._again -= turn.again
-            self._on_turn(turn.batch, cached_labels)
+            self._on_turn(turn.batch, cached)

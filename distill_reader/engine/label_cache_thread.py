@@ -1,4 +1,4 @@
-"""Rows of a label store as a batch needs them, and the thread that reads and writes the store."""
+"""The thread that reads and writes a label store, and the conversion of rows to labels."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LabelSelection:
-    """What a reader wants of each sample: outputs (empty: all of the model), in these forms."""
+    """The outputs (empty: all of the model) and forms that a reader requests."""
 
     fetches: tuple[str, ...]
     forms: LabelForms
 
     def names(self, layout: Layout) -> tuple[str, ...] | None:
-        """The outputs in their order; None where a row of this layout does not have them all."""
+        """The outputs in order; None if rows of this layout lack one."""
         if not self.fetches and not layout.whole:
             return None
         names = self.fetches or layout.outputs
@@ -65,10 +65,10 @@ class LabelSelection:
 
 @dataclass(frozen=True, slots=True)
 class CachedLabels:
-    """What a store has for a batch.
+    """Labels of a batch from a store.
 
     Attributes:
-        places: rows of the batch, growing.
+        places: labelled rows of the batch, ascending.
         labels: of those rows alone, as the training loop gets them.
     """
 
@@ -81,16 +81,16 @@ class CachedLabels:
         return sum(label.nbytes for label in self.labels.values()) // max(1, len(self.places))
 
     def missing(self, rows: int) -> tuple[tuple[int, int], ...]:
-        """The spans (start, stop) of a batch of so many rows for which there is nothing."""
+        """The spans (start, stop) without labels of a batch of so many rows."""
         ends = (-1, *self.places, rows)
         return tuple((a + 1, b) for a, b in itertools.pairwise(ends) if a + 1 < b)
 
 
-NOTHING = CachedLabels((), {})
+NO_LABELS = CachedLabels((), {})
 
 
 def rows_of(answer: Answer, expected: Expected, content: Content, maker: str = "") -> list[Row]:
-    """What a store keeps of a checked answer, row by row: outputs as they travel."""
+    """The rows that a store keeps of a checked answer: outputs in their wire form."""
     answer, names = named(answer, expected)
     outputs: dict[str, tuple[Form | None, int | None, list[Array]]] = {}
     for name in names:
@@ -102,24 +102,26 @@ def rows_of(answer: Answer, expected: Expected, content: Content, maker: str = "
     return pack(layout_of(content, outputs, whole=expected.whole), flat, maker)
 
 
-def cached_labels(rows: Sequence[Row | None], wanted: LabelSelection) -> CachedLabels:
-    """The labels that these rows give: of those that have all that is wanted, in one shape.
+def cached_labels(rows: Sequence[Row | None], requested: LabelSelection) -> CachedLabels:
+    """The labels of those rows that have all requested outputs, in one shape.
 
     Raises:
-        EdlError: they are not what labels can be.
+        EdlError: they cannot be labels.
     """
     groups: dict[_Shape, list[_Group]] = {}
     for layout, places in _by_layout(rows).items():
-        names = wanted.names(layout)
+        names = requested.names(layout)
         if names is None:
             continue
         try:
-            group = _group([row for place in places if (row := rows[place])], places, names, wanted)
+            group = _group(
+                [row for place in places if (row := rows[place])], places, names, requested
+            )
         except RequestRefused:  # no row of this layout can have that form
             continue
         groups.setdefault(group.shape, []).append(group)
     if not groups:
-        return NOTHING
+        return NO_LABELS
     chosen = max(groups.values(), key=lambda some: sum(len(one.places) for one in some))
     places = [place for one in chosen for place in one.places]
     order = sorted(range(len(places)), key=places.__getitem__)
@@ -128,7 +130,7 @@ def cached_labels(rows: Sequence[Row | None], wanted: LabelSelection) -> CachedL
         for part in chosen[0].outputs
     }
     answer = Answer(outputs, {}, chosen[0].parameters)
-    expected = Expected("", 0, "", chosen[0].names, len(places), wanted.forms)
+    expected = Expected("", 0, "", chosen[0].names, len(places), requested.forms)
     return CachedLabels(tuple(sorted(places)), soft_labels(answer, expected))
 
 
@@ -147,7 +149,7 @@ class _Group:
 
     @property
     def shape(self) -> _Shape:
-        """What must be equal for rows to stand in one array: not which floats they are."""
+        """What must be equal for rows to share an array; float types may differ."""
         classes = {name: int(said.get(CLASSES, 0)) for name, said in self.parameters.items()}
         return tuple(
             (
@@ -161,7 +163,7 @@ class _Group:
 
 
 def _group(
-    rows: Sequence[Row], places: Sequence[int], names: tuple[str, ...], wanted: LabelSelection
+    rows: Sequence[Row], places: Sequence[int], names: tuple[str, ...], requested: LabelSelection
 ) -> _Group:
     layout, arrays = rows[0].layout, unpack(rows)
     outputs: dict[str, Array] = {}
@@ -172,7 +174,7 @@ def _group(
         own[entry] = arrays[at : at + len(entry.pieces)]
         at += len(entry.pieces)
     for name in names:
-        form = wanted.forms.of(name)
+        form = requested.forms.of(name)
         entry = next(e for e in layout.entries if e.output == name and covers(e, form))
         made = derived(entry, own[entry], form)
         if form is not None:
@@ -190,21 +192,21 @@ def _by_layout(rows: Sequence[Row | None]) -> dict[Layout, list[int]]:
     return places
 
 
-#: Rows that have come are written in lots of so many, or when none has come for so long.
+#: Rows are written in batches of this size, or after this time.
 WRITE_ROWS = 1024
 WRITE_AFTER_S = 0.5
 _END_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which samples a batch has.
+class BatchKeys:
+    """The keys of the rows of a batch.
 
     Attributes:
         number: of the batch.
-        content: whose labels are meant.
+        content: of the labels.
         keys: of its rows.
-        ids: the user's own ids of its rows, where there are any.
+        ids: the user's own ids of its rows, if any.
     """
 
     number: int
@@ -212,23 +214,22 @@ class Identity:
     keys: Sequence[bytes]
     ids: Sequence[Row] = ()
 
-    def cut(self, start: int, stop: int) -> Identity:
-        """Of the rows [start, stop)."""
+    def cut(self, start: int, stop: int) -> BatchKeys:
+        """The keys of the rows [start, stop)."""
         return replace(self, keys=self.keys[start:stop], ids=self.ids[start:stop])
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Lookup a batch up.
+    """Look up a batch.
 
     Attributes:
         number: of the batch.
         rows: how many it has.
-        content: whose labels are meant.
-        inputs: what teachers get of it.
-        stays: whether that still is what it was: its memory may be used again at any time, and then
-            the batch is one that nobody waits for.
-        ids: the user's own ids of its rows, where there are any.
+        content: of the labels.
+        inputs: its inputs of the model.
+        stays: whether its memory is unchanged; once it was reused, nobody waits for the batch.
+        ids: the user's own ids of its rows, if any.
     """
 
     number: int
@@ -241,86 +242,78 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class StoreRows:
-    """StoreRows these rows of labels."""
-
-    identity: Identity
+    batch: BatchKeys
     rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveRows:
-    """Take out what this teacher has labelled."""
-
     teacher: str
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Flush what was kept until now."""
+    """Write all inserted rows."""
 
 
-#: None: there is nothing more to do.
-Command = Lookup | StoreRows | RemoveRows | Model | Flush | None
+#: None: flush and end.
+CacheCommand = Lookup | StoreRows | RemoveRows | Model | Flush | None
 
 
 class LabelCacheListener(Protocol):
-    """Who is told, in the engine's thread."""
+    """Receives the worker's events, in the engine's thread."""
 
-    def opened(self, remembered: Model | None) -> None: ...
+    def on_opened(self, remembered: Model | None) -> None: ...
 
-    def failed(self, error: EdlError) -> None: ...
+    def on_failed(self, error: EdlError) -> None: ...
 
-    def looked(self, identity: Identity, cached_labels: CachedLabels) -> None: ...
+    def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None: ...
 
 
-def identity_of(look: Lookup) -> Identity | None:
-    """Which samples they are; None where their memory is another batch's by now."""
+def keys_of_batch(look: Lookup) -> BatchKeys | None:
+    """The keys of a batch; None if its memory was reused."""
     keys = keys_of(look.content, look.inputs, 0, look.rows, look.ids)
     ids: Sequence[Row] = ()
     if look.ids:
         pieces = tuple(map(Piece.of, look.ids))
         ids = pack(Layout(look.content, (), pieces), look.ids)
-    return Identity(look.number, look.content, keys, ids) if look.stays() else None
+    return BatchKeys(look.number, look.content, keys, ids) if look.stays() else None
 
 
 class LabelCacheThread:
-    """Runs from when it is made until `close`. What it finds it posts to the engine's inbox.
+    """Executes commands in a thread until `close`, and posts results to the engine's inbox.
 
     Attributes:
-        figures: what the store has done; replaced as a whole by the thread.
-        disk_bytes: what it takes of the disk, as of its latest work.
+        stats: counters of the store; replaced as a whole by the thread.
+        disk_bytes: disk space of the store, as of its latest work.
     """
 
     def __init__(
         self,
         settings: LabelStore,
         service: str,
-        wanted: LabelSelection,
+        requested: LabelSelection,
         inbox: Inbox,
-        hears: LabelCacheListener,
+        listener: LabelCacheListener,
     ) -> None:
-        self.figures = StoreStats()
+        self.stats = StoreStats()
         self.disk_bytes = 0
         self._settings = settings
         self._service = service
-        self._wanted = wanted
+        self._requested = requested
         self._inbox = inbox
-        self._hears = hears
-        self._told: SimpleQueue[Command] = SimpleQueue()
+        self._listener = listener
+        self._commands: SimpleQueue[CacheCommand] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="edl-store", daemon=True)
         self._thread.start()
 
-    def tell(self, what: Lookup | StoreRows | RemoveRows) -> None:
-        """Have this done, behind all that was told before."""
-        self._told.put(what)
-
-    def remember(self, model: Model) -> None:
-        """This model is at work for the service."""
-        self._told.put(model)
+    def submit(self, command: Lookup | StoreRows | RemoveRows | Model) -> None:
+        """Queue a command; a `Model` is remembered as the one that labels for the service."""
+        self._commands.put(command)
 
     def close(self) -> None:
-        """Flush what is still to be written; bounded by a few seconds."""
-        self._told.put(None)
+        """Flush and end; bounded by a few seconds."""
+        self._commands.put(None)
         self._thread.join(_END_S)
         if self._thread.is_alive():
             log.warning("the label store %s is still being written", self._settings.path)
@@ -331,85 +324,87 @@ class LabelCacheThread:
         try:
             store = Store(self._settings)
         except UsageError as error:
-            self._inbox.post(self._hears.failed, error)
+            self._inbox.post(self._listener.on_failed, error)
             return
         except EdlError as error:
             self._give_up(error)
         else:
             try:
                 with store:
-                    self._inbox.post(self._hears.opened, store.recall(self._service))
+                    self._inbox.post(self._listener.on_opened, store.recall(self._service))
                     self._work(store)
-                self.figures = store.figures
+                self.stats = store.stats
                 return
-            except Exception as error:  # whatever it is, the engine must not wait for ever
+            except Exception as error:  # in any case, the engine must not wait for ever
                 log.exception("the label store %s is left alone", self._settings.path)
                 self._give_up(error)
-        self._inbox.post(self._hears.opened, None)  # if nothing was said of that
+        self._inbox.post(self._listener.on_opened, None)  # if that was not posted yet
         self._do_without()
 
     def _work(self, store: Store) -> None:
         unsaved: dict[bytes, Row] = {}
         due = 0.0
-        what: Command = Flush()
-        while what is not None:
+        command: CacheCommand = Flush()
+        while command is not None:
             try:
-                what = self._told.get(timeout=max(0.0, due - time.monotonic()) if unsaved else None)
+                command = self._commands.get(
+                    timeout=max(0.0, due - time.monotonic()) if unsaved else None
+                )
             except Empty:
-                what = Flush()
+                command = Flush()
             if not unsaved:
                 due = time.monotonic() + WRITE_AFTER_S
             try:
-                self._do(store, what, unsaved)
+                self._do(store, command, unsaved)
             except Exception:
-                self._told.put(what)  # who looks it up is told that there is nothing
+                self._commands.put(command)  # a lookup is answered with nothing
                 raise
-            self.figures = store.figures
+            self.stats = store.stats
             if not unsaved:
                 self.disk_bytes = store.disk_bytes
 
-    def _do(self, store: Store, what: Command, unsaved: dict[bytes, Row]) -> None:
-        match what:
+    def _do(self, store: Store, command: CacheCommand, unsaved: dict[bytes, Row]) -> None:
+        match command:
             case Lookup():
-                self._look_up(store, what, unsaved)
-            case StoreRows(identity, rows):
-                unsaved |= zip(identity.keys, _with_ids(rows, identity.ids), strict=True)
+                self._look_up(store, command, unsaved)
+            case StoreRows(batch, rows):
+                unsaved |= zip(batch.keys, _with_ids(rows, batch.ids), strict=True)
                 if len(unsaved) >= WRITE_ROWS:
                     _write(store, unsaved)
             case RemoveRows(teacher):
                 _write(store, unsaved)
                 store.disown(teacher)
             case Model():
-                store.remember(self._service, what)
+                store.remember(self._service, command)
             case Flush() | None:
                 _write(store, unsaved)
 
     def _give_up(self, error: Exception) -> None:
         log.warning("training goes on without its label store: %s", error)
-        self.figures = replace(self.figures, trouble=str(error))
+        self.stats = replace(self.stats, trouble=str(error))
 
     def _look_up(self, store: Store, look: Lookup, unsaved: dict[bytes, Row]) -> None:
-        identity, found = Identity(look.number, look.content, ()), NOTHING
+        batch, cached = BatchKeys(look.number, look.content, ()), NO_LABELS
         try:
-            known = identity_of(look)
+            known = keys_of_batch(look)
             if known is None:
                 return
             if not unsaved.keys().isdisjoint(known.keys):
                 _write(store, unsaved)
-            identity, found = known, cached_labels(store.get_many(known.keys), self._wanted)
-            self.figures = store.figures  # before anybody has the labels, and counts them
-        except EdlError as error:  # no teacher could be asked for it; or its rows are no labels
+            batch, cached = known, cached_labels(store.get_many(known.keys), self._requested)
+            self.stats = store.stats  # before the labels are used, and counted
+        except EdlError as error:  # the batch cannot be sent to a teacher, or rows are no labels
             log.warning("rows of the label store are not used: %s", error)
-        self._inbox.post(self._hears.looked, identity, found)
+        self._inbox.post(self._listener.on_lookup, batch, cached)
 
     def _do_without(self) -> None:
-        """Nothing is found and nothing kept."""
-        while (what := self._told.get()) is not None:
-            if isinstance(what, Lookup):
-                # Of a batch without keys nothing else is told: this is all there is to count.
-                self.figures = self.figures.plus(misses=what.rows, dropped=what.rows)
-                identity = Identity(what.number, what.content, ())
-                self._inbox.post(self._hears.looked, identity, NOTHING)
+        """Answer lookups with nothing, and insert nothing."""
+        while (command := self._commands.get()) is not None:
+            if isinstance(command, Lookup):
+                # Nothing else counts a batch without keys.
+                self.stats = self.stats.plus(misses=command.rows, dropped=command.rows)
+                batch = BatchKeys(command.number, command.content, ())
+                self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
 
 
 def _write(store: Store, unsaved: dict[bytes, Row]) -> None:

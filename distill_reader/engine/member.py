@@ -1,4 +1,4 @@
-"""One service: drives its `ReaderCore`, and carries out its instructions.
+"""One service at work: drives its `ReaderCore` and executes its instructions.
 
 An engine has one member, or several whose labels it averages. A member belongs to the engine's
 thread; what comes from elsewhere (its roster, its links) is posted to that thread's inbox.
@@ -29,12 +29,12 @@ from .answers import agree, furthest
 from .inbox import Inbox
 from .label_cache import LabelCache
 from .label_cache_thread import CachedLabels
-from .labels import Labels
-from .outcomes import Broke, Done, Job, Outcome, Ready, failure_of
+from .labels import LabelRecords
+from .outcomes import LinkFailure, Outcome, RequestDone, TeacherReady, TeacherRequest, failure_of
 from .path_attempts import PathAttempts
-from .profiles import Remembering
+from .profiles import ProfileRecorder
 from .request_template import misfit_of_settings, published_kinds
-from .requests import Batch, Batches, Sending
+from .requests import Batch, Batches, RequestSender
 from .roster import open_roster
 from .teacher_link import TeacherLink
 
@@ -46,19 +46,19 @@ LOOK_EVERY_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class MemberListener:
-    """Callbacks of the engine, called in its own thread.
+    """Callbacks of a member into its engine, in the engine's thread.
 
     Attributes:
-        settled: what has become of a batch.
-        came: the link to a teacher has posted this, at this time; True: labels that can be used.
-        failed: the stream cannot go on; in this epoch, or (True) for good.
+        on_settled: a batch has reached this final state.
+        on_outcome: a teacher's link posted this outcome at this time; True: its labels are usable.
+        on_failed: the stream cannot go on, in this epoch or (True) ever.
     """
 
-    settled: Callable[
+    on_settled: Callable[
         [Member, do.Labelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison], None
     ]
-    came: Callable[[Member, str, Outcome, float, bool], None]
-    failed: Callable[[errors.EdlError, bool], None]
+    on_outcome: Callable[[Member, str, Outcome, float, bool], None]
+    on_failed: Callable[[errors.EdlError, bool], None]
 
 
 class Member:
@@ -71,14 +71,14 @@ class Member:
         ring: where they lie.
         arena: where labels are put.
         mixed: labels are averaged with those of other members.
-        listener: callbacks of the engine.
+        listener: receives events.
 
     Attributes:
         core: decides; all others only read it.
         ledger: of the core: where each row is.
         roster: who names the teachers.
         labels: those that are here.
-        label_cache: where labels are kept; None: nowhere.
+        cache: looks labels up in a store; None: not configured.
         relabelled: batches whose labels were thrown away.
         links: connections that are open, by number.
         poisoned: batches that will never be labelled.
@@ -99,17 +99,18 @@ class Member:
         self.config = config
         self.core = core = ReaderCore(core_config(config), random)
         self.ledger = core.ledger
-        self._remembering = Remembering(config, inbox, core.measured, self._remembered)
+        self._profile_recorder = ProfileRecorder(config, inbox, core.measured, self._remembered)
         self.roster = open_roster(
             config,
             on_assigned=partial(inbox.post, self.tell),
             on_failed=partial(inbox.post, self._on_failed_for_good),
         )
-        self.labels = Labels(arena, batches, mixed=mixed)
+        self.labels = LabelRecords(arena, batches, mixed=mixed)
         self.label_cache = None
         if config.store is not None:
+            on_failed = listener.on_failed
             self.label_cache = LabelCache(
-                config, inbox, ring, core.numerics, self._enqueue, listener.failed
+                config, inbox, ring, core.numerics, self._enqueue, on_failed
             )
         self.relabelled = self.poisoned = self.reports = 0
         self._batches = batches
@@ -118,7 +119,7 @@ class Member:
         self._listener = listener
         self.links: dict[int, TeacherLink] = {}
         self._paths = PathAttempts(inbox, self.tell)
-        self._sending = Sending(config, batches, ring, self.links, core.teachers.links)
+        self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
         self._unsent: list[tuple[str, int]] = []  # what the ledger takes to be in flight
         self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}  # answers, to be compared
         self._dispute = ""  # the latest, in words
@@ -127,12 +128,12 @@ class Member:
 
     def start(self) -> None:
         """Look for teachers, as many as the last run needed."""
-        self._remembering.start()
+        self._profile_recorder.start()
         self.roster.start()
 
     def close(self) -> None:
         """Give the teachers back, and write what is to be kept."""
-        self._remembering.close(self.content_id)
+        self._profile_recorder.close(self.content_id)
         self.roster.stop()
         for link in self.links.values():
             link.close()
@@ -174,13 +175,13 @@ class Member:
         else:
             self.label_cache.queue(batch, time.monotonic())
 
-    def _enqueue(self, batch: Batch, cached_labels: CachedLabels) -> None:
+    def _enqueue(self, batch: Batch, cached: CachedLabels) -> None:
         """Have what a batch lacks labelled; what the store had is in its record."""
         missing, row_nbytes = None, 0
-        if cached_labels.places:
-            self.labels.fill(batch, cached_labels.places, cached_labels.labels)
-            missing = cached_labels.missing(batch.rows)
-            row_nbytes = cached_labels.row_nbytes
+        if cached.places:
+            self.labels.fill(batch, cached.places, cached.labels)
+            missing = cached.missing(batch.rows)
+            row_nbytes = cached.row_nbytes
         if batch.number in self.ledger.withheld:
             self.tell(ev.Found(batch.number, missing, row_nbytes))
             return
@@ -222,7 +223,7 @@ class Member:
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             self._coordinator_answers = self.roster.answers()
-            self._remembering.look(self.content_id, now)
+            self._profile_recorder.look(self.content_id, now)
             for link in self.links.values():
                 link.look(now)
         in_store, store_content = 0, ""
@@ -237,29 +238,29 @@ class Member:
         self.tell(ev.Remembered(profile, time.time()))
 
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
-        self._listener.failed(error, True)
+        self._listener.on_failed(error, True)
 
     def _on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
         name, now = link.peer.teacher_id, time.monotonic()
-        if isinstance(outcome, Done):  # as nearly always
+        if isinstance(outcome, RequestDone):  # as nearly always
             self._on_done(link, outcome, now)
             return
-        self._listener.came(self, name, outcome, now, False)
+        self._listener.on_outcome(self, name, outcome, now, False)
         match outcome:
-            case Ready(inputs):
+            case TeacherReady(inputs):
                 link.inputs = inputs
                 self._paths.heard(link.peer.address)
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if self.label_cache is not None and not words:
-                    self.label_cache.meet(link.peer, inputs)
+                    self.label_cache.on_teacher_ready(link.peer, inputs)
                 kinds = published_kinds(self.config, link.peer, link.found)
                 self.tell(ev.Probed(name, link.number, link.found.most_rows, words, kinds))
-            case Broke(None, error):
+            case LinkFailure(None, error):
                 failed = ev.ProbeFailed(
                     name, link.number, failure_of(error), str(error), room_in_s(error)
                 )
                 self.tell(failed)
-            case Broke(Job() as job, error):
+            case LinkFailure(TeacherRequest() as job, error):
                 about = {"service": self.config.service, **job.about(name)}
                 log.debug("%s does not label a request: %s", name, error, extra=about)
                 self.tell(
@@ -274,7 +275,7 @@ class Member:
                     )
                 )
 
-    def _on_done(self, link: TeacherLink, done: Done, now: float) -> None:
+    def _on_done(self, link: TeacherLink, done: RequestDone, now: float) -> None:
         name, job = link.peer.teacher_id, done.job
         is_open, misfit = link.number in self.links, ""
         if is_open:
@@ -283,7 +284,7 @@ class Member:
                 self.labels.check(done)
             except errors.BadAnswer as error:
                 misfit = str(error)
-        self._listener.came(self, name, done, now, is_open and not misfit)
+        self._listener.on_outcome(self, name, done, now, is_open and not misfit)
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
@@ -303,7 +304,7 @@ class Member:
         )
         self._carry_out(self.core.handle(answer, now), done, link)
 
-    def _agreeing(self, name: str, done: Done) -> frozenset[str]:
+    def _agreeing(self, name: str, done: RequestDone) -> frozenset[str]:
         """Who said the same to this request, of those whose answers are kept."""
         kept = self._kept.get(done.job.request, {})
         tolerance = partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id)
@@ -315,7 +316,7 @@ class Member:
         )
 
     def tell(self, event: ev.Event, now: float | None = None) -> None:
-        """Pass an event to the core, and carry out its instructions."""
+        """Pass an event to the core and execute the resulting instructions."""
         instructions = self.core.handle(event, time.monotonic() if now is None else now)
         if instructions:
             self._carry_out(instructions)
@@ -323,7 +324,7 @@ class Member:
     def _carry_out(
         self,
         instructions: list[do.Instruction],
-        done: Done | None = None,
+        done: RequestDone | None = None,
         link: TeacherLink | None = None,
     ) -> None:
         """Carry out instructions; `done` is the answer that led to them, which came over `link`."""
@@ -336,11 +337,11 @@ class Member:
                     assert link is not None
                     self.labels.write(done, spans)
                     if self.label_cache is not None:
-                        self.label_cache.keep(done, spans, link.inputs, self._batches)
+                        self.label_cache.insert(done, spans, link.inputs, self._batches)
                 case do.Labelled(number):
                     if log.isEnabledFor(logging.DEBUG):
                         log.debug("batch %d has its labels", number, extra={"batches": [number]})
-                    self._listener.settled(self, one)
+                    self._listener.on_settled(self, one)
                 case do.KeepAnswer(request, name):
                     assert done is not None
                     self._kept.setdefault(request, {})[name] = done.labels
@@ -373,26 +374,26 @@ class Member:
                 self._on_disputed(instruction)
             case do.Disown(name):
                 if self.label_cache is not None:
-                    self.label_cache.disown(name)
+                    self.label_cache.delete_rows_of(name)
             case do.DropLabels(content_id):
                 self.labels.clear()
                 if self.label_cache is not None:
-                    self.label_cache.follow(content_id)
+                    self.label_cache.use_content(content_id)
             case do.GoesUnlabelled(number):
                 self.labels.drop(number)
-                self._listener.settled(self, instruction)
+                self._listener.on_settled(self, instruction)
             case do.LabelsRevoked(number, whole):
                 self.relabelled += 1
                 self.labels.take_back(number, whole=whole)
-                self._listener.settled(self, instruction)
+                self._listener.on_settled(self, instruction)
             case do.LookUp(number):
                 assert self.label_cache is not None
-                self.label_cache.look_again(self._batches[number], time.monotonic())
+                self.label_cache.requeue(self._batches[number], time.monotonic())
             case do.Poison(number):
                 self.poisoned += 1
                 if self.label_cache is not None:
                     self.label_cache.forget(number)
-                self._listener.settled(self, instruction)
+                self._listener.on_settled(self, instruction)
             case do.Refuse(reason):
                 self._on_failed_for_good(errors.UsageError(reason))
 
@@ -412,10 +413,10 @@ class Member:
 
     def _send(self, ask: do.Ask) -> None:
         try:
-            self._sending.send(ask)
+            self._sender.send(ask)
         except errors.UsageError as error:
             self._unsent.append((ask.send.teacher, ask.send.request))
-            self._listener.failed(error, False)
+            self._listener.on_failed(error, False)
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
         answers = self._kept[disputed.request]

@@ -13,8 +13,8 @@ from ...scheduler.circuit_breakers import IN_WORDS
 from ...scheduler.flow_values import State
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
-from ..store.store import StoreStats as StoreStats
-from .outcomes import Done
+from ..store.store import StoreStats
+from .outcomes import RequestDone
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -29,14 +29,14 @@ QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class TeacherTimes:
-    """The teachers of one member. Used by the engine's thread alone."""
+    """Response times of the teachers of one member. Used by the engine's thread alone."""
 
     def __init__(self) -> None:
         self._rates: dict[str, RecentRate] = {}
         self._quantiles: dict[str, dict[float, LowQuantile]] = {}
 
     def answered(self, teacher: str, samples: int, seconds: float, now: float) -> None:
-        """It has labelled `samples` rows, `seconds` after it was asked."""
+        """A teacher labelled `samples` rows, `seconds` after the request was sent."""
         if teacher not in self._rates:
             self._rates[teacher] = RecentRate(HORIZON_S)
             self._quantiles[teacher] = {q: LowQuantile(ANSWERS, q) for q in QUANTILES}
@@ -45,15 +45,15 @@ class TeacherTimes:
             quantile.add(seconds)
 
     def samples_per_s(self, teacher: str, now: float) -> float:
-        """Rows per second, over the last seconds; 0 of one that has not answered."""
+        """Rows per second, over the last seconds; 0 without an answer."""
         return self._rates[teacher].value(now) if teacher in self._rates else 0.0
 
     def quantile_s(self, teacher: str, q: float) -> float | None:
-        """Seconds in which it answered that share of its latest requests; None: not one."""
+        """The `q` quantile of its latest response times; None without an answer."""
         return self._quantiles[teacher][q].value if teacher in self._quantiles else None
 
     def keep(self, teachers: Collection[str]) -> None:
-        """Forget all others."""
+        """Forget all other teachers."""
         for teacher in self._rates.keys() - set(teachers):
             del self._rates[teacher], self._quantiles[teacher]
 
@@ -63,14 +63,14 @@ Sample = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What there is to tell of one member.
+class MemberSnapshot:
+    """The inputs of the metrics of one member.
 
     Attributes:
-        member: it.
-        times: how its teachers have answered of late.
-        forgone: batches that went without its labels.
-        weight: with which its labels are in the latest batch that was mixed; None: nothing is.
+        member: the member.
+        times: recent response times of its teachers.
+        forgone: batches delivered without its labels.
+        weight: of its labels in the latest mixed batch; None: nothing is mixed.
         upper_bytes: `ut`.
         lower_bytes: `lt`.
         now: by the engine's clock.
@@ -86,13 +86,13 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """One metric, `edl_reader_NAME`.
 
     Attributes:
-        kind: a "counter" gets `_total` behind its name.
-        name: without what stands before and behind it.
-        what: for people.
+        kind: a "counter" gets the suffix `_total`.
+        name: without prefix and suffix.
+        what: help text.
         samples: its values.
         labels: besides `service` and `student`.
     """
@@ -100,35 +100,37 @@ class Family:
     kind: Literal["counter", "gauge"]
     name: str
     what: str
-    samples: Callable[[Seen], Iterable[Sample]]
+    samples: Callable[[MemberSnapshot], Iterable[Sample]]
     labels: tuple[str, ...] = ()
 
 
-def _one(value: Callable[[Member], float]) -> Callable[[Seen], Iterable[Sample]]:
+def _one(value: Callable[[Member], float]) -> Callable[[MemberSnapshot], Iterable[Sample]]:
     return lambda seen: [((), value(seen.member))]
 
 
-def _counter(name: str, what: str, value: Callable[[Member], float]) -> Family:
-    return Family("counter", name, what, _one(value))
+def _counter(name: str, what: str, value: Callable[[Member], float]) -> MetricFamily:
+    return MetricFamily("counter", name, what, _one(value))
 
 
-def _gauge(name: str, what: str, value: Callable[[Member], float]) -> Family:
-    return Family("gauge", name, what, _one(value))
+def _gauge(name: str, what: str, value: Callable[[Member], float]) -> MetricFamily:
+    return MetricFamily("gauge", name, what, _one(value))
 
 
-def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> Family:
-    """A counter that is there where labels are kept."""
+def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> MetricFamily:
+    """A counter that exists if labels are stored."""
 
-    def samples(seen: Seen) -> Iterator[Sample]:
+    def samples(seen: MemberSnapshot) -> Iterator[Sample]:
         if seen.member.label_cache is not None:
-            yield (), value(seen.member.label_cache.figures)
+            yield (), value(seen.member.label_cache.stats)
 
-    return Family("counter", f"store_{name}", what, samples)
+    return MetricFamily("counter", f"store_{name}", what, samples)
 
 
-def _by_teacher(name: str, what: str, value: Callable[[Seen, str], float]) -> Family:
+def _by_teacher(
+    name: str, what: str, value: Callable[[MemberSnapshot, str], float]
+) -> MetricFamily:
     """One value for each teacher that the reader sends to now: series go with their teachers."""
-    return Family(
+    return MetricFamily(
         "gauge",
         f"teacher_{name}",
         what,
@@ -137,27 +139,27 @@ def _by_teacher(name: str, what: str, value: Callable[[Seen, str], float]) -> Fa
     )
 
 
-def _store_bytes(seen: Seen) -> Iterator[Sample]:
+def _store_bytes(seen: MemberSnapshot) -> Iterator[Sample]:
     if seen.member.label_cache is not None:
         yield (), seen.member.label_cache.disk_bytes
 
 
-def _weight(seen: Seen) -> Iterator[Sample]:
+def _weight(seen: MemberSnapshot) -> Iterator[Sample]:
     if seen.weight is not None:
         yield (), seen.weight
 
 
-def _ejections(seen: Seen) -> Iterator[Sample]:
+def _ejections(seen: MemberSnapshot) -> Iterator[Sample]:
     counted = seen.member.core.teachers.breakers.ejections
     return (((cause,), counted[cause]) for cause in IN_WORDS)
 
 
-def _states(seen: Seen) -> Iterator[Sample]:
+def _states(seen: MemberSnapshot) -> Iterator[Sample]:
     state = seen.member.core.decision.state
     return (((name,), name == state) for name in get_args(State))
 
 
-def _turnarounds(seen: Seen) -> Iterator[Sample]:
+def _turnarounds(seen: MemberSnapshot) -> Iterator[Sample]:
     for teacher in seen.member.ledger.teachers:
         for q in QUANTILES:
             if (value := seen.times.quantile_s(teacher, q)) is not None:
@@ -176,7 +178,7 @@ _STREAM: Final = (
         "Rows of those batches.",
         lambda m: m.core.figures.samples_taken,
     ),
-    Family(
+    MetricFamily(
         "gauge",
         "samples_per_second",
         "Rows taken, over the last seconds.",
@@ -197,13 +199,13 @@ _STREAM: Final = (
         "Time that the training loop waited for the source of batches.",
         lambda m: m.core.memory.source_wait_s,
     ),
-    Family("gauge", "state", "1 for what the reader is doing, else 0.", _states, ("state",)),
+    MetricFamily("gauge", "state", "1 for what the reader is doing, else 0.", _states, ("state",)),
     _gauge(
         "volume_bytes",
         "Bytes of batches that are labelled and not yet consumed.",
         lambda m: m.ledger.volume_bytes,
     ),
-    Family(
+    MetricFamily(
         "gauge",
         "threshold_bytes",
         "Thresholds of the volume: pulling pauses above ut and goes on below lt.",
@@ -224,7 +226,7 @@ _STREAM: Final = (
 
 #: What became of batches.
 _BATCHES: Final = (
-    Family(
+    MetricFamily(
         "counter",
         "forgone_batches",
         "Batches that went without labels of the service, as it had no teacher.",
@@ -240,7 +242,7 @@ _BATCHES: Final = (
         "Batches whose labels were thrown away: of another model, or of a teacher that lied.",
         lambda m: m.relabelled,
     ),
-    Family(
+    MetricFamily(
         "gauge",
         "ensemble_weight",
         "With which the labels of the service are in the latest batch; 0: they are missing.",
@@ -266,7 +268,7 @@ _TEACHERS: Final = (
         "t_s: the training step, unhindered; 0 while it is not known.",
         lambda m: m.core.figures.t_s_s or 0.0,
     ),
-    Family(
+    MetricFamily(
         "gauge",
         "teachers",
         "Teachers of this reader, by state.",
@@ -297,7 +299,7 @@ _TEACHERS: Final = (
         "Answers that came late, twice, or from a model that was exchanged.",
         lambda m: m.labels.discards,
     ),
-    Family(
+    MetricFamily(
         "counter",
         "ejections",
         "Times that a teacher was put out of the pool, to be probed later.",
@@ -328,7 +330,7 @@ _EACH_TEACHER: Final = (
         "Requests that the teacher may have under way.",
         lambda seen, teacher: seen.member.core.pace.window(teacher),
     ),
-    Family(
+    MetricFamily(
         "gauge",
         "teacher_turnaround_seconds",
         "Time from asking the teacher to having its labels: quantiles of its latest answers.",
@@ -345,7 +347,7 @@ _STORE: Final = (
     _stored("evicted", "Samples whose labels made room.", lambda f: f.evicted),
     _stored("damaged", "Samples whose labels failed their checksum.", lambda f: f.damaged),
     _stored("dropped", "Samples whose labels could not be put into it.", lambda f: f.dropped),
-    Family("gauge", "store_bytes", "Bytes of the store on the disk.", _store_bytes),
+    MetricFamily("gauge", "store_bytes", "Bytes of the store on the disk.", _store_bytes),
 )
 
 FAMILIES: Final = (*_STREAM, *_BATCHES, *_TEACHERS, *_EACH_TEACHER, *_STORE)
@@ -393,7 +395,7 @@ class Exporter:
         """Where it listens: "host:port"."""
         return self._server.address
 
-    def answered(self, member: Member, teacher: str, done: Done) -> None:
+    def answered(self, member: Member, teacher: str, done: RequestDone) -> None:
         """A teacher has sent labels."""
         self._seconds.labels(*_of(member.config)).observe(done.seconds)
         times = self._times[member]
@@ -409,7 +411,7 @@ class Exporter:
             forgone = batch_delivery.delivery.forgone[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
             bounds = config.upper_bytes, config.lower_bytes
-            seen.append(Seen(member, self._times[member], forgone, weight, *bounds, now))
+            seen.append(MemberSnapshot(member, self._times[member], forgone, weight, *bounds, now))
         self._shown = [
             *(_metric(family, seen) for family in FAMILIES),
             self._whole("partly_labelled_batches", _PARTLY, batch_delivery.delivery.partial),
@@ -431,7 +433,7 @@ class Exporter:
         return counter
 
 
-def _metric(family: Family, members: Sequence[Seen]) -> Metric:
+def _metric(family: MetricFamily, members: Sequence[MemberSnapshot]) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily

@@ -1,7 +1,6 @@
-"""What the engine and its links say to each other: who is asked what, and what came of it.
+"""Requests to teachers, and their outcomes, as exchanged between the engine and its links.
 
-What is made anew for every batch is a named tuple, which takes a third of the time of a frozen
-dataclass.
+Classes made for every batch are named tuples: those take a third of a frozen dataclass's time.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ def _always() -> bool:
     return True
 
 
-class Job(NamedTuple):
-    """One request: rows of batches for a teacher.
+class TeacherRequest(NamedTuple):
+    """Rows of batches for a teacher to label.
 
     Attributes:
-        request: its number, as the ledger counts.
-        spans: the rows, in the order in which they are sent.
+        request: its number in the ledger.
+        spans: the rows, in the order of sending.
         inputs: of the model.
-        fetches: outputs that are wanted; empty: all.
+        fetches: requested outputs; empty: all.
         samples: rows of the inputs and of each output.
-        forms: in which form each output is wanted.
-        asked_at: when that was decided, by the monotonic clock.
-        lent: where those inputs lie that need not be sent, as far as that is known already.
+        forms: the requested form of each output.
+        asked_at: when the core decided it, by the monotonic clock.
+        lent: location of inputs in shared memory, as far as known.
         is_current: whether the memory of the inputs is still that of these rows.
-        student: who asks: "JOB/RANK".
+        student: "JOB/RANK".
     """
 
     request: int
@@ -57,17 +56,17 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """By which teachers and logs know the request."""
+        """The request's id for teachers and logs."""
         return f"{self.student}#{self.request}"
 
     def about(self, teacher: str) -> dict[str, object]:
-        """What log records of it say, by `logs.KEYS`."""
+        """Fields for log records, by `logs.KEYS`."""
         numbers = sorted({span.batch for span in self.spans})
         return {"teacher": teacher, "request": self.name, "batches": numbers}
 
     @property
     def rows(self) -> int:
-        """How many rows of batches it has; `samples` where these can be cut."""
+        """Rows of batches; equals `samples` if the batches can be cut."""
         rows = 0
         for _, start, stop in self.spans:
             rows += stop - start
@@ -75,27 +74,27 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The teacher answers; `inputs` are the names of its model's inputs."""
+class TeacherReady:
+    """The teacher serves; `inputs` are the names of its model's inputs."""
 
     inputs: tuple[str, ...]
 
 
-class Done(NamedTuple):
-    """Labels that passed their checks, by output; their memory is that of the answer.
+class RequestDone(NamedTuple):
+    """Checked labels by output, in the memory of the answer.
 
     Attributes:
-        job: what was asked.
+        job: the request.
         labels: as the training loop gets them.
-        device_s: of the teacher's device.
-        draining: the teacher is to get nothing more.
-        seconds: since it was asked.
-        content_id: of the model, as far as it is known.
-        numerics_id: what makes the bits of the labels, the same.
-        rows: as a label store keeps them; none where there is no store.
+        device_s: time of the teacher's device.
+        draining: the teacher accepts no more requests.
+        seconds: since the request was sent.
+        content_id: of the model; empty: unknown.
+        numerics_id: what determines the bits of the labels; empty: unknown.
+        rows: for the label store; none without a store.
     """
 
-    job: Job
+    job: TeacherRequest
     labels: Mapping[str, Array]
     device_s: float
     draining: bool
@@ -106,18 +105,18 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
-    """A request, or the connection when `job` is None, came to nothing."""
+class LinkFailure:
+    """A request failed, or the connection if `job` is None."""
 
-    job: Job | None
+    job: TeacherRequest | None
     error: EdlError
 
 
-Outcome = Ready | Done | Broke
+Outcome = TeacherReady | RequestDone | LinkFailure
 
 
 def failure_of(error: EdlError) -> Failure:
-    """What a request or a probe came to, for the core."""
+    """The class of an error, for the core."""
     match error:
         case errors.InputsOverwritten():
             return "overwritten"

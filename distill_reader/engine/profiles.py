@@ -1,11 +1,10 @@
-"""What a reader remembers of the last run, kept in a file, read and written in a thread.
+"""The profile of a job, kept in a file for its next run; read and written in a thread.
 
-What counts of it, and when it is written, is `scheduler.stream_stats`'. No failure is one of the
-training: without a memory it learns as it did the first time.
+`scheduler.stream_stats` decides what is saved and when. Failures do not affect the training: it
+starts without a profile, as a first run does.
 
-Each service and job has a file of its own, so that readers that write at the same time do not undo
-each other's work; those of one job write nearly the same, and the last one stays. It is replaced as
-a whole or not at all.
+Each service and job has a file of its own, so that concurrent readers do not overwrite each other;
+readers of one job write nearly the same, and the last one wins. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .inbox import Inbox
 
 log = logging.getLogger(__name__)
 
-#: What is longer was written by somebody else.
+#: Longer files are no profiles.
 MOST_BYTES = 4096
 
 
@@ -40,7 +39,7 @@ class ProfileFile:
     """The profile of one service and job.
 
     Args:
-        folder: where profiles lie; it is made where there is none.
+        folder: of profiles; created if missing.
         service: of the teachers.
         job: of the training.
 
@@ -54,10 +53,10 @@ class ProfileFile:
         self.path = Path(folder) / f"{key}.json"
 
     def read(self) -> Profile | None:
-        """What is remembered; None where there is nothing, or something else than a profile.
+        """The saved profile; None if there is none, or the file is no profile.
 
         Raises:
-            OSError: it is there and cannot be read.
+            OSError: the file cannot be read.
         """
         try:
             with self.path.open("rb") as file:
@@ -69,10 +68,10 @@ class ProfileFile:
         return profile_of(told)
 
     def write(self, profile: Profile) -> None:
-        """Remember this from now on.
+        """Replace the saved profile.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd, name = tempfile.mkstemp(".new", self.path.stem, self.path.parent)
@@ -90,14 +89,14 @@ LOOK_EVERY_S: Final = 5.0
 _END_S: Final = 1.0
 
 
-class Remembering:
-    """The memory of one member, from `start` to `close`. Used by the engine's thread alone.
+class ProfileRecorder:
+    """Loads and saves the profile of one member. Used by the engine's thread alone.
 
     Args:
-        config: of the member; it may name no folder, and then nothing is remembered.
+        config: of the member; without a folder of profiles, nothing is saved.
         inbox: of the engine's thread.
-        measured: says what is known by now of teachers that serve a content.
-        remembered: hears what was remembered; None: nothing.
+        measured: returns the present measurements of teachers of a content.
+        remembered: receives the loaded profile; None: there was none.
     """
 
     def __init__(
@@ -119,14 +118,14 @@ class Remembering:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Read what the last run has left."""
+        """Load the profile of the last run."""
         if self._file is not None:
             work = partial(self._work, self._file)
             self._thread = threading.Thread(target=work, name="edl-profile", daemon=True)
             self._thread.start()
 
     def look(self, content_id: str, now: float) -> None:
-        """Time goes by, with teachers of this content: write what is worth it."""
+        """Save the profile if that is due, for teachers of this content."""
         if now < self._looks_at:
             return
         self._looks_at = now + LOOK_EVERY_S
@@ -137,7 +136,7 @@ class Remembering:
             self._told.put(new)
 
     def close(self, content_id: str) -> None:
-        """Write what is worth it in the end; bounded."""
+        """Save the final profile; bounded by a second."""
         if self._thread is not None:
             if self._looks_at < inf:
                 self.look(content_id, self._looks_at)

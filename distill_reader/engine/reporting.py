@@ -1,4 +1,4 @@
-"""What the engine tells of itself: to the trainer, to the coordinator, in words."""
+"""Reports the engine's state to the trainer and to the coordinator."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from .metrics import Exporter, open_exporter
 
 
 def waiting_for(member: Member) -> str:
-    """What the stream waits for: "0 of 3 teachers live, teacher a was lost: its lease ran out".
+    """What the stream waits for, as "0 of 3 teachers live, teacher a was lost: its lease ran out".
 
-    Returns:
-        One clause; empty while the training loop does not wait.
+    Empty while the training loop does not wait.
     """
     core, ledger, links = member.core, member.ledger, member.core.teachers.links
     if core.waiting_since is None:
@@ -47,10 +46,10 @@ def waiting_for(member: Member) -> str:
 
 
 def story(member: Member, batch: int, now: float) -> list[str]:
-    """Why a batch went where it went: each event that concerns it, and what was done because of it.
+    """The events that concerned a batch, each with the instructions that followed.
 
     Args:
-        member: whose core remembers it.
+        member: remembers the events in its core.
         batch: its number.
         now: by the engine's clock.
 
@@ -71,9 +70,9 @@ REPORT_EVERY_S = 1.0
 
 
 class CoordinatorReporter:
-    """Reports of one member. Used by the engine's thread alone.
+    """Reports one member to the coordinator: periodically, and at once when the core asks.
 
-    A report goes out at once when the core says so, and at its pace otherwise.
+    Used by the engine's thread alone.
     """
 
     def __init__(self, member: Member) -> None:
@@ -81,18 +80,18 @@ class CoordinatorReporter:
         self._reported_at = 0.0
         self._reports = 0  # that the core asked for, as far as they were made
 
-    def tell(self, now: float) -> bool:
-        """Report if it is time to; whether the core has asked for it."""
+    def report_if_due(self, now: float) -> bool:
+        """Report if that is due; returns whether the core asked for it."""
         member = self._member
         is_asked, self._reports = member.reports != self._reports, member.reports
         if is_asked or now - self._reported_at >= REPORT_EVERY_S:
             self._reported_at = now
-            member.roster.report(report(member, now))
+            member.roster.report(student_report(member, now))
         return is_asked
 
 
-def report(member: Member, now: float) -> pb.StudentReport:
-    """How the student is, as far as this service goes."""
+def student_report(member: Member, now: float) -> pb.StudentReport:
+    """The student's state in this service."""
     config, ledger, core = member.config, member.ledger, member.core
     memory, decision, figures = core.memory, core.decision, core.figures
     switch, teachers = core.contents.switch, core.teachers
@@ -142,17 +141,17 @@ def _otherwise(state: State) -> State:
 
 
 STATS_EVERY_S = 0.2
-#: Whether there is something that the coordinator acts on is looked at so often at most.
+#: Minimum interval between checks for reports to the coordinator.
 LOOK_EVERY_S = 0.01
-#: What a stream of several members is doing is what the worst off of them does.
+#: The state of a stream of several members is the worst of theirs.
 _WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
 
 class TrainerReporter:
-    """Tells the trainer and the coordinator how the reader is. Used by one thread, the engine's.
+    """Reports the reader to the trainer and the coordinator. Used by the engine's thread alone.
 
     Attributes:
-        exporter: serves metrics; None: nobody asked for them.
+        exporter: serves metrics; None: not configured.
     """
 
     def __init__(
@@ -170,16 +169,16 @@ class TrainerReporter:
         self.exporter: Exporter | None = None
         self._failed = False
         self._stats_at = self._looked_at = 0.0
-        self._asked = self._answered = 0  # times that the trainer wanted figures of that moment
-        self._due: tuple[object, ...] = ()  # what was told last of what a batch must not overtake
-        # As told, by service; of what an engine knows when it starts nobody need be told.
+        self._asked = self._answered = 0  # number of the trainer's latest request for stats
+        self._due: tuple[object, ...] = ()  # the latest sent state that must precede a batch
+        # As sent, by service; what an engine knows at its start need not be sent.
         self._legacies = {member.config.service: member.core.contents.legacy for member in members}
 
     def start(self) -> None:
-        """Serve metrics, if that is wanted.
+        """Serve metrics, if configured.
 
         Raises:
-            UsageError: they cannot be served at the address that was given.
+            UsageError: the address cannot be used.
             AddressInUse: another process listens there.
         """
         self.exporter = open_exporter(self._config)
@@ -190,12 +189,12 @@ class TrainerReporter:
 
     # --- what went wrong
 
-    def forgive(self) -> None:
-        """Another epoch is another try."""
+    def reset_failure(self) -> None:
+        """Let the next epoch fail anew."""
         self._failed = False
 
     def give_up(self, epoch: int) -> None:
-        """No teacher has come for as long as the user is willing to wait."""
+        """Fail the epoch: no teacher came within the user's time limit."""
         members = [member for member in self._members if not member.ledger.usable]
         names = " and ".join(repr(member.config.service) for member in members)
         error = errors.NoTeacherAvailable(
@@ -213,17 +212,17 @@ class TrainerReporter:
 
     # --- how things are
 
-    def ask(self, number: int) -> None:
-        """The trainer wants figures that know all it has said until now, and counts how often."""
+    def request_stats(self, number: int) -> None:
+        """Answer the trainer's numbered request for stats that include all it has sent so far."""
         self._asked = number
 
-    def tell(self, now: float) -> None:
-        """Look whether something is to be told now."""
+    def report_if_due(self, now: float) -> None:
+        """Send what is due now."""
         self._report_handoff()
         changed: list[bool] = []
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
-            changed = [reporter.tell(now) for reporter in self._reporters]
+            changed = [reporter.report_if_due(now) for reporter in self._reporters]
         is_asked = self._asked != self._answered
         if is_asked or any(changed) or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at = now
@@ -232,7 +231,7 @@ class TrainerReporter:
                 self.exporter.show(self._members, self._batch_delivery, now)
 
     def report_before_batch(self) -> None:
-        """What has to be right when the batch arrives: resends, and what its labels are."""
+        """Send what must be current when a batch arrives: resends and the kinds of labels."""
         if self._due_now() != self._due:
             self._report_to_trainer(time.monotonic())
 
@@ -240,12 +239,12 @@ class TrainerReporter:
         return tuple((one.ledger.resends, one.core.contents.kinds.settled) for one in self._members)
 
     def report_story(self, batch: int, now: float) -> None:
-        """Tell the trainer what is remembered of a batch."""
+        """Send the trainer the recorded events of a batch."""
         lines = [line for member in self._members for line in story(member, batch, now)]
         self._channel.send("story", batch=batch, lines=lines)
 
     def _report_handoff(self) -> None:
-        """What the next engine has to know, the trainer keeps for it."""
+        """Send what a successor engine needs; the trainer keeps it."""
         for member in self._members:
             service, legacy = member.config.service, member.core.contents.legacy
             if self._legacies[service] is not legacy:
@@ -253,16 +252,16 @@ class TrainerReporter:
                 self._channel.send("legacy", service=service, left=legacy.to_json())
 
     def _report_to_trainer(self, now: float) -> None:
-        told = stats(self._members, self._batch_delivery, now)
+        sent = stats(self._members, self._batch_delivery, now)
         self._due = self._due_now()
         self._answered = self._asked
-        self._channel.send("stats", asked=self._asked, **told)
+        self._channel.send("stats", asked=self._asked, **sent)
 
 
 def stats(members: Sequence[Member], batch_delivery: BatchDelivery, now: float) -> dict[str, Any]:
     """For the trainer: the fields of `ReaderStats` that only the engine knows."""
     cores = [member.core for member in members]
-    shelves = [member.label_cache for member in members if member.label_cache is not None]
+    label_caches = [member.label_cache for member in members if member.label_cache is not None]
     states = {core.decision.state for core in cores}
     return {
         "resends": sum(member.ledger.resends for member in members),
@@ -304,11 +303,11 @@ def stats(members: Sequence[Member], batch_delivery: BatchDelivery, now: float) 
             [name, kind] for member in members for name, kind in member.output_kinds.items()
         ],
         "waiting_for": _waiting_for(members),
-        "store_hits": sum(label_cache.figures.hits for label_cache in shelves),
-        "store_misses": sum(label_cache.figures.misses for label_cache in shelves),
-        "store_dropped": sum(label_cache.figures.dropped for label_cache in shelves),
+        "store_hits": sum(label_cache.stats.hits for label_cache in label_caches),
+        "store_misses": sum(label_cache.stats.misses for label_cache in label_caches),
+        "store_dropped": sum(label_cache.stats.dropped for label_cache in label_caches),
         "store_trouble": next(
-            filter(None, (label_cache.figures.trouble for label_cache in shelves)), ""
+            filter(None, (label_cache.stats.trouble for label_cache in label_caches)), ""
         ),
         "partly_labelled": batch_delivery.delivery.partial,
         "weights": []

@@ -1,4 +1,4 @@
-"""A job as a request to one teacher, and what its answer has to be like."""
+"""What requests to one teacher have in common, and how its model contradicts the settings."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ...proto.forms import FITTING_KINDS, Form, SoftLabelIs, check_form
 from ...scheduler.reader_core.events import Peer, PublishedKind
 from ..config import ReaderConfig
 from .answers import Expected
-from .outcomes import Job
+from .outcomes import TeacherRequest
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
-    """What all requests to one teacher have in common, as long as the same is asked of it.
+    """The common part of requests to one teacher.
 
     Attributes:
         outputs: as in `Request`, like the next two.
-        parameters: name the instance that is asked.
+        parameters: name the teacher's instance.
         output_parameters: name the forms.
-        expected: what answers are held against.
+        expected: what answers are checked against.
     """
 
     outputs: tuple[str, ...]
@@ -31,8 +31,7 @@ class RequestTemplate:
     output_parameters: dict[str, dict[str, Any]]
     expected: Expected
 
-    def request(self, job: Job) -> Request:
-        """What is sent."""
+    def request(self, job: TeacherRequest) -> Request:
         return Request(
             job.inputs,
             self.outputs,
@@ -44,9 +43,9 @@ class RequestTemplate:
 
 
 def template_of(
-    job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
+    job: TeacherRequest, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
 ) -> RequestTemplate:
-    """How `peer` is asked; the arguments are those of `expected_of`."""
+    """The template of requests to `peer`; the arguments are those of `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
     known = tuple(tensor.name for tensor in found.outputs)
     fetches = _fetched(job.fetches, known, peer.foreign)
@@ -61,14 +60,16 @@ def template_of(
     )
 
 
-def expected_of(job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()) -> Expected:
-    """What the answer of `peer` is held against.
+def expected_of(
+    job: TeacherRequest, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
+) -> Expected:
+    """What the answer of `peer` is checked against.
 
     Args:
-        job: what it was asked.
-        peer: who was asked.
+        job: what was requested.
+        peer: the teacher.
         found: its model.
-        agreed: names of the outputs, where its server does not say them; empty: not known either.
+        agreed: names of the outputs, if its server does not publish them; empty: unknown.
     """
     teacher_id = peer.teacher_id if peer.incarnation else ""
     known = tuple(tensor.name for tensor in found.outputs) or agreed
@@ -86,15 +87,12 @@ def expected_of(job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
 
 
 def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
-    """In words, what the reader's settings name that the model of `peer` does not have.
+    """The first thing that the settings name and the model of `peer` lacks; empty: none.
 
     Args:
         config: of the member.
-        peer: who was asked what its model is.
-        found: what it said; nothing is held against what it left out.
-
-    Returns:
-        the first difference; empty where there is none.
+        peer: the teacher.
+        found: its model; what it does not publish is not checked.
     """
     inputs, outputs = ([spec.name for spec in specs] for specs in (found.inputs, found.outputs))
     if inputs and config.feeds:
@@ -129,7 +127,7 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
 
 
 def published_kinds(config: ReaderConfig, peer: Peer, found: Found) -> tuple[PublishedKind, ...]:
-    """What `peer` publishes of the outputs that the settings ask for; arguments as above."""
+    """The kinds that `peer` publishes of the outputs that the settings request."""
     fetched = _fetched(config.fetches, tuple(spec.name for spec in found.outputs), peer.foreign)
     return tuple(
         PublishedKind(spec.name, spec.kind, is_label=not _is_made(config.labels.of(spec.name)))
@@ -139,7 +137,7 @@ def published_kinds(config: ReaderConfig, peer: Peer, found: Found) -> tuple[Pub
 
 
 def _is_made(form: Form | None) -> bool:
-    """Whether labels in this form are alike, whatever kind of output they are made of."""
+    """Whether labels in this form are alike for every kind of output."""
     return form is not None and (form.k > 0 or form.temperature is not None)
 
 
@@ -159,9 +157,9 @@ def _contradiction(spec: TensorSpec, form: Form | None, stated: SoftLabelIs | No
 
 
 def _fetched(fetches: tuple[str, ...], known: tuple[str, ...], foreign: bool) -> tuple[str, ...]:
-    """The outputs to ask for, as the server names them; empty: every one.
+    """The outputs to request, as the server names them; empty: all.
 
-    A foreign one may have another name for its only output, or not say what it has.
+    A foreign server may have another name for its only output, or not publish its outputs.
     """
     if not foreign or set(fetches) <= set(known):
         return fetches

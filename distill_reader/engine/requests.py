@@ -22,7 +22,7 @@ from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.instructions import Ask
 from ...scheduler.reader_core.links import Links
 from ..config import FieldKey, ReaderConfig
-from .outcomes import Job
+from .outcomes import TeacherRequest
 from .teacher_link import TeacherLink
 
 log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ _BIG_ENDIAN: Final = ">"
 
 
 class SlicedInputs(NamedTuple):
-    """What a teacher is sent.
+    """The inputs of one request.
 
     Attributes:
         inputs: by the inputs of its model: views of the ring's memory, no copy.
@@ -194,12 +194,12 @@ class SlicedInputs(NamedTuple):
 
 
 class InputSlicer:
-    """Cuts requests out of the batches of a reader. Used by the engine's thread alone.
+    """Builds requests from rows of batches. Used by the engine's thread alone.
 
     Args:
         batches: all that may be named, by number.
         ring: where they lie.
-        feeds: which field goes to which input; see `feeding.model_inputs`.
+        feeds: which field goes to which input; see `model_inputs`.
     """
 
     def __init__(
@@ -228,9 +228,9 @@ class InputSlicer:
         pieces: dict[str, list[Array]] = {}
         stamps: list[tuple[int, int]] = []
         for span in spans:
-            cut = self._in_one_piece(span, inputs)
-            stamps += cut.stamps
-            for name, value in cut.inputs.items():
+            piece = self._in_one_piece(span, inputs)
+            stamps += piece.stamps
+            for name, value in piece.inputs.items():
                 pieces.setdefault(name, []).extend(pieces_of(value))
         stacked: dict[str, Input] = {name: Stacked(tuple(each)) for name, each in pieces.items()}
         return SlicedInputs(stacked, {}, tuple(stamps))
@@ -282,15 +282,16 @@ def samples_of(inputs: Iterable[Input]) -> int:
     return 1
 
 
-class Sending:
-    """Hands the requests of one member to its links. Used by the engine's thread alone.
+class RequestSender:
+    """Sends the requests of one member over its links. Used by the engine's thread alone.
 
     Args:
         config: of the member.
         batches: that rows are of.
         ring: where they lie.
         links: that are open, by number.
-        standing: how these stand.
+        standing: their state in the core.
+
     """
 
     def __init__(
@@ -325,7 +326,7 @@ class Sending:
         if ask.in_own_memory:
             inputs, lent, stamps = own_copies(inputs), {}, ()
         now, samples = time.monotonic(), samples_of(inputs.values())
-        job = Job(
+        job = TeacherRequest(
             send.request,
             send.spans,
             inputs,

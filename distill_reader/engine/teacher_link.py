@@ -34,7 +34,7 @@ from ..store.rows import Content, Row
 from .answers import Expected, device_seconds, named, refuse_what_is_not_finite, soft_labels
 from .inbox import Inbox
 from .label_cache_thread import rows_of
-from .outcomes import Broke, Done, Job, Outcome, Ready
+from .outcomes import LinkFailure, Outcome, RequestDone, TeacherReady, TeacherRequest
 from .request_template import RequestTemplate, template_of
 from .transport import PendingRequest, Transport
 
@@ -73,7 +73,7 @@ class TeacherLink:
     exact: bool = False  # where labels of other numerics are other labels
     inbox: Inbox | None = None  # of the thread that sends; None: it waits for no sockets
     number: int = 0  # by which the core knows the connection
-    _jobs: SimpleQueue[Job | None] = field(default_factory=SimpleQueue)
+    _jobs: SimpleQueue[TeacherRequest | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
     _client: Client | None = None
     _transport: Transport | None = None
@@ -87,13 +87,13 @@ class TeacherLink:
     _under_way: Counter = field(default_factory=Counter)
 
     def probe(self) -> None:
-        """Ask the teacher once whether it serves, and post `Ready` or what went wrong."""
+        """Ask the teacher once whether it serves, and post `TeacherReady` or what went wrong."""
         try:
             self._thread(self._post_probe, "prober")
         except RuntimeError as error:  # the system starts no thread
-            self.post(self, Broke(None, _told(error)))
+            self.post(self, LinkFailure(None, _told(error)))
 
-    def send(self, job: Job) -> None:
+    def send(self, job: TeacherRequest) -> None:
         """Send `job`, and post what comes of it."""
         transport, template = self._transport, self._template_of(job)
         if transport is None or not transport.ask(job, template, self.request_timeout_s):
@@ -104,7 +104,7 @@ class TeacherLink:
         if self._transport is not None:
             self._transport.look(now)
 
-    def _hand_to_thread(self, job: Job) -> None:
+    def _hand_to_thread(self, job: TeacherRequest) -> None:
         """As many threads send as requests are under way that take one."""
         with self._lock:
             self._unfinished += 1
@@ -114,7 +114,7 @@ class TeacherLink:
                 except RuntimeError as error:  # the system starts none
                     if not self._senders:
                         self._unfinished -= 1
-                        self.post(self, Broke(job, _told(error)))
+                        self.post(self, LinkFailure(job, _told(error)))
                         return
                 else:
                     self._senders += 1
@@ -139,9 +139,9 @@ class TeacherLink:
     def _post_probe(self) -> None:
         outcome: Outcome
         try:
-            outcome = Ready(self._probe())
+            outcome = TeacherReady(self._probe())
         except Exception as error:
-            outcome = Broke(None, _told(error))
+            outcome = LinkFailure(None, _told(error))
         if not self.closed:
             self.post(self, outcome)
 
@@ -169,14 +169,14 @@ class TeacherLink:
             try:
                 outcome: Outcome = self._request(job)
             except Exception as error:
-                outcome = Broke(job, _told(error))
+                outcome = LinkFailure(job, _told(error))
             self.post(self, outcome)
             del job, outcome  # not to be held until the next one
             self._open_connection()
             with self._lock:  # from now on it takes another one
                 self._unfinished -= 1
 
-    def _request(self, job: Job) -> Done:
+    def _request(self, job: TeacherRequest) -> RequestDone:
         client = self._client
         assert client is not None  # nothing is sent before a probe has found it ready
         started = time.monotonic()
@@ -189,14 +189,14 @@ class TeacherLink:
                 answer = error
             return self._checked(PendingRequest(job, request, started, inf, beside), answer)
 
-    def _on_answer(self, asked: PendingRequest, answer: Answer | EdlError) -> Outcome:
+    def _on_answer(self, pending: PendingRequest, answer: Answer | EdlError) -> Outcome:
         """What comes of an answer that has come without a thread."""
         try:
-            return self._checked(asked, answer)
+            return self._checked(pending, answer)
         except Exception as error:
-            return Broke(asked.job, _told(error))
+            return LinkFailure(pending.job, _told(error))
 
-    def _template_of(self, job: Job) -> RequestTemplate:
+    def _template_of(self, job: TeacherRequest) -> RequestTemplate:
         """How the teacher is asked: the same for jobs of one size, until it is probed again."""
         found, agreed, known = self.found, self._agreed, self._template
         of = (found, agreed, job.fetches, job.forms, job.samples)
@@ -210,15 +210,15 @@ class TeacherLink:
             assert isinstance(self._client, OipGrpcClient)
             transport.open(partial(self._client.connect, self.batches))
 
-    def _checked(self, asked: PendingRequest, answer: Answer | EdlError) -> Done:
+    def _checked(self, pending: PendingRequest, answer: Answer | EdlError) -> RequestDone:
         """The labels in an answer."""
-        job, now = asked.job, time.monotonic()
+        job, now = pending.job, time.monotonic()
         try:
             if isinstance(answer, EdlError):
                 raise answer
             expected = self._template_of(job).expected
             if not expected.outputs:
-                self._agreed = self._agree(asked.request, answer, expected)
+                self._agreed = self._agree(pending.request, answer, expected)
                 expected = self._template_of(job).expected
             labels = soft_labels(answer, expected)
         except WireError as error:
@@ -233,7 +233,7 @@ class TeacherLink:
             refuse_what_is_not_finite(job.inputs)  # nonsense in, nonsense out
             raise
         told = answer.parameters.get("device_seconds")
-        device_s = device_seconds(told, now - asked.at, asked.beside)
+        device_s = device_seconds(told, now - pending.at, pending.beside)
         draining = bool(answer.parameters.get("draining", False))
         content_id = str(answer.parameters.get("content_id", "")) or self.peer.content_id
         numerics_id = str(answer.parameters.get("numerics_id", "")) or self.peer.numerics_id
@@ -242,7 +242,7 @@ class TeacherLink:
             content = Content(content_id, numerics_id if self.exact else "")
             rows = rows_of(answer, expected, content, self.peer.teacher_id)
         took_s = now - job.asked_at
-        return Done(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
+        return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
 
     def _agree(self, request: Request, answer: Answer, expected: Expected) -> tuple[str, ...]:
         """The names of the outputs of a model that nobody describes: as it says them alike.

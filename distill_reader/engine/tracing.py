@@ -15,7 +15,7 @@ from ...proto.channel import Message
 from ...scheduler.circuit_breakers import IN_WORDS, Cause
 from ..config import ReaderConfig
 from ..trace_file import Event, TraceFile
-from .outcomes import Broke, Done, Job, Outcome
+from .outcomes import LinkFailure, Outcome, RequestDone, TeacherRequest
 from .reporting import waiting_for
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ _TRACKS: Final = {
 }
 _LANES: Final = 101
 
-#: What is shown of an event that is chosen.
+#: Details of an event.
 Args = Mapping[str, Any]
 NONE: Final[Args] = {}
 
 
-class Pen:
-    """Draws into `file`. Times are seconds of the machine's monotonic clock."""
+class TraceWriter:
+    """Writes trace events to `file`. Times are seconds of the monotonic clock."""
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
@@ -50,27 +50,27 @@ class Pen:
             file.name_track("process_name", name, group)
         for track, (group, name) in _TRACKS.items():
             file.name_track("thread_name", name, group, track)
-        self.lanes = Lanes(file)
+        self.tracks = TeacherTracks(file)
 
     def slice(self, track: int, name: str, begin: float, end: float, args: Args = NONE) -> None:
-        """Something that lasted, on one of the tracks above; they do not overlap there."""
+        """A slice on one of the tracks above; slices of a track must not overlap."""
         self._add(name, "X", _TRACKS[track][0], track, begin, dur=_dur(begin, end), args=args)
 
     def moment(self, track: int, name: str, at: float, args: Args = NONE) -> None:
-        """Something that happened, on one of the tracks above."""
+        """An instant event on one of the tracks above."""
         self._add(name, "i", _TRACKS[track][0], track, at, s="t", args=args)
 
     def request(self, teacher: str, name: str, begin: float, end: float, args: Args = NONE) -> None:
-        """What a teacher was busy with, on the first of its tracks that was free for it."""
-        lane = self.lanes.of(teacher, begin, end)
-        self._add(name, "X", TEACHERS, lane, begin, dur=_dur(begin, end), args=args)
+        """A slice for a request, on the first free track of its teacher."""
+        track = self.tracks.of(teacher, begin, end)
+        self._add(name, "X", TEACHERS, track, begin, dur=_dur(begin, end), args=args)
 
     def news(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
-        """Something that happened to a teacher, on its first track."""
-        self._add(name, "i", TEACHERS, self.lanes.first(teacher), at, s="t", args=args)
+        """An instant event of a teacher, on its first track."""
+        self._add(name, "i", TEACHERS, self.tracks.first(teacher), at, s="t", args=args)
 
-    def life(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
-        """Something of the buffer that lasted; many may at once. Those within come behind it."""
+    def batch(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
+        """An async slice of the buffer; nested slices are written after the outer one."""
         known = {"cat": "batch", "id": number}
         self._file.add(
             _event(name, "b", BUFFER, 0, begin, **known, args=args),
@@ -78,28 +78,27 @@ class Pen:
         )
 
     def count(self, name: str, value: float, at: float) -> None:
-        """A number that goes up and down; it is drawn when it has changed."""
+        """A counter; written when its value has changed."""
         if self._counts.get(name) != value:
             self._counts[name] = value
             self._add(name, "C", BUFFER, 0, at, args={"value": value})
 
     def flush(self) -> None:
-        """Have it written."""
         self._file.flush()
 
     def end(self, at: float) -> None:
-        """Nothing comes behind this."""
+        """Write the last event and close the file."""
         self._file.close(_event("the end", "i", BUFFER, 0, at, s="g"))
 
     def _add(self, name: str, phase: str, group: int, track: int, at: float, **more: Any) -> None:
         self._file.add(_event(name, phase, group, track, at, **more))
 
 
-class Lanes:
-    """Tracks for the requests to each teacher: as many as it has under way at once.
+class TeacherTracks:
+    """Tracks for the requests to each teacher: as many as it has in flight at once.
 
-    Slices of one track must not overlap. Requests are drawn as they end, so that a track is free
-    for one that began behind the end of the last one there.
+    Slices of a track must not overlap. Requests are written as they end, so a track is free for a
+    request that began after the end of the last one there.
     """
 
     def __init__(self, file: TraceFile) -> None:
@@ -108,17 +107,17 @@ class Lanes:
         self._next = _LANES
 
     def of(self, teacher: str, begin: float, end: float) -> int:
-        """The track for a request; it is taken until `end`."""
+        """The track for a request, occupied until `end`."""
         self.first(teacher)
-        lanes = self._ends[teacher]
-        # The one that was busy last: the others may be free for what began before that.
-        free = [(free_at, index) for index, (_, free_at) in enumerate(lanes) if free_at <= begin]
+        tracks = self._ends[teacher]
+        # The track that ended last: the others may still serve requests that began earlier.
+        free = [(free_at, index) for index, (_, free_at) in enumerate(tracks) if free_at <= begin]
         if not free:
             self._open(teacher, end)
-            return lanes[-1][0]
+            return tracks[-1][0]
         index = max(free)[1]
-        track = lanes[index][0]
-        lanes[index] = (track, end)
+        track = tracks[index][0]
+        tracks[index] = (track, end)
         return track
 
     def first(self, teacher: str) -> int:
@@ -129,10 +128,10 @@ class Lanes:
         return self._ends[teacher][0][0]
 
     def _open(self, teacher: str, end: float) -> None:
-        lanes = self._ends[teacher]
-        name = f"{teacher} ({len(lanes) + 1})" if lanes else teacher
+        tracks = self._ends[teacher]
+        name = f"{teacher} ({len(tracks) + 1})" if tracks else teacher
         self._file.name_track("thread_name", name, TEACHERS, self._next)
-        lanes.append((self._next, end))
+        tracks.append((self._next, end))
         self._next += 1
 
 
@@ -149,69 +148,69 @@ def _dur(begin: float, end: float) -> float:
 
 
 @dataclass(slots=True)
-class _Life:
+class _TracedBatch:
     pulled_at: float
     samples: int
     labelled_at: float | None = None
 
 
-class Lives:
-    """Draws each life when it is over, whole, so that no half of a file has half of one.
+class BatchTracer:
+    """Traces each batch as a whole when it leaves, so that no part of a file has half of it.
 
-    It is drawn as "batch", with "ready" in it, from when it could be delivered. Of a batch that an
-    engine before this one had pulled it begins when this one was told of it.
+    Its slice "batch" contains "ready", which begins when it could be delivered. A batch pulled
+    before this engine started begins when this engine received it.
     """
 
-    def __init__(self, pen: Pen) -> None:
-        self._pen = pen
-        self._lives: dict[int, _Life] = {}
+    def __init__(self, writer: TraceWriter) -> None:
+        self._writer = writer
+        self._batches: dict[int, _TracedBatch] = {}
         self._now = 0.0
 
     def pulled(self, number: int, at: float, samples: int) -> None:
-        """A batch has come."""
-        self._lives[number] = _Life(at, samples)
+        """A batch was pulled."""
+        self._batches[number] = _TracedBatch(at, samples)
 
     def labelled(self, number: int) -> None:
-        """It has its labels from now on."""
-        if (life := self._lives.get(number)) is not None:
-            life.labelled_at = time.monotonic()
+        """A batch has its labels from now on."""
+        if (batch := self._batches.get(number)) is not None:
+            batch.labelled_at = time.monotonic()
 
     def unlabelled(self, number: int) -> None:
-        """It has not, after all."""
-        if (life := self._lives.get(number)) is not None:
-            life.labelled_at = None
+        """Its labels were withdrawn."""
+        if (batch := self._batches.get(number)) is not None:
+            batch.labelled_at = None
 
     def taken(self, number: int, at: float) -> None:
-        """The training loop has it."""
-        if (life := self._lives.pop(number, None)) is not None:
-            self._draw(number, life, at, "delivered")
+        """The training loop took it."""
+        if (batch := self._batches.pop(number, None)) is not None:
+            self._draw(number, batch, at, "delivered")
 
     def look(self, now: float) -> None:
-        """So late is it."""
+        """Set the time."""
         self._now = now
 
     def leave(self) -> None:
-        """The epoch was left, or the stream ends: so do the lives that there are."""
-        for number, life in self._lives.items():
-            self._draw(number, life, max(self._now, life.pulled_at), "left")
-        self._lives.clear()
+        """The epoch was left, or the stream ends: write all batches."""
+        for number, batch in self._batches.items():
+            self._draw(number, batch, max(self._now, batch.pulled_at), "left")
+        self._batches.clear()
 
-    def _draw(self, number: int, life: _Life, end: float, outcome: str) -> None:
-        told = {"number": number, "samples": life.samples, "outcome": outcome}
-        self._pen.life("batch", number, life.pulled_at, end, told)
-        if life.labelled_at is not None:
-            self._pen.life("ready", number, min(life.labelled_at, end), end)
+    def _draw(self, number: int, batch: _TracedBatch, end: float, outcome: str) -> None:
+        told = {"number": number, "samples": batch.samples, "outcome": outcome}
+        self._writer.batch("batch", number, batch.pulled_at, end, told)
+        if batch.labelled_at is not None:
+            self._writer.batch("ready", number, min(batch.labelled_at, end), end)
 
 
-#: Counters are not drawn more often.
+#: Minimum interval between values of counters.
 COUNT_EVERY_S: Final = 0.01
 
 
-class Changes:
-    """Draws teachers that come, go, are ejected and let in, hedges, wants, pauses and states."""
+class StateTracer:
+    """Traces changes of teachers, ejections, hedges, demand, pauses and states."""
 
-    def __init__(self, pen: Pen) -> None:
-        self._pen = pen
+    def __init__(self, writer: TraceWriter) -> None:
+        self._writer = writer
         self._teachers: frozenset[str] = frozenset()
         self._ejected: dict[str, Cause] = {}
         self._hedged: frozenset[tuple[int, int]] = frozenset()
@@ -221,7 +220,7 @@ class Changes:
         self._counted_at = 0.0
 
     def look(self, members: Sequence[Member], now: float) -> None:
-        """This is how things are now."""
+        """Compare the members with the last look."""
         self._look_at_teachers(members, now)
         self._look_at_hedges(members, now)
         for member in members:
@@ -230,13 +229,13 @@ class Changes:
         self._look_at_state(members, now)
         if now - self._counted_at >= COUNT_EVERY_S:
             self._counted_at = now
-            count = self._pen.count
+            count = self._writer.count
             count("volume (bytes)", min(m.ledger.volume_bytes for m in members), now)
             count("requests in flight", sum(m.ledger.in_flight for m in members), now)
             count("teachers wanted", sum(m.core.decision.want for m in members), now)
 
     def end(self, now: float) -> None:
-        """Nothing more is looked at: what lasts ends."""
+        """End all open slices."""
         self._draw_pause(now)
         self._draw_state(now)
 
@@ -244,15 +243,17 @@ class Changes:
         teachers = frozenset(name for member in members for name in member.ledger.teachers)
         for name in sorted(teachers ^ self._teachers):
             what = "joined" if name in teachers else "gone"
-            self._pen.news(name, f"{name} {what}", now)
+            self._writer.news(name, f"{name} {what}", now)
         ejected = {
             k: v for member in members for k, v in member.core.teachers.breakers.ejected.items()
         }
         for name, cause in ejected.items():
             if name not in self._ejected:
-                self._pen.news(name, f"{name} ejected: it {IN_WORDS[cause]}", now, {"cause": cause})
+                self._writer.news(
+                    name, f"{name} ejected: it {IN_WORDS[cause]}", now, {"cause": cause}
+                )
         for name in self._ejected.keys() & teachers - ejected.keys():
-            self._pen.news(name, f"{name} let in again", now)
+            self._writer.news(name, f"{name} let in again", now)
         self._teachers, self._ejected = teachers, ejected
 
     def _look_at_hedges(self, members: Sequence[Member], now: float) -> None:
@@ -264,7 +265,7 @@ class Changes:
         for place, request in sorted(hedged - self._hedged):
             flight = members[place].ledger.request(request)
             told = {"request": request, "teachers": [*flight.teachers] if flight else []}
-            self._pen.moment(HEDGES, f"hedge of request {request}", now, told)
+            self._writer.moment(HEDGES, f"hedge of request {request}", now, told)
         self._hedged = hedged
 
     def _look_at_want(self, member: Member, now: float) -> None:
@@ -272,7 +273,7 @@ class Changes:
         if self._wants.get(service) != decision.want:
             self._wants[service] = decision.want
             told = {"service": service, "reason": decision.reason}
-            self._pen.moment(WANTS, f"want {decision.want}", now, told)
+            self._writer.moment(WANTS, f"want {decision.want}", now, told)
 
     def _look_at_pauses(self, members: Sequence[Member], now: float) -> None:
         for member in members:
@@ -288,7 +289,7 @@ class Changes:
         if self._pause is not None:
             since, service, why = self._pause
             told = {"service": service, "reason": why, "goes_on": goes_on}
-            self._pen.slice(PAUSES, "pulling pauses", since, now, told)
+            self._writer.slice(PAUSES, "pulling pauses", since, now, told)
             self._pause = None
 
     def _look_at_state(self, members: Sequence[Member], now: float) -> None:
@@ -301,41 +302,42 @@ class Changes:
     def _draw_state(self, now: float) -> None:
         if self._state is not None:
             state, since, words = self._state
-            self._pen.slice(STATE, state, since, now, {"waits_for": words} if words else {})
+            self._writer.slice(STATE, state, since, now, {"waits_for": words} if words else {})
 
 
-#: Nothing waits longer until it is written.
+#: Maximum delay of writing.
+
 FLUSH_EVERY_S: Final = 0.2
 
 
 def open_timeline(config: ReaderConfig) -> Timeline | None:
-    """What the reader's configuration asks for; None: nobody wants a timeline."""
+    """The timeline that the configuration requests; None: none."""
     if not config.trace:
         return None
     return Timeline(TraceFile(Path(config.trace), config.trace_max_bytes))
 
 
 class Timeline:
-    """Draws what the engine's thread says of its work into `file`."""
+    """Traces the work of the engine's thread into `file`."""
 
     def __init__(self, file: TraceFile) -> None:
-        self._pen = Pen(file)
-        self._lives = Lives(self._pen)
-        self._changes = Changes(self._pen)
-        self._told = False  # all that the engine before this one knew, and drew
+        self._writer = TraceWriter(file)
+        self._batches = BatchTracer(self._writer)
+        self._changes = StateTracer(self._writer)
+        self._told = False  # the batches of the last engine, which it traced
         self._loop_since: float | None = None  # since when the training loop works
         self._waits_since: float | None = None
         self._flushed_at = 0.0
 
     # --- the trainer
 
-    def said(self, message: Message) -> None:
-        """The trainer has said this."""
+    def on_message(self, message: Message) -> None:
+        """The trainer sent a message."""
         match message["kind"]:
             case "reset":
                 self._told = True
                 self._loop_since = self._waits_since = None
-                self._lives.leave()
+                self._batches.leave()
             case "resumed":
                 self._told = True
             case "batch":
@@ -347,66 +349,66 @@ class Timeline:
 
     def _on_pulled(self, message: Message) -> None:
         number, at, samples = message["number"], message["at"], message["samples"]
-        self._lives.pulled(number, at, samples)
+        self._batches.pulled(number, at, samples)
         if self._told:
             begin, nbytes = at - message["source_s"], message["nbytes"]
             args = {"samples": samples, "bytes": nbytes}
-            self._pen.slice(PULLS, f"pull {number}", begin, at, args)
+            self._writer.slice(PULLS, f"pull {number}", begin, at, args)
 
     def _on_taken(self, message: Message) -> None:
         at, number = message["at"], message["number"]
         called_at = at if self._waits_since is None else self._waits_since
         if self._loop_since is not None:
-            self._pen.slice(LOOP, "step", self._loop_since, called_at)
+            self._writer.slice(LOOP, "step", self._loop_since, called_at)
         if self._waits_since is not None:
-            self._pen.slice(LOOP, f"wait for {number}", self._waits_since, at)
+            self._writer.slice(LOOP, f"wait for {number}", self._waits_since, at)
         self._loop_since, self._waits_since = at, None
-        self._lives.taken(number, at)
+        self._batches.taken(number, at)
 
     # --- the teachers
 
-    def came(self, teacher: str, outcome: Outcome, now: float) -> None:
-        """A teacher's link has posted this."""
+    def on_outcome(self, teacher: str, outcome: Outcome, now: float) -> None:
+        """A teacher's link posted an outcome."""
         args: dict[str, Any]
         match outcome:
-            case Done(job=job):
+            case RequestDone(job=job):
                 name, end = _batches(job), job.asked_at + outcome.seconds
                 args = {"device_ms": round(outcome.device_s * 1e3, 3)}
-            case Broke(Job() as job, error):
+            case LinkFailure(TeacherRequest() as job, error):
                 name, end = f"failed: {_batches(job)}", now
                 args = {"error": str(error)[:300]}
             case _:
                 return
         args |= {"request": job.request, "samples": job.samples}
-        self._pen.request(teacher, name, job.asked_at, end, args)
+        self._writer.request(teacher, name, job.asked_at, end, args)
 
     def labelled(self, number: int) -> None:
-        """The labels of a batch are whole."""
-        self._lives.labelled(number)
+        """A batch has all its labels."""
+        self._batches.labelled(number)
 
     def unlabelled(self, number: int) -> None:
-        """They are not, after all."""
-        self._lives.unlabelled(number)
+        """Its labels were withdrawn."""
+        self._batches.unlabelled(number)
 
     # --- how things are
 
     def look(self, members: Sequence[Member], now: float) -> None:
-        """This is how things are, after whatever happened."""
-        self._lives.look(now)
+        """Trace changes since the last look."""
+        self._batches.look(now)
         self._changes.look(members, now)
         if now - self._flushed_at >= FLUSH_EVERY_S:
             self._flushed_at = now
-            self._pen.flush()
+            self._writer.flush()
 
     def close(self, now: float) -> None:
-        """Nothing more comes."""
-        self._lives.look(now)
-        self._lives.leave()
+        """Write all open slices and close the file."""
+        self._batches.look(now)
+        self._batches.leave()
         self._changes.end(now)
-        self._pen.end(now)
+        self._writer.end(now)
 
 
-def _batches(job: Job) -> str:
+def _batches(job: TeacherRequest) -> str:
     numbers = sorted({span.batch for span in job.spans})
     if len(numbers) == 1:
         return f"batch {numbers[0]}"

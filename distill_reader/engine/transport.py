@@ -1,7 +1,7 @@
-"""Asks one teacher by the transport, in the engine's own thread, which never waits for it.
+"""Sends requests to one teacher from the engine's thread, without ever blocking it.
 
-That is the way of what goes well. What does not, from a connection that ends to a credential that
-counts no more, is asked again by a thread over gRPC, which finds out what is the matter.
+A request that fails here, by a lost connection or an expired credential, is repeated by a thread
+over gRPC, which finds out the cause.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ...errors import AccessError, BadAnswer, DeadlineExceeded, EdlError, WireEr
 from ...proto.clients import Answer, Request
 from ...proto.transport.connection import Connection
 from .inbox import Inbox
-from .outcomes import Broke, Job, Outcome
+from .outcomes import LinkFailure, Outcome, TeacherRequest
 from .request_template import RequestTemplate
 
 
 class PendingRequest(NamedTuple):
-    """A request that is on its way.
+    """A request without an answer yet.
 
     Attributes:
-        job: what was asked.
+        job: what it is for.
         request: as it was sent.
-        at: when, by the monotonic clock.
-        until: when nobody waits for the answer any more.
-        beside: how many were on their way to the teacher then, this one included.
+        at: when it was sent, by the monotonic clock.
+        until: its deadline.
+        beside: requests in flight to the teacher at that time, this one included.
     """
 
-    job: Job
+    job: TeacherRequest
     request: Request
     at: float
     until: float
@@ -44,9 +44,10 @@ class Transport:
 
     Args:
         inbox: waits for the sockets.
-        checked: what comes of an answer, or of an error that the teacher has answered with.
-        post: given each outcome.
-        again: given each job that has to be asked by a thread.
+        checked: turns an answer, or the teacher's error, into an outcome.
+        post: receives each outcome.
+        send_by_thread: receives each job that a thread has to send.
+
 
     Attributes:
         wants_connection: there was none with room for a request.
@@ -57,20 +58,20 @@ class Transport:
         inbox: Inbox,
         checked: Callable[[PendingRequest, Answer | EdlError], Outcome],
         post: Callable[[Outcome], None],
-        again: Callable[[Job], None],
+        send_by_thread: Callable[[TeacherRequest], None],
     ) -> None:
         self.wants_connection = True
         self._inbox = inbox
         self._checked = checked
         self._post = post
-        self._again = again
+        self._send_by_thread = send_by_thread
         self._connections: dict[Connection, dict[int, PendingRequest]] = {}
         self._lock = threading.Lock()
         self._added: deque[Connection] = deque()  # and not used yet
         self._is_opening = False
         self._closed = False
 
-    def ask(self, job: Job, template: RequestTemplate, timeout_s: float) -> bool:
+    def ask(self, job: TeacherRequest, template: RequestTemplate, timeout_s: float) -> bool:
         """Send a request before anything is waited for; False: it takes a thread.
 
         All that are asked by one connection until then go out together.
@@ -87,8 +88,8 @@ class Transport:
             self._inbox.put_off(partial(self._send, connection))
         now = time.monotonic()
         beside = 1 + sum(map(len, self._connections.values()))
-        asked = PendingRequest(job, request, now, now + timeout_s, beside)
-        self._connections[connection][job.request] = asked
+        pending = PendingRequest(job, request, now, now + timeout_s, beside)
+        self._connections[connection][job.request] = pending
         return True
 
     def open(self, connect: Callable[[], Connection | None]) -> None:
@@ -115,13 +116,13 @@ class Transport:
 
     def look(self, now: float) -> None:
         """Time goes by: an answer that is late may not come any more."""
-        for connection, asked in list(self._connections.items()):
-            late = next((one for one in asked.values() if one.until <= now), None)
+        for connection, pending in list(self._connections.items()):
+            late = next((one for one in pending.values() if one.until <= now), None)
             if late is not None:
-                del asked[late.job.request]
+                del pending[late.job.request]
                 self._drop(connection)
                 error = DeadlineExceeded("no answer within the time that there was for one")
-                self._post(Broke(late.job, error))
+                self._post(LinkFailure(late.job, error))
 
     def close(self) -> None:
         """Ask nothing more; what is on its way is heard by nobody."""
@@ -172,17 +173,17 @@ class Transport:
         except OSError:
             self._drop(connection)
             return
-        asked = self._connections[connection]
+        pending = self._connections[connection]
         refused = False
         for number, outcome, without_memory in heard:
-            one, is_refused = asked.pop(number), isinstance(outcome, AccessError)
+            one, is_refused = pending.pop(number), isinstance(outcome, AccessError)
             refused |= is_refused
             if without_memory or is_refused:
-                self._again(one.job)
+                self._send_by_thread(one.job)
             else:
                 self._post(self._checked(one, outcome))
         # What was shown when it was opened counts no more: another shows what there is now.
-        if refused or (connection.leaving and not asked):
+        if refused or (connection.leaving and not pending):
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
@@ -190,5 +191,5 @@ class Transport:
         lost = self._connections.pop(connection)
         self._inbox.unwatch(connection)
         connection.close()
-        for asked in lost.values():
-            self._again(asked.job)
+        for pending in lost.values():
+            self._send_by_thread(pending.job)

@@ -34,14 +34,14 @@ def inspect(path: Where, as_json: AsJson = False) -> None:
     Readers may use it meanwhile. A row is the label of one sample, by one model.
     """
     from .database import Database
-    from .exporting import take_stock
+    from .exporting import inventory_of
 
     with Database(path) as database:
-        stock = take_stock(database)
+        inventory = inventory_of(database)
     if as_json:
-        typer.echo(json.dumps(_told(stock), indent=2))
+        typer.echo(json.dumps(_told(inventory), indent=2))
     else:
-        _show(stock)
+        _show(inventory)
 
 
 @app.command()
@@ -51,10 +51,10 @@ def verify(path: Where, as_json: AsJson = False) -> None:
     Nothing is changed. A reader takes a damaged row out when it comes across it.
     """
     from .database import Database
-    from .exporting import take_stock
+    from .exporting import inventory_of
     from .exporting import verify as look_at_all
 
-    with Database(path) as database, _progress("verifying", take_stock(database).rows) as on:
+    with Database(path) as database, _progress("verifying", inventory_of(database).rows) as on:
         rows = look_at_all(database, on)
     typer.echo(json.dumps({"rows": rows, "damaged": 0}) if as_json else f"{rows} rows, all whole")
 
@@ -75,10 +75,10 @@ def disown(
     Database(path).close()  # which makes none where there is none
     with Store(LabelStore(path, MOST_BYTES)) as store:
         store.disown(teacher)
-        figures = store.figures
-    if figures.trouble or not store.writable:
-        raise StoreUnavailable(figures.trouble or f"the label store {path} can only be read")
-    typer.echo(f"{figures.disowned} rows of {teacher} taken out")
+        stats = store.stats
+    if stats.trouble or not store.writable:
+        raise StoreUnavailable(stats.trouble or f"the label store {path} can only be read")
+    typer.echo(f"{stats.disowned} rows of {teacher} taken out")
 
 
 @app.command()
@@ -105,14 +105,14 @@ def export(
     """
     from ...proto.forms import Form
     from .database import Database
-    from .exporting import ExportRequest, content_of, take_stock
+    from .exporting import ExportRequest, content_of, inventory_of
     from .exporting import export as write_all
 
     asked = Form.parse(form or None, temperature)
     with Database(path) as database:
-        wanted = ExportRequest(content_of(database, content), asked, dense, rows_per_file)
-        with _progress("exporting", take_stock(database).rows) as on:
-            told = write_all(database, folder, wanted, on)
+        options = ExportRequest(content_of(database, content), asked, dense, rows_per_file)
+        with _progress("exporting", inventory_of(database).rows) as on:
+            told = write_all(database, folder, options, on)
     if as_json:
         typer.echo(json.dumps(told, indent=2))
     else:
@@ -132,25 +132,25 @@ def _progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _told(stock: Inventory) -> dict[str, Any]:
-    kinds = [
+def _told(inventory: Inventory) -> dict[str, Any]:
+    layouts = [
         {
-            **(kind.layout.content._asdict() if kind.layout else {"content_id": None}),
-            "outputs": _outputs(kind.layout),
-            "rows": kind.rows,
-            "bytes": kind.nbytes,
-            "made": list(kind.made_s),
-            "used": list(kind.used_s),
+            **(summary.layout.content._asdict() if summary.layout else {"content_id": None}),
+            "outputs": _outputs(summary.layout),
+            "rows": summary.rows,
+            "bytes": summary.nbytes,
+            "made": list(summary.made_s),
+            "used": list(summary.used_s),
         }
-        for kind in stock.kinds
+        for summary in inventory.layouts
     ]
     return {
-        "rows": stock.rows,
-        "disk_bytes": stock.disk_bytes,
-        "used_bytes": stock.used_bytes,
-        "kinds": kinds,
-        "services": dict(stock.services),
-        "counters": stock.counters,
+        "rows": inventory.rows,
+        "disk_bytes": inventory.disk_bytes,
+        "used_bytes": inventory.used_bytes,
+        "kinds": layouts,
+        "services": dict(inventory.services),
+        "counters": inventory.counters,
     }
 
 
@@ -175,27 +175,29 @@ def _outputs(layout: Any) -> list[str]:
     ]
 
 
-def _show(stock: Inventory) -> None:
+def _show(inventory: Inventory) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console, now = Console(), time.time()
     table = Table("content", "outputs", "rows", "MiB", "made", "used")
-    for kind in stock.kinds:
-        content = "/".join(kind.layout.content).rstrip("/") if kind.layout else "damaged"
-        made, used = (_ago(now - at) for at in (kind.made_s[0], kind.used_s[1]))
-        size = f"{kind.nbytes / 2**20:,.1f}"
-        table.add_row(content, "\n".join(_outputs(kind.layout)), f"{kind.rows:,}", size, made, used)
+    for summary in inventory.layouts:
+        content = "/".join(summary.layout.content).rstrip("/") if summary.layout else "damaged"
+        made, used = (_ago(now - at) for at in (summary.made_s[0], summary.used_s[1]))
+        size = f"{summary.nbytes / 2**20:,.1f}"
+        table.add_row(
+            content, "\n".join(_outputs(summary.layout)), f"{summary.rows:,}", size, made, used
+        )
     console.print(table)
-    counted = stock.counters
+    counted = inventory.counters
     asked = counted.get("hits", 0) + counted.get("misses", 0)
     share = f"{100 * counted.get('hits', 0) / asked:.1f} % of {asked:,}" if asked else "none asked"
     console.print(
-        f"{stock.rows:,} rows, {stock.disk_bytes / 2**20:,.1f} MiB on disk; hits: {share}"
+        f"{inventory.rows:,} rows, {inventory.disk_bytes / 2**20:,.1f} MiB on disk; hits: {share}"
     )
     for name in ("written", "evicted", "damaged", "disowned", "dropped"):
         console.print(f"{name}: {counted.get(name, 0):,}")
-    for service, content_id in stock.services:
+    for service, content_id in inventory.services:
         console.print(f"service {service}: content {content_id}")
 
 

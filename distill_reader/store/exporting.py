@@ -1,4 +1,4 @@
-"""A label store that is looked at and written out by commands."""
+"""Inspect, verify and export a label store."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ class Inventory:
     Attributes:
         disk_bytes: of its files.
         used_bytes: of those, pages that hold something.
-        kinds: its rows by layout, the most first.
+        layouts: its rows by layout, the most first.
         services: the services whose model is remembered, each with its content_id.
         counters: what all its readers together have done.
     """
 
     disk_bytes: int
     used_bytes: int
-    kinds: tuple[RowGroup, ...]
+    layouts: tuple[RowGroup, ...]
     services: tuple[tuple[str, str], ...]
     counters: dict[str, int]
 
     @property
     def rows(self) -> int:
-        return sum(kind.rows for kind in self.kinds)
+        return sum(summary.rows for summary in self.layouts)
 
 
-def take_stock(database: Database) -> Inventory:
-    """Count; every key is read, and no label.
+def inventory_of(database: Database) -> Inventory:
+    """Count rows by layout; reads every key and no label.
 
     Raises:
         StoreDamaged: the file is broken.
@@ -75,14 +75,14 @@ def take_stock(database: Database) -> Inventory:
             "SELECT layout, count(*), sum(nbytes), min(made), max(made), min(used), max(used)"
             " FROM keys GROUP BY layout ORDER BY 2 DESC"
         ).fetchall()
-        kinds = tuple(
+        layouts = tuple(
             RowGroup(table.layout(number), rows, nbytes, (made, last_made), (used, last_used))
             for number, rows, nbytes, made, last_made, used, last_used in grouped
         )
         models = sorted(table.models().items())
         services = tuple((name, model.content.content_id) for name, model in models)
         counters = dict(database.execute("SELECT name, value FROM counters").fetchall())
-    return Inventory(database.disk_bytes, database.used_bytes, kinds, services, counters)
+    return Inventory(database.disk_bytes, database.used_bytes, layouts, services, counters)
 
 
 def each_row(database: Database) -> Iterator[tuple[list[tuple[bytes, Row]], int]]:
@@ -112,7 +112,7 @@ def each_row(database: Database) -> Iterator[tuple[list[tuple[bytes, Row]], int]
 
 
 def verify(database: Database, on_progress: Callable[[int], None]) -> int:
-    """Read every row and hold it against its checksum; tells how many were read so far.
+    """Check every row against its checksum; `on_progress` receives the rows read so far.
 
     Returns:
         How many rows there are.
@@ -138,13 +138,13 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What is exported.
+    """Which labels to export, and how.
 
     Attributes:
-        content: whose labels.
-        form: in which form; None: as they are kept.
+        content: of the labels.
+        form: of the labels; None: as stored.
         dense: top-k as dense float32.
-        rows_per_file: at most so many.
+        rows_per_file: upper bound.
     """
 
     content: Content
@@ -158,7 +158,7 @@ class _Shards:
     """Rows on their way into files, those of one layout together."""
 
     folder: Path
-    wanted: ExportRequest
+    options: ExportRequest
     rows: int = 0
     skipped: int = 0
     files: list[dict[str, object]] = field(default_factory=list)
@@ -167,13 +167,13 @@ class _Shards:
     def add(self, key: bytes, row: Row) -> None:
         some = self.waiting.setdefault(row.layout, [])
         some.append((key, row))
-        if len(some) == self.wanted.rows_per_file:
+        if len(some) == self.options.rows_per_file:
             self.write(row.layout)
 
     def write(self, layout: Layout) -> None:
         some = self.waiting.pop(layout)
         try:
-            arrays = _arrays([row for _, row in some], self.wanted)
+            arrays = _arrays([row for _, row in some], self.options)
         except RequestRefused:  # no row of this layout can have that form
             self.skipped += len(some)
             return
@@ -190,7 +190,9 @@ def content_of(database: Database, content_id: str) -> Content:
     Raises:
         UsageError: there is none, or more than one.
     """
-    layouts = [kind.layout for kind in take_stock(database).kinds if kind.layout is not None]
+    layouts = [
+        summary.layout for summary in inventory_of(database).layouts if summary.layout is not None
+    ]
     contents = list(dict.fromkeys(layout.content for layout in layouts))
     chosen = [one for one in contents if content_id in ("", one.content_id, "/".join(one))]
     if len(chosen) == 1:
@@ -200,7 +202,7 @@ def content_of(database: Database, content_id: str) -> Content:
 
 
 def export(
-    database: Database, folder: Path, wanted: ExportRequest, on_progress: Callable[[int], None]
+    database: Database, folder: Path, options: ExportRequest, on_progress: Callable[[int], None]
 ) -> dict[str, object]:
     """Write all rows of one content into `folder`, which is made.
 
@@ -217,19 +219,19 @@ def export(
         raise UsageError(f"{folder} holds an export already: name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shards = _Shards(folder, wanted)
+        shards = _Shards(folder, options)
         looked = 0
         for some, damaged in each_row(database):
             shards.skipped += damaged
             for key, row in some:
-                if row.layout.content == wanted.content:
+                if row.layout.content == options.content:
                     shards.add(key, row)
             looked += len(some) + damaged
             on_progress(looked)
         for layout in list(shards.waiting):
             shards.write(layout)
         told: dict[str, object] = {
-            **wanted.content._asdict(),
+            **options.content._asdict(),
             "rows": shards.rows,
             "skipped": shards.skipped,
             "files": shards.files,
@@ -241,7 +243,7 @@ def export(
     return told
 
 
-def _arrays(rows: list[Row], wanted: ExportRequest) -> dict[str, Array]:
+def _arrays(rows: list[Row], options: ExportRequest) -> dict[str, Array]:
     """The arrays of one file by name.
 
     Raises:
@@ -253,18 +255,18 @@ def _arrays(rows: list[Row], wanted: ExportRequest) -> dict[str, Array]:
     left = dict.fromkeys(layout.outputs)
     for entry in layout.entries:
         own, at = arrays[at : at + len(entry.pieces)], at + len(entry.pieces)
-        form = wanted.form if wanted.form is not None else entry.form
+        form = options.form if options.form is not None else entry.form
         if entry.output not in left or not covers(entry, form):
             continue
         del left[entry.output]
         parts = derived(entry, own, form)
-        if wanted.dense and form is not None:
+        if options.dense and form is not None:
             classes = entry.classes or entry.pieces[0].shape[-1]
             parts = {entry.output: decode(entry.output, parts, form, form.parameters(classes))}
         made |= parts
     if left:
         raise RequestRefused(
-            f"outputs {list(left)} are not kept in a form that gives {wanted.form}"
+            f"outputs {list(left)} are not kept in a form that gives {options.form}"
         )
     return made
 

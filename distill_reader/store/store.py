@@ -1,8 +1,8 @@
-"""What a label store has done for a reader, and the store itself, with how it makes room.
+"""The label store, its counters, and the eviction of rows.
 
-When the file is full the first rows go, until pages of it hold nothing. What counts is what the
-file says of its pages, not what rows take: a page becomes free when the last row of it has gone,
-and to change a file without any free page may itself need one.
+When the file is full, the oldest rows are evicted until pages are free. Free pages count, not bytes
+of rows: a page becomes free when its last row is deleted, and a change to a full file may itself
+need a page.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """What one reader has done with a store since it was opened.
+    """Counters of one open store, and why it cannot be used.
 
     Attributes:
         hits: rows that were there.
@@ -34,9 +34,9 @@ class StoreStats:
         written: rows that were added, or made richer.
         evicted: rows that made room.
         damaged: rows that failed their checksum; each was a miss, and was taken out.
-        disowned: rows that were taken out as their teacher is not believed any more.
-        dropped: rows that were to be written and could not be.
-        trouble: why the store cannot be used now; empty: all is well.
+        disowned: rows that were deleted because their teacher is not trusted any more.
+        dropped: rows that could not be written.
+        trouble: why the store cannot be used now; empty: it can.
     """
 
     hits: int = 0
@@ -49,22 +49,22 @@ class StoreStats:
     trouble: str = ""
 
     def plus(self, **more: int) -> Self:
-        """With so many more of these."""
+        """A copy with these counters raised."""
         return replace(self, **{name: getattr(self, name) + n for name, n in more.items()})
 
     def since(self, before: StoreStats) -> dict[str, int]:
-        """How many of each there are more than `before`."""
+        """The counters minus those of `before`."""
         counted = [field.name for field in fields(self) if field.name != "trouble"]
         return {name: getattr(self, name) - getattr(before, name) for name in counted}
 
 
-#: A disk that has refused is left alone for so long.
+#: Pause after a disk error.
 PAUSE_S = 60.0
-#: Uses of rows are written down in lots of so many, in the order of keys: each page once.
+#: Uses of rows are written in batches of this size in the order of keys: each page once.
 USES_IN_A_LOT = 100_000
 _NOT_KEPT = "not kept until it can be written"
 _NOT_READ = "asked of teachers until it can be read"
-#: Pages that stay free, for what is written beside rows, and for estimates that were too small.
+#: Pages kept free for writes besides rows and for estimates that were too low.
 _RESERVE_PAGES = 4
 
 
@@ -76,7 +76,7 @@ class Store:
         now: seconds since 1970.
 
     Attributes:
-        figures: what was done since it was opened.
+        stats: what was done since it was opened.
 
     Raises:
         UsageError: there is something else at the path.
@@ -85,18 +85,18 @@ class Store:
     """
 
     def __init__(self, settings: LabelStore, now: Callable[[], float] = time.time) -> None:
-        self.figures = StoreStats()
+        self.stats = StoreStats()
         self._settings = settings
         self._now = now
         self._used: dict[bytes, int] = {}  # not written down yet
         self._disowned: set[str] = set()  # whose rows are not taken out yet
-        self._told = self.figures  # as far as the counters of the file have it
+        self._told = self.stats  # as far as the counters of the file have it
         self._broken = False
         self._troubles: dict[bool, str] = {}  # whether of writing -> why it is refused now
         self._no_reads_until = self._no_writes_until = 0.0
         self._database = Database(settings.path, write=True)
         self._table = Table(self._database)
-        self._room = Room(self._database, settings.max_bytes)
+        self._evictor = Evictor(self._database, settings.max_bytes)
         if self.writable:
             with self._degrading(writing=True):
                 self._fit()
@@ -199,9 +199,9 @@ class Store:
                     done, written, evicted = self._put(rows, spare)
             except StoreUnavailable as error:
                 spare *= 2
-                if not error.full or spare > self._room.pages // 4:
+                if not error.full or spare > self._evictor.pages // 4:
                     raise
-                self._room.insist()
+                self._evictor.evict_recent()
             else:
                 self._count(written=written, evicted=evicted)
                 if done:
@@ -224,7 +224,7 @@ class Store:
             return True, 0, 0
         if (need := sum(map(nbytes_of, better.values()))) > self._settings.max_bytes // 4:
             raise StoreUnavailable(f"{len(rows)} rows of {need} bytes are too large for the store")
-        made = self._room.make(pages_for(better.values()) + spare, self._used)
+        made = self._evictor.evict(pages_for(better.values()) + spare, self._used)
         if made.more:
             return False, 0, made.gone
         self._table.delete(list(better))  # poorer or damaged ones of the same samples
@@ -251,7 +251,7 @@ class Store:
         more = True
         while more:
             with self._database.writing():
-                gone, more = self._room.make(0, self._used)
+                gone, more = self._evictor.evict(0, self._used)
             self._count(evicted=gone)
         self._database.shrink()
 
@@ -265,8 +265,8 @@ class Store:
                 with self._database.writing():
                     self._table.note(dict(some))
             with self._database.writing():
-                self._table.count(self.figures.since(self._told))
-            self._told = self.figures
+                self._table.count(self.stats.since(self._told))
+            self._told = self.stats
 
     # --- trouble
 
@@ -302,15 +302,15 @@ class Store:
         if writing not in self._troubles:
             log.warning("%s; labels are %s", error, _NOT_KEPT if writing else _NOT_READ)
         self._troubles[writing] = str(error)
-        self.figures = replace(self.figures, trouble=str(error))
+        self.stats = replace(self.stats, trouble=str(error))
 
     def _accepted(self, writing: bool) -> None:
         if self._troubles.pop(writing, ""):
             log.info("the label store %s can be used again", self._settings.path)
-            self.figures = replace(self.figures, trouble="".join(self._troubles.values()))
+            self.stats = replace(self.stats, trouble="".join(self._troubles.values()))
 
     def _count(self, **more: int) -> None:
-        self.figures = self.figures.plus(**more)
+        self.stats = self.stats.plus(**more)
 
 
 def _in_transactions(
@@ -332,56 +332,57 @@ def _in_transactions(
 
 #: A row that goes or comes changes four pages at most, beside its own bytes.
 ROWS_IN_A_TRANSACTION = TRANSACTION_BYTES // (4 * PAGE_BYTES)
-#: What is looked at in one transaction: it may be written again, behind the last row.
+#: Bytes of rows examined in one transaction: all may be rewritten at the end of the file.
 _MOST_BYTES = TRANSACTION_BYTES // 4
-#: Of so many rows it is asked when they were used, to know the typical one.
+#: Sample size for the typical time of use.
+
 _ASKED = 64
 
 
-class Made(NamedTuple):
-    """What was done in a transaction: how many rows went, and whether another one has to follow."""
+class Eviction(NamedTuple):
+    """The result of a transaction: rows evicted, and whether another transaction must follow."""
 
     gone: int
     more: bool
 
 
-class Room:
-    """Of a store within its budget. Works on an open database, in the transaction of the caller.
+class Evictor:
+    """Evicts rows to keep a store within its budget, in the caller's transaction.
 
     Args:
         database: open, to write.
         max_bytes: the budget.
 
     Attributes:
-        pages: so many the file may have.
+        pages: maximum pages of the file.
     """
 
     def __init__(self, database: Database, max_bytes: int) -> None:
         self.pages = max_bytes // PAGE_BYTES
         self._database = database
         self._table = Table(database)
-        self._mercy = label_cache.MOST_MERCY  # so many rows may stay that were used lately
+        self._mercy = label_cache.MOST_MERCY  # recently used rows that may stay
 
-    def insist(self) -> None:
-        """There was no room after all: who was used lately goes too, for now."""
+    def evict_recent(self) -> None:
+        """Evict recently used rows too, for now: there was no room after all."""
         self._mercy = 0
 
-    def make(self, pages: int, used: Mapping[bytes, int]) -> Made:
-        """Evict rows until so many pages hold nothing; not too many rows at a time.
+    def evict(self, pages: int, used: Mapping[bytes, int]) -> Eviction:
+        """Evict rows until so many pages are free; a bounded number of rows at a time.
 
         Args:
             pages: how many.
-            used: rows that were used later than the file knows, in seconds since 1970.
+            used: later uses of rows than the file records, in seconds since 1970.
 
         Returns:
-            With `more` there is not enough room yet. Without, there is, or no row is left.
+            With `more` there is not enough room yet; without, there is, or no row is left.
         """
         gone, rows_left, bytes_left = 0, ROWS_IN_A_TRANSACTION, _MOST_BYTES
         typical_s: int | None = None
         while (lacking := self._database.used_pages + pages - self.pages) > 0:
             head = self._table.head(rows_left, bytes_left)
             if not head:
-                return Made(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
+                return Eviction(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
                 some = self._table.uses(_ASKED)
                 typical_s = label_cache.typical([max(at, used.get(key, 0)) for key, at in some])
@@ -397,4 +398,4 @@ class Room:
             looked = len(swept.gone) + len(swept.moved)
             rows_left -= looked
             bytes_left -= sum(one.nbytes for one in candidates[:looked])
-        return Made(gone, more=False)
+        return Eviction(gone, more=False)

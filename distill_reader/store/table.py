@@ -29,13 +29,13 @@ _IN_ONE_QUERY = 256
 
 
 @dataclass(slots=True)
-class Selected:
-    """What was found for some keys.
+class FoundRows:
+    """The rows found for some keys.
 
     Attributes:
-        rows: those that are what was put in.
-        used: when each of them was used before, in seconds since 1970, as far as is written down.
-        damaged: keys of rows that are not.
+        rows: intact rows.
+        used: last recorded use of each, in seconds since 1970.
+        damaged: keys of damaged rows.
     """
 
     rows: dict[bytes, Row] = field(default_factory=dict)
@@ -43,8 +43,8 @@ class Selected:
     damaged: list[bytes] = field(default_factory=list)
 
 
-class Placed(NamedTuple):
-    """A row at the head of the store: where it is, and of whom; no key: nothing leads to it."""
+class RowLocation(NamedTuple):
+    """The place of a row at the head of the store, and its key; None: no key refers to it."""
 
     place: int
     key: bytes | None
@@ -57,9 +57,9 @@ class Table:
         self._database = database
         self._texts: dict[tuple[str, int], bytes] = {}
 
-    def select(self, keys: Sequence[bytes]) -> Selected:
+    def select(self, keys: Sequence[bytes]) -> FoundRows:
         """The rows of these keys, each held against its checksum."""
-        found = Selected()
+        found = FoundRows()
         for some in lots_of(keys, _IN_ONE_QUERY):
             marks = ",".join("?" * len(some))
             raw = self._database.execute(
@@ -127,7 +127,7 @@ class Table:
             drawn += self._database.execute(some.format("<"), (begin, lacking)).fetchall()
         return [(key, _whole(used)) for key, used in drawn]
 
-    def head(self, count: int, nbytes: int) -> list[tuple[Placed, Candidate]]:
+    def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, Candidate]]:
         """The first rows, in the order in which they were written: so many, of so many bytes."""
         if nbytes <= 0:
             return []
@@ -139,13 +139,15 @@ class Table:
         )
         first = []
         for place, key, used, length in told:
-            first.append((Placed(_number(place), key), Candidate(_whole(used), _whole(length))))
+            first.append(
+                (RowLocation(_number(place), key), Candidate(_whole(used), _whole(length)))
+            )
             nbytes -= _whole(length)
             if nbytes <= 0:
                 break
         return first
 
-    def behead(self, gone: Sequence[Placed], moved: Sequence[Placed]) -> None:
+    def behead(self, gone: Sequence[RowLocation], moved: Sequence[RowLocation]) -> None:
         """Take out the first rows, of which some move behind the last: into pages that are free."""
         self._database.execute_many(
             "DELETE FROM labels WHERE id = ?", [(place,) for place, _ in gone]

@@ -14,7 +14,7 @@ from edl.distill_reader.engine.answers import (
     refuse_what_is_not_finite,
     soft_labels,
 )
-from edl.distill_reader.engine.outcomes import Job
+from edl.distill_reader.engine.outcomes import TeacherRequest
 from edl.distill_reader.engine.request_template import expected_of
 from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
@@ -91,7 +91,7 @@ WHOLE = {"logits": LOGITS, "hidden": np.zeros((2, 9, 4), np.float32)}
 @pytest.mark.parametrize("fetches", [(), ("logits",)])
 def test_outputs_fit_the_model(fetches: tuple[str, ...], parameters: dict[str, Any]) -> None:
     """A bit may flip in a name, and a shape of as many numbers is another shape."""
-    job = Job(1, (), {}, fetches, 2)
+    job = TeacherRequest(1, (), {}, fetches, 2)
     peer, found = Peer("t1", "", "s", 7, "c"), Found((), DECLARED)
     expected = expected_of(job, peer, found)
     assert list(soft_labels(answer(WHOLE, parameters), expected)) == [*(fetches or WHOLE)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.batch_delivery import layout_of, mixed_into
-from edl.distill_reader.engine.labels import Labels
-from edl.distill_reader.engine.outcomes import Done, Job
+from edl.distill_reader.engine.labels import LabelRecords
+from edl.distill_reader.engine.outcomes import RequestDone, TeacherRequest
 from edl.distill_reader.engine.requests import Batches, InputSlicer, samples_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import BadAnswer, UsageError
@@ -32,7 +32,7 @@ class World:
     def __init__(self, sizes: list[int], *, mixed: bool = False) -> None:
         self.ring, self.arena = SharedBuffer.create(), Arena.create()
         self.batches = Batches(ReaderConfig("s", teachers=("a:1",)))
-        self.labels = Labels(self.arena, self.batches, mixed=mixed)
+        self.labels = LabelRecords(self.arena, self.batches, mixed=mixed)
         self.inputs: dict[int, Array] = {}
         self.records: dict[int, Record] = {}
         for number, rows in enumerate(sizes):
@@ -46,10 +46,16 @@ class World:
         message = {"number": number, "nbytes": 1, "samples": len(arrays[0]), "fields": fields}
         self.batches.add(message)
 
-    def done(self, *spans: Span) -> Done:
+    def done(self, *spans: Span) -> RequestDone:
         rows = [self.inputs[s.batch][s.start : s.stop] for s in spans]
         x = np.concatenate(rows)
-        return Done(Job(1, spans, {"x": x}, (), len(x)), {"soft": x, "sum": x.sum(1)}, 0, False, 0)
+        return RequestDone(
+            TeacherRequest(1, spans, {"x": x}, (), len(x)),
+            {"soft": x, "sum": x.sum(1)},
+            0,
+            False,
+            0,
+        )
 
     def offer(self, number: int) -> dict[str, Array]:
         offered = self.labels.offer(number)
@@ -92,7 +98,7 @@ def test_rows_come_together_in_any_order_and_any_cut(data: st.DataObject) -> Non
             np.testing.assert_array_equal(found["sum"], x.sum(1))
 
 
-def told(world: World, span: Span, dtype: str) -> Done:
+def told(world: World, span: Span, dtype: str) -> RequestDone:
     """Labels of rows that no narrower type holds."""
     done = world.done(span)
     soft = (done.labels["soft"] + 1 / 3).astype(dtype)
@@ -160,7 +166,9 @@ def test_only_what_is_wanted_is_written(world: World) -> None:
 def test_labels_of_another_shape_than_the_other_rows_have_are_refused(world: World) -> None:
     world.labels.write(world.done(Span(0, 0, 2)), {Span(0, 0, 2)})
     odd = world.done(Span(0, 2, 4))
-    odd = Done(odd.job, {"soft": odd.labels["soft"][:, :2], "sum": odd.labels["sum"]}, 0, False, 0)
+    odd = RequestDone(
+        odd.job, {"soft": odd.labels["soft"][:, :2], "sum": odd.labels["sum"]}, 0, False, 0
+    )
     with pytest.raises(BadAnswer, match="those of other rows"):
         world.labels.check(odd)
     world.labels.check(world.done(Span(0, 0, 4)))  # it takes the place of what was there

@@ -20,7 +20,13 @@ from edl.distill_reader.engine import engine
 from edl.distill_reader.engine import member as members
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
+from edl.distill_reader.engine.outcomes import (
+    LinkFailure,
+    Outcome,
+    RequestDone,
+    TeacherReady,
+    TeacherRequest,
+)
 from edl.distill_reader.engine.roster import NamedTeachers, OnAssigned, OnFailed, Roster
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.options import EnsemblePolicy, Mixing
@@ -233,7 +239,7 @@ class EngineWorld(RuleBasedStateMachine):
             self.is_ready(member, peer.teacher_id)
 
     def is_ready(self, member: Any, name: str) -> None:
-        self.post(link_of(member, name), Ready(("x",)))
+        self.post(link_of(member, name), TeacherReady(("x",)))
 
     def post(self, link: TeacherLink, outcome: Outcome) -> None:
         link.post(link, outcome)
@@ -257,10 +263,14 @@ class EngineWorld(RuleBasedStateMachine):
         soft = np.concatenate(rows)
         if len(self.engine.members) > 1:  # then logits are asked for
             soft = np.log(soft)
-        job = Job(request, spans, {"x": soft}, (), len(soft))
-        done = Done(job, {"soft": soft}, 0.001, False, 0.01) if error is None else Broke(job, error)
+        job = TeacherRequest(request, spans, {"x": soft}, (), len(soft))
+        done = (
+            RequestDone(job, {"soft": soft}, 0.001, False, 0.01)
+            if error is None
+            else LinkFailure(job, error)
+        )
         self.post(link_of(member, name), done)
         if error is not None:
             with contextlib.suppress(KeyError):  # a teacher that leaves is gone by then
                 if member.core.teachers.links.is_assigned(name):
-                    self.post(link_of(member, name), Ready(("x",)))
+                    self.post(link_of(member, name), TeacherReady(("x",)))

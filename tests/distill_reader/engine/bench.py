@@ -9,10 +9,16 @@ import numpy as np
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
-from edl.distill_reader.engine.label_cache_thread import CachedLabels, Identity
+from edl.distill_reader.engine.label_cache_thread import BatchKeys, CachedLabels
 from edl.distill_reader.engine.member import Member
-from edl.distill_reader.engine.metrics import FAMILIES, Seen, TeacherTimes
-from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
+from edl.distill_reader.engine.metrics import FAMILIES, MemberSnapshot, TeacherTimes
+from edl.distill_reader.engine.outcomes import (
+    LinkFailure,
+    Outcome,
+    RequestDone,
+    TeacherReady,
+    TeacherRequest,
+)
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.store.rows import Content
 from edl.errors import EdlError
@@ -80,7 +86,7 @@ class Bench:
     def release(self) -> None:
         """The training loop may take what follows."""
         batch_delivery = self.engine._batch_delivery  # noqa: SLF001  # it needs no time, as `look` does
-        batch_delivery.do(batch_delivery.delivery.release())
+        batch_delivery.execute(batch_delivery.delivery.release())
 
     def look(self, now: float) -> None:
         """Time goes by."""
@@ -136,7 +142,7 @@ class Bench:
         assigned = Assigned(told, frozenset(lost), len(told), (7, counter), advice)
         self.of(service).tell(assigned)
         for one in told if ready else ():
-            self.outcome(one.teacher_id, Ready(("x",)), service)
+            self.outcome(one.teacher_id, TeacherReady(("x",)), service)
 
     def link(self, teacher: str, service: str | None = None) -> TeacherLink:
         """The connection to a teacher."""
@@ -153,15 +159,15 @@ class Bench:
         link = self.link(teacher, service) if isinstance(teacher, str) else teacher
         member._on_outcome(link, outcome)  # noqa: SLF001  # links post it
 
-    def jobs(self, name: str, service: str | None = None) -> list[Job]:
+    def jobs(self, name: str, service: str | None = None) -> list[TeacherRequest]:
         """What a teacher was sent and has not answered, the longest first."""
         requests = self.of(service).ledger.requests_at(name)
-        return [Job(one.request, one.spans, {}, (), one.rows) for one in requests]
+        return [TeacherRequest(one.request, one.spans, {}, (), one.rows) for one in requests]
 
     def batches_at(self, name: str) -> list[int]:
         return [span.batch for job in self.jobs(name) for span in job.spans]
 
-    def job(self, name: str, number: int | None, service: str | None = None) -> Job:
+    def job(self, name: str, number: int | None, service: str | None = None) -> TeacherRequest:
         """The request for a batch; None: the first one."""
         jobs = self.jobs(name, service)
         return next(j for j in jobs if number is None or number in [s.batch for s in j.spans])
@@ -177,7 +183,7 @@ class Bench:
     ) -> None:
         job = self.job(name, number, service)
         rows = np.concatenate([labels(s.batch, width)[s.start : s.stop] for s in job.spans])
-        done = Done(job, {"soft": rows}, 0.001, False, 0.01, numerics_id=numerics_id)
+        done = RequestDone(job, {"soft": rows}, 0.001, False, 0.01, numerics_id=numerics_id)
         self.outcome(name, done, service)
 
     def answer_all(self, name: str, *, width: int = 2, service: str | None = None) -> None:
@@ -188,14 +194,14 @@ class Bench:
     def fail(
         self, name: str, error: EdlError, number: int | None = None, service: str | None = None
     ) -> None:
-        self.outcome(name, Broke(self.job(name, number, service), error), service)
+        self.outcome(name, LinkFailure(self.job(name, number, service), error), service)
 
     # --- what it reports
 
     def metric(self, name: str, *labels: str) -> float:
         """The value of a metric of the first member."""
         forgone = self.engine._batch_delivery.delivery.forgone.total()  # noqa: SLF001  # `Exporter` reads it
-        seen = Seen(self.member, TeacherTimes(), forgone, None, 0, 0, 0.0)
+        seen = MemberSnapshot(self.member, TeacherTimes(), forgone, None, 0, 0, 0.0)
         (family,) = (one for one in FAMILIES if one.name == name)
         return dict(family.samples(seen))[labels]
 
@@ -206,4 +212,4 @@ class Bench:
         found = CachedLabels(tuple(range(rows)), {"soft": labels(number)[:rows]})
         keys = [bytes([number, row]) for row in range(ROWS)]
         assert self.member.label_cache is not None
-        self.member.label_cache.looked(Identity(number, Content(content_id), keys), found)
+        self.member.label_cache.on_lookup(BatchKeys(number, Content(content_id), keys), found)

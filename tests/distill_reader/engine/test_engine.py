@@ -18,8 +18,8 @@ import pytest
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import member as members
 from edl.distill_reader.engine.member import core_config
-from edl.distill_reader.engine.outcomes import Done, Ready
-from edl.distill_reader.engine.reporting import report, waiting_for
+from edl.distill_reader.engine.outcomes import RequestDone, TeacherReady
+from edl.distill_reader.engine.reporting import student_report, waiting_for
 from edl.distill_reader.engine.roster import AdvisedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.store import LabelStore
@@ -81,7 +81,7 @@ def test_the_last_batch_is_poison_where_its_teachers_have_reconnected(bench: Ben
     bench.answer_all("a")
     bench.batch(2)
     bench.fail("a", TeacherLost("connection reset"), 2)
-    bench.outcome("a", Ready(("x",)))
+    bench.outcome("a", TeacherReady(("x",)))
     bench.fail("a", RequestRefused("bad shape"), 2)
     assert bench.told("poison")[0]["number"] == 2
 
@@ -95,7 +95,7 @@ def test_a_batch_that_is_over_before_it_was_sent_says_nothing_of_its_teacher(ben
 def test_a_revoked_teacher_that_fails_and_answers_a_probe_gets_nothing_new(bench: Bench) -> None:
     bench.assign()
     bench.fail("a", RetryableError("for a while"), 0)
-    bench.outcome("a", Ready(("x",)))
+    bench.outcome("a", TeacherReady(("x",)))
     assert bench.batches_at("a") == [1]
     assert bench.member.ledger.teachers == ()
 
@@ -177,7 +177,7 @@ def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -
         assert len(core.unavailable) == 1
 
         def is_back() -> bool:
-            bench.outcome("a", Ready(("x",)))
+            bench.outcome("a", TeacherReady(("x",)))
             return bench.member.ledger.usable > 0
 
         wait_until(is_back)
@@ -190,7 +190,7 @@ def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -
 def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
     with closing(bench_of(teachers_min=2, priority=-3)) as bench:
         bench.member.core.starves = True
-        told = report(bench.member, now=0.0)
+        told = student_report(bench.member, now=0.0)
         assert (told.min, told.priority, told.state) == (2, -3, "starved")
         assert told.want >= told.min
 
@@ -244,7 +244,7 @@ def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> 
     upgrade.assign(NEW, advice=Advice("new", "", 1))
     assert member.labels.nbytes == 0
     assert upgrade.batches_at("b") == [2, 3]
-    upgrade.outcome(old, Done(late, {"soft": labels(2)}, 0.001, False, 0.01))
+    upgrade.outcome(old, RequestDone(late, {"soft": labels(2)}, 0.001, False, 0.01))
     assert (member.labels.discards, member.ledger.labelled) == (1, 0)
     for number, deliverable in ((2, 1), (3, 2)):
         upgrade.answer("b", number)
@@ -362,7 +362,7 @@ def test_teachers_of_other_numerics_get_nothing_and_count_as_missing(strict: Ben
     peers = [peer(name, "c", numerics_id) for name, numerics_id in numerics.items()]
     strict.assign(*peers, lost=["a"], advice=Advice("c", "", 0), ready=False)
     for name in ("b", "d"):
-        strict.outcome(name, Ready(("x",)))
+        strict.outcome(name, TeacherReady(("x",)))
     assert len(strict.member.core.unavailable) == 2, "so that two more are asked for"
     assert set(strict.member.ledger.teachers) == {"b", "d"}
     assert [name for name in numerics if knows(strict, name)] == ["b", "d"]
@@ -430,7 +430,7 @@ def stored(tmp_path: Path) -> Iterator[Bench]:
     with closing(Bench(store=LabelStore(tmp_path / "s", 1 << 24))) as bench:
         assert bench.member.label_cache is not None
         bench.assign(peer("a", "old"), advice=Advice("old", "", 1))
-        bench.member.label_cache.opened(None)
+        bench.member.label_cache.on_opened(None)
         for number in range(3):
             bench.batch(number)
             bench.member.look(float(number))

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.outcomes import Ready
+from edl.distill_reader.engine.outcomes import TeacherReady
 from edl.distill_reader.options import Mixing
 from edl.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev
@@ -40,7 +40,7 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(
     two: Bench, answers_first: bool
 ) -> None:
     def answer_of_b() -> None:
-        two.outcome("b", Ready(("x",)), "b")
+        two.outcome("b", TeacherReady(("x",)), "b")
         answer(two, "b")
 
     answer(two, "a", "b")  # both have labelled a batch, so that a refusal of theirs counts
@@ -54,7 +54,7 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(
     assert "not for me" in two.told("poison")[0]["text"]
     assert two.metric("poison_batches") == 1
     if not answers_first:  # it is not asked of the other service any more
-        two.outcome("b", Ready(("x",)), "b")
+        two.outcome("b", TeacherReady(("x",)), "b")
         assert two.jobs("b", "b") == []
     two.release()
     assert two.arena.used_bytes == 0

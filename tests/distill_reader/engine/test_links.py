@@ -16,7 +16,13 @@ import pytest
 
 from edl.distill_reader.engine import teacher_link
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Ready
+from edl.distill_reader.engine.outcomes import (
+    LinkFailure,
+    Outcome,
+    RequestDone,
+    TeacherReady,
+    TeacherRequest,
+)
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
@@ -51,11 +57,11 @@ class Neighbour:
         self.by_threads += threading.current_thread().name.startswith("edl-sender")
         self.inbox.post(self.outcomes.append, outcome)
 
-    def send(self, start: float = 0.0, inputs: str = "x") -> Job:
+    def send(self, start: float = 0.0, inputs: str = "x") -> TeacherRequest:
         number = next(self._numbers)
         record = self._arena.put([array(ROWS, 4) + np.float32(start)])
         x = self._arena.get(record.arrays[0])
-        job = Job(number, (Span(number, 0, ROWS),), {inputs: x}, ("double",), ROWS)
+        job = TeacherRequest(number, (Span(number, 0, ROWS),), {inputs: x}, ("double",), ROWS)
         self.link.send(job)
         return job
 
@@ -73,15 +79,15 @@ class Neighbour:
                 event()
         return self.outcomes.popleft()
 
-    def done(self) -> list[Job]:
+    def done(self) -> list[TeacherRequest]:
         """The jobs of the next two outcomes, which are labels."""
         outcomes = [self.outcome(), self.outcome()]
-        return [outcome.job for outcome in outcomes if isinstance(outcome, Done)]
+        return [outcome.job for outcome in outcomes if isinstance(outcome, RequestDone)]
 
     def label(self, start: float = 0.0) -> None:
         """Have a batch labelled."""
         job, done = self.send(start), self.outcome()
-        assert isinstance(done, Done)
+        assert isinstance(done, RequestDone)
         assert done.job is job
         x = job.inputs["x"]
         assert isinstance(x, np.ndarray)
@@ -129,7 +135,7 @@ def test_only_teachers_of_ours_are_asked_for_a_connection(
     monkeypatch.setattr(OipGrpcClient, "connect", lambda self, arena: asked.append(arena))
     for foreign in (True, False):
         made = link(Peer("t1", bench.address, "resnet", foreign=foreign))
-        assert made.outcome() == Ready(("x",))
+        assert made.outcome() == TeacherReady(("x",))
         assert len(asked) == (not foreign)
 
 
@@ -146,13 +152,13 @@ def test_a_probe_says_what_is_wrong_and_the_next_one_that_it_serves(
         made.link.probe()
     assert "no threads" in str(error_of(made.outcome()))
     made.link.probe()
-    assert made.outcome() == Ready(("x",))
+    assert made.outcome() == TeacherReady(("x",))
     wait_until(lambda: not probers())
     assert made.inbox.next(0.0) == []
 
 
 def error_of(outcome: Outcome) -> Exception:
-    assert isinstance(outcome, Broke)
+    assert isinstance(outcome, LinkFailure)
     return outcome.error
 
 
@@ -179,24 +185,27 @@ def vague() -> Iterator[Vague]:
     made.stop()
 
 
-JOB = Job(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
+JOB = TeacherRequest(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
 
 
 @pytest.mark.parametrize(
     ("names", "outcomes"),
-    [(("y", "y", "x", "y"), (Done, "lacks 'y'", Done)), (("y", "x"), ("when asked again",))],
+    [
+        (("y", "y", "x", "y"), (RequestDone, "lacks 'y'", RequestDone)),
+        (("y", "x"), ("when asked again",)),
+    ],
 )
 def test_undescribed_outputs_have_the_names_that_came_twice(
     vague: Vague, link: Link, names: Sequence[str], outcomes: Sequence[Any]
 ) -> None:
     vague.names = names
     made = link(Peer("t", vague.address, MODEL, inputs=("x",)))
-    assert made.outcome() == Ready(("x",))
+    assert made.outcome() == TeacherReady(("x",))
     for expected in outcomes:
         made.link.send(JOB)
         outcome = made.outcome()
-        if expected is Done:
-            assert isinstance(outcome, Done)
+        if expected is RequestDone:
+            assert isinstance(outcome, RequestDone)
         else:
             with pytest.raises(BadAnswer, match=expected):
                 raise error_of(outcome)
@@ -230,7 +239,7 @@ def test_a_batch_that_does_not_fit_or_is_not_finite_is_blamed_for_a_failure(
 ) -> None:
     server.behaviour = behaviour
     made = link(Peer("t", server.address, MODEL))
-    assert made.outcome() == Ready(("x",))
+    assert made.outcome() == TeacherReady(("x",))
     made.link.send(JOB._replace(inputs={"x": x.astype(np.float32)}))
     with pytest.raises(error, match=words):
         raise error_of(made.outcome())
@@ -264,7 +273,7 @@ def linked(bench: Bench, link: Link) -> Neighbour:
     """A link that has been probed."""
     bench.labeller.before = lambda: None
     made = link(Peer("t1", bench.address, "resnet", 41))
-    assert made.outcome() == Ready(("x",))
+    assert made.outcome() == TeacherReady(("x",))
     return made
 
 
@@ -309,7 +318,7 @@ def test_resend_after_break(near: Neighbour, monkeypatch: pytest.MonkeyPatch, me
 def test_a_refusal_is_what_the_teacher_says(near: Neighbour) -> None:
     job, before = near.send(inputs="other"), near.by_threads
     broke = near.outcome()
-    assert isinstance(broke, Broke)
+    assert isinstance(broke, LinkFailure)
     assert (broke.job, near.by_threads) == (job, before)
     assert isinstance(broke.error, RequestRefused)
     near.label()
@@ -323,7 +332,7 @@ def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench,
             near.go_out()
         near.link.look(time.monotonic() + WAIT_S)
         broke = near.outcome()
-    assert isinstance(broke, Broke)
+    assert isinstance(broke, LinkFailure)
     assert broke.job is job
     assert isinstance(broke.error, DeadlineExceeded)
     near.warm_up()
@@ -376,6 +385,6 @@ def test_what_was_lost_with_a_connection_breaks_where_no_thread_can_be_started(
         jobs = [near.send(number) for number in (5, 6)]
         break_next(patch, "send")
         broke = [near.outcome(), near.outcome()]
-    assert [one.job for one in broke if isinstance(one, Broke)] == jobs
-    assert all("no threads" in str(one.error) for one in broke if isinstance(one, Broke))
+    assert [one.job for one in broke if isinstance(one, LinkFailure)] == jobs
+    assert all("no threads" in str(one.error) for one in broke if isinstance(one, LinkFailure))
     near.warm_up()

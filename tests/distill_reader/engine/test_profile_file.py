@@ -13,7 +13,7 @@ import pytest
 from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfig, profiles_of
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.member import core_config
-from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, Remembering
+from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, ProfileRecorder
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import Look, Pulled, Remembered
 from edl.scheduler.stream_stats import SETTLED_STEPS, Profile
@@ -86,7 +86,7 @@ class Run:
         self.inbox = Inbox()
         config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(folder))
         self.core = ReaderCore(core_config(config), random)
-        self.memory = Remembering(config, self.inbox, self.core.measured, self.remembered)
+        self.memory = ProfileRecorder(config, self.inbox, self.core.measured, self.remembered)
         self.memory.start()
         if folder:  # let what was read arrive
             for event in self.inbox.next(60.0) or ():
@@ -124,7 +124,7 @@ def test_without_a_usable_folder_nothing_is_remembered(tmp_path: Path) -> None:
     run.memory.look("c", 1.0)
     run.memory.close("c")
     config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(tmp_path / "file"))
-    memory = Remembering(config, run.inbox, run.core.measured, run.remembered)
+    memory = ProfileRecorder(config, run.inbox, run.core.measured, run.remembered)
     memory.start()
     run.measure(0.05, SETTLED_STEPS)
     memory.look("c", 1.0)

@@ -32,8 +32,8 @@ def fill(path: str, max_bytes: int, seed: str) -> int:
         while os.getppid() == parent:
             lot, other = rng.randrange(LOTS), rng.randrange(LOTS)
             store.put_many(sample_keys(numbers_of(lot)), rows_in(None, numbers_of(lot)))
-            if store.figures.dropped or store.figures.damaged or store.figures.trouble:
-                print(store.figures, file=sys.stderr)
+            if store.stats.dropped or store.stats.damaged or store.stats.trouble:
+                print(store.stats, file=sys.stderr)
                 return 2
             print(lot, flush=True)
             rows = rows_in(None, numbers_of(other))
@@ -49,7 +49,7 @@ def open_each() -> int:
         try:
             with Store(LabelStore(line.strip(), BUDGET_BYTES)) as store:
                 store.put_many(keys, rows)
-                trouble = store.figures.trouble
+                trouble = store.stats.trouble
         except EdlError as error:
             trouble = f"{type(error).__name__}: {error}"
         print(trouble, flush=True)

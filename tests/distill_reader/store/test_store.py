@@ -66,8 +66,8 @@ def test_stored_rows_come_back_in_any_order(settings_: LabelStore, rng: random.R
         assert store.get_many(keys) == [None] * 1000
         store.put_many(keys, rows)
         assert store.get_many(keys) == rows
-        assert (store.figures.hits, store.figures.misses) == (1000, 1000)
-        assert store.figures.written == 1000
+        assert (store.stats.hits, store.stats.misses) == (1000, 1000)
+        assert store.stats.written == 1000
     order = rng.choices(range(1000), k=300)  # some more than once
     with Store(settings_) as store:
         assert store.get_many([keys[n] for n in order]) == [rows[n] for n in order]
@@ -85,8 +85,8 @@ def test_a_row_becomes_richer_and_never_poorer(settings_: LabelStore) -> None:
         assert store.get_many(keys) == rows_in(None, [5])
         fill(store, range(5, 6), topk)
         assert store.get_many(keys) == rows_in(None, [5])
-        assert store.figures.written == 2
-        assert store.figures.dropped == 0
+        assert store.stats.written == 2
+        assert store.stats.dropped == 0
 
 
 def test_what_a_teacher_has_labelled_goes_when_it_is_disowned(settings_: LabelStore) -> None:
@@ -98,7 +98,7 @@ def test_what_a_teacher_has_labelled_goes_when_it_is_disowned(settings_: LabelSt
             store.put_many(sample_keys(range(1000, 1010)), made_by(maker, range(1000, 1010), form))
     with Store(settings_) as store:
         store.disown("liar")
-        assert store.figures.disowned == 410
+        assert store.stats.disowned == 410
         assert store.get_many(sample_keys(range(1010)))[600:] == [None] * 410
         assert store.get_many(sample_keys(range(600))) == rows_in(None, range(600))
 
@@ -182,14 +182,14 @@ def test_what_a_liar_has_said_is_not_given_out_though_it_cannot_be_taken_out(
     with Store(with_liar, clock) as store:
         with Database(with_liar.path, write=True) as other, other.writing():
             fill(store, range(20, 30))
-            assert store.figures.dropped == 10
-            assert "locked" in store.figures.trouble
+            assert store.stats.dropped == 10
+            assert "locked" in store.stats.trouble
             store.disown("liar")
-            assert store.figures.disowned == 0
+            assert store.stats.disowned == 0
             assert store.get_many(keys) == honest
         clock.now += PAUSE_S
         fill(store, range(20, 21))
-        assert store.figures.disowned == 10, "it was made up for"
+        assert store.stats.disowned == 10, "it was made up for"
         assert store.get_many(keys) == honest
     assert "still holds labels" not in caplog.text
     with Store(with_liar) as store:
@@ -236,7 +236,7 @@ def test_a_damaged_row_is_missing_and_is_made_anew(
         found = store.get_many(keys)
         assert found.count(None) == damaged
         assert [one or row for one, row in zip(found, rows, strict=True)] == rows
-        assert store.figures.damaged == damaged
+        assert store.stats.damaged == damaged
         store.put_many(keys, rows)
         assert store.get_many(keys) == rows
 
@@ -272,10 +272,10 @@ def test_a_file_that_breaks_while_it_is_open_is_left_alone(settings_: LabelStore
         assert found == [None] * 10 or found == rows_in(None, range(1990, 2000))
         for begin in range(0, 2000, 100):
             store.get_many(sample_keys(range(begin, begin + 100)))
-        assert "broken" in store.figures.trouble
+        assert "broken" in store.stats.trouble
         assert store.get_many(sample_keys(range(10))) == [None] * 10
         fill(store, range(10))
-        assert store.figures.dropped == 10
+        assert store.stats.dropped == 10
 
 
 NOBODY = 65534
@@ -314,7 +314,7 @@ def test_a_store_that_cannot_be_written_is_read(public_folder: Path) -> None:
         assert not store.writable
         assert store.get_many(sample_keys(range(100))) == rows_in(None, range(100))
         fill(store, range(100, 110))
-        assert store.figures.dropped == 10
+        assert store.stats.dropped == 10
 
 
 def test_one_that_was_not_closed_and_cannot_be_written_says_so(public_folder: Path) -> None:

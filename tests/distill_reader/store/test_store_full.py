@@ -61,8 +61,8 @@ def test_full_store_keeps_to_its_budget(tmp_path: Path, rng: random.Random, step
             looked = rng.sample(numbers, k=min(20, len(numbers)))
             for found, number in zip(store.get_many(sample_keys(looked)), looked, strict=True):
                 assert found is None or found in [rows_in(one, [number])[0] for one in forms]
-        assert store.figures.evicted > 5_000
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
+        assert store.stats.evicted > 5_000
+        assert (store.stats.dropped, store.stats.damaged) == (0, 0), store.stats.trouble
         held = [row for row in store.get_many(sample_keys(range(20_500))) if row is not None]
     assert sum(len(row.data) + ROW_BYTES for row in held) > 0.6 * MIB
 
@@ -74,7 +74,7 @@ def test_a_file_without_a_single_free_page_makes_room_all_the_same(tmp_path: Pat
         brim_over(settings.path, MIB)
         fill(store, range(6000, 7000))
         assert None not in store.get_many(sample_keys(range(6000, 7000)))
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
+        assert (store.stats.dropped, store.stats.damaged) == (0, 0), store.stats.trouble
 
 
 def test_large_and_small_rows_make_room_for_each_other(tmp_path: Path, rng: random.Random) -> None:
@@ -90,7 +90,7 @@ def test_large_and_small_rows_make_room_for_each_other(tmp_path: Path, rng: rand
             store.put_many(keys, some)
             assert store.get_many(keys) == some
             assert os.stat(settings.path).st_size <= 4 * MIB
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
+        assert (store.stats.dropped, store.stats.damaged) == (0, 0), store.stats.trouble
 
 
 def test_of_two_rows_in_a_page_the_one_that_was_used_lately_stays(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_of_two_rows_in_a_page_the_one_that_was_used_lately_stays(tmp_path: Path
             store.put_many(keys[begin : begin + 200], [row] * 200)
             clock.now += USE_STEP_S
             assert None not in store.get_many(keys[0 : min(begin, 800) : 2])
-        assert store.figures.evicted > 3_000
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
+        assert store.stats.evicted > 3_000
+        assert (store.stats.dropped, store.stats.damaged) == (0, 0), store.stats.trouble
 
 
 def test_a_smaller_budget_makes_the_file_smaller(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_row_that_is_too_large_for_the_store_is_not_kept(tmp_path: Path) -> No
     with Store(LabelStore(tmp_path / "labels", MIB)) as store:
         (row,) = rows_in(None, [1])
         store.put_many([b"k" * 16], [large(row, 1_200_000)])
-        assert store.figures.dropped == 1
-        assert "too large" in store.figures.trouble
+        assert store.stats.dropped == 1
+        assert "too large" in store.stats.trouble
         assert store.get_many([b"k" * 16]) == [None]
 
 
@@ -142,7 +142,7 @@ def test_rows_that_no_key_leads_to_are_the_first_that_make_room(tmp_path: Path) 
         assert store.get_many(sample_keys(numbers)) == rows_in(None, numbers)
         fill(store, range(2000, 4000))
         assert None not in store.get_many(sample_keys(range(3500, 4000)))
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
+        assert (store.stats.dropped, store.stats.damaged) == (0, 0), store.stats.trouble
 
 
 def test_flipped_bytes_make_no_wrong_label(tmp_path: Path, rng: random.Random) -> None:
@@ -193,18 +193,18 @@ def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(
                     clock.now += PAUSE_S / 3
                     fill(store, range(begin, begin + 1000))
                 assert said("labels are not kept") == times
-                assert "cannot be used now" in store.figures.trouble
+                assert "cannot be used now" in store.stats.trouble
                 assert store.get_many(sample_keys(range(1000))) == rows_in(None, range(1000))
-                assert (dropped := store.figures.dropped) > 0
+                assert (dropped := store.stats.dropped) > 0
                 fill(store, range(1000, 1100))
-                assert store.figures.dropped == dropped + 100
+                assert store.stats.dropped == dropped + 100
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             clock.now += PAUSE_S
             late = range(80_000 + 1000 * times, 81_000 + 1000 * times)
             fill(store, late)
             assert said("can be used again") == times
-            assert (store.figures.trouble, store.figures.dropped) == ("", dropped + 100)
+            assert (store.stats.trouble, store.stats.dropped) == ("", dropped + 100)
             assert store.get_many(sample_keys(late)) == rows_in(None, late)
         numbers = range(20_000, 60_000)
         found, rows = store.get_many(sample_keys(numbers)), rows_in(None, numbers)

@@ -79,8 +79,8 @@ def check(settings: LabelStore, told: set[int]) -> None:
                 if lot in told
                 else all(one in (None, row) for one, row in zip(found, rows, strict=True))
             )
-        assert store.figures.damaged == 0
-        assert store.figures.trouble == ""
+        assert store.stats.damaged == 0
+        assert store.stats.trouble == ""
     assert not os.path.exists(settings.path + "-wal"), "the last to close tidies up"
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from edl.distill_reader.engine.answers import Expected, soft_labels
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.label_cache_thread import (
-    NOTHING,
+    NO_LABELS,
+    BatchKeys,
     CachedLabels,
-    Identity,
     LabelCacheThread,
     LabelSelection,
     Lookup,
@@ -61,13 +61,13 @@ def answer_of(numbers: list[int], forms: LabelForms) -> Answer:
     return Answer(outputs, {}, said)
 
 
-def expected_of(numbers: list[int], wanted: LabelSelection) -> Expected:
-    whole = not wanted.fetches
-    return Expected("", 0, "", wanted.fetches, len(numbers), wanted.forms, whole=whole)
+def expected_of(numbers: list[int], requested: LabelSelection) -> Expected:
+    whole = not requested.fetches
+    return Expected("", 0, "", requested.fetches, len(numbers), requested.forms, whole=whole)
 
 
-def kept(numbers: list[int], wanted: LabelSelection = ALL) -> list[Row]:
-    return rows_of(answer_of(numbers, wanted.forms), expected_of(numbers, wanted), CONTENT)
+def kept(numbers: list[int], requested: LabelSelection = ALL) -> list[Row]:
+    return rows_of(answer_of(numbers, requested.forms), expected_of(numbers, requested), CONTENT)
 
 
 def same(found: CachedLabels, places: list[int], labels: dict[str, Array]) -> None:
@@ -83,10 +83,10 @@ def test_the_loop_gets_from_a_store_what_it_got_from_the_teacher(
     numbers: list[int], forms: LabelForms, data: st.DataObject
 ) -> None:
     fetches = data.draw(st.sampled_from([(), ("hidden",), ("hidden", "logits")]))
-    wanted = LabelSelection(fetches, forms)
-    labels = soft_labels(answer_of(numbers, forms), expected_of(numbers, wanted))
-    same(cached_labels(kept(numbers, wanted), wanted), list(range(len(numbers))), labels)
-    same(cached_labels(kept(numbers), wanted), list(range(len(numbers))), labels)
+    requested = LabelSelection(fetches, forms)
+    labels = soft_labels(answer_of(numbers, forms), expected_of(numbers, requested))
+    same(cached_labels(kept(numbers, requested), requested), list(range(len(numbers))), labels)
+    same(cached_labels(kept(numbers), requested), list(range(len(numbers))), labels)
 
 
 @given(st.lists(st.sampled_from(["whole", "poor", "both", "none"]), min_size=1, max_size=8))
@@ -96,20 +96,20 @@ def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
     for number, kind in enumerate(kinds):
         (whole,), (poor,) = kept([number]), kept([number], topk)
         rows.append({"whole": whole, "poor": poor, "both": merged(poor, whole)}.get(kind))
-    for wanted, usable in ((topk, ("whole", "poor", "both")), (ALL, ("whole", "both"))):
+    for requested, usable in ((topk, ("whole", "poor", "both")), (ALL, ("whole", "both"))):
         places = [place for place, kind in enumerate(kinds) if kind in usable]
         if not places:
-            assert cached_labels(rows, wanted) == NOTHING
+            assert cached_labels(rows, requested) == NO_LABELS
             continue
-        labels = soft_labels(answer_of(places, wanted.forms), expected_of(places, wanted))
-        same(cached_labels(rows, wanted), places, labels)
+        labels = soft_labels(answer_of(places, requested.forms), expected_of(places, requested))
+        same(cached_labels(rows, requested), places, labels)
 
 
 def test_all_outputs_come_only_of_rows_that_have_all() -> None:
     some = kept([1, 2], LabelSelection(("hidden",), AS_GIVEN))
-    assert cached_labels(some, ALL) == NOTHING
+    assert cached_labels(some, ALL) == NO_LABELS
     assert list(cached_labels(some, LabelSelection(("hidden",), AS_GIVEN)).labels) == ["hidden"]
-    assert cached_labels(some, LabelSelection(("hidden", "logits"), AS_GIVEN)) == NOTHING
+    assert cached_labels(some, LabelSelection(("hidden", "logits"), AS_GIVEN)) == NO_LABELS
 
 
 def test_rows_of_another_shape_are_missing() -> None:
@@ -126,12 +126,12 @@ def test_rows_of_another_shape_are_missing() -> None:
     assert found.missing(3) == ((1, 2),)
     assert found.missing(5) == ((1, 2), (3, 5))
     no_row_has_it = LabelSelection(("y",), LabelForms.given("topk:12", None, True))
-    assert cached_labels(short, no_row_has_it) == NOTHING
+    assert cached_labels(short, no_row_has_it) == NO_LABELS
 
 
 def test_values_of_two_sizes_stand_in_one_batch() -> None:
     forms = LabelForms.given("topk:2", None, False)
-    wanted = LabelSelection((), forms)
+    requested = LabelSelection((), forms)
     rows = []
     for scale in (1.0, 1e6):
         form = forms.of("y")
@@ -140,7 +140,7 @@ def test_values_of_two_sizes_stand_in_one_batch() -> None:
         said = {part: form.parameters(5) for part in parts}
         expected = Expected("", 0, "", ("y",), 1, forms, whole=True)
         rows += rows_of(Answer(parts, {}, said), expected, CONTENT)
-    found = cached_labels(rows, wanted)
+    found = cached_labels(rows, requested)
     np.testing.assert_array_equal(found.labels["y.values"], [[4, 3], [4e6, 3e6]])
 
 
@@ -164,19 +164,21 @@ def test_errors_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trou
     monkeypatch.setattr(Store, trouble, fails)
     heard, inbox = list[Any](), Inbox()
 
-    def looked(identity: Identity, cached_labels: CachedLabels) -> None:
-        heard.append((identity.number, cached_labels))
+    def on_lookup(batch: BatchKeys, cached: CachedLabels) -> None:
+        heard.append((batch.number, cached))
 
-    listener: Any = SimpleNamespace(opened=heard.append, failed=heard.append, looked=looked)
+    listener: Any = SimpleNamespace(
+        on_opened=heard.append, on_failed=heard.append, on_lookup=on_lookup
+    )
     settings = LabelStore(tmp_path / "labels", 1 << 26)
-    keeper = LabelCacheThread(settings, "s", LabelSelection((), AS_GIVEN), inbox, listener)
-    keeper.tell(LOOK)
-    while (7, NOTHING) not in heard:
+    worker = LabelCacheThread(settings, "s", LabelSelection((), AS_GIVEN), inbox, listener)
+    worker.submit(LOOK)
+    while (7, NO_LABELS) not in heard:
         calls = inbox.next(DEADLINE_S)
         assert calls, "it says nothing"
         for call in calls:
             call()
-    keeper.close()
+    worker.close()
     inbox.close()
     assert heard[0] is None
-    assert "written by another version" in keeper.figures.trouble
+    assert "written by another version" in worker.stats.trouble
