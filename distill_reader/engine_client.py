@@ -1,9 +1,8 @@
-"""The trainer's hold on its engine: starts it, speaks to it, and starts another when it dies.
+"""The trainer's client of its engine: starts it, exchanges messages, restarts it when it dies.
 
-The engine is a process of its own (ADR-0021). What it knows can be rebuilt at any moment from what
-lies in the ring: after a death the next engine is told of every batch that still waits for its
-labels, and begins again; labels that had come already stay valid, in the arena of the engine that
-wrote them.
+The engine is a process of its own (ADR-0021), whose state can be rebuilt from the ring: the next
+engine receives every batch that still waits for labels. Labels that arrived before stay valid, in
+the arena of the engine that wrote them.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ log = logging.getLogger(__name__)
 #: An engine that dies this often within `DEATHS_WINDOW_S` is not started again.
 MAX_DEATHS = 5
 DEATHS_WINDOW_S = 60.0
-#: The engine gives its teachers back before it ends.
+#: Time for the engine to release its teachers.
 STOP_GRACE_S = 4.0
-#: Batches that follow each other so closely are announced one upon the other.
+#: Batches closer than this are announced back to back.
 SOON_S = 0.002
-#: So long the figures that were asked for are waited for; an engine that is well takes 1 ms.
+#: Timeout of requested stats; a healthy engine takes 1 ms.
 FIGURES_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInstance:
-    """One engine: its process, the line to it, and the memory that it writes labels into."""
+    """One engine: its process, the channel to it, and the memory that it writes labels into."""
 
     process: Process
     channel: Channel
@@ -54,7 +53,7 @@ class EngineClient:
     """Starts an engine for `stream` and `ring`, and keeps one running until `close`.
 
     Attributes:
-        stats: the latest figures that an engine sent.
+        stats: the latest stats that an engine sent.
         restarts: engines started after the first.
     """
 
@@ -74,18 +73,18 @@ class EngineClient:
         self._on_stats = on_stats
         self._lock = threading.Lock()  # orders "announce a batch" against "start a new engine"
         self._announced = -1
-        self._legacies: dict[str, Message] = {}  # what each service's engine leaves to the next one
+        self._legacies: dict[str, Message] = {}  # handoff state for the next engine, by service
         self._closing = False
         self._figures = threading.Condition()
-        self._figures_asked = self._figures_told = 0  # times
+        self._figures_asked = self._figures_received = 0  # times
         self._story: tuple[int, list[str]] = (-1, [])  # of which batch
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._later = later
-        self._untold: deque[Message] = deque()  # what the training loop took
+        self._unsent: deque[Message] = deque()  # batches that the training loop took
         self._taken = -1  # number of the latest of these
-        self._asked = False  # somebody is to tell it, later
-        self._pulls_at = -inf  # when a batch was announced, and the next one is on its way
-        self._telling = threading.Lock()  # what was taken before anything else is told before it
+        self._asked = False  # sending is scheduled
+        self._pulls_at = -inf  # when a batch was announced, if the next one is expected
+        self._send_lock = threading.Lock()  # keeps messages in order
         self._engine = self._start()  # replaced as a whole
         self._receiver = threading.Thread(
             target=self._receive, name="edl-reader-receiver", daemon=True
@@ -102,46 +101,45 @@ class EngineClient:
         return self._engine.process.pid
 
     def announce(self, pulled: RingBatch, epoch: int) -> None:
-        """Tell the engine of a batch in the ring; each batch once per engine."""
+        """Send the engine a batch in the ring; each batch once per engine."""
         with self._lock:
             if self._stream.epoch == epoch and pulled.number > self._announced:
                 self._pulls_at = time.monotonic()
-                self._tell(self._news_of(pulled))
+                self._send(self._news_of(pulled))
 
     def rests(self) -> None:
-        """No batch is announced before the engine allows another one, or the epoch is over."""
+        """No batch is announced until the engine allows another one, or the epoch is over."""
         self._pulls_at = -inf
-        if self._untold:
-            self._tell()
+        if self._unsent:
+            self._send()
 
     def source_ended(self, epoch: int) -> None:
         """The source has no more batches for `epoch`."""
         with self._lock:
             self._pulls_at = -inf
             if self._stream.epoch == epoch:
-                self._tell({"kind": "ended"})
+                self._send({"kind": "ended"})
 
     def waiting(self) -> None:
         """The training loop waits for its next batch."""
-        self._tell({"kind": "waiting", "at": time.monotonic()})
+        self._send({"kind": "waiting", "at": time.monotonic()})
 
     def taken(self, number: int, samples: int, step_s: float | None) -> None:
         """The training loop has batch `number`, after `step_s` seconds of work on the last one.
 
-        It does not wait for the engine to be told: another thread does that, or whoever tells it
-        the next thing; while batches are announced one upon the other, that is left to the next
-        announcement. The stream knows that the batch is taken, so an engine that is started
-        meanwhile never hears of it.
+        Does not block: another thread sends it, or the next message carries it; while batches are
+        announced back to back, that is the next announcement. An engine that starts meanwhile does
+        not receive the batch: the stream knows that it was taken.
         """
         at = time.monotonic()
-        if number != self._taken:  # else it was told, and a Ctrl-C came
+        if number != self._taken:  # else it is queued already, and a Ctrl-C came
             self._taken = number
-            self._untold.append(
+            self._unsent.append(
                 {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
             )
         if not self._asked and at - self._pulls_at > SOON_S:
             self._asked = True
-            self._later(self._tell)
+            self._later(self._send)
 
     def reset(self, epoch: int, data_epoch: int, pulled: int) -> None:
         """Forget every batch: `epoch` begins, and its first batch will have the number `pulled`.
@@ -150,26 +148,26 @@ class EngineClient:
         """
         with self._lock:  # behind this nothing of an older epoch is announced
             news = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
-            self._tell({**news, "free": self._engine.leases.over()})
+            self._send({**news, "free": self._engine.leases.over()})
 
     def ask_for_figures(self) -> None:
-        """Have the engine tell figures that know all that it was told until now."""
+        """Request stats that include everything sent so far."""
         with self._figures:
             self._figures_asked += 1
-        self._tell({"kind": "figures", "number": self._figures_asked})
+        self._send({"kind": "figures", "number": self._figures_asked})
 
     def figures(self) -> Message:
-        """The latest figures; those that were asked for, unless they are too long in coming."""
+        """The requested stats, or after a timeout the latest."""
         with self._figures:
             asked = self._figures_asked
-            told = self._figures.wait_for(lambda: self._figures_told >= asked, FIGURES_S)
-            if not told:  # not to be waited for again
-                self._figures_told = asked
+            told = self._figures.wait_for(lambda: self._figures_received >= asked, FIGURES_S)
+            if not told:  # do not wait for them again
+                self._figures_received = asked
             return self.stats
 
     def story(self, batch: int) -> list[str]:
-        """What the engine remembers of a batch, a line each; none if that is too long in coming."""
-        self._tell({"kind": "story", "batch": batch})
+        """The engine's recorded events of a batch, a line each; none after a timeout."""
+        self._send({"kind": "story", "batch": batch})
         with self._figures:
             self._figures.wait_for(lambda: self._story[0] == batch, FIGURES_S)
             told, self._story = self._story, (-1, [])
@@ -208,7 +206,7 @@ class EngineClient:
         return EngineInstance(process, channel, labels, ArrayLeases(labels))
 
     def _restart(self) -> None:
-        # Sent at the end, without the locks: a process that starts does not read at once.
+        # Sent at the end, without the locks: a starting process does not read at once.
         with ExitStack() as at_the_end, self._lock:
             old = self._engine
             old.process.stop(0.0)
@@ -243,7 +241,7 @@ class EngineClient:
         return {"kind": "batch", "source_s": source_s, "at": at, **self._described(pulled)}
 
     def _found(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
-        """For a new engine: a batch to be labelled, or its outcome, and who has labelled it."""
+        """The message to a new engine about a batch: to be labelled, or its outcome and makers."""
         if (outcome := snapshot.outcomes.get(pulled.number)) is None:
             return self._news_of(pulled)
         self._announced = pulled.number
@@ -257,7 +255,7 @@ class EngineClient:
         }
 
     def _described(self, pulled: RingBatch) -> Message:
-        """A batch in the ring, and where its fields lie."""
+        """A batch in the ring, and the location of its fields."""
         refs = pulled.record.arrays
         places = [(key, refs[index]) for key, index in pulled.parts.fields]
         return {
@@ -272,15 +270,15 @@ class EngineClient:
         process = self._engine.process
         return " | ".join(process.tail(3)) or f"exit code {process.returncode}"
 
-    # --- what engines say
+    # --- messages of engines
 
     def _receive(self) -> None:
         try:
             while not self._closing:
                 while (message := self._engine.channel.receive()) is not None:
                     self._on_message(message)
-                    if self._untold and not self._asked and self._is_late():
-                        self._tell()
+                    if self._unsent and not self._asked and self._is_late():
+                        self._send()
                 if self._closing:
                     return
                 self._deaths.append(time.monotonic())
@@ -292,12 +290,12 @@ class EngineClient:
                 self._restart()
         except errors.EdlError as error:
             self._stream.fail(error)
-        except Exception as error:  # whatever it is, the training loop must not wait for ever
+        except Exception as error:  # in any case, the training loop must not wait for ever
             what = f"{type(error).__name__}: {error}"
             self._stream.fail(errors.EngineLost(f"the reader lost its engine: {what}"))
 
     def _is_late(self) -> bool:
-        """Whether the announcement that is expected has not come: the source takes its time."""
+        """Whether the expected announcement is overdue because the source is slow."""
         return time.monotonic() - self._pulls_at > SOON_S
 
     def _span_of_deaths(self) -> float:
@@ -320,7 +318,7 @@ class EngineClient:
                 self._warn_of_store(message)
                 with self._figures:
                     self.stats = message
-                    self._figures_told = max(self._figures_told, message["asked"])
+                    self._figures_received = max(self._figures_received, message["asked"])
                     self._figures.notify_all()
                 self._on_stats()
             case "story":
@@ -336,7 +334,7 @@ class EngineClient:
                 raise errors.WireError(f"the engine said {kind!r}, which nobody understands")
 
     def _warn_of_store(self, told: Message) -> None:
-        """Log each change of what troubles the store: the engine's own log is seen by nobody."""
+        """Log changes of the store's trouble: nobody sees the engine's own log."""
         before, now = self.stats.get("store_trouble", ""), told.get("store_trouble", "")
         if now and not before:
             log.warning("%s; training goes on", now)
@@ -344,23 +342,23 @@ class EngineClient:
             dropped = told["store_dropped"]
             log.info("the label store can be used again; labels not kept: %d", dropped)
 
-    def _tell(self, *news: Message) -> None:
-        """Send what the training loop took, the label memory that it let go of, and then `news`."""
-        with self._telling:
-            self._asked = False  # before the look at what is here: nothing is left untold
-            taken = [*self._untold]
-            # Read behind that: an engine that is newer never heard of what was taken before.
+    def _send(self, *news: Message) -> None:
+        """Send the taken batches and the freed label memory, and then `news`."""
+        with self._send_lock:
+            self._asked = False  # before the queue is read: nothing stays unsent
+            taken = [*self._unsent]
+            # Read after the queue: a newer engine does not know of batches taken before.
             engine = self._engine
             if taken:
                 taken[0] = {**taken[0], "free": engine.leases.over()}
             if taken or news:
                 engine.channel.send_all((*taken, *news))
-            for _ in taken:  # told twice, if a Ctrl-C has come in between, is as good as once
-                self._untold.popleft()
+            for _ in taken:  # a Ctrl-C may cause a repeated message, which is harmless
+                self._unsent.popleft()
 
 
 def read_labels(message: Message, leases: ArrayLeases) -> BatchLabels:
-    """The engine's message about a labelled batch, read."""
+    """Decode the engine's message about a labelled batch."""
     names = message["names"]
     if message["record"] is None:
         return BatchLabels(dict.fromkeys(names))

@@ -1,7 +1,7 @@
-"""The thread that does what others cannot wait for: finalizers, and the training loop.
+"""The thread that runs tasks which finalizers and the training loop must not block on.
 
-Python runs a finalizer wherever it collects garbage: inside any call of ours, in any thread, with
-any of our locks held there. So a finalizer only leaves word here, which takes no lock.
+Python runs a finalizer wherever it collects garbage: inside any call, in any thread, with any lock
+held. So a finalizer only queues a task here, which takes no lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Janitor:
-    """Does one task after another, until `close`."""
+    """Runs queued tasks in order, until `close`."""
 
     def __init__(self) -> None:
         # SimpleQueue.put is made for finalizers: it may interrupt itself.
@@ -23,11 +23,11 @@ class Janitor:
         threading.Thread(target=self._work, name="edl-reader-janitor", daemon=True).start()
 
     def ask(self, task: Callable[[], None]) -> None:
-        """Have `task` done soon; safe in a finalizer, and quick."""
+        """Queue `task`; safe in a finalizer, and quick."""
         self._tasks.put(task)
 
     def close(self) -> None:
-        """End the thread behind what it was asked for already."""
+        """End the thread after the queued tasks."""
         self._tasks.put(None)
 
     def _work(self) -> None:

@@ -20,15 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Puller:
-    """Draws from one reading of the source after another, each for an epoch of `stream`.
+    """Pulls the epochs of the source into `stream`, no faster than the engine allows.
 
-    It goes no faster than the engine allows. What the source raises is kept, as it is, for the
-    training loop, behind the batches that came before it.
+    The training loop gets what the source raises, unchanged, after the batches before it.
 
     Readings are used and dropped in one thread, which lives as long as the reader. They are made
     in the caller's: Paddle's DataLoader sets signal handlers when it forks its workers, which only
-    the main thread may. No thread must be ending at that moment: one that has used Paddle takes a
-    lock of Paddle's when it ends, and a worker that is forked meanwhile waits for it for ever.
+    the main thread may. No thread must end at that moment: one that has used Paddle takes a lock
+    of Paddle's when it ends, and a worker forked meanwhile would wait for it forever.
     """
 
     def __init__(self, source: Source, stream: Stream, ring: Ring, engine: EngineClient) -> None:
@@ -43,21 +42,21 @@ class Puller:
         self._thread.start()
 
     def pull(self, reading: Reading, epoch: int, first: int) -> None:
-        """Begin with an epoch, at its batch `first`; the former one must have been left."""
+        """Begin an epoch at its batch `first`; the former one must have been left."""
         self._done = threading.Event()
         self._epochs.put((reading, epoch, first, self._done))
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until the epoch that was left is done with; warn if the source holds it."""
+        """Wait until the pulling of the epoch that was left has ended; warn if it has not."""
         if not self._done.wait(timeout_s):
             log.warning("the source has not returned from its next() for %.0f s", timeout_s)
 
     def close(self) -> None:
-        """End the thread, and with it what the source keeps, once the source lets it."""
+        """End the thread and close the source, once its `next` has returned."""
         self._epochs.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for that: an interpreter that ends under a framework's code may take it badly."""
+        """Wait for the end: an interpreter may crash if it exits under a framework's code."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
             if self._thread.is_alive():
@@ -78,7 +77,7 @@ class Puller:
     def _epoch_of(
         self, reading: Reading, epoch: int, first: int
     ) -> tuple[Mark | None, BaseException | None]:
-        """Pull one epoch: where the source stands behind it, and what it raised, if it did."""
+        """Pull one epoch; returns the source's position after it, and what it raised."""
         try:
             with closing(reading):
                 return self._pull(reading, epoch, first), None

@@ -1,4 +1,4 @@
-"""Which teachers this reader may send to: named once by the user, or advised by the coordinator."""
+"""The teachers that this reader may send to: named by the user, or assigned by the coordinator."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ..config import ReaderConfig
 
 log = logging.getLogger(__name__)
 
-#: Services that are listed where the one that was asked for has no teacher.
+#: Services listed in the message that the requested one has no teacher.
 _SHOWN: Final = 5
 
 
 class Roster(Protocol):
-    """Where a reader learns of its teachers."""
+    """The source of a reader's teachers."""
 
     def start(self) -> None: ...
 
     def remember(self, assigned: Assigned) -> None:
-        """An engine before this one was told that; the roster need not say it again."""
+        """Resume from the assignment of an earlier engine."""
         ...
 
     def report(self, report: pb.StudentReport) -> None: ...
 
     def why(self) -> str:
-        """In words, why there may be no teachers; empty when there is nothing to say."""
+        """Why there may be no teachers; empty: no known reason."""
         ...
 
     def answers(self) -> bool:
-        """Whether it would be heard here if the teachers changed."""
+        """Whether a change of the teachers would arrive."""
         ...
 
     def stop(self) -> None: ...
@@ -50,9 +50,9 @@ def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFail
 
     Args:
         config: names the teachers, or the coordinator.
-        on_assigned: called, by a thread of the roster, when the teachers change.
-        on_failed: called once when they never will any more: another start of this student has
-            taken its place, or the coordinator speaks another version.
+        on_assigned: called in a thread of the roster when the teachers change.
+        on_failed: called once when they cannot change any more: another start of this student has
+            replaced it, or the coordinator has another protocol version.
     """
     if config.coordinator is None:
         return NamedTeachers(config, on_assigned)
@@ -60,7 +60,7 @@ def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFail
 
 
 class NamedTeachers:
-    """The addresses that the user gave: always these, alive or not."""
+    """The fixed addresses that the user gave, alive or not."""
 
     def __init__(self, config: ReaderConfig, on_assigned: OnAssigned) -> None:
         peers = tuple(Peer(address, address, config.service) for address in config.teachers)
@@ -71,10 +71,10 @@ class NamedTeachers:
         self._on_assigned(self._assigned)
 
     def remember(self, assigned: Assigned) -> None:
-        """They are the same."""
+        """No effect: they are fixed."""
 
     def report(self, report: pb.StudentReport) -> None:
-        """Nobody reads it."""
+        """No effect: there is no coordinator."""
 
     def why(self) -> str:
         return ""
@@ -87,7 +87,7 @@ class NamedTeachers:
 
 
 class AdvisedTeachers:
-    """What a service manager advises, over a subscription that finds its manager by itself."""
+    """The assignments of a service manager, over a subscription that finds the manager."""
 
     def __init__(
         self, config: ReaderConfig, url: str, on_assigned: OnAssigned, on_failed: OnFailed
@@ -102,7 +102,7 @@ class AdvisedTeachers:
         self._service = config.service
         self._last: Assigned | None = None
         self._known: dict[str, Peer] = {}
-        self._others = ""  # in words, services that have teachers where this one has none
+        self._others = ""  # services that have teachers, if this one has none
 
     def start(self) -> None:
         self._subscription.start(self._on_message)
