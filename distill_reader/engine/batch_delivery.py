@@ -136,7 +136,7 @@ class BatchDelivery:
         for one in instructions:
             match one:
                 case do.Tell(service, event):
-                    self._members[service].tell(event)
+                    self._members[service].handle(event)
                 case do.Offer(number, mixture):
                     self._offer(number, mixture)
                 case do.Release(numbers):

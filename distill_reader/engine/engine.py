@@ -102,12 +102,12 @@ class Engine:
             case "waiting":
                 self._delivery.wait()
                 for member in self.members:
-                    member.tell(Waiting())
+                    member.handle(Waiting())
             case "taken":
                 self._on_taken(message, now)
             case "ended":
                 for member in self.members:
-                    member.tell(Ended())
+                    member.handle(Ended())
             case "figures":
                 self._reporter.request_stats(message["number"])
             case "story":

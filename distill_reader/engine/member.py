@@ -67,22 +67,22 @@ class Member:
     Args:
         config: of this service alone.
         inbox: of the engine's thread.
-        batches: that lie in the ring.
-        ring: where they lie.
-        arena: where labels are put.
+        batches: known batches.
+        ring: holds the batches.
+        arena: holds the labels.
         mixed: labels are averaged with those of other members.
         listener: receives events.
 
     Attributes:
-        core: decides; all others only read it.
-        ledger: of the core: where each row is.
-        roster: who names the teachers.
-        labels: those that are here.
-        cache: looks labels up in a store; None: not configured.
-        relabelled: batches whose labels were thrown away.
-        links: connections that are open, by number.
+        core: decides; read-only for others.
+        ledger: of the core: the state of each row.
+        roster: names the teachers.
+        labels: the label records.
+        label_cache: looks labels up in a store; None: not configured.
+        relabelled: batches whose labels were discarded.
+        links: open connections by number.
         poisoned: batches that will never be labelled.
-        reports: times that the coordinator was to hear of the student at once.
+        reports: immediate reports to the coordinator that the core asked for.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Member:
         self._profile_recorder = ProfileRecorder(config, inbox, core.measured, self._remembered)
         self.roster = open_roster(
             config,
-            on_assigned=partial(inbox.post, self.tell),
+            on_assigned=partial(inbox.post, self.handle),
             on_failed=partial(inbox.post, self._on_failed_for_good),
         )
         self.labels = LabelRecords(arena, batches, mixed=mixed)
@@ -118,9 +118,9 @@ class Member:
         self._ring = ring if config.shared_memory else None
         self._listener = listener
         self.links: dict[int, TeacherLink] = {}
-        self._paths = PathAttempts(inbox, self.tell)
+        self._paths = PathAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
-        self._unsent: list[tuple[str, int]] = []  # what the ledger takes to be in flight
+        self._unsent: list[tuple[str, int]] = []  # requests in flight for the ledger alone
         self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}  # answers, to be compared
         self._dispute = ""  # the latest, in words
         self._looked_at = -inf
@@ -132,7 +132,7 @@ class Member:
         self.roster.start()
 
     def close(self) -> None:
-        """Give the teachers back, and write what is to be kept."""
+        """Release the teachers; save the profile and cached labels."""
         self._profile_recorder.close(self.content_id)
         self.roster.stop()
         for link in self.links.values():
@@ -144,55 +144,55 @@ class Member:
 
     @property
     def content_id(self) -> str:
-        """Of the model that labels come from now; empty while that is not known."""
+        """Content of the model that labels come from; empty while unknown."""
         return self.core.content_id or (
             "" if self.label_cache is None else self.label_cache.content_id
         )
 
     @property
     def output_kinds(self) -> dict[str, str]:
-        """What the teachers say that their outputs are, by name, as far as they do."""
+        """The published kinds of outputs, by name."""
         return {one.output: one.kind for one in self.core.contents.kinds.settled.values()}
 
     @property
     def dispute(self) -> str:
-        """Which teachers contradict each other and by how much, in words; empty: none do."""
+        """Describes which teachers contradict each other, and by how much; empty: none do."""
         return self._dispute if self.core.teachers.comparisons.panel.disputed else ""
 
     @property
     def cut_off_since(self) -> float | None:
-        """Since when no teacher can be reached, in seconds since 1970; None: that is not so."""
+        """Since when no teacher can be reached, in seconds since 1970; None: one can."""
         since = self.core.teachers.silent_since
         return None if since is None else time.time() - (time.monotonic() - since)
 
     # --- the stream
 
     def queue(self, batch: Batch, source_s: float) -> None:
-        """Have a batch labelled that lies in the ring, after the source took so long for it."""
-        self.tell(ev.Pulled(source_s, batch.samples, batch.rows))
+        """Have a batch in the ring labelled, which the source took `source_s` to yield."""
+        self.handle(ev.Pulled(source_s, batch.samples, batch.rows))
         if self.label_cache is None:
-            self.tell(ev.Queued(batch.number, batch.nbytes, batch.rows, kind=batch.kind))
+            self.handle(ev.Queued(batch.number, batch.nbytes, batch.rows, kind=batch.kind))
         else:
             self.label_cache.queue(batch, time.monotonic())
 
     def _enqueue(self, batch: Batch, cached: CachedLabels) -> None:
-        """Have what a batch lacks labelled; what the store had is in its record."""
+        """Copy the cached labels of a batch, and have the rest labelled."""
         missing, row_nbytes = None, 0
         if cached.places:
             self.labels.fill(batch, cached.places, cached.labels)
             missing = cached.missing(batch.rows)
             row_nbytes = cached.row_nbytes
         if batch.number in self.ledger.withheld:
-            self.tell(ev.Found(batch.number, missing, row_nbytes))
+            self.handle(ev.Found(batch.number, missing, row_nbytes))
             return
-        self.tell(
+        self.handle(
             ev.Queued(batch.number, batch.nbytes, batch.rows, missing, row_nbytes, batch.kind)
         )
 
     def hold(self, batch: Batch, labels_nbytes: int, makers: Sequence[str]) -> None:
-        """An engine before this one has offered the trainer a batch, labelled by these teachers."""
+        """An earlier engine offered the trainer this batch, labelled by these teachers."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
-        self.tell(
+        self.handle(
             ev.Held(batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes)
         )
 
@@ -201,41 +201,41 @@ class Member:
         if self.label_cache is not None:
             self.label_cache.forget(number)
         self.labels.let_go(number)
-        self.tell(ev.Taken(number, samples, step_s), now)
+        self.handle(ev.Taken(number, samples, step_s), now)
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; the teachers stay, if they may label `data_epoch`."""
         self.labels.reset()
         if self.label_cache is not None:
             self.label_cache.reset()
-        self.tell(ev.EpochBegan(data_epoch), now)
+        self.handle(ev.EpochBegan(data_epoch), now)
         unsent, self._unsent = self._unsent, []
         for teacher, request in unsent:  # free the windows that these hold
-            self.tell(ev.Cancelled(teacher, request))
+            self.handle(ev.Cancelled(teacher, request))
 
     def resume(self, taken_over: ev.TakenOver, now: float) -> None:
-        """Go on where the engine before this one was."""
+        """Continue in the state of an earlier engine."""
         self.roster.remember(taken_over.left.assigned)
-        self.tell(taken_over, now)
+        self.handle(taken_over, now)
 
     def look(self, now: float) -> None:
-        """Something has happened, or time has gone by: what follows from that."""
+        """Execute what follows from new events and the time."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             self._coordinator_answers = self.roster.answers()
-            self._profile_recorder.look(self.content_id, now)
+            self._profile_recorder.save_if_due(self.content_id, now)
             for link in self.links.values():
-                link.look(now)
+                link.check_deadlines(now)
         in_store, store_content = 0, ""
         if self.label_cache is not None:
             self.label_cache.look(self.core.contents.switch.awaited, self.ledger.usable, now)
             in_store, store_content = len(self.label_cache), self.label_cache.content_id
-        self.tell(ev.Look(in_store, store_content, self._coordinator_answers), now)
+        self.handle(ev.Look(in_store, store_content, self._coordinator_answers), now)
 
     # --- the teachers
 
     def _remembered(self, profile: Profile | None) -> None:
-        self.tell(ev.Remembered(profile, time.time()))
+        self.handle(ev.Remembered(profile, time.time()))
 
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
         self._listener.on_failed(error, True)
@@ -254,16 +254,16 @@ class Member:
                 if self.label_cache is not None and not words:
                     self.label_cache.on_teacher_ready(link.peer, inputs)
                 kinds = published_kinds(self.config, link.peer, link.found)
-                self.tell(ev.Probed(name, link.number, link.found.most_rows, words, kinds))
+                self.handle(ev.Probed(name, link.number, link.found.most_rows, words, kinds))
             case LinkFailure(None, error):
                 failed = ev.ProbeFailed(
                     name, link.number, failure_of(error), str(error), room_in_s(error)
                 )
-                self.tell(failed)
+                self.handle(failed)
             case LinkFailure(TeacherRequest() as job, error):
                 about = {"service": self.config.service, **job.about(name)}
                 log.debug("%s does not label a request: %s", name, error, extra=about)
-                self.tell(
+                self.handle(
                     ev.RequestFailed(
                         name,
                         link.number,
@@ -305,7 +305,7 @@ class Member:
         self._carry_out(self.core.handle(answer, now), done, link)
 
     def _agreeing(self, name: str, done: RequestDone) -> frozenset[str]:
-        """Who said the same to this request, of those whose answers are kept."""
+        """The teachers whose kept answers to this request agree."""
         kept = self._kept.get(done.job.request, {})
         tolerance = partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id)
         forms = self.config.labels
@@ -315,7 +315,7 @@ class Member:
             if agree(done.labels, labels, tolerance(other), forms)
         )
 
-    def tell(self, event: ev.Event, now: float | None = None) -> None:
+    def handle(self, event: ev.Event, now: float | None = None) -> None:
         """Pass an event to the core and execute the resulting instructions."""
         instructions = self.core.handle(event, time.monotonic() if now is None else now)
         if instructions:
@@ -349,7 +349,7 @@ class Member:
                     self._do(one)
 
     def _do(self, instruction: do.Instruction) -> None:
-        """Do what is not done with every batch."""
+        """Execute the less frequent instructions."""
         match instruction:
             case do.Discard():
                 self.labels.discards += 1
@@ -430,13 +430,13 @@ class Member:
 
 
 def log_news(news: do.News) -> None:
-    """Log what people may want to know."""
+    """Log news of the core."""
     level = logging.INFO if news.level == "info" else logging.WARNING
     log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})
 
 
 def core_config(config: ReaderConfig) -> CoreConfig:
-    """The settings of a reader that decide something."""
+    """The settings of the core."""
     most = config.window if config.deterministic else max(config.window, config.window_max)
     return CoreConfig(
         config.service,
@@ -457,5 +457,5 @@ def core_config(config: ReaderConfig) -> CoreConfig:
 
 
 def room_in_s(error: errors.EdlError) -> float | None:
-    """When a teacher that is full will have room, as it says."""
+    """When a full teacher expects to have room again, in seconds; None: unknown."""
     return error.retry_after_s if isinstance(error, errors.RateLimited) else None

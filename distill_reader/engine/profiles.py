@@ -124,7 +124,7 @@ class ProfileRecorder:
             self._thread = threading.Thread(target=work, name="edl-profile", daemon=True)
             self._thread.start()
 
-    def look(self, content_id: str, now: float) -> None:
+    def save_if_due(self, content_id: str, now: float) -> None:
         """Save the profile if that is due, for teachers of this content."""
         if now < self._looks_at:
             return
@@ -139,7 +139,7 @@ class ProfileRecorder:
         """Save the final profile; bounded by a second."""
         if self._thread is not None:
             if self._looks_at < inf:
-                self.look(content_id, self._looks_at)
+                self.save_if_due(content_id, self._looks_at)
             self._told.put(None)
             self._thread.join(_END_S)
 

@@ -99,10 +99,10 @@ class TeacherLink:
         if transport is None or not transport.ask(job, template, self.request_timeout_s):
             self._hand_to_thread(job)
 
-    def look(self, now: float) -> None:
-        """Time goes by."""
+    def check_deadlines(self, now: float) -> None:
+        """Fail requests whose deadline has passed."""
         if self._transport is not None:
-            self._transport.look(now)
+            self._transport.check_deadlines(now)
 
     def _hand_to_thread(self, job: TeacherRequest) -> None:
         """As many threads send as requests are under way that take one."""

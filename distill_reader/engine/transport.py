@@ -72,10 +72,7 @@ class Transport:
         self._closed = False
 
     def ask(self, job: TeacherRequest, template: RequestTemplate, timeout_s: float) -> bool:
-        """Send a request before anything is waited for; False: it takes a thread.
-
-        All that are asked by one connection until then go out together.
-        """
+        """Queue a request, sent with others before the thread waits; False: it needs a thread."""
         connection = self._free()
         self.wants_connection = connection is None
         if connection is None:
@@ -85,7 +82,7 @@ class Transport:
         if not connection.put(job.request, request, timeout_s, job.lent):
             return False
         if not waited_for:
-            self._inbox.put_off(partial(self._send, connection))
+            self._inbox.put_off(partial(self._flush, connection))
         now = time.monotonic()
         beside = 1 + sum(map(len, self._connections.values()))
         pending = PendingRequest(job, request, now, now + timeout_s, beside)
@@ -93,10 +90,10 @@ class Transport:
         return True
 
     def open(self, connect: Callable[[], Connection | None]) -> None:
-        """Have one more connection where one is wanted; any thread may, and one at a time does.
+        """Open another connection if one is needed; thread-safe, one opens at a time.
 
         Args:
-            connect: opens one, or says that there is none now.
+            connect: opens a connection; None: not possible now.
         """
         with self._lock:
             if self._closed or self._is_opening or self._added or not self.wants_connection:
@@ -114,8 +111,8 @@ class Transport:
         if connection is not None:
             connection.close()
 
-    def look(self, now: float) -> None:
-        """Time goes by: an answer that is late may not come any more."""
+    def check_deadlines(self, now: float) -> None:
+        """Fail requests whose deadline has passed, and drop their connections."""
         for connection, pending in list(self._connections.items()):
             late = next((one for one in pending.values() if one.until <= now), None)
             if late is not None:
@@ -125,7 +122,7 @@ class Transport:
                 self._post(LinkFailure(late.job, error))
 
     def close(self) -> None:
-        """Ask nothing more; what is on its way is heard by nobody."""
+        """Close all connections; answers in flight are ignored."""
         with self._lock:
             self._closed = True
         for connection in self._connections:
@@ -140,31 +137,31 @@ class Transport:
         while self._added:
             connection = self._added.popleft()
             self._connections[connection] = {}
-            self._inbox.watch(connection, partial(self._hear, connection))
+            self._inbox.watch(connection, partial(self._receive, connection))
         for connection in self._connections:
             if connection.has_room:
                 return connection
         return None
 
-    def _send(self, connection: Connection, was_full: bool = False) -> None:
+    def _flush(self, connection: Connection, was_full: bool = False) -> None:
         if connection not in self._connections:  # it was dropped meanwhile
             return
         try:
             connection.send()
         except OSError:
-            self._hear(connection)  # what was answered before it ended
+            self._receive(connection)  # answers that came before its end
             if connection in self._connections:
                 self._drop(connection)
             return
         if connection.waits_to_send:
-            self._inbox.watch_room(connection, partial(self._send, connection, True))
+            self._inbox.watch_room(connection, partial(self._flush, connection, True))
         elif was_full:
             self._inbox.watch_room(connection, None)
 
-    def _hear(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         try:
             heard = connection.hear()
-        except WireError as error:  # it is no word of a teacher that works
+        except WireError as error:  # invalid data: the teacher is faulty
             lied, self._connections[connection] = self._connections[connection], {}
             self._drop(connection)
             for liar in lied.values():
@@ -182,12 +179,12 @@ class Transport:
                 self._send_by_thread(one.job)
             else:
                 self._post(self._checked(one, outcome))
-        # What was shown when it was opened counts no more: another shows what there is now.
+        # Its credentials expired: a new connection presents the present ones.
         if refused or (connection.leaving and not pending):
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
-        """A connection is over: what was asked by it is asked again."""
+        """Close a connection and resend its pending requests by threads."""
         lost = self._connections.pop(connection)
         self._inbox.unwatch(connection)
         connection.close()

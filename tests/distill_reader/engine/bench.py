@@ -140,7 +140,7 @@ class Bench:
         """A roster says who may be asked; those answer a probe, if they are `ready`."""
         told = tuple(Peer(one, NOBODY, "s") if isinstance(one, str) else one for one in peers)
         assigned = Assigned(told, frozenset(lost), len(told), (7, counter), advice)
-        self.of(service).tell(assigned)
+        self.of(service).handle(assigned)
         for one in told if ready else ():
             self.outcome(one.teacher_id, TeacherReady(("x",)), service)
 

@@ -83,7 +83,7 @@ def test_a_batch_without_labels_of_a_service_comes_back_when_its_model_changes(t
     """Both batches wait for `b`; `a` labelled the first, and went without the second."""
     two.batch(1)
     answer(two, "a")
-    two.of("a").tell(ev.DeliverUnlabelled(1))
+    two.of("a").handle(ev.DeliverUnlabelled(1))
     two.tell_ledger(ev.Relabel(), "a")
     two.tell_ledger(ev.InvalidateTeacher("a"), "a")
     two.tell_ledger(ev.Readmitted("a"), "a")

@@ -330,7 +330,7 @@ def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench,
         job = near.send()
         if out:
             near.go_out()
-        near.link.look(time.monotonic() + WAIT_S)
+        near.link.check_deadlines(time.monotonic() + WAIT_S)
         broke = near.outcome()
     assert isinstance(broke, LinkFailure)
     assert broke.job is job

@@ -121,13 +121,13 @@ def test_the_second_run_asks_for_n_at_once(tmp_path: Path) -> None:
 def test_without_a_usable_folder_nothing_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{}")
     run = Run("")
-    run.memory.look("c", 1.0)
+    run.memory.save_if_due("c", 1.0)
     run.memory.close("c")
     config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(tmp_path / "file"))
     memory = ProfileRecorder(config, run.inbox, run.core.measured, run.remembered)
     memory.start()
     run.measure(0.05, SETTLED_STEPS)
-    memory.look("c", 1.0)
+    memory.save_if_due("c", 1.0)
     memory.close("c")
     assert run.want() == 5
 
