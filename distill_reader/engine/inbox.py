@@ -1,4 +1,4 @@
-"""The one queue through which everything else speaks to the engine's thread."""
+"""The queue of calls for the engine's thread."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ...errors import WireError
 from ...proto.channel import Channel, Message
 
 Event = Callable[[], None]
-#: Calls that are made before anything is decided: some milliseconds' worth.
+#: Calls made before the next decision: some milliseconds' worth.
 MOST: Final = 32
 
 
 class HasFileno(Protocol):
-    """What can be waited for."""
+    """A pollable object."""
 
     def fileno(self) -> int: ...
 
 
 class Inbox:
-    """Calls to be made by the engine's thread, one after another, in the order they came in.
+    """Calls for the engine's thread, in order of arrival.
 
-    Other threads post them. What comes by the trainer's channel, or by any socket that is watched,
-    that thread reads by itself: a thread of its own for each would cost a change of threads.
+    Other threads post them. The engine's thread itself reads the trainer's channel and all watched
+    sockets: separate threads would cost context switches.
     """
 
     def __init__(self) -> None:
@@ -52,55 +52,51 @@ class Inbox:
             self._wake()
 
     def stop(self) -> None:
-        """Let the engine's thread end; may be called by a signal handler."""
+        """End the engine's thread; may be called by a signal handler."""
         self._calls.append(None)
         if self._asleep:
             self._wake()
 
     def next(self, timeout_s: float) -> list[Event] | None:
-        """The calls to make now: none if nothing comes within `timeout_s`; None at the end.
-
-        All that lie here come together, as far as `MOST`: what is to follow from them is decided
-        once.
-        """
+        """Wait for the next calls, at most `MOST`: none after `timeout_s`; None at the end."""
         if self._ended:
             return None
         if timeout_s and self._put_off:
             put_off, self._put_off = self._put_off, []
             for call in put_off:
                 call()
-        self._asleep = True  # before the look at what is here: nobody posts unheard
+        self._asleep = True  # before the queue is checked: every later post wakes it
         ready = self._poll.poll(0.0 if self._calls else math.ceil(timeout_s * 1e3))
-        self._asleep = False  # from here on it looks by itself
+        self._asleep = False
         for fd, events in ready:
             if events & select.POLLOUT and (send := self._room.get(fd)) is not None:
                 send()
-            # Else it was the last that heard.
+            # The handlers may have been removed by an earlier one.
             if events & ~select.POLLOUT and (handler := self._watched.get(fd)) is not None:
                 handler()
         calls: list[Event] = []
         while self._calls and len(calls) < MOST:
             if (event := self._calls.popleft()) is None:
-                self._ended = True  # behind what the trainer had said before it sent the signal
+                self._ended = True  # after the messages that came before the signal
             else:
                 calls.append(event)
         return calls
 
     def put_off(self, event: Event) -> None:
-        """Call `event` before the engine's thread, which asks for it, waits the next time."""
+        """Call `event` before the next wait; for the engine's thread."""
         self._put_off.append(event)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
-        """Have `handler` called with each of the trainer's messages, until it says stop."""
-        self.watch(channel, partial(self._hear, channel, handler))
-        self._hear(channel, handler)  # what came together with what was read before
+        """Call `handler` with each message of the trainer, until it sends "stop"."""
+        self.watch(channel, partial(self._receive, channel, handler))
+        self._receive(channel, handler)  # messages that were read already
 
     def watch(self, connection: HasFileno, handler: Event) -> None:
-        """Call `handler` when there is something to read; in the engine's thread, as all here."""
+        """Call `handler` in the engine's thread when there is something to read."""
         self._watch(connection.fileno(), handler)
 
     def watch_room(self, connection: HasFileno, handler: Event | None) -> None:
-        """Call `handler` when a connection that is watched takes more; None: no more."""
+        """Call `handler` when a watched connection is writable; None: stop that."""
         fd = connection.fileno()
         if handler is not None:
             self._room[fd] = handler
@@ -109,13 +105,13 @@ class Inbox:
             self._poll.modify(fd, select.POLLIN)
 
     def unwatch(self, connection: HasFileno) -> None:
-        """Look at a connection no more; before it is closed."""
+        """Stop watching a connection; before it is closed."""
         del self._watched[connection.fileno()]
         self._room.pop(connection.fileno(), None)
         self._poll.unregister(connection.fileno())
 
     def close(self) -> None:
-        """Nothing more comes; who posts all the same is not heard."""
+        """Close the queue; later posts are ignored."""
         self._ended, self._asleep = True, False
         self._watched.clear()
         os.close(self._alarm)
@@ -125,10 +121,10 @@ class Inbox:
         self._watched[fd] = handler
         self._poll.register(fd, select.POLLIN)
 
-    def _hear(self, channel: Channel, handler: Callable[[Message], None]) -> None:
+    def _receive(self, channel: Channel, handler: Callable[[Message], None]) -> None:
         try:
             messages = channel.received()
-        except WireError:  # cut short by Ctrl-C: it cannot be mended, the next engine is told all
+        except WireError:  # truncated by Ctrl-C: unusable, and the next engine receives everything
             messages = None
         for message in messages or ():
             if message["kind"] == "stop":
@@ -141,7 +137,7 @@ class Inbox:
 
     def _wake(self) -> None:
         self._asleep = False
-        with contextlib.suppress(OSError):  # it is full, and so is heard; or closed
+        with contextlib.suppress(OSError):  # full, and so it wakes anyway; or closed
             os.write(self._bell, b"!")
 
     def _woken(self) -> None:

@@ -13,28 +13,28 @@ from ...scheduler.reachability import ATTEMPT_S
 from ...scheduler.reader_core.events import PathsTried, Peer
 from .inbox import Inbox
 
-#: Errors of this machine, which say nothing of the network.
+#: Errors of this machine, not of the network.
 _OURS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
-#: Where a name leads, as `socket.getaddrinfo` tells it: families and addresses.
+#: Families and addresses of a name, from `socket.getaddrinfo`.
 _Places = list[tuple[int, Any]]
 
 
 class PathAttempts:
     """Tries connections in threads. Used by the engine's thread alone.
 
-    Names are looked up while teachers can be reached, as DNS may go with the path to them.
+    Names are resolved while teachers can be reached, as DNS may fail together with the network.
 
     Args:
         inbox: of the engine's thread.
-        tried: hears what comes of each attempt, in that thread.
+        tried: receives the result of each attempt, in that thread.
     """
 
     def __init__(self, inbox: Inbox, tried: Callable[[PathsTried], None]) -> None:
         self._inbox = inbox
         self._tried = tried
         self._places: dict[str, _Places] = {}  # by address of a teacher
-        self._looked_up: set[str] = set()  # addresses that are, at the moment
+        self._looked_up: set[str] = set()  # addresses being resolved
 
     def heard(self, address: str) -> None:
         """A teacher at this address has answered."""
@@ -58,7 +58,7 @@ class PathAttempts:
         self._tried(PathsTried(began_at, {peer: refusal}))
 
     def _look_up(self, address: str) -> None:
-        """Find out in the background where a name leads now."""
+        """Resolve a name in the background."""
         if address not in self._looked_up:
             self._looked_up.add(address)
             _in_background(self._find, address)
@@ -82,7 +82,7 @@ def _in_background(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _look_up(address: str) -> _Places:
-    """Where a teacher's address leads; nowhere where its name is not known.
+    """Resolve a teacher's address; empty if its name is unknown.
 
     Raises:
         ValueError: no socket can be connected to it.
@@ -95,10 +95,7 @@ def _look_up(address: str) -> _Places:
 
 
 def _refusal(places: _Places) -> str:
-    """Why no machine accepts a connection at these places; empty where one does.
-
-    Nothing is sent.
-    """
+    """Why no machine accepts a connection at these addresses; empty if one does."""
     refusal = "its name is not known"
     for family, place in places:
         try:

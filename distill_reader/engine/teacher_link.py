@@ -42,7 +42,7 @@ PROBE_TIMEOUT_S = 5.0
 
 
 class Counter:
-    """How many are within, each counted from its entry: entering gives the number, oneself too."""
+    """Counts concurrent users of a `with` block; entering returns the count, itself included."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,19 +60,19 @@ class Counter:
 
 @dataclass(eq=False)
 class TeacherLink:
-    """A connection to `peer`; every outcome is handed to `post(link, outcome)`, by any thread."""
+    """A connection to `peer`; passes every outcome to `post(link, outcome)`, in any thread."""
 
     peer: Peer
     request_timeout_s: float
     post: Callable[[TeacherLink, Outcome], None]
     security: ClientSecurity | None = None
-    batches: SharedBuffer | None = None  # where they lie that need not be sent
-    inputs: tuple[str, ...] = ()  # of the model, once a probe was heard of
+    batches: SharedBuffer | None = None  # shared memory of batches, if any
+    inputs: tuple[str, ...] = ()  # of the model, once probed
     found: Found = field(default_factory=Found)  # the model, by the latest probe
-    keeps: bool = False  # there is a label store, for which answers are taken apart by rows
-    exact: bool = False  # where labels of other numerics are other labels
-    inbox: Inbox | None = None  # of the thread that sends; None: it waits for no sockets
-    number: int = 0  # by which the core knows the connection
+    keeps: bool = False  # split answers into rows for a label store
+    exact: bool = False  # labels of other numerics are other labels
+    inbox: Inbox | None = None  # of the sending thread; None: it polls no sockets
+    number: int = 0  # of the connection in the core
     _jobs: SimpleQueue[TeacherRequest | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
     _client: Client | None = None
@@ -80,7 +80,7 @@ class TeacherLink:
     _template: tuple[tuple[Any, ...], RequestTemplate] | None = (
         None  # the latest, and what it stands on
     )
-    _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
+    _agreed: tuple[str, ...] = ()  # names of its outputs, if the server does not publish them
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _unfinished: int = 0  # jobs
     _senders: int = 0  # threads
@@ -105,7 +105,7 @@ class TeacherLink:
             self._transport.check_deadlines(now)
 
     def _hand_to_thread(self, job: TeacherRequest) -> None:
-        """As many threads send as requests are under way that take one."""
+        """Send by a thread; starts another one if all are busy."""
         with self._lock:
             self._unfinished += 1
             if self._unfinished > self._senders:
@@ -121,7 +121,7 @@ class TeacherLink:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End the connection; requests in flight break."""
+        """End the connection; requests in flight fail."""
         self._closed.set()
         if self._transport is not None:
             self._transport.close()
@@ -146,7 +146,7 @@ class TeacherLink:
             self.post(self, outcome)
 
     def _probe(self) -> tuple[str, ...]:
-        """Names of the model's inputs; opens the connection where there is none yet."""
+        """Names of the model's inputs; opens the connection if there is none yet."""
         if (client := self._client) is None:
             # In this thread, not at the start: files of credentials may be unreadable.
             peer = self.peer
@@ -190,14 +190,14 @@ class TeacherLink:
             return self._checked(PendingRequest(job, request, started, inf, beside), answer)
 
     def _on_answer(self, pending: PendingRequest, answer: Answer | EdlError) -> Outcome:
-        """What comes of an answer that has come without a thread."""
+        """The outcome of an answer over the transport."""
         try:
             return self._checked(pending, answer)
         except Exception as error:
             return LinkFailure(pending.job, _told(error))
 
     def _template_of(self, job: TeacherRequest) -> RequestTemplate:
-        """How the teacher is asked: the same for jobs of one size, until it is probed again."""
+        """The request template: the same for jobs of one size, until the next probe."""
         found, agreed, known = self.found, self._agreed, self._template
         of = (found, agreed, job.fetches, job.forms, job.samples)
         if known is None or known[0] != of:
@@ -205,13 +205,13 @@ class TeacherLink:
         return known[1]
 
     def _open_connection(self) -> None:
-        """Have requests go without a thread from now on, as far as they can."""
+        """Open a connection of the transport, so that requests need no thread."""
         if (transport := self._transport) is not None:
             assert isinstance(self._client, OipGrpcClient)
             transport.open(partial(self._client.connect, self.batches))
 
     def _checked(self, pending: PendingRequest, answer: Answer | EdlError) -> RequestDone:
-        """The labels in an answer."""
+        """Check an answer; returns its labels."""
         job, now = pending.job, time.monotonic()
         try:
             if isinstance(answer, EdlError):
@@ -245,10 +245,10 @@ class TeacherLink:
         return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
 
     def _agree(self, request: Request, answer: Answer, expected: Expected) -> tuple[str, ...]:
-        """The names of the outputs of a model that nobody describes: as it says them alike.
+        """The names of the outputs of an undescribed model, confirmed by repeated answers.
 
         Raises:
-            BadAnswer: it does not.
+            BadAnswer: the answers differ.
         """
         assert self._client is not None
         told = [named(answer, expected)[1]]
@@ -266,7 +266,7 @@ class TeacherLink:
 
 
 def _told(error: Exception) -> EdlError:
-    """What is posted of `error`. Of no memory, for one, too: nothing must be lost in a thread."""
+    """`error` as an EdlError: no failure of a thread may get lost, not even a MemoryError."""
     return (
         error if isinstance(error, EdlError) else RetryableError(f"{type(error).__name__}: {error}")
     )
