@@ -168,10 +168,10 @@ class EngineMachine(EngineWorld):
                     self.end(member, name, flight.request, flight.spans, None)
         else:
             raise AssertionError(f"batches {self.untaken} are never labelled")
+        self.the_trainer_hears()  # it frees what it was told of after its epoch or the poison
         if not self.untaken:
             self.say("ended")
             assert self.arena.used_bytes == 0, "labels outlive their batch"
-        self.the_trainer_hears()  # it frees what it was told of after the poison
         self.the_epoch_is_left(True)
         assert self.arena.used_bytes == 0
         assert self.ring.used_bytes == 0

@@ -149,7 +149,7 @@ def test_a_class_that_is_left_out_is_not_as_great_as_those_that_are_kept() -> No
 def test_kept_classes_keep_their_probability(rows: Array, data: st.DataObject) -> None:
     classes = rows.shape[1]
     form = Form(None, data.draw(st.integers(1, classes - 1)))
-    parts = encode("y", rows, form)
+    parts = encode("y", rows, form, "logits")  # which [0, 1] does not look like
     dense = decode("y", parts, form, form.parameters(classes))
     kept = parts["y.indices"].astype(int)
     truth = np.take_along_axis(exact_softmax(rows), kept, -1)
