@@ -31,7 +31,7 @@ from .backoff import RandomLike, delay_s
 
 Cause = Literal["failed", "silent", "wrong", "lied", "refused"]
 #: Tells people something of a teacher: level, text, its name.
-Say = Callable[[Literal["info", "warning"], str, str], None]
+Log = Callable[[Literal["info", "warning"], str, str], None]
 
 #: What a teacher did, for people: "teacher a is ejected: it ...".
 IN_WORDS: Final[dict[Cause, str]] = {
@@ -146,7 +146,7 @@ class CircuitBreakers:
 
     Args:
         rng: scatters the probes.
-        say: tells people.
+        log: takes a level, a text and the teacher concerned.
 
     Attributes:
         ejections: so far, by cause.
@@ -154,12 +154,12 @@ class CircuitBreakers:
         labellers: teachers that have labelled something, also over a connection that was lost.
     """
 
-    def __init__(self, rng: RandomLike, say: Say) -> None:
+    def __init__(self, rng: RandomLike, log: Log) -> None:
         self.ejections: Counter[Cause] = Counter()
         self.readmissions = 0
         self.labellers: set[str] = set()
         self._rng = rng
-        self._say = say
+        self._log = log
         self._breakers: dict[str, CircuitBreaker] = {}
 
     @property
@@ -184,11 +184,11 @@ class CircuitBreakers:
 
     def failed(self, name: str, others: int, now: float) -> bool:
         """A request came to nothing; whether that ejects it from among `others` that can be had."""
-        return self._tell(name, self._of(name).failed(others, now, self._rng))
+        return self._apply(name, self._of(name).failed(others, now, self._rng))
 
     def convict(self, name: str, cause: Literal["wrong", "lied", "refused"], now: float) -> bool:
         """Eject a teacher for what it has said, the last one too; whether it was in the pool."""
-        return self._tell(name, self._of(name).open(cause, now, self._rng))
+        return self._apply(name, self._of(name).open(cause, now, self._rng))
 
     def look(
         self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
@@ -210,7 +210,7 @@ class CircuitBreakers:
             breaker = self._of(name)
             if name not in silent:
                 breaker.silent_since = None
-            elif self._tell(name, breaker.silent(len(left - {name}), now, self._rng)):
+            elif self._apply(name, breaker.silent(len(left - {name}), now, self._rng)):
                 ejected.append(name)
                 left.discard(name)
         return ejected
@@ -224,7 +224,7 @@ class CircuitBreakers:
         """It has answered a probe: it is back in the pool, if it was out of it."""
         if self._of(name).close(now):
             self.readmissions += 1
-            self._say("info", f"teacher {name} is asked again", name)
+            self._log("info", f"teacher {name} is asked again", name)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others: who comes back under their names may be another machine."""
@@ -236,9 +236,9 @@ class CircuitBreakers:
             known = self._breakers[name] = CircuitBreaker()
         return known
 
-    def _tell(self, name: str, is_ejected: bool) -> bool:
+    def _apply(self, name: str, is_ejected: bool) -> bool:
         cause = self._breakers[name].cause
         if is_ejected and cause is not None:
             self.ejections[cause] += 1
-            self._say("warning", f"teacher {name} is ejected: it {IN_WORDS[cause]}", name)
+            self._log("warning", f"teacher {name} is ejected: it {IN_WORDS[cause]}", name)
         return is_ejected

@@ -51,7 +51,7 @@ LONGEST_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class ClimbRule:
+class HillClimbRule:
     """How is climbed.
 
     Attributes:
@@ -72,7 +72,7 @@ class ClimbRule:
             raise ValueError(f"a ladder ascends and has a step, not {self.ladder}")
 
 
-class Climb(NamedTuple):
+class HillClimb(NamedTuple):
     """Where a climber stands, and what it has measured.
 
     Attributes:
@@ -89,7 +89,7 @@ class Climb(NamedTuple):
         rest_s: the latest rest.
     """
 
-    rule: ClimbRule
+    rule: HillClimbRule
     step: int = 0
     trial: int | None = None
     up: bool = True
@@ -102,7 +102,7 @@ class Climb(NamedTuple):
     rest_s: float = 0.0
 
     @classmethod
-    def start(cls, rule: ClimbRule, setting: int, now: float) -> Self:
+    def start(cls, rule: HillClimbRule, setting: int, now: float) -> Self:
         """Begin at the greatest step that is not above `setting`, or at the first."""
         below = [step for step, value in enumerate(rule.ladder) if value <= setting]
         return cls(rule, below[-1] if below else 0, since=now)
@@ -112,13 +112,13 @@ class Climb(NamedTuple):
         """The setting in force."""
         return self.rule.ladder[self.step if self.trial is None else self.trial]
 
-    def look(self, now: float) -> Climb:
+    def look(self, now: float) -> HillClimb:
         """Time goes by: a trial that cannot be measured is given up."""
         if self.trial is None or now - self.since < TRIAL_S:
             return self
         return self._replace(trial=None)._turned(now)
 
-    def measured(self, used: int, cost: float, now: float, most: int) -> Climb:
+    def measured(self, used: int, cost: float, now: float, most: int) -> HillClimb:
         """A cost was measured.
 
         Args:
@@ -143,30 +143,30 @@ class Climb(NamedTuple):
         if climb.tried is not None:
             return climb._compared(climb.tried, usual, now)
         if rule.ladder[climb.step] > most and climb.step > 0:
-            return Climb(rule, climb.step - 1, up=False, since=now)
+            return HillClimb(rule, climb.step - 1, up=False, since=now)
         if climb.before is not None and not 1 / CHANGE <= usual / climb.before <= CHANGE:
             climb = climb._replace(in_vain=0, rest_until=now, rest_s=0.0)
         if now < climb.rest_until:
             return climb._replace(costs=())  # judged again once as many more have come
         return climb._replace(before=usual)._next_trial(now, most)
 
-    def _next_trial(self, now: float, most: int) -> Climb:
+    def _next_trial(self, now: float, most: int) -> HillClimb:
         """Try a neighbour, if there is one in this direction that may be tried."""
         trial, ladder = self.step + (1 if self.up else -1), self.rule.ladder
         if not 0 <= trial < len(ladder) or ladder[trial] > most:
             return self._turned(now)
         return self._replace(trial=trial, costs=(), since=now)
 
-    def _compared(self, tried: float, again: float, now: float) -> Climb:
+    def _compared(self, tried: float, again: float, now: float) -> HillClimb:
         """The trial lies between two measurements of the step: it must beat the better one."""
         step_cost = min(again, again if self.before is None else self.before)
         if tried < step_cost * (1 - self.rule.gain if self.up else 1 + TIE):
             step = self.step + (1 if self.up else -1)
             # Never straight back; and whoever wanders, as noise has him, does so ever more rarely.
-            return Climb(self.rule, step, up=self.up, in_vain=1, since=now, rest_s=self.rest_s)
+            return HillClimb(self.rule, step, up=self.up, in_vain=1, since=now, rest_s=self.rest_s)
         return self._replace(before=again)._turned(now)
 
-    def _turned(self, now: float) -> Climb:
+    def _turned(self, now: float) -> HillClimb:
         """This direction was in vain: the other one is next, and after both a rest."""
         climb = self._replace(
             up=not self.up, costs=(), tried=None, in_vain=self.in_vain + 1, since=now
@@ -205,13 +205,13 @@ class WindowConfig:
 
     least: int = LEAST
     most: int = 8
-    rule: ClimbRule = field(init=False, repr=False)
+    rule: HillClimbRule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
             raise ValueError(f"needs 1 <= least <= most, not {self.least}, {self.most}")
         ladder = tuple(range(self.least, self.most + 1))
-        object.__setattr__(self, "rule", ClimbRule(ladder, samples=32, gain=0.03))
+        object.__setattr__(self, "rule", HillClimbRule(ladder, samples=32, gain=0.03))
 
 
 class Window(NamedTuple):
@@ -223,14 +223,14 @@ class Window(NamedTuple):
         busy: part of the time from answer to answer that the device worked; None: not known.
     """
 
-    climb: Climb
+    climb: HillClimb
     size: int
     busy: float | None = None
 
     @classmethod
     def start(cls, config: WindowConfig, now: float) -> Self:
         """The window of a teacher that joins."""
-        climb = Climb.start(config.rule, config.least, now)
+        climb = HillClimb.start(config.rule, config.least, now)
         return cls(climb, climb.setting)
 
     def answered(
@@ -271,25 +271,25 @@ class SizeConfig:
     """
 
     most_rows: int | None = None
-    rule: ClimbRule = field(init=False, repr=False)
+    rule: HillClimbRule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.most_rows is not None and self.most_rows < 1:
             raise ValueError(f"a request has at least 1 row, not {self.most_rows}")
         most = min(self.most_rows or LARGEST, LARGEST)
         ladder = [2**power for power in range(most.bit_length()) if 2**power < most]
-        object.__setattr__(self, "rule", ClimbRule((*ladder, most)))
+        object.__setattr__(self, "rule", HillClimbRule((*ladder, most)))
 
 
 class RequestSize(NamedTuple):
     """The size of the requests to one teacher: that which takes its device least time per row."""
 
-    climb: Climb
+    climb: HillClimb
 
     @classmethod
     def start(cls, config: SizeConfig, batch_rows: int, now: float) -> Self:
         """Begin near the rows of the student's own batch."""
-        return cls(Climb.start(config.rule, batch_rows, now))
+        return cls(HillClimb.start(config.rule, batch_rows, now))
 
     @property
     def rows(self) -> int:

@@ -17,8 +17,8 @@ from ...proto.arena import Array
 from ...proto.shared_buffer import SharedBuffer
 from ...scheduler import label_cache
 from ...scheduler.ledger.instructions import Span
-from ...scheduler.reader_core.contents import Numerics
 from ...scheduler.reader_core.events import Peer
+from ...scheduler.reader_core.model_switch import NumericsPin
 from ..config import ReaderConfig
 from ..store.rows import Content, Model
 from ..store.store import StoreStats
@@ -68,7 +68,7 @@ class LabelCache:
         config: ReaderConfig,
         inbox: Inbox,
         ring: SharedBuffer,
-        numerics: Numerics,
+        numerics: NumericsPin,
         on_turn: Callable[[Batch, CachedLabels], None],
         on_failed: Callable[[EdlError, bool], None],
     ) -> None:

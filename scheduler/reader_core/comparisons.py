@@ -50,7 +50,7 @@ class Comparisons:
         rule: how much is compared; None: nothing.
         ledger: of the service; it is only read here.
         rng: draws the sample.
-        do: takes an instruction for the driver.
+        emit: takes an instruction for the driver.
 
     Attributes:
         panel: who is trusted, on trial, or contradicts another.
@@ -61,12 +61,12 @@ class Comparisons:
         rule: CanaryConfig | None,
         ledger: Ledger,
         rng: RandomLike,
-        do: Callable[[Instruction], None],
+        emit: Callable[[Instruction], None],
     ) -> None:
         self._rule = rule
         self._ledger = ledger
         self._rng = rng
-        self._do = do
+        self._emit = emit
         self.panel = Panel()
         self._numerics: dict[str, str] = {}
         self._cases: dict[int, _Case] = {}
@@ -152,7 +152,7 @@ class Comparisons:
             self.panel.ended(name)
             return self._close(request, case)
         agreeing = {frozenset((name, other)) for other in answer.agrees & case.answers}
-        self._do(KeepAnswer(request, name))
+        self._emit(KeepAnswer(request, name))
         case.is_kept = True
         case.answers.add(name)
         case.agreeing |= agreeing
@@ -180,7 +180,7 @@ class Comparisons:
         for case in self._cases.values():
             self._end({*case.asked, *case.planned, *case.answers})
         if self._cases:
-            self._do(DropAllAnswers())
+            self._emit(DropAllAnswers())
         self._cases.clear()
 
     # --- within
@@ -210,7 +210,7 @@ class Comparisons:
         else:
             verdicts = self._judge(request, case)
         if case.is_kept:
-            self._do(DropAnswers(request))
+            self._emit(DropAnswers(request))
         return verdicts
 
     def _judge(self, request: int, case: _Case) -> list[Verdict]:
@@ -218,7 +218,7 @@ class Comparisons:
         answers = sorted(case.answers)
         verdict = self.panel.judge(answers, case.agreeing)
         if verdict.disputed:
-            self._do(Disputed(request, verdict.disputed))
+            self._emit(Disputed(request, verdict.disputed))
         return [verdict]
 
     def _end(self, names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""The decisions of one reader about one service: events in, instructions out."""
+"""Decides for one reader and one service: takes events, returns instructions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ..ledger import events as ev
 from ..ledger.view import Load
 from ..stream_stats import Measured, Profile, StreamStats, Times
 from ..windows import WindowConfig
-from .contents import Contents, Numerics
 from .events import (
     AnswerCame,
     Assigned,
@@ -44,10 +43,11 @@ from .events import (
     Waiting,
 )
 from .instructions import Ask, Discard, DropLabels, Instruction, Level, News, Report
+from .model_switch import ModelSwitch, NumericsPin
 from .request_pacing import RequestPacing
 from .teachers import Teachers
 
-#: What follows from time alone is looked for so often.
+#: Interval of the checks that depend on time alone.
 LOOK_EVERY_S: Final = 0.05
 
 
@@ -64,7 +64,7 @@ class CoreConfig:
         deterministic: ask only teachers of one numerics_id.
         canaries: how much is compared; None: nothing.
         stored: there is a label store, which is asked first where labels are made anew.
-        remembered: events that `ReaderCore.story` can tell of.
+        remembered: number of events that `ReaderCore.story` knows.
     """
 
     service: str
@@ -79,13 +79,13 @@ class CoreConfig:
 
 
 class Step(NamedTuple):
-    """What the core was told, and had done because of it.
+    """An event and the instructions that followed.
 
     Attributes:
         stimulus: number of the event.
-        at: when, by the driver's clock.
-        event: what was told.
-        instructions: what was done.
+        at: its time, by the driver's clock.
+        event: the event.
+        instructions: in order.
     """
 
     stimulus: int
@@ -104,17 +104,17 @@ class ReaderCore:
         rng: scatters probes, and draws what is compared.
 
     Attributes:
-        config: as given.
-        ledger: where each row is; drivers only read it.
-        figures: what is measured of the stream.
-        pace: how fast teachers answer.
-        teachers: how they stand.
-        numerics: which may be asked by a deterministic reader.
-        contents: of which model labels come.
-        decision: the latest of flow control.
-        memory: what it left.
-        starves: whether the student starves, as the coordinator is told.
-        is_cut_off: whether more teachers would not help, as it is told too: see `Teachers.cut_off`.
+        config: the settings.
+        ledger: the state of each row; drivers only read it.
+        figures: measurements of the stream.
+        pace: windows and sizes of requests.
+        teachers: membership and health.
+        numerics: restricts a deterministic reader to teachers with one numerics_id.
+        contents: the model that labels come from.
+        decision: latest decision of flow control.
+        memory: state of flow control between decisions.
+        starves: whether the student starves, as reported to the coordinator.
+        is_cut_off: whether more teachers would not help, as reported: see `Teachers.cut_off`.
         waiting_since: since when the training loop waits for a batch; None while it does not.
         source_ended: whether the source has nothing more for this epoch.
         epoch: the highest (term, counter) of an assignment so far.
@@ -132,13 +132,13 @@ class ReaderCore:
             self.figures,
             config.canaries,
             rng,
-            self._do,
-            self._tell,
-            self._say,
+            self._emit,
+            self._apply,
+            self._log,
         )
         self._links = self.teachers.links
-        self.numerics = Numerics(config.deterministic)
-        self.contents = Contents(self.numerics, self._say)
+        self.numerics = NumericsPin(config.deterministic)
+        self.contents = ModelSwitch(self.numerics, self._log)
         self.memory = FlowMemory.start()
         self.decision = FlowDecision.start(config.flow)
         self.starves = self.is_cut_off = False
@@ -161,7 +161,7 @@ class ReaderCore:
         self._steps = deque[tuple[int, float, Event, list[Instruction]]](maxlen=config.remembered)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take one event in; what has to be done about it comes out, in order.
+        """Handle one event; returns the instructions that follow, in order.
 
         Raises:
             ValueError: the event cannot be; see `Ledger.handle`.
@@ -175,7 +175,7 @@ class ReaderCore:
             case AnswerCame():
                 self._on_answer(event, now)
             case Queued() | Released():
-                self._tell(event)
+                self._apply(event)
             case Pulled(source_s, samples, rows):
                 self.source_ended = False
                 self.pace.batch(rows)
@@ -200,7 +200,7 @@ class ReaderCore:
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.contents.assigned(event, now), now)
             case Found() | Held() | InvalidateBatch() | DeliverUnlabelled() | Cancelled():
-                self._tell(event)
+                self._apply(event)
             case Ended():
                 self.source_ended = True
             case EpochBegan(data_epoch):
@@ -221,11 +221,11 @@ class ReaderCore:
             self._steps.append((self.stimulus, now, event, out))
         return out
 
-    # --- what can be read
+    # --- read access
 
     @property
     def content_id(self) -> str:
-        """Of the model that labels come from, as the coordinator says; empty: not known."""
+        """Content of the model, as the coordinator reports it; empty: unknown."""
         return self.contents.switch.told
 
     @property
@@ -236,18 +236,18 @@ class ReaderCore:
 
     @property
     def unavailable(self) -> frozenset[str]:
-        """Teachers that are assigned and give no labels."""
+        """Assigned teachers that give no labels."""
         return self._links.unavailable
 
     def measured(self, content_id: str) -> Measured:
-        """What is known by now of the student, and of the teachers, which serve this content."""
+        """Measurements of the student, and of the teachers, which serve this content."""
         figures = self.figures
         return Measured(figures.t_t_s, figures.answers, figures.t_s_s, figures.steps, content_id)
 
     def story(self, batch: int) -> list[Step]:
-        """Why a batch went where it went: the latest events and instructions that concern it.
+        """Explain the path of a batch: the latest events and instructions that concern it.
 
-        Of each step only the instructions that concern the batch are told.
+        Other instructions of the same steps are left out.
         """
         told = []
         for stimulus, at, event, out in self._steps:
@@ -264,14 +264,14 @@ class ReaderCore:
             self.figures.step(event.step_s, event.samples)
         self.figures.taken(event.samples, now)
         self.contents.labelled()
-        self._tell(ev.Taken(event.batch))
+        self._apply(ev.Taken(event.batch))
 
     def _on_epoch(self, data_epoch: int, now: float) -> None:
         self.teachers.comparisons.clear()
         self.waiting_since = None
         self.source_ended = False
         self.figures.begin()
-        self._tell(ev.Reset())
+        self._apply(ev.Reset())
         self._follow(self.contents.epoch_began(data_epoch, now), now)
 
     def _on_taken_over(self, event: TakenOver, now: float) -> None:
@@ -289,11 +289,11 @@ class ReaderCore:
     def _on_answer(self, answer: AnswerCame, now: float) -> None:
         name, teachers = answer.teacher, self.teachers
         if not self._links.hear(name, answer.link):
-            self._do(Discard(answer.request, name))
+            self._emit(Discard(answer.request, name))
             return
         if (without := self.contents.hear(name, answer.numerics_id)) is not None:
             self._follow((without, False), now)
-            self._tell(Cancelled(name, answer.request))
+            self._apply(Cancelled(name, answer.request))
             teachers.let_go(name, now)
             return
         if answer.misfit:
@@ -304,7 +304,7 @@ class ReaderCore:
         self.figures.answer(name, answer.device_s, answer.samples)
         in_flight = len(self.ledger.in_flight_at(name))
         said = len(self._out)
-        self._tell(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
+        self._apply(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
         accepted = self._out[said]  # the ledger says first whether the answer counts
         spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
         if spans:
@@ -316,7 +316,7 @@ class ReaderCore:
     # --- the teachers
 
     def _follow(self, change: tuple[Assigned, bool] | None, now: float) -> None:
-        """Send to these teachers from now on; and label anew, by them, what is not released."""
+        """Use these teachers from now on; if `anew`, have them label anew what is not released."""
         if change is None:
             return
         assigned, anew = change
@@ -325,24 +325,24 @@ class ReaderCore:
         self._tell_awaited()
         teachers.keep({peer.teacher_id for peer in assigned.peers}.difference(lost))
         for name in (*lost, *revoked):  # before any of their rows go to others
-            self._tell(ev.TeacherRevoked(name))
+            self._apply(ev.TeacherRevoked(name))
         teachers.lost(lost, now)
         for name in revoked:
             teachers.revoked(name, now)
         if anew:
-            self._do(DropLabels(self.contents.switch.content_id))
+            self._emit(DropLabels(self.contents.switch.content_id))
             teachers.comparisons.clear()
-            self._tell(ev.Relabel(stored=self.config.stored))
+            self._apply(ev.Relabel(stored=self.config.stored))
 
     def _tell_awaited(self) -> None:
-        """Let the ledger know how many teachers may yet join any moment."""
+        """Tell the ledger how many teachers may join at any moment."""
         self._awaited = len(self._links.unheard)
-        self._tell(ev.Awaited(self._awaited))
+        self._apply(ev.Awaited(self._awaited))
 
-    # --- what follows
+    # --- time
 
     def _look(self, look: Look, now: float) -> None:
-        """The next turn of Algorithm 1, and what follows from time."""
+        """One round of Algorithm 1 (the paper), and checks that depend on time."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             usable = self.ledger.usable
@@ -356,7 +356,7 @@ class ReaderCore:
         epoch = self.contents.switch.data_epoch
         news = (self.decision.want, unavailable, self.is_cut_off, epoch, content_id)
         if news != self._reported[:-1] or (starves and not self._reported[-1]):
-            self._do(Report())
+            self._emit(Report())
         self._reported = (*news, starves)
 
     def _decide(
@@ -389,18 +389,18 @@ class ReaderCore:
         self.decision, self.memory = flow.decide(view, self.memory, now, self.config.flow)
         if (want := self.decision.want) != before:
             words = f"want {want} teachers of {self.config.service}: {self.decision.reason}"
-            self._say("info", words, "")
+            self._log("info", words, "")
 
-    # --- within
+    # --- output
 
-    def _do(self, instruction: Instruction) -> None:
+    def _emit(self, instruction: Instruction) -> None:
         self._out.append(instruction)
 
-    def _say(self, level: Level, text: str, teacher: str) -> None:
+    def _log(self, level: Level, text: str, teacher: str) -> None:
         self._out.append(News(level, text, teacher))
 
-    def _tell(self, event: ev.Event) -> None:
-        """Have the ledger hear of something; what it says is done, and copies are made of it."""
+    def _apply(self, event: ev.Event) -> None:
+        """Apply an event to the ledger, emit its instructions, and copy requests for comparison."""
         self._load = None
         copies: list[ev.Hedge] = []
         for one in self.ledger.handle(event):
@@ -413,7 +413,7 @@ class ReaderCore:
             else:
                 self._out.append(one)
         for copy in copies:
-            self._tell(copy)
+            self._apply(copy)
 
 
 def _batches(one: Any) -> Iterator[int]:

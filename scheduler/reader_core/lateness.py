@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from .. import hedging
-from ..circuit_breakers import Say
+from ..circuit_breakers import Log
 from ..hedging import began
 from ..ledger import InFlight, Ledger
 from ..ledger import events as ev
@@ -30,13 +30,13 @@ class Lateness:
     Args:
         ledger: knows what is in flight.
         pace: knows what to expect.
-        say: tells people.
+        log: takes a level, a text and the teacher concerned.
     """
 
-    def __init__(self, ledger: Ledger, pace: RequestPacing, say: Say) -> None:
+    def __init__(self, ledger: Ledger, pace: RequestPacing, log: Log) -> None:
         self._ledger = ledger
         self._pace = pace
-        self._say = say
+        self._log = log
         self._hedging = hedging.Hedging()
         self._straggling = hedging.Straggling()
         self._look_at = self._least_s = inf
@@ -113,7 +113,7 @@ class Lateness:
         charged, silent = hedges.charged, hedges.silent
         found = hedges.look(asked, pace.times, ledger.sent, ledger.head if waits else None, now)
         for request in hedges.charged - charged:
-            self._say("info", f"request {request} is late, and asked of another teacher too", "")
+            self._log("info", f"request {request} is late, and asked of another teacher too", "")
         if hedges.silent != silent:
             self._compare_at = now
         return [ev.Hedge(request) for request in found]
@@ -126,7 +126,7 @@ class Lateness:
         before = self._straggling.named
         self._straggling = hedging.name_stragglers(seconds, self.silent, self._straggling, now)
         for name in self._straggling.named - before:
-            self._say("warning", f"teacher {name} is a straggler", name)
+            self._log("warning", f"teacher {name} is a straggler", name)
 
     def _due(self) -> float:
         """The soonest that something may be late."""

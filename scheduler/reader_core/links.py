@@ -12,7 +12,7 @@ from math import inf
 
 from .. import reachability
 from ..backoff import RandomLike
-from ..circuit_breakers import Say
+from ..circuit_breakers import Log
 from .events import Assigned, Failure, Peer
 from .instructions import Close, Instruction, Open, Probe
 
@@ -43,8 +43,8 @@ class Links:
 
     Args:
         rng: scatters probes.
-        do: takes an instruction for the driver.
-        say: tells people.
+        emit: takes an instruction for the driver.
+        log: takes a level, a text and the teacher concerned.
 
     Attributes:
         last_trouble: in words, the latest loss of a teacher.
@@ -54,15 +54,15 @@ class Links:
         next_probe_at: when the first probe that is planned is due.
     """
 
-    def __init__(self, rng: RandomLike, do: Callable[[Instruction], None], say: Say) -> None:
+    def __init__(self, rng: RandomLike, emit: Callable[[Instruction], None], log: Log) -> None:
         self.last_trouble = ""
         self.wanted: dict[str, Peer] = {}
         self.out_of_reach: frozenset[str] = frozenset()
         self.unheard: set[str] = set()
         self.next_probe_at = inf
         self._rng = rng
-        self._do = do
-        self._say = say
+        self._emit = emit
+        self._log = log
         self._links: dict[str, Link] = {}
         self._opened = 0
         self._barred: frozenset[str] = frozenset()  # not to be asked
@@ -227,7 +227,7 @@ class Links:
         for name, link in self._links.items():
             if link.probe_at <= now:
                 link.probe_at, link.is_probed = inf, True
-                self._do(Probe(link.number, name))
+                self._emit(Probe(link.number, name))
         self.next_probe_at = min((link.probe_at for link in self._links.values()), default=inf)
 
     # --- they come and go
@@ -262,7 +262,7 @@ class Links:
         if new:
             names = ", ".join(sorted(new))
             self.last_trouble = f"{names}: of other numerics than this deterministic stream"
-            self._say("warning", self.last_trouble, "")
+            self._log("warning", self.last_trouble, "")
         return lost, revoked
 
     def leave(self, name: str) -> None:
@@ -273,9 +273,9 @@ class Links:
     def drop(self, name: str, why: str) -> None:
         """Close the connection to a teacher that is gone."""
         if (link := self._links.pop(name, None)) is not None:
-            self._do(Close(link.number))
+            self._emit(Close(link.number))
             self.last_trouble = f"teacher {name} was lost: {why}"
-            self._say("warning", self.last_trouble, name)
+            self._log("warning", self.last_trouble, name)
 
     def reopen(
         self,
@@ -310,7 +310,7 @@ class Links:
         if link is None or not link.leaves:
             return False
         del self._links[name]
-        self._do(Close(link.number))
+        self._emit(Close(link.number))
         if link.peer == self.wanted.get(name):
             self._open(link.peer, now)
         return True
@@ -332,5 +332,5 @@ class Links:
     def _open(self, peer: Peer, now: float, pause_s: float = 0.0) -> None:
         self._opened += 1
         link = self._links[peer.teacher_id] = Link(self._opened, peer)
-        self._do(Open(link.number, peer))
+        self._emit(Open(link.number, peer))
         self._plan(link, now + pause_s)

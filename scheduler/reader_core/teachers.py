@@ -1,4 +1,4 @@
-"""What teachers do and what becomes of them: they come, answer, fail, lie, are ejected, and go."""
+"""Membership and health of the teachers of one service: join, answer, fail, eject, leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from .. import reachability
 from ..backoff import RandomLike
 from ..canaries import CanaryConfig, Verdict
-from ..circuit_breakers import CircuitBreakers, Say
+from ..circuit_breakers import CircuitBreakers, Log
 from ..ledger import Ledger
 from ..ledger import events as ev
 from ..reachability import Reachability
@@ -36,15 +36,15 @@ class Teachers:
         figures: what they label.
         canaries: how much is compared; None: nothing.
         rng: scatters probes, and draws what is compared.
-        do: takes an instruction for the driver.
-        tell: has the ledger hear of something.
-        say: tells people.
+        emit: takes an instruction for the driver.
+        apply: applies an event to the ledger.
+        log: takes a level, a text and the teacher concerned.
 
     Attributes:
         links: the connections to them.
         breakers: who is ejected.
         lateness: who is late.
-        comparisons: whether what they say agrees.
+        comparisons: whether their labels agree.
     """
 
     def __init__(
@@ -54,20 +54,20 @@ class Teachers:
         figures: StreamStats,
         canaries: CanaryConfig | None,
         rng: RandomLike,
-        do: Callable[[Instruction], None],
-        tell: Callable[[ev.Event], None],
-        say: Say,
+        emit: Callable[[Instruction], None],
+        apply: Callable[[ev.Event], None],
+        log: Log,
     ) -> None:
         self._ledger = ledger
         self._pace = pace
         self._figures = figures
-        self._do = do
-        self._tell = tell
-        self._say = say
-        self.links = Links(rng, do, say)
-        self.breakers = CircuitBreakers(rng, say)
-        self.lateness = Lateness(ledger, pace, say)
-        self.comparisons = Comparisons(canaries, ledger, rng, do)
+        self._emit = emit
+        self._apply = apply
+        self._log = log
+        self.links = Links(rng, emit, log)
+        self.breakers = CircuitBreakers(rng, log)
+        self.lateness = Lateness(ledger, pace, log)
+        self.comparisons = Comparisons(canaries, ledger, rng, emit)
         self._resting: set[str] = set()  # until they answer a probe
         self._reach = _CALM
         self._paths_at = -inf  # a connection may have to be tried
@@ -76,14 +76,14 @@ class Teachers:
     # --- time
 
     def look(self, waits: bool, now: float) -> None:
-        """Time goes by, in which the training loop waits for labels or not."""
+        """Apply what follows from time; `waits`: the training loop waits for labels."""
         ledger, links, usable = self._ledger, self.links, self._ledger.usable
         owed = not usable or bool(ledger.at_work)
         if now >= self._paths_at or not owed:
             self._look_for_paths(owed, now)
         unusable = self._resting.union(ledger.on_trial)
         for hedge in self.lateness.look(waits, unusable, now):
-            self._tell(hedge)
+            self._apply(hedge)
         silent = self.lateness.silent
         if silent or self._was_silent:
             self._was_silent = bool(silent)
@@ -98,7 +98,7 @@ class Teachers:
 
     @property
     def _answering(self) -> frozenset[str]:
-        """Teachers that would answer now, as far as is known; on trial or not."""
+        """Teachers expected to answer now, those on trial included."""
         return frozenset(self._ledger.teachers) - self._resting - self.lateness.late
 
     def _pause_s(self, name: str, now: float) -> float:
@@ -108,14 +108,14 @@ class Teachers:
 
     @property
     def silent_since(self) -> float | None:
-        """Since when no teacher can be reached; None: that is not so."""
+        """Since when no teacher can be reached; None: one can."""
         return self._reach.silent_since if self._reach.is_cut_off else None
 
     def cut_off(self, now: float) -> tuple[bool, bool]:
-        """Whether no teacher can be reached, or none lets the reader in: more would not help.
+        """Whether more teachers would not help: none can be reached, or none admits the reader.
 
         Returns:
-            whether that is so, and whether it is so or not known.
+            whether that is so, and whether it may be so.
         """
         reach, shut_out = self._reach, self.links.is_shut_out
         return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
@@ -125,10 +125,10 @@ class Teachers:
         self._learn(reach)
         self._paths_at = reachability.look_at(reach)
         if due:
-            self._do(TryPaths(due, now))
+            self._emit(TryPaths(due, now))
 
     def paths_tried(self, event: PathsTried, now: float) -> None:
-        """Connections to teachers' machines were tried."""
+        """Handle the results of connection attempts."""
         links, reach = self.links, self._reach
         again = []
         for peer, refusal in event.refusals.items():
@@ -143,7 +143,7 @@ class Teachers:
             links.connect_anew(name, now)
 
     def _heard(self, name: str) -> None:
-        """A teacher has answered."""
+        """The teacher is reachable, as it has answered."""
         if not self._reach.attempts:  # as nearly always
             self._reach, self._paths_at = _CALM, -inf
         else:
@@ -157,14 +157,14 @@ class Teachers:
             return
         self.links.out_of_reach = after
         for name in sorted(after - before):
-            self._say("warning", f"teacher {name} cannot be reached", name)
+            self._log("warning", f"teacher {name} cannot be reached", name)
         for name in sorted(before - after):
-            self._say("info", f"teacher {name} can be reached again", name)
+            self._log("info", f"teacher {name} can be reached again", name)
 
-    # --- they come and go
+    # --- membership
 
     def probed(self, event: Probed, now: float) -> None:
-        """One answers a probe."""
+        """A teacher has answered a probe."""
         name, links = event.teacher, self.links
         self._heard(name)
         if event.misfit and links.is_assigned(name):
@@ -177,10 +177,10 @@ class Teachers:
         name, links = event.teacher, self.links
         links.answers(name)
         if (pause_s := self._pause_s(name, now)) > 0:
-            links.connect(name, now, pause_s)  # it was ejected after it was probed: once more
+            links.connect(name, now, pause_s)  # ejected since the probe began: probe it again
             return
         if not links.is_assigned(name):
-            return  # it leaves, and is to get nothing more
+            return  # it is leaving
         on_trial = self.comparisons.joined(name, links.peer(name).numerics_id)
         self._resting.discard(name)
         self.breakers.probed(name, now)
@@ -189,62 +189,59 @@ class Teachers:
             on_trial=on_trial,
             has_labelled=name in self.breakers.labellers,
         )
-        self._tell(joined)
+        self._apply(joined)
         if on_trial:
-            for refuser in sorted(self._ledger.refusers):  # it is waited for, to be asked that too
+            for refuser in sorted(self._ledger.refusers):  # its requests go to this teacher, too
                 self._judge(self.comparisons.refused(refuser), now)
             for copy in self.comparisons.catch_up():
-                self._tell(copy)
+                self._apply(copy)
 
     def _does_not_fit(self, name: str, words: str, now: float) -> None:
-        """A teacher's model is not what the reader's settings are for: it gets nothing.
+        """Send nothing to a teacher whose model contradicts the reader's settings.
 
-        Where that is so of every teacher, the settings are wrong.
+        If every teacher does, the settings are wrong.
         """
         links = self.links
         links.answers(name)
         if self.breakers.convict(name, "refused", now):
-            self._say("warning", f"teacher {name} does not fit: {words}", name)
+            self._log("warning", f"teacher {name} does not fit: {words}", name)
         links.mark_useless(name)
         links.probe(name, self._pause_s(name, now), f"does not fit: {words}", now)
         if links.all_useless and not self._ledger.sent:
-            self._do(Refuse(f"teacher {name}: {words}"))
+            self._emit(Refuse(f"teacher {name}: {words}"))
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
-        """One does not answer a probe."""
+        """A probe has failed."""
         name = event.teacher
         self.links.probe_failed(name, event.failure, event.reason, event.room_in_s, now)
         self.let_go(name, now)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Others are assigned now: forget how those stood that are not among these.
-
-        Who comes back under their names may be another machine.
-        """
+        """Forget the breakers of all others: their names may come back as other machines."""
         self.breakers.keep({*names})
         self._paths_at = -inf
 
     def lost(self, names: Iterable[str], now: float) -> None:
-        """These are gone, with all that they had."""
+        """These teachers are dead."""
         for name in names:
             self._lost(name, now)
 
     def _lost(self, name: str, now: float) -> None:
         self._figures.forget_teacher(name)
         self._forget(name)
-        self._tell(ev.TeacherLost(name))
+        self._apply(ev.TeacherLost(name))
         self._judge(self.comparisons.left(name), now)
 
     def revoked(self, name: str, now: float) -> None:
-        """One is to get nothing more."""
+        """Send this teacher no more requests."""
         self._figures.forget_teacher(name)
         self.links.leave(name)
-        self._tell(ev.TeacherRevoked(name))
+        self._apply(ev.TeacherRevoked(name))
         self._judge(self.comparisons.left(name), now)
         self.let_go(name, now)
 
     def let_go(self, name: str, now: float) -> None:
-        """One that leaves has perhaps answered its last request."""
+        """Close the link of a teacher that leaves once it has no request in flight."""
         if not self._ledger.in_flight_at(name) and self.links.let_go(name, now):
             self._forget(name)
 
@@ -252,15 +249,15 @@ class Teachers:
         self._resting.discard(name)
         self._pace.forget(name)
 
-    # --- their requests
+    # --- requests
 
     def answered(
         self, answer: AnswerCame, in_flight: int, spans: tuple[ev.Span, ...], now: float
     ) -> None:
-        """One has sent labels, when it had so many requests; those of these spans are used."""
+        """Handle an answer: it had `in_flight` requests, and its labels of `spans` are used."""
         self.breakers.answered(answer.teacher, now)
         for event in self._pace.answered(answer, in_flight, now):
-            self._tell(event)
+            self._apply(event)
         self.lateness.answered(answer.teacher)
         if verdicts := self.comparisons.answered(answer, spans):
             self._judge(verdicts, now)
@@ -268,21 +265,21 @@ class Teachers:
             self.revoked(answer.teacher, now)
 
     def heard(self, name: str) -> None:
-        """One has sent labels that passed their checks."""
+        """A teacher has sent labels that passed the checks."""
         self._heard(name)
         self.links.has_labelled(name)
 
     def failed(self, event: RequestFailed, now: float) -> None:
-        """A request came to nothing."""
+        """A request has failed."""
         name, request, failure, reason = event.teacher, event.request, event.failure, event.reason
         links = self.links
         self._pace.ended(name, request)
         if failure == "overwritten" or (failure == "bad answer" and event.void):
-            # Of an epoch that was left: its memory may have been used again while it was sent.
-            self._tell(ev.Cancelled(name, request))
+            # Of an epoch that was left: its memory may have been reused while it was sent.
+            self._apply(ev.Cancelled(name, request))
         elif failure == "refused":
             self._judge(self.comparisons.refused(name), now)
-            self._tell(ev.Refused(name, request, reason))
+            self._apply(ev.Refused(name, request, reason))
             is_in = links.is_assigned(name) and not self.breakers.is_open(name)
             if is_in and self._ledger.is_useless(name):
                 self.breakers.convict(name, "refused", now)
@@ -297,12 +294,12 @@ class Teachers:
             links.reopen(name, failure, reason, event.room_in_s, pause_s, now)
         else:  # not the batch's fault
             self.comparisons.rests(name)
-            self._tell(ev.Failed(name, request, reason if failure == "crashed" else ""))
+            self._apply(ev.Failed(name, request, reason if failure == "crashed" else ""))
             others = len(self._answering - self.breakers.ejected.keys() - {name})
             self._resting.add(name)
             counts = failure not in ("full", "shut out")
             if counts and self.breakers.failed(name, others, now):
-                self._tell(ev.Ejected(name))
+                self._apply(ev.Ejected(name))
                 self._judge(self.comparisons.left(name), now)
             pause_s = self._pause_s(name, now)
             links.retry(name, failure, reason, event.room_in_s, pause_s, now)
@@ -310,27 +307,27 @@ class Teachers:
         self.let_go(name, now)
 
     def _eject(self, name: str, why: str, now: float) -> None:
-        """A teacher is out of the pool, and is probed after a pause."""
-        self._tell(ev.Ejected(name))
+        """Take a teacher out of the pool, and probe it after a pause."""
+        self._apply(ev.Ejected(name))
         self._judge(self.comparisons.left(name), now)
         self.links.probe(name, self._pause_s(name, now), why, now)
 
     def _judge(self, verdicts: Iterable[Verdict], now: float) -> None:
-        """Carry out what comparisons have shown: teachers are tried, admitted again, convicted."""
+        """Carry out verdicts of comparisons: put teachers on trial, readmit or convict them."""
         waiting = deque(verdicts)
         while waiting:
             verdict = waiting.popleft()
             for name in verdict.readmit:
-                self._say("info", f"teacher {name} is admitted", name)
-                self._tell(ev.Readmitted(name))
+                self._log("info", f"teacher {name} is admitted", name)
+                self._apply(ev.Readmitted(name))
             for name in verdict.trial:
                 words = f"teacher {name} says other labels than another one: it is on trial"
-                self._say("warning", words, name)
-                self._tell(ev.Ejected(name))
+                self._log("warning", words, name)
+                self._apply(ev.Ejected(name))
             for name in verdict.liars:
                 self.breakers.convict(name, "lied", now)
-                self._tell(ev.InvalidateTeacher(name))
+                self._apply(ev.InvalidateTeacher(name))
                 waiting.extend(self.comparisons.left(name))
-                self._do(Disown(name))
+                self._emit(Disown(name))
                 pause_s = self._pause_s(name, now)
                 self.links.probe(name, pause_s, "says other labels than the others", now)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from edl.scheduler.batching import RUNS, choose, next_size
 from edl.scheduler.windows import (
     LONGEST_S,
-    Climb,
-    ClimbRule,
+    HillClimb,
+    HillClimbRule,
     RequestSize,
     SizeConfig,
     Window,
@@ -24,7 +24,7 @@ from edl.scheduler.windows import (
 
 Cost = Callable[[int], float]
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-RULE = ClimbRule(LADDER)
+RULE = HillClimbRule(LADDER)
 NOISES, OVERHEADS_S = st.sampled_from([0.05, 0.1, 0.3]), st.sampled_from([0.0, 0.003, 0.03])
 few = settings(max_examples=max(5, settings().max_examples // 8))
 
@@ -35,7 +35,7 @@ class Machine:
     def __init__(self, cost: Cost, first: int, noise: float = 0.0, seed: int = 0) -> None:
         self.cost, self.noise, self.rng = cost, noise, random.Random(seed)
         self.now, self.most = 0.0, LADDER[-1]
-        self.climb = Climb.start(RULE, first, self.now)
+        self.climb = HillClimb.start(RULE, first, self.now)
         self.taken = [self.at]
 
     @property
@@ -90,7 +90,7 @@ class TestClimbing:
         assert machine.at == 1
 
     def test_trial_without_measurements_ends(self) -> None:
-        climb = Climb.start(RULE, 8, 0.0)
+        climb = HillClimb.start(RULE, 8, 0.0)
         for tick in range(RULE.samples):
             climb = climb.measured(8, 1.0, tick * 0.1, 256)
         assert climb.setting == 16
@@ -109,12 +109,12 @@ class TestClimbing:
         assert machine.at == 2
 
     def test_other_settings_and_single_steps_change_nothing(self) -> None:
-        climb = Climb.start(RULE, 8, 0.0)
+        climb = HillClimb.start(RULE, 8, 0.0)
         for _ in range(100):
             climb = climb.measured(4, 1.0, 1.0, 256)
-        assert climb == Climb(RULE, step=LADDER.index(8))
-        rule = ClimbRule((2,))
-        climb = Climb.start(rule, 2, 0.0)
+        assert climb == HillClimb(RULE, step=LADDER.index(8))
+        rule = HillClimbRule((2,))
+        climb = HillClimb.start(rule, 2, 0.0)
         for tick in range(1000):
             climb = climb.measured(2, 1.0, tick * 1.0, 2)
             assert climb.setting == 2

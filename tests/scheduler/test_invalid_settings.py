@@ -26,7 +26,7 @@ from edl.scheduler.simulator import Change, StudentGroup
 from edl.scheduler.students.saving import Rhythm
 from edl.scheduler.students.shards import Ranges, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
-from edl.scheduler.windows import ClimbRule, SizeConfig, WindowConfig
+from edl.scheduler.windows import HillClimbRule, SizeConfig, WindowConfig
 
 FLOW: dict[str, Any] = {"upper_bytes": 1000, "lower_bytes": 400}
 JOB: dict[str, Any] = {"name": "a", "min_nodes": 1, "max_nodes": 2}
@@ -46,8 +46,8 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (BatchRule, (8, 0.1, frozenset({9})), "preferred sizes"),
         (CanaryConfig, (-0.1, 0.0), "share"),
         (CanaryConfig, (0.5, 0.9), "share"),
-        (ClimbRule, ((),), "ladder"),
-        (ClimbRule, ((1, 1),), "ladder"),
+        (HillClimbRule, ((),), "ladder"),
+        (HillClimbRule, ((1, 1),), "ladder"),
         (ElasticConfig, {"mode": "fifo"}, "'gang'"),
         (ElasticConfig, {"max_load": 0.0}, "max_load"),
         (ElasticConfig, {"freeze_s": nan}, "freeze_s"),

@@ -47,7 +47,7 @@ def tell_ledger(member: Member, event: LedgerEvent) -> None:
     """The ledger of a member hears of something that would take many steps to bring about."""
     core = member.core
     core._out = []  # noqa: SLF001  # as `handle` does it
-    core._tell(event)  # noqa: SLF001
+    core._apply(event)  # noqa: SLF001
     member._carry_out(core._out)  # noqa: SLF001
 
 

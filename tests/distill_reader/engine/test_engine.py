@@ -35,8 +35,8 @@ from edl.errors import (
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.label_origin import Advice
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.reader_core.contents import Contents, Numerics
 from edl.scheduler.reader_core.events import Assigned, HandoffState, TakenOver
+from edl.scheduler.reader_core.model_switch import ModelSwitch, NumericsPin
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
 from edl.tests.waiting import wait_until
 
@@ -228,8 +228,8 @@ def upgrade() -> Iterator[Bench]:
         yield bench
 
 
-def new_contents() -> Contents:
-    return Contents(Numerics(False), lambda level, text, teacher: None)
+def new_contents() -> ModelSwitch:
+    return ModelSwitch(NumericsPin(False), lambda level, text, teacher: None)
 
 
 def content_of(bench: Bench) -> str:

@@ -11,8 +11,8 @@ import pytest
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.requests import MAX_LAYOUTS, Batches
 from edl.proto.arena import ArrayRef
-from edl.scheduler.reader_core.contents import Numerics
 from edl.scheduler.reader_core.events import Peer
+from edl.scheduler.reader_core.model_switch import NumericsPin
 
 MANY = 10 * MAX_LAYOUTS
 #: Of what is remembered of one batch or teacher.
@@ -37,7 +37,7 @@ def padded_batches() -> Callable[[int], None]:
 
 
 def foreign_teachers() -> Callable[[int], None]:
-    numerics = Numerics(True)
+    numerics = NumericsPin(True)
 
     def one(number: int) -> None:
         name = f"10.0.0.1:{number}"

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from .. import label_origin
-from ..circuit_breakers import Say
+from ..circuit_breakers import Log
 from .events import Assigned, HandoffState, Peer, PublishedKind
 
 
-class Numerics:
+class NumericsPin:
     """Carries out what `scheduler.label_origin` decides, for one service.
 
     Args:
@@ -104,12 +104,12 @@ class Kinds:
         self.settled = {output: one for output, one in self.settled.items() if one.is_label}
 
 
-class Contents:
+class ModelSwitch:
     """Carries out what `scheduler.label_origin` decides.
 
     Args:
         numerics: which of the teachers may be asked besides.
-        say: tells people.
+        log: takes a level, a text and the teacher concerned.
 
     Attributes:
         switch: where the reader stands.
@@ -117,12 +117,12 @@ class Contents:
         legacy: for an engine that may have to go on from here; replaced as a whole.
     """
 
-    def __init__(self, numerics: Numerics, say: Say) -> None:
+    def __init__(self, numerics: NumericsPin, log: Log) -> None:
         self.switch = label_origin.Switch()
         self.kinds = Kinds()
         self.legacy = HandoffState()
         self._numerics = numerics
-        self._say = say
+        self._log = log
         self._content_id = ""  # that the numerics are pinned for
         self._latest = self._followed = Assigned(())
         self._away_since: float | None = None
@@ -192,7 +192,7 @@ class Contents:
         before = self.switch
         self.switch, step = label_origin.look(before, now, self._away_since, usable)
         if step == "follow":
-            self._say(
+            self._log(
                 "warning",
                 f"an epoch begins with content {self.switch.content_id}: no coordinator answers"
                 f" that could move it to {before.awaited}",
@@ -210,13 +210,13 @@ class Contents:
             case "follow" | "relabel":
                 self._followed = self._latest
             case "hold":
-                self._say("info", f"an epoch begins: waiting for content {self.switch.awaited}", "")
+                self._log("info", f"an epoch begins: waiting for content {self.switch.awaited}", "")
                 self._followed = Assigned((), lost, self._latest.live, self._latest.epoch)
             case "stay":
                 peers = tuple(p for p in self._followed.peers if p.teacher_id not in lost)
                 self._followed = replace(self._followed, peers=peers, lost=lost)
         if step == "relabel":
-            self._say("warning", f"from here on labels are of content {self.switch.content_id}", "")
+            self._log("warning", f"from here on labels are of content {self.switch.content_id}", "")
         self._settle()
         return self._followed, step == "relabel"
 
