@@ -466,5 +466,7 @@ def test_what_does_not_fit_is_refused(lib: Library) -> None:
         top_k_divergence(logits, other, cast(other, "int64"), lib.tensor(np.zeros(2)))
     with pytest.raises(UsageError, match="indices are integers"):
         top_k_divergence(logits, logits, logits, lib.tensor(np.zeros(2)))
+    with pytest.raises(UsageError, match="Paddle or PyTorch is needed, not ndarray"):
+        DistillLoss(0, 1)(np.zeros((2, 3)), None, np.zeros((2, 3)))
     with pytest.raises(UsageError, match="from 0 to below 1"):
         smoothed_cross_entropy(logits, lib.tensor(np.zeros(2, "int64")), 1.0)
