@@ -184,11 +184,11 @@ class CircuitBreakers:
 
     def failed(self, name: str, others: int, now: float) -> bool:
         """A request came to nothing; whether that ejects it from among `others` that can be had."""
-        return self._apply(name, self._of(name).failed(others, now, self._rng))
+        return self._count_ejection(name, self._of(name).failed(others, now, self._rng))
 
     def convict(self, name: str, cause: Literal["wrong", "lied", "refused"], now: float) -> bool:
         """Eject a teacher for what it has said, the last one too; whether it was in the pool."""
-        return self._apply(name, self._of(name).open(cause, now, self._rng))
+        return self._count_ejection(name, self._of(name).open(cause, now, self._rng))
 
     def look(
         self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
@@ -210,7 +210,7 @@ class CircuitBreakers:
             breaker = self._of(name)
             if name not in silent:
                 breaker.silent_since = None
-            elif self._apply(name, breaker.silent(len(left - {name}), now, self._rng)):
+            elif self._count_ejection(name, breaker.silent(len(left - {name}), now, self._rng)):
                 ejected.append(name)
                 left.discard(name)
         return ejected
@@ -236,7 +236,8 @@ class CircuitBreakers:
             known = self._breakers[name] = CircuitBreaker()
         return known
 
-    def _apply(self, name: str, is_ejected: bool) -> bool:
+    def _count_ejection(self, name: str, is_ejected: bool) -> bool:
+        """Count and log an ejection; returns `is_ejected`."""
         cause = self._breakers[name].cause
         if is_ejected and cause is not None:
             self.ejections[cause] += 1

@@ -172,7 +172,9 @@ class TrainerReporter:
         self._asked = self._answered = 0  # number of the trainer's latest request for stats
         self._due: tuple[object, ...] = ()  # the latest sent state that must precede a batch
         # As sent, by service; what an engine knows at its start need not be sent.
-        self._legacies = {member.config.service: member.core.contents.legacy for member in members}
+        self._handoff_states = {
+            member.config.service: member.core.contents.handoff_state for member in members
+        }
 
     def start(self) -> None:
         """Serve metrics, if configured.
@@ -246,10 +248,10 @@ class TrainerReporter:
     def _report_handoff(self) -> None:
         """Send what a successor engine needs; the trainer keeps it."""
         for member in self._members:
-            service, legacy = member.config.service, member.core.contents.legacy
-            if self._legacies[service] is not legacy:
-                self._legacies[service] = legacy
-                self._channel.send("legacy", service=service, left=legacy.to_json())
+            service, state = member.config.service, member.core.contents.handoff_state
+            if self._handoff_states[service] is not state:
+                self._handoff_states[service] = state
+                self._channel.send("legacy", service=service, left=state.to_json())
 
     def _report_to_trainer(self, now: float) -> None:
         sent = stats(self._members, self._batch_delivery, now)

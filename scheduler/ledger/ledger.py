@@ -102,11 +102,11 @@ class Ledger(LedgerView):
             case Held():
                 self._on_held(event)
             case DeliverUnlabelled():
-                self._on_forgone(event)
+                self._on_deliver_unlabelled(event)
             case Found():
                 renewal.found(self._tables, event)
             case InvalidateBatch():
-                renewal.doubt(self._tables, event)
+                renewal.invalidate(self._tables, event)
             case InvalidateTeacher():
                 membership.invalidate(self._tables, event)
             case TeacherJoined():
@@ -273,7 +273,7 @@ class Ledger(LedgerView):
         else:
             raise ValueError(f"batch {batch.id} was released, but it is {batch.stage.value}")
 
-    def _on_forgone(self, event: DeliverUnlabelled) -> None:
+    def _on_deliver_unlabelled(self, event: DeliverUnlabelled) -> None:
         batch = self._tables.batches.get(event.batch)
         if batch is not None and batch.stage is UNLABELLED:
             self._tables.forgo(batch)

@@ -1,4 +1,4 @@
-"""How labels that were good are made anew: the model is exchanged, or who made them is doubted."""
+"""Labels made anew: the model was exchanged, or their teacher or their batch is not trusted."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def found(tables: Tables, event: Found) -> None:
         tables.settle(batch, LABELLED)
 
 
-def doubt(tables: Tables, event: InvalidateBatch) -> None:
-    """No label of a batch is to be believed, unless it is released; refusals stand."""
+def invalidate(tables: Tables, event: InvalidateBatch) -> None:
+    """Drop all labels of a batch unless it is released; refusals stand."""
     known = tables.batches.get(event.batch)
     if known is not None and known.stage in (LABELLED, POISONED):
         # A new object: where it went without labels, a request may still be in flight, and refers

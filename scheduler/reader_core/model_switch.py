@@ -114,13 +114,13 @@ class ModelSwitch:
     Attributes:
         switch: where the reader stands.
         kinds: what the outputs are.
-        legacy: for an engine that may have to go on from here; replaced as a whole.
+        handoff_state: for a successor of this engine; replaced as a whole.
     """
 
     def __init__(self, numerics: NumericsPin, log: Log) -> None:
         self.switch = label_origin.Switch()
         self.kinds = Kinds()
-        self.legacy = HandoffState()
+        self.handoff_state = HandoffState()
         self._numerics = numerics
         self._log = log
         self._content_id = ""  # that the numerics are pinned for
@@ -240,6 +240,6 @@ class ModelSwitch:
         else:
             there, pinned = self._latest, ""
         kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
-        legacy = HandoffState(switch.told, switch.bound, there, pinned, kinds)
-        if legacy != self.legacy:
-            self.legacy = legacy
+        left = HandoffState(switch.told, switch.bound, there, pinned, kinds)
+        if left != self.handoff_state:
+            self.handoff_state = left

@@ -1,7 +1,7 @@
 """The control plane of a simulated mesh.
 
 Students arrive, report and leave; teachers come, fail and go (`lives.py`); each service's leader
-looks at what has come up and assigns (`office.py`); autoscaling starts and drains teachers. What a
+looks at what has come up and assigns (`leader.py`); autoscaling starts and drains teachers. What a
 leader decides reaches those concerned after the latency of the scenario's link.
 """
 
@@ -62,10 +62,10 @@ class Control:
         ]
         self._by_name = {student.name: student for student in self.students}
         self.points: list[Point] = []
-        self._offices = {
+        self._leaders = {
             name: SimulatedLeader(env.scenario.autoscale) for name in env.scenario.services
         }
-        self._look_at = dict.fromkeys(self._offices, inf)
+        self._look_at = dict.fromkeys(self._leaders, inf)
         self._rng = env.seeding(f"{env.scenario.seed}/faults")
         self._to_leave = len(self.students)
         self._samples, self._sampled_at = 0, 0.0
@@ -136,16 +136,16 @@ class Control:
             self.clock.after(told_in_s, partial(self._forget, student))
 
     def _forget(self, student: Student) -> None:
-        self._offices[student.group.service].forget(student)
+        self._leaders[student.group.service].forget(student)
         self._wake(student.group.service, self.clock.now + self.scenario.look_s)
 
     def _report(self, student: Student) -> None:
         if not (student.group.needs_labels and student.is_there):
             return
         service = student.group.service
-        office = self._offices[service]
-        office.hear_of(student)
-        if office.has_news:
+        leader = self._leaders[service]
+        leader.hear_of(student)
+        if leader.has_news:
             self._wake(service, self.clock.now + self.scenario.look_s)
 
     def _repace(self, group: StudentGroup) -> None:
@@ -185,7 +185,7 @@ class Control:
     # -- the coordinator
 
     def _hear(self, service: str, event: rule.AssignmentEvent) -> None:
-        self._offices[service].hear(event)
+        self._leaders[service].hear(event)
         self._wake(service, self.clock.now + self.scenario.look_s)
 
     def _wake(self, service: str, moment: float) -> None:
@@ -199,11 +199,11 @@ class Control:
         if now < self._look_at[service]:
             return  # it has looked sooner
         self._look_at[service] = inf
-        office = self._offices[service]
-        changes = office.look(now)
+        leader = self._leaders[service]
+        changes = leader.look(now)
         draining = [t for t in self.lives.draining.values() if t.group.service == service]
         self.clock.after(self.scenario.link.latency_s, partial(self._push, changes, draining))
-        if (due := office.due_at) < inf:
+        if (due := leader.due_at) < inf:
             self._wake(service, max(due, now + self.scenario.look_s))
 
     def _push(self, changes: tuple[rule.Change, ...], draining: list[Teacher]) -> None:
@@ -223,10 +223,10 @@ class Control:
         self.clock.after(self.scenario.report_s, self._sweep)
         for student in self.students:
             self._report(student)
-        for service, office in self._offices.items():
-            before = office.desired
+        for service, leader in self._leaders.items():
+            before = leader.desired
             starting = self.lives.count(service, "starting")
-            desired = office.scale(self.lives.believed(service), starting, self.clock.now)
+            desired = leader.scale(self.lives.believed(service), starting, self.clock.now)
             if desired is not None:
                 if before is None or desired.count != before.count:
                     text = f"{desired.count} teachers: {desired.reason}"
@@ -258,7 +258,7 @@ class Control:
         """
         if self.scenario.duration_s is not None:
             return
-        some_come = any(self.lives.count(service, "starting") for service in self._offices)
+        some_come = any(self.lives.count(service, "starting") for service in self._leaders)
         batches, now = self._batches, self.clock.now
         if batches != self._progress[0] or some_come or now < self.scenario.quiet_from_s:
             self._progress = (batches, now)
@@ -298,15 +298,15 @@ class Control:
         span_s = now - self._sampled_at
         rate = (samples - self._samples) / span_s if span_s > 0 else 0.0
         self._samples, self._sampled_at = samples, now
-        desired = [o.desired.count for o in self._offices.values() if o.desired is not None]
+        desired = [o.desired.count for o in self._leaders.values() if o.desired is not None]
         return Point(
             now,
             len(there),
-            sum(self.lives.count(service, "serving") for service in self._offices),
+            sum(self.lives.count(service, "serving") for service in self._leaders),
             sum(
                 len(entry.teachers)
-                for office in self._offices.values()
-                for entry in office.state.students.values()
+                for leader in self._leaders.values()
+                for entry in leader.state.students.values()
             ),
             sum(core.decision.want for core in labelled),
             sum(desired) if desired else None,

@@ -273,12 +273,12 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
     member = upgrade.member
     advice = Advice("old", "", 1)
     upgrade.assign(OLD, advice=advice, counter=3)
-    told = {"s": json.loads(json.dumps(member.core.contents.legacy.to_json()))}
+    told = {"s": json.loads(json.dumps(member.core.contents.handoff_state.to_json()))}
     member.core.contents = new_contents()  # as it is when an engine starts
     known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
     upgrade.say("resumed", data_epoch=1, legacies=told, **known)
     assert content_of(upgrade) == "old"
-    assert member.core.contents.legacy.assigned == Assigned(
+    assert member.core.contents.handoff_state.assigned == Assigned(
         (OLD,), live=1, epoch=(7, 3), advice=advice
     )
     assert member.core.epoch == (7, 3), "so that the next manager begins above it"
@@ -296,7 +296,7 @@ def test_what_a_manager_said_first_is_newer_than_what_the_old_engine_knew() -> N
     left = HandoffState("old", False, Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "", 1)))
     assigned, anew = contents.resumed(1, left, 0.1)
     assert (assigned.peers, anew) == ((NEW,), True)
-    assert contents.legacy.content_id == "new"
+    assert contents.handoff_state.content_id == "new"
 
 
 def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> None:
@@ -309,9 +309,9 @@ def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> No
     contents.look(0.0, False, 0)
     contents.look(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
     contents.assigned(new, 11.0)
-    assert contents.legacy.assigned.peers == (OLD,)
+    assert contents.handoff_state.assigned.peers == (OLD,)
     after = new_contents()
-    assert after.resumed(2, contents.legacy, 0.0) == (old, False)
+    assert after.resumed(2, contents.handoff_state, 0.0) == (old, False)
     assigned, anew = after.assigned(new, 1.0)
     assert (assigned.peers, anew) == ((OLD,), False)
 
@@ -386,13 +386,13 @@ def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Benc
 
     contents = strict.member.core.contents
     assign(SAME, "c", 1)
-    assert contents.legacy.numerics_id == SAME
+    assert contents.handoff_state.numerics_id == SAME
     assign(OTHER, "new", 2)
-    assert contents.legacy.numerics_id == OTHER
-    left = HandoffState.from_json(contents.legacy.to_json())
+    assert contents.handoff_state.numerics_id == OTHER
+    left = HandoffState.from_json(contents.handoff_state.to_json())
     others = Assigned((peer("c", "new", SAME),), epoch=(7, 9))
     strict.member.resume(TakenOver(0, replace(left, assigned=others), False, False), 0.0)
-    assert contents.legacy.numerics_id == OTHER
+    assert contents.handoff_state.numerics_id == OTHER
     assert not knows(strict, "c")
 
 
