@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from edl.scheduler.reachability import FULL_PAUSE_S, REFUSED_PAUSE_S
@@ -14,12 +12,19 @@ from edl.scheduler.reader_core.links import Links
 A, B = Peer("a", "a:1", "m", 1), Peer("b", "b:1", "m", 1)
 
 
+class Longest:
+    """Draws the longest pause."""
+
+    def random(self) -> float:
+        return 0.999
+
+
 class World:
     """Links in virtual time."""
 
     def __init__(self) -> None:
         self.out: list[Instruction] = []
-        self.links = Links(random, self.out.append, lambda level, text, teacher: None)
+        self.links = Links(Longest(), self.out.append, lambda level, text, teacher: None)
         self.now = 0.0
 
     def assign(self, *peers: Peer, lost: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
@@ -68,11 +73,8 @@ def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world:
     assert len(world.links.unavailable) == 0
 
 
-def test_requests_that_fail_together_are_one_failure(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the first it is probed at once, after the second behind a short pause: its longest."""
-    monkeypatch.setattr(random, "random", lambda: 0.999)
+def test_requests_that_fail_together_are_one_failure(world: World) -> None:
+    """After the first it is probed at once, after the second behind a short pause."""
 
     def fail(requests: int) -> None:
         for _ in range(requests):
