@@ -18,7 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from ..coordinator.jobs.memory_board import MemoryBoard
+from ..coordinator.jobs import JobBoard
+from ..coordinator.store.memory_store import MemoryStore
 from ..errors import ProcessFailed
 from ..student.settings import Deal, TrainSettings
 from ..student.supervisor.asking import Desk
@@ -82,7 +83,7 @@ def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> Crew:
         save_overhead=0.0,
         id_log=str(folder / deal),
     )
-    desk = stack.enter_context(closing(Desk(MemoryBoard(), settings.job, 1, local=True)))
+    desk = stack.enter_context(closing(Desk(JobBoard(MemoryStore()), settings.job, 1, local=True)))
     endpoints = tuple(f"127.0.0.1:{_free_port()}" for _ in range(RANKS))
     orders = [
         Order(settings, 1, rank, RANKS, local_rank=rank, endpoints=endpoints)

@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from .calling.subscription import Subscription
     from .heartbeat import Heartbeat
     from .registry import Registry, connect
-    from .registry.memory_registry import MemoryRegistry
 
 __all__ = [
     "Heartbeat",
-    "MemoryRegistry",
     "Registry",
     "Subscription",
     "connect",
@@ -29,7 +27,6 @@ __all__ = [
 
 _MODULES = {
     "Heartbeat": ".heartbeat",
-    "MemoryRegistry": ".registry.memory_registry",
     "Registry": ".registry",
     "Subscription": ".calling.subscription",
     "connect": ".registry",

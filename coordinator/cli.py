@@ -135,7 +135,7 @@ def acl(
     user whose password file is not named gets a placeholder, which Redis refuses to load.
     """
     from .registry.acl import rules, users
-    from .registry.redis_url import read_password
+    from .store.redis_url import read_password
 
     files = (
         teacher_password_file,

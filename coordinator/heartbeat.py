@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..errors import AccessError, LeaseSuperseded, RegistryUnavailable
-from .registry import PLAIN_TTLS, Beat, Kind, Registry
+from .registry import Beat, Kind, Registry
 from .registry.noted import are_volatile, concerns_managers
 from .registry.records import GIVEN_UP
+from .store.records import PLAIN_TTLS
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from .manager.views import DeskView, LeaderView, ManagerView, ServiceView
-from .registry.redis_session import REFUSALS
+from .store.redis_connection import REFUSALS
 
 #: Why a call may be refused; each is there from the start, so that its first increase is seen.
 REASONS: Final = (

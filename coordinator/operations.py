@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from ..errors import RetryableError, UsageError
 from .machines.urls import is_content
-from .registry import Registry, keys
-from .registry.records import Member, Plan
+from .registry import Member, Plan, Registry, keys
 
 _NEAR = 3
 _ATTEMPTS = 5

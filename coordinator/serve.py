@@ -26,7 +26,7 @@ from ..proto.security.certificates import export_expiry
 from .config import ManagerConfig, check_free, is_wildcard, join_address, named_by_address
 from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
-from .machines import MachineBoard, open_board
+from .machines import MachineBoard, open_machines
 from .machines.placing import Placer
 from .manager.manager import Manager
 from .manager.prober import GrpcProber
@@ -144,7 +144,7 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
             ended.append("the manager's gRPC server ended by itself")
             stop.request()
 
-        machines = open_board(url)
+        machines = open_machines(url)
         undo.callback(machines.close)
         manager, address = _listen(config, registry, machines, gate, metrics, server_ended, undo)
         idle_s = config.manager.autoscale.idle_to_zero_s

@@ -7,15 +7,16 @@ import time
 from functools import partial
 from typing import Final, Self
 
-from ...coordinator.registry import FACTS_TTLS, PLAIN_TTLS, keys
-from ...coordinator.registry.records import MemberBeat
-from ...coordinator.registry.redis_beats import (
+from ...coordinator.registry import FACTS_TTLS, MemberBeat, keys
+from ...coordinator.registry.registry import lease_set
+from ...coordinator.store.records import PLAIN_TTLS
+from ...coordinator.store.redis_connection import Call, script
+from ...coordinator.store.redis_leases import (
     beat_call,
     plain_beat,
     register_call,
     whole_beat,
 )
-from ...coordinator.registry.redis_session import Call, script
 from ...errors import EdlError, RegistryUnavailable
 from .probed import INCARNATION, KEY
 from .resp import Connection, OnReply, command, integers, text
@@ -38,7 +39,7 @@ class Wire:
         self.error: EdlError | None = None
         self._connections = connections
         self._service = service
-        self._leases = keys.leases("teachers", service)
+        self._leases = lease_set("teachers", service)
         self._ttl_ms = round(ttl_s * 1000)
         self._whole: dict[str, tuple[float, int]] = {}  # name -> our clock and Redis's, then
         self._address = address
@@ -76,25 +77,25 @@ class Wire:
             "host": f"host-{self._rng.randrange(1000)}",
             "instance_key": KEY,
         }
-        call = register_call("teachers", self._service, name, facts, self._ttl_ms)
+        call = register_call(self._leases, name, facts, self._ttl_ms)
         found = integers(await self._next().ask(_evalsha("register", call)))
         if found != [1]:
             raise RegistryUnavailable(f"{name} was not registered")
 
     def beat(self, name: str) -> None:
-        """Prolong it, as `RedisBeats` does; replies are looked at when they come.
+        """Prolong it, as `RedisLeases` does; replies are looked at when they come.
 
         With each whole beat a teacher at work tells how much it works.
         """
         at_s, redis_ms = self._whole.get(name, (0.0, 0))
         if not redis_ms:
-            call = beat_call("teachers", self._service, MemberBeat(name, INCARNATION), self._ttl_ms)
+            call = beat_call(self._leases, MemberBeat(name, INCARNATION), self._ttl_ms)
             self._next().post(_evalsha("beat", call), partial(self._began, name))
             return
         elapsed_s = time.monotonic() - at_s
         deadline_ms = redis_ms + round(elapsed_s * 1000) + self._ttl_ms
         if elapsed_s < self._ttl_ms / 1000 * PLAIN_TTLS:
-            packet = command(*plain_beat(self._leases, name, deadline_ms))
+            packet = command(*plain_beat(self._leases.deadlines, name, deadline_ms))
             self._next().post(packet, partial(self._settled, name))
             return
         facts = {
@@ -102,8 +103,7 @@ class Wire:
             "samples_per_second": f"{self._rng.uniform(15, 25):.4g}",
         }
         beat = MemberBeat(name, INCARNATION, facts)
-        call = beat_call("teachers", self._service, beat, self._ttl_ms)
-        words = whole_beat(call, beat, deadline_ms, self._ttl_ms)
+        words = whole_beat(self._leases, beat, deadline_ms, self._ttl_ms)
         handlers: list[OnReply] = [
             partial(self._told_time, name),
             self._heard,
@@ -136,7 +136,7 @@ class Wire:
     def _told_left(self, reply: bytes | RegistryUnavailable) -> None:
         (left_ms,) = self._numbers(reply, 1)
         if left_ms < (FACTS_TTLS - 1) * self._ttl_ms:
-            packet = command("PEXPIRE", self._leases, FACTS_TTLS * self._ttl_ms)
+            packet = command("PEXPIRE", self._leases.deadlines, FACTS_TTLS * self._ttl_ms)
             self._next().post(packet, self._heard)
 
     def _heard(self, reply: bytes | RegistryUnavailable) -> None:

@@ -15,7 +15,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, open_channel
 from ...scheduler.backoff import delay_s
 from ..registry import connect
-from ..registry.keys import event_place
+from ..store.records import log_position
 from .discovery import CHANNEL_OPTIONS, begun, call_error, live_managers, stub
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class _Reading:
     def _new(self, call: Any, address: str) -> Iterator[pb.Event]:
         try:
             for event in call:
-                place = event_place(event.id)
+                place = log_position(event.id)
                 if place > self._seen.get(event.service, (self._first_ms, -1)):
                     self._first_ms = self._first_ms or event.time_ms
                     self._seen[event.service] = place

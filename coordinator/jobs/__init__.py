@@ -1,11 +1,11 @@
-"""Elastic trainings: which nodes are alive, which world they form, who trains which shard.
-
-`board.py` is the contract; `open_board` gives the one in Redis, or its twin in this process.
-"""
+"""Elastic trainings: which nodes are alive, which world they form, who trains which shard."""
 
 from __future__ import annotations
 
-from .board import Facts, GenerationRecord, JobBoard, JobEvent, Node, RankReport
+from ..store import open_store
+from ..store.facts import Facts
+from .board import JobBoard
+from .records import GenerationRecord, JobEvent, Node, RankReport
 
 __all__ = [
     "Facts",
@@ -19,19 +19,17 @@ __all__ = [
 
 
 def open_board(url: str | None, timeout_s: float = 1.0) -> JobBoard:
-    """The board of the Redis at `url`; None: one in this process, for a job of one node.
+    """The board of the store at `url`; None: one in this process, for a job of one node.
 
     Args:
-        url: any that a registry takes: redis://, rediss://, redis+sentinel://, unix://.
+        url: any that a registry takes: redis://, rediss://, redis+sentinel://, unix://, memory://.
         timeout_s: seconds for a connection, and for each answer.
 
     Raises:
         UsageError: the URL is none.
     """
     if url is None:
-        from .memory_board import MemoryBoard
+        from ..store.memory_store import MemoryStore
 
-        return MemoryBoard()
-    from .redis_board import RedisBoard
-
-    return RedisBoard(url, timeout_s)
+        return JobBoard(MemoryStore())
+    return JobBoard(open_store(url, timeout_s))

@@ -4,15 +4,14 @@
 |---|---|---|
 | `edl:jobs` | zset, expires | job -> time of its last sign (ms, Redis time) |
 | `edl:{job:j}:nodes` | zset, expires | node id -> deadline (ms, Redis time) |
-| `edl:{job:j}:facts` | hash, expires | node id -> `joined ttl_ms JSON`; `=joined`: last number |
-| `edl:{job:j}:leader` | string, PX | id of the node that leads |
-| `edl:{job:j}:generation` | hash, expires | number, body (JSON), at_ms, history (JSON) |
+| `edl:{job:j}:node:<id>` | hash, expires | facts of a node: facts (JSON), joined |
+| `edl:{job:j}:leader` | hash, expires | the node that leads: holder, token, until_ms |
+| `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome of the job |
 | `edl:{job:j}:shards` | zset, expires | `epoch:start:stop` that nobody has -> its place |
 | `edl:{job:j}:held` | hash, expires | `epoch:start:stop` -> its rank; `=rank` -> its last answer |
 | `edl:{job:j}:filled` | hash, expires | epoch -> how many shards were laid out |
-| `edl:{job:j}:reports` | hash, expires | rank -> `at_ms JSON` |
+| `edl:{job:j}:reports` | hash, expires | rank -> its report (JSON); `rank.at_ms` -> when |
 | `edl:{job:j}:events` | stream, capped, expires | the timeline: body (JSON) |
-| `edl:{job:j}:outcome` | string, PX | how it ended (JSON) |
 
 Shards, what is held of them, and reports are of the current generation: what publishes the next one
 deletes them. The colon in the hash tag keeps a job apart from a service of its name.
@@ -24,25 +23,14 @@ import re
 from typing import Final
 
 from ...errors import UsageError
-from ..registry import keys as registry_keys
+from ..store import LeaseSet
+from ..store.records import is_member
 
 JOBS: Final = "edl:jobs"
 
-#: In the order in which every script of a job gets its keys.
-NAMES: Final = (
-    "nodes",
-    "facts",
-    "leader",
-    "generation",
-    "shards",
-    "held",
-    "filled",
-    "reports",
-    "events",
-    "outcome",
-)
+#: What the leading node keeps alive.
+KEPT: Final = ("generation", "shards", "held", "filled", "reports", "events")
 _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_NODE: Final = re.compile(r"[A-Za-z0-9._:/@+\[\]-]{1,200}")
 
 
 def check_job(job: str) -> str:
@@ -62,29 +50,15 @@ def is_job(job: str) -> bool:
 
 def check_node(node_id: str) -> str:
     """Return the id of a node; raises UsageError when it cannot stand in a key."""
-    if not is_node(node_id):
+    if not is_member(node_id):
         raise UsageError(
             f"the id of a node is 1 to 200 letters, digits or '._-:/@+[]', not {node_id!r:.240}"
         )
     return node_id
 
 
-def is_node(node_id: str) -> bool:
-    """Whether an id that was read could have been written by us."""
-    return _NODE.fullmatch(node_id) is not None
-
-
-def event_place(event_id: str) -> tuple[int, int]:
-    """The order of an entry of the timeline; "" is before all.
-
-    Raises:
-        UsageError: it is no id of an entry.
-    """
-    return registry_keys.event_place(event_id)
-
-
 def of_job(job: str, name: str) -> str:
-    """Key of one of `NAMES` of a job."""
+    """A key of a job."""
     return f"edl:{{job:{check_job(job)}}}:{name}"
 
 
@@ -93,6 +67,6 @@ def of_any_job() -> str:
     return "edl:{job:*}:*"
 
 
-def all_of_job(job: str) -> list[str]:
-    """Keys of all `NAMES` of a job, in their order."""
-    return [of_job(job, name) for name in NAMES]
+def nodes(job: str) -> LeaseSet:
+    """The nodes of a job; they are dead at their deadlines."""
+    return LeaseSet(of_job(job, "nodes"), of_job(job, "node:"))

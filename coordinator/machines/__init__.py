@@ -1,25 +1,23 @@
-"""Machines that wait for a teacher to be deployed on them, and what is deployed: the board of both.
-
-`board.py` is the contract; `open_board` gives the one in Redis, or its twin in this process.
-"""
+"""Machines that wait for a teacher to be deployed on them, and what is deployed."""
 
 from __future__ import annotations
 
-from .board import Beaten, Deployment, Machine, MachineBoard, Order, Report
+from ..store import open_store
+from .board import MachineBoard
+from .records import Deployment, Machine, Order, Report
 
 __all__ = [
-    "Beaten",
     "Deployment",
     "Machine",
     "MachineBoard",
     "Order",
     "Report",
-    "open_board",
+    "open_machines",
 ]
 
 
-def open_board(url: str, timeout_s: float = 1.0) -> MachineBoard:
-    """The board of the Redis at `url`, or one in this process for `memory://NAME`.
+def open_machines(url: str, timeout_s: float = 1.0) -> MachineBoard:
+    """The machine board of the store at `url`.
 
     Args:
         url: any that a registry takes.
@@ -28,10 +26,4 @@ def open_board(url: str, timeout_s: float = 1.0) -> MachineBoard:
     Raises:
         UsageError: the URL is none.
     """
-    if url.partition(":")[0].lower() == "memory":
-        from .memory_board import MemoryMachines
-
-        return MemoryMachines.shared(url)
-    from .redis_board import RedisMachines
-
-    return RedisMachines(url, timeout_s)
+    return MachineBoard(open_store(url, timeout_s))

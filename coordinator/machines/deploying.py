@@ -7,8 +7,9 @@ from typing import Final
 from ...errors import RetryableError, UsageError
 from ...proto import coordinator_pb2 as pb
 from ..registry import keys as registry_keys
-from .board import Deployment, MachineBoard
+from .board import MachineBoard
 from .options import parse_options
+from .records import Deployment
 
 #: To write what another operator changes at the same time.
 _ATTEMPTS: Final = 20

@@ -13,10 +13,10 @@ from typing import Final
 
 from ...errors import AccessError, UnavailableError
 from ...lifecycle import Periodic
-from ..registry import LogEntry, Registry
-from .board import Deployment, Machine, MachineBoard, Order
+from ..registry import Leads, LogEntry, Registry
+from .board import MachineBoard, fence_of
 from .placement import FRESH_S, Change, Place, Wish, desired_of, place, wish_of
-from .records import attempt_of
+from .records import Deployment, Machine, Order, attempt_of
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Placer:
         self._registry = registry
         self._desired_of = desired_of
         self._idle_s = idle_s
-        self._token = f"{address}#{secrets.token_hex(8)}"
+        self._holder = f"{address}#{secrets.token_hex(8)}"
         self._ttl_s = look_s * _LOOKS_PER_LEASE
         self._settle_s = settle_s
         self._clock = clock
@@ -82,7 +82,7 @@ class Placer:
         """End, and give the lead back."""
         self._looking.stop()
         with contextlib.suppress(UnavailableError, AccessError):
-            self._board.resign(self._token)
+            self._board.resign(self._holder)
 
     def look(self) -> bool:
         """One look, and what follows from it; whether this manager leads.
@@ -90,18 +90,19 @@ class Placer:
         Raises:
             UnavailableError, AccessError: the registry does not do it.
         """
-        lead, now = self._board.lead(self._token, self._ttl_s), self._clock()
-        self._emptied = lead == "first" or (self._emptied and bool(lead))
+        led, now = self._board.lead(self._holder, self._ttl_s), self._clock()
+        leads = bool(led.change)
+        self._emptied = led.change == "first" or (self._emptied and leads)
         deployments = self._restored() if self._emptied else self._board.deployments()
         self._deployed = deployments
-        if not lead:
+        if not leads:
             self._since_s, self._known = None, {}
             return False
-        if lead != "kept" or self._since_s is None:
+        if led.change != "kept" or self._since_s is None:
             self._since_s = now
         if now - self._since_s < self._settle_s:
             return True
-        self._place(deployments, self._board.machines())
+        self._place(deployments, self._board.machines(), fence_of(led))
         return True
 
     def _restored(self) -> Sequence[Deployment]:
@@ -122,7 +123,9 @@ class Placer:
                 log.warning("%s; machines keep what they have", error)
             self._answering = False
 
-    def _place(self, deployments: Sequence[Deployment], machines: Sequence[Machine]) -> None:
+    def _place(
+        self, deployments: Sequence[Deployment], machines: Sequence[Machine], fence: Leads
+    ) -> None:
         known = {one.service: one for one in deployments}
         living = {machine.machine_id: machine for machine in machines}
         lost = [name for name in self._known if name not in living]
@@ -133,7 +136,7 @@ class Placer:
         orders: dict[str, Order | None] = dict.fromkeys(lost)
         for change in changes:
             orders[change.machine_id] = _order(living[change.machine_id], change, known)
-        if orders and not self._board.order(self._token, orders):
+        if orders and not self._board.order(fence, orders):
             return  # another one leads now, and sees all of this itself
         self._note(self._moves(changes, living, lost))
         self._note(self._troubles(deployments, machines))
@@ -143,7 +146,7 @@ class Placer:
         }
         for one in deployments:
             if one.withdrawn and not any(_involved(machine, one.service) for machine in machines):
-                self._board.forget(self._token, one.service)
+                self._board.forget(fence, one.service)
 
     def _wish(self, deployment: Deployment, machines: Sequence[Machine]) -> Wish:
         service = deployment.service
@@ -206,7 +209,7 @@ class Placer:
 
     def _note(self, events: Mapping[str, Sequence[LogEntry]]) -> None:
         for service, entries in events.items():
-            self._board.note(service, entries)
+            self._registry.note(service, entries)
             for entry in entries:
                 log.info("%s %s %s: %s", service, entry.kind, entry.subject, entry.text)
 

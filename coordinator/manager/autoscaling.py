@@ -26,7 +26,7 @@ from ...scheduler.autoscale import (
     own_want,
     resumed,
 )
-from ..registry import LogEntry, Member, Registry
+from ..registry import Leads, LogEntry, Member, Registry
 from .term import Term
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Autoscaler:
         self._service = service
         self._settings = settings
         self._memory = AutoscaleMemory()
-        self._lead = ("", 0)  # token, and number of the term
+        self._lead: tuple[Leads, int] | None = None  # and number of the term
         self._due_s = self._again_s = -math.inf
         self._known: dict[str, _Sums] = {}
         self._unread: list[str] = []
@@ -76,20 +76,20 @@ class Autoscaler:
 
     def forget(self) -> None:
         """Another one leads from now on."""
-        self.desired, self._lead = None, ("", 0)
+        self.desired = self._lead = None
 
-    def look(self, term: Term, token: str, now: float) -> None:
+    def look(self, term: Term, fence: Leads, now: float) -> None:
         """Decide, if it is time to.
 
         Args:
             term: what the leader knows.
-            token: of its lease.
+            fence: of the leader.
             now: monotonic seconds.
 
         Raises:
             UnavailableError, AccessError: the registry does not do it; it is tried again.
         """
-        lead = token, term.number
+        lead = fence, term.number
         if now < self._due_s and lead == self._lead:
             return
         began_s = time.perf_counter()
@@ -103,7 +103,8 @@ class Autoscaler:
         before, former = self.desired, self._memory.desired
         desired, self._memory = decide(view, self._memory, now, self._settings())
         if desired != before or now >= self._again_s:
-            self._say(desired, view.serving + view.starting if former is None else former, now)
+            was = view.serving + view.starting if former is None else former
+            self._say(fence, desired, was, now)
         self._due_s = now + max(_LOOK_S, _SHARE * (time.perf_counter() - began_s))
 
     def load(self, term: Term) -> ServiceLoad:
@@ -117,7 +118,7 @@ class Autoscaler:
             recovering=term.recovering,
         )
 
-    def _take_over(self, lead: tuple[str, int], now: float) -> None:
+    def _take_over(self, lead: tuple[Leads, int], now: float) -> None:
         """Begin where the leader before left off: its freeze window goes on."""
         found = self._registry.desired(self._service)
         time_ms = self._registry.time_ms()
@@ -131,13 +132,13 @@ class Autoscaler:
         self._memory = resumed(found.count, found.reason, now - age_s)
         self.desired = Desired(found.count, found.reason)
 
-    def _say(self, desired: Desired, before: int, now: float) -> None:
+    def _say(self, fence: Leads, desired: Desired, before: int, now: float) -> None:
         entry = None
         if desired.count != before:
             text = f"{_teachers(desired.count)} desired, not {before}: {desired.reason}"
             entry = LogEntry("scaled", self._service, text)
         done = self._registry.set_desired(
-            self._service, self._lead[0], desired.count, desired.reason, entry
+            self._service, fence, desired.count, desired.reason, entry
         )
         if not done:  # the election will say so, too
             self.forget()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...errors import AccessError, EdlError, UnavailableError
 from ...scheduler import leadership as rule
 from ..heartbeat import BEATS_PER_TTL
-from ..registry import Leadership, Mandate, Registry
+from ..registry import Mandate, Registry, ServiceLeadership
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Standing:
     """
 
     token: str
-    answer: Leadership
+    answer: ServiceLeadership
     asked_s: float
     answering_since_s: float
 

@@ -21,7 +21,17 @@ from ...scheduler.admission import Admission, Identity
 from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL
-from ..registry import FACTS_TTLS, Changes, Epoch, Kind, Member, Plan, Registry, Row
+from ..registry import (
+    FACTS_TTLS,
+    Changes,
+    Epoch,
+    Kind,
+    Leads,
+    Member,
+    Plan,
+    Registry,
+    Row,
+)
 from .admission import Prober, Verdict
 from .autoscaling import Autoscaler
 from .election import Election, Standing
@@ -45,7 +55,7 @@ _MISTAKE_S = 1.0
 class _Ground:
     """What a term stands on: when one of these is another one, the term is over."""
 
-    token: str
+    fence: Leads
     registry_id: str
     answering_since_s: float
 
@@ -134,7 +144,7 @@ class Leader:
         term.decide(now)
         wrote = self._write(term)
         if self._term is term and term.begun:
-            self._autoscaler.look(term, self._token, now)
+            self._autoscaler.look(term, self._fence, now)
         self._sums = replace(self._sums, look_s=time.perf_counter() - began_s)
         self._publish(now)
         return wrote
@@ -148,7 +158,8 @@ class Leader:
             if standing is not None:
                 self._former = None
             return None
-        ground = _Ground(standing.token, standing.answer.registry_id, standing.answering_since_s)
+        answer = standing.answer
+        ground = _Ground(answer.fence, answer.registry_id, standing.answering_since_s)
         if self._term is not None and ground == self._ground and not self._is_void(standing):
             return self._term
         if now - self._mistake_s < _MISTAKE_S:
@@ -162,7 +173,7 @@ class Leader:
         if term is None or not term.begun:
             return False
         answer = standing.answer
-        if standing.asked_s > self._wrote_s and answer.term != term.number:
+        if standing.asked_s > self._wrote_s and answer.epoch[0] != term.number:
             return True
         # Not more often than this: a reader that lies must not keep us from work.
         settled = standing.asked_s - self._wrote_s > self._grace_s
@@ -226,8 +237,9 @@ class Leader:
             self._election.stand_down(self.service, standing.token)
 
     @property
-    def _token(self) -> str:
-        return self._ground.token if self._ground else ""
+    def _fence(self) -> Leads:
+        assert self._ground is not None  # a term stands on it
+        return self._ground.fence
 
     # -- what comes in
 
@@ -247,7 +259,7 @@ class Leader:
             term.compare(*names, now)
         if (seldom or recovered) and (moved := term.next_plan()) is not None:
             plan, entry = moved
-            if registry.move_plan(service, self._token, term.epoch, plan, entry):
+            if registry.move_plan(service, self._fence, term.epoch, plan, entry):
                 term.planned(plan)
 
     def _changes(self, kind: Kind, mirror: Mirror, now: float) -> Changes:
@@ -289,7 +301,7 @@ class Leader:
                 break
             done = self._registry.write(
                 self.service,
-                self._token,
+                self._fence,
                 write.expected,
                 write.epoch,
                 write.rows,
@@ -298,7 +310,7 @@ class Leader:
             )
             if not done:
                 log.warning("service %s: another manager has written; starts anew", self.service)
-                self._election.stand_down(self.service, self._token)
+                self._election.stand_down(self.service, self._fence.holder)
                 self._forget()
                 return wrote
             if not term.begun:

@@ -116,12 +116,12 @@ class StudentLeases:
                 continue
             changed = _changed(written.facts, wish.facts)
             concerns = wish.urgent or _concerns(changed, written.noted)
-            beat = MemberBeat(wish.student_id, wish.incarnation, changed, concerns)
+            beat = MemberBeat(wish.student_id, wish.incarnation, changed, noted=concerns)
             beats.append((wish, beat))
         anew += self._beat(beats, now)
         errors = {wish.student_id: self.register(wish, now) for wish in anew}
         superseded = {name: error for name, error in errors.items() if error is not None}
-        return Outcome(superseded, bool(anew) or any(beat.concerns for _, beat in beats))
+        return Outcome(superseded, bool(anew) or any(beat.noted for _, beat in beats))
 
     def _beat(self, beats: Sequence[tuple[Wish, MemberBeat]], now: float) -> list[Wish]:
         """Prolong leases; returns those that were taken out meanwhile, or have another life."""
@@ -136,7 +136,7 @@ class StudentLeases:
                 continue
             written = self._written[wish.student_id]
             written.facts, written.at_s = dict(wish.facts), now
-            if beat.concerns:
+            if beat.noted:
                 written.noted = written.facts
         return unknown
 

@@ -12,7 +12,8 @@ from typing import Final
 from ...scheduler import assignment as rule
 from ...scheduler.admission import Admission, Identity, Outcome
 from ..registry import Member
-from ..registry.records import DRAIN, GIVEN_UP
+from ..registry.records import GIVEN_UP
+from ..store.records import DRAIN
 from .batch import Batch
 from .mirror import Mirror, News
 

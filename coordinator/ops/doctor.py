@@ -23,8 +23,8 @@ from ...proto.security import ClientSecurity, is_loopback
 from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
 from ..calling.client import ask_status
 from ..calling.subscription_call import try_subscribing
-from ..registry import Registry, connect, masked
-from ..registry.records import Member
+from ..registry import Member, Registry, connect
+from ..store.redis_url import masked
 from .findings import Finding, doubt, well, wrong
 from .reaching import certificate_expiry, exclusion, refusal
 from .service_view import number_of

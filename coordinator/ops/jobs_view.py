@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...scheduler.students.failures import straggler
 from ..jobs import JobBoard, JobEvent, Node, RankReport
-from ..jobs.board import EVENTS_KEPT
+from ..jobs.records import EVENTS_KEPT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -127,10 +127,10 @@ def _jobs(url: str) -> Sequence[JobState]:
 
 def _machines(url: str) -> MachinesState | None:
     from ...errors import AccessError
-    from ..machines import open_board
+    from ..machines import open_machines
     from .machines_view import read_machines
 
-    board = open_board(url)
+    board = open_machines(url)
     try:
         return read_machines(board)
     except AccessError:  # as above

@@ -1,11 +1,10 @@
-"""Jobs that share a fleet: what was submitted, what became of it, who keeps slots for a service.
-
-`board.py` is the contract; `open_queue` gives the one in Redis, `memory_board.py` has its twin.
-"""
+"""Jobs that share a fleet: what was submitted, what became of it, who keeps slots for a service."""
 
 from __future__ import annotations
 
-from .board import Entry, Progress, QueueBoard, QueuedJob, Reservation, Runner, Wish
+from ..store import open_store
+from .board import QueueBoard
+from .records import Entry, Progress, QueuedJob, Reservation, Runner, Wish
 
 __all__ = [
     "Entry",
@@ -20,16 +19,14 @@ __all__ = [
 
 
 def open_queue(url: str, queue: str = "main", timeout_s: float = 1.0) -> QueueBoard:
-    """A queue of the Redis at `url`.
+    """A queue of the store at `url`.
 
     Args:
-        url: any that a registry takes: redis://, rediss://, redis+sentinel://, unix://.
+        url: any that a registry takes: redis://, rediss://, redis+sentinel://, unix://, memory://.
         queue: its name.
         timeout_s: seconds for a connection, and for each answer.
 
     Raises:
         UsageError: the URL is none, or the name cannot be one.
     """
-    from .redis_board import RedisQueue
-
-    return RedisQueue(url, queue, timeout_s)
+    return QueueBoard(open_store(url, timeout_s), queue)

@@ -1,180 +1,144 @@
-"""The queue: what operators want run on a fleet, and what its runner makes of it; the contract.
+"""The queue: what operators want run on a fleet, and what its runner makes of it.
 
 A *job* is submitted under a name, with a spec that the runner understands, and numbered; it lives
 on as a record after its end. Operators change its *wish*: how many nodes, or that it ends. One
-*runner* at a time has the queue, for as long as it beats, and only the runner writes the *progress*
-of a job. A *reservation* asks for slots of the runner's machine for somebody else, an online
-service, and lasts as long as who asked for it beats. `redis_board.py` keeps a queue in Redis, in
-Redis time; `memory_board.py` is its twin for one process.
+*runner* at a time leads the queue, for as long as it beats, and only the runner writes the
+*progress* of a job. A *reservation* asks for slots of the runner's machine for somebody else, an
+online service, and lasts as long as its owner renews it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol, Self, get_args
+from typing import Any, Final
 
-from ...scheduler.job_states import State
-from ..jobs.board import Facts
+from ...errors import RegistryUnavailable
+from ..store import (
+    Append,
+    Change,
+    Delete,
+    FieldIs,
+    Keep,
+    Leads,
+    MemberBeat,
+    Put,
+    Store,
+)
+from ..store.facts import Facts, check_ttl, dump_facts, load_facts
+from ..store.records import number
+from . import keys
+from .records import (
+    ENDED_KEPT,
+    EVENTS_KEPT,
+    KEEP_S,
+    PIECES_KEPT,
+    Entry,
+    Progress,
+    QueuedJob,
+    Reservation,
+    Runner,
+    Wish,
+)
 
-#: How long what stands in a queue outlives the last sign of operators and runner.
-KEEP_S: Final = 7 * 86_400.0
-#: Of records of ended jobs, of the timeline, and of a job's log, so many are kept, the last ones.
-ENDED_KEPT: Final = 50
-EVENTS_KEPT: Final = 400
-PIECES_KEPT: Final = 400
-
-STATES: Final[tuple[State, ...]] = get_args(State)
-ENDS: Final = frozenset({"succeeded", "failed", "stopped"})
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What operators ask of a job beyond its spec.
-
-    Attributes:
-        nodes: run with so many at most; None: with as many as its limits allow.
-        stop: end it.
-    """
-
-    nodes: int | None = None
-    stop: bool = False
-
-    def to_json(self) -> Facts:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Facts) -> Self:
-        """What `to_json` told; what it does not understand is left out."""
-        nodes = value.get("nodes")
-        return cls(nodes if isinstance(nodes, int) else None, value.get("stop") is True)
+#: How often a submission is tried again when others change the queue meanwhile.
+_ATTEMPTS: Final = 16
+#: Among the specs: the number of the last job.
+_LAST: Final = "=number"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What the runner says of a job.
-
-    Attributes:
-        state: see `scheduler.job_states`.
-        target: nodes that it is to have.
-        running: nodes that it has, those that are on their way out too.
-        reason: why it is as it is, for people; of a failed one with what it printed last.
-        first_ms: when it had its least number of nodes for the first time, by the board's clock in
-            milliseconds since 1970; 0: it has not yet. What lies before it is its pending time.
-        ended_ms: when it ended; 0: it has not.
-        failures: nodes of it that ended badly.
-        slots: of the fleet's machine, those that its nodes have.
-    """
-
-    state: State = "creating"
-    target: int = 0
-    running: int = 0
-    reason: str = ""
-    first_ms: int = 0
-    ended_ms: int = 0
-    failures: int = 0
-    slots: tuple[int, ...] = ()
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more will become of it."""
-        return self.state in ENDS
-
-    def to_json(self) -> Facts:
-        return {**asdict(self), "slots": list(self.slots)}
-
-    @classmethod
-    def from_json(cls, value: Facts) -> Self:
-        """What `to_json` told; what it does not understand is left out."""
-        usual = cls().to_json()
-        known = {key: value[key] for key in usual if type(value.get(key)) is type(usual[key])}
-        slots = tuple(slot for slot in known.pop("slots", ()) if isinstance(slot, int))
-        if known.get("state") not in STATES:
-            known.pop("state", None)
-        return cls(**known, slots=slots)
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedJob:
-    """A job of the queue.
-
-    Attributes:
-        name: its name.
-        number: grows with each submission.
-        spec: what was submitted.
-        submitted_ms: when, by the board's clock.
-        wish: what operators ask of it.
-        progress: what the runner says of it.
-    """
-
-    name: str
-    number: int
-    spec: Facts = field(default_factory=dict)
-    submitted_ms: int = 0
-    wish: Wish = Wish()
-    progress: Progress = Progress()
-
-    def pending_s(self, now_ms: int) -> float:
-        """Seconds from its submission until it first had its least number of nodes, or so far."""
-        until_ms = self.progress.first_ms or self.progress.ended_ms or now_ms
-        return max(0.0, (until_ms - self.submitted_ms) / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """Who runs the jobs of the queue."""
-
-    runner_id: str
-    facts: Facts
-    expires_in_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Slots that are to be kept free for somebody; `number` grows with each new one."""
-
-    name: str
-    slots: int
-    number: int
-    expires_in_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry of the timeline, or a piece of a log; `entry_id` is where reading goes on."""
-
-    entry_id: str
-    at_ms: int
-    body: Facts
-
-
-class QueueBoard(Protocol):
+class QueueBoard:
     """See the module. Every method may be called from any thread.
 
     All raise UsageError where a name cannot stand in a key (1 to 64 letters, digits, '.', '_' or
     '-', of which the first is a letter or digit), and RegistryUnavailable, Unauthenticated or
-    Forbidden where Redis does not do it.
+    Forbidden where the store does not do it.
+
+    Args:
+        store: where it is kept.
+        queue: its name.
     """
+
+    def __init__(self, store: Store, queue: str = "main") -> None:
+        self.store = store
+        self._queue = keys.check_name("queue", queue)
+        self._specs, self._wishes, self._progress, self._runner, self._events = (
+            keys.of_queue(queue, name)
+            for name in ("specs", "wishes", "progress", "runner", "events")
+        )
+        self._reservations = keys.reservations(queue)
 
     def time_ms(self) -> int:
         """The board's clock, milliseconds since 1970."""
+        return self.store.time_ms()
 
     # --- what operators do
 
     def submit(self, name: str, spec: Facts) -> int | None:
         """Add a job; returns its number, or None, and nothing is done, while one of its name goes.
 
-        One of its name that has ended is replaced, with its log.
+        One of its name that has ended is replaced, with its log. Of the others that have ended the
+        last ones are kept.
         """
+        text = dump_facts(spec)
+        keys.check_name("job", name)
+        for _ in range(_ATTEMPTS):
+            specs, progress = self.store.read(self._specs, self._progress)
+            ended = [one for one in specs if _ended(progress.get(one, ""))]
+            if name in specs and name not in ended:
+                return None
+            over = sorted(
+                (one for one in ended if one != name), key=lambda one: _number(specs[one])
+            )
+            gone = over[: max(0, len(over) - ENDED_KEPT)]
+            count = number(specs.get(_LAST, "")) + 1
+            unchanged = [
+                FieldIs(self._specs, _LAST, specs.get(_LAST, "")),
+                FieldIs(self._specs, name, specs.get(name, "")),
+                FieldIs(self._progress, name, progress.get(name, "")),
+            ]
+            spec_ = f"{count} {self.time_ms()} {text}"
+            forgotten: dict[str, str | int | None] = dict.fromkeys(gone)
+            changes: list[Change] = [
+                Put(self._specs, {**forgotten, name: spec_, _LAST: count}),
+                Put(self._wishes, {**forgotten, name: None}),
+                Put(self._progress, {**forgotten, name: None}),
+                Delete([keys.log_of(self._queue, one) for one in (*gone, name)]),
+            ]
+            if self.store.commit(unchanged, [*changes, self._keep()]) == 0:
+                return count
+        raise RegistryUnavailable(
+            f"job {name} was not submitted: too many others change queue {self._queue}; try again"
+        )
 
     def wish(self, name: str, wish: Wish) -> bool:
         """Replace a job's wish; False, and nothing is done, where there is none that goes."""
+        text = dump_facts(wish.to_json())
+        spec, progress = self._of_job(name)
+        if not spec or _ended(progress):
+            return False
+        goes = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
+        changes: list[Change] = [Put(self._wishes, {name: text}), self._keep()]
+        return self.store.commit(goes, changes) == 0
 
     def jobs(self) -> list[QueuedJob]:
         """All that are known, in the order of their submission."""
+        specs, wishes, progress = self.store.read(self._specs, self._wishes, self._progress)
+        jobs = []
+        for name, spec in specs.items():
+            count, _, rest = spec.partition(" ")
+            at_ms, _, text = rest.partition(" ")
+            if keys.is_name(name) and count.isdigit() and at_ms.isdigit():
+                told = Progress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
+                asked = Wish.from_json(load_facts(wishes.get(name, "")))
+                jobs.append(QueuedJob(name, int(count), load_facts(text), int(at_ms), asked, told))
+        return sorted(jobs, key=lambda job: job.number)
 
     def runner(self) -> Runner | None:
         """Who runs them; None: nobody."""
+        led = self.store.leader(self._runner)
+        if led is None:
+            return None
+        return Runner(led.holder, load_facts(led.facts), led.expires_in_s)
 
     # --- reservations
 
@@ -184,35 +148,72 @@ class QueueBoard(Protocol):
         Raises:
             UsageError: `slots` is below 1.
         """
+        keys.check_name("reservation", name)
+        facts = {"slots": str(keys.check_slots(slots))}
+        leases, ttl_s = self.store.leases, check_ttl(ttl_s)
+        if not leases.beat(self._reservations, MemberBeat(name, 0, facts), ttl_s):
+            leases.register(self._reservations, {name: {**facts, "incarnation": "0"}}, ttl_s)
+        held = leases.members(self._reservations)
+        return next((one.joined for one in held if one.member == name), 0)
 
     def unreserve(self, name: str) -> None:
         """End a reservation; without effect where there is none."""
+        self.store.leases.leave(self._reservations, keys.check_name("reservation", name))
 
     def reservations(self) -> list[Reservation]:
         """Those that live, in the order in which they came."""
+        living = [
+            Reservation(one.member, number(one.facts.get("slots", "")), one.joined, one.remaining_s)
+            for one in self.store.leases.members(self._reservations)
+            if keys.is_name(one.member)
+        ]
+        return sorted((one for one in living if one.slots), key=lambda one: one.number)
 
     # --- what the runner does
 
-    def take(self, runner_id: str, facts: Facts, ttl_s: float) -> bool:
-        """Have the queue for `ttl_s` if nobody has it, or prolong that; whether this one has it."""
+    def take(self, runner_id: str, facts: Facts, ttl_s: float) -> Leads | None:
+        """Have the queue for `ttl_s` if nobody has it, or prolong that.
+
+        Returns:
+            What its writes carry; None where another one has it.
+        """
+        keys.check_name("runner", runner_id)
+        kept = dict.fromkeys(self._kept(), KEEP_S)
+        led = self.store.lead(
+            self._runner, runner_id, check_ttl(ttl_s), keep_s=kept, facts=dump_facts(facts)
+        )
+        return Leads(self._runner, led.holder, led.token) if led.change else None
 
     def resign(self, runner_id: str) -> None:
         """Give the queue back; without effect where another one has it."""
+        self.store.resign(self._runner, keys.check_name("runner", runner_id))
 
-    def tell(self, runner_id: str, name: str, number: int, progress: Progress) -> bool:
+    def tell(self, fence: Leads, name: str, number: int, progress: Progress) -> bool:
         """Say how a job does.
 
         Returns:
-            False where nothing was kept: this one does not have the queue, or the job of that name
-            has another number.
+            False where nothing was kept: this one does not have the queue any more, or the job of
+            that name has another number.
         """
+        text = f"{int(progress.ended)} {dump_facts(progress.to_json())}"
+        spec, _ = self._of_job(name)
+        if _number(spec) != number:
+            return False
+        changes: list[Change] = [Put(self._progress, {name: text}), self._keep()]
+        return self.store.commit([fence, FieldIs(self._specs, name, spec)], changes) == 0
 
-    def log(self, runner_id: str, name: str, lines: Sequence[str]) -> bool:
+    def log(self, fence: Leads, name: str, lines: Sequence[str]) -> bool:
         """Append a piece to what a job printed, the last of which are kept; False as `tell`.
 
         The number of the job is not asked for: what is still printed by nodes of one that was
         submitted anew is of use to nobody, and rare.
         """
+        spec, _ = self._of_job(name)
+        if not spec:
+            return False
+        body = {"body": dump_facts({"lines": list(lines)})}
+        entry = Append(keys.log_of(self._queue, name), body, PIECES_KEPT, KEEP_S)
+        return self.store.commit([fence, FieldIs(self._specs, name, spec)], [entry]) == 0
 
     # --- what happened
 
@@ -221,12 +222,40 @@ class QueueBoard(Protocol):
 
         Each has `lines`, a list of texts, and comes of one `log`.
         """
+        return self._entries(keys.log_of(self._queue, name), since, count)
 
     def note(self, event: Mapping[str, Any]) -> str:
         """Append to the queue's timeline, of which the last ones are kept; returns the id."""
+        body = {"body": dump_facts(event)}
+        return self.store.append(Append(self._events, body, EVENTS_KEPT, KEEP_S))
 
     def events(self, since: str = "", count: int = 100) -> list[Entry]:
         """The first `count` events behind the one of id `since`, oldest first; "" is before all."""
+        return self._entries(self._events, since, count)
 
     def close(self) -> None:
         """End the connections that it keeps."""
+        self.store.close()
+
+    def _of_job(self, name: str) -> tuple[str, str]:
+        keys.check_name("job", name)
+        spec, progress = (self.store.fields(k, [name])[0] for k in (self._specs, self._progress))
+        return spec or "", progress or ""
+
+    def _entries(self, key: str, since: str, count: int) -> list[Entry]:
+        found = self.store.log(key, since, count)
+        return [Entry(one.id, one.time_ms, load_facts(one.fields.get("body", ""))) for one in found]
+
+    def _kept(self) -> list[str]:
+        return [self._specs, self._wishes, self._progress, self._events]
+
+    def _keep(self) -> Keep:
+        return Keep(self._kept(), KEEP_S)
+
+
+def _ended(progress: str) -> bool:
+    return progress.startswith("1")
+
+
+def _number(spec: str) -> int:
+    return number(spec.partition(" ")[0])

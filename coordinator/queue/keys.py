@@ -5,8 +5,9 @@
 | `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`: last one |
 | `edl:{queue:q}:wishes` | hash, expires | job -> what operators ask of it (JSON) |
 | `edl:{queue:q}:progress` | hash, expires | job -> what the runner says of it (`ended JSON`) |
-| `edl:{queue:q}:runner` | string, PX | `id JSON` of who runs the jobs |
-| `edl:{queue:q}:reserved` | hash, expires | name -> `slots number deadline_ms` |
+| `edl:{queue:q}:runner` | hash, expires | the runner: holder, token, until_ms, facts (JSON) |
+| `edl:{queue:q}:reservations` | zset, expires | name -> deadline (ms, Redis time) |
+| `edl:{queue:q}:reservation:<name>` | hash, expires | slots, joined |
 | `edl:{queue:q}:events` | stream, capped, expires | the timeline: body (JSON) |
 | `edl:{queue:q}:log:<job>` | stream, capped, expires | what a job printed: body (JSON) |
 
@@ -20,9 +21,8 @@ import re
 from typing import Final
 
 from ...errors import UsageError
+from ..store import LeaseSet
 
-#: In the order in which every script gets its keys.
-NAMES: Final = ("specs", "wishes", "progress", "runner", "reserved", "events")
 #: Of one fleet.
 MOST_SLOTS: Final = 65_536
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -48,7 +48,7 @@ def is_name(name: str) -> bool:
 
 
 def of_queue(queue: str, name: str) -> str:
-    """Key of one of `NAMES` of a queue."""
+    """A key of a queue."""
     return f"edl:{{queue:{check_name('queue', queue)}}}:{name}"
 
 
@@ -62,9 +62,9 @@ def log_of(queue: str, job: str) -> str:
     return of_queue(queue, f"log:{check_name('job', job)}")
 
 
-def all_of_queue(queue: str) -> list[str]:
-    """Keys of all `NAMES` of a queue, in their order."""
-    return [of_queue(queue, name) for name in NAMES]
+def reservations(queue: str) -> LeaseSet:
+    """The reservations of a queue; they end at their deadlines."""
+    return LeaseSet(of_queue(queue, "reservations"), of_queue(queue, "reservation:"))
 
 
 def check_slots(slots: int) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 from ..jobs import keys as job_keys
 from ..machines import keys as machine_keys
 from ..queue import keys as queue_keys
+from ..store.redis_connection import WRITE_CHECK
 from . import keys
 
 READER: Final = "edl-reader"
@@ -36,7 +37,7 @@ _MANAGER: Final = (
 #: What the scripts of the machine board call besides.
 _MACHINE: Final = "+hdel +hincrby +zrangebyscore"
 #: To find out whether Redis takes writes. RPUSHX makes no list, so that nothing is ever written.
-_WRITE_CHECK: Final = f"(+rpushx %W~{keys.WRITE_CHECK})"
+_WRITE_CHECK: Final = f"(+rpushx %W~{WRITE_CHECK})"
 #: Stands for every service where a pattern of keys is made.
 _ANY: Final = "any-service"
 _STUDENT: Final = (
@@ -98,7 +99,8 @@ def _teacher_rules(service: str) -> str:
 
 
 def _agent_rules() -> str:
-    board = f"~{machine_keys.ALIVE} ~{machine_keys.FACTS} %R~{machine_keys.ORDERS}"
+    machines = machine_keys.MACHINES
+    board = f"~{machines.deadlines} ~{machines.facts}* %R~{machine_keys.ORDERS}"
     any_teacher = " ".join(
         f"~{key.replace(_ANY, '*')}"
         for key in (

@@ -13,7 +13,7 @@ all. The managers' keys share the slot of `edl:managers` by the same means.
 | `edl:{s}:students` | zset, expires | student id -> deadline |
 | `edl:{s}:student:<job/rank>` | hash, expires | its last report: the fields of `StudentReport` |
 | `edl:{s}:teachers:changes`, `edl:{s}:students:changes` | zset, expires | member -> change number |
-| `edl:{s}:leader` | string, PX | token of the manager that computes assignments |
+| `edl:{s}:leader` | hash, expires | the manager that assigns: holder, token, until_ms |
 | `edl:{s}:assignment` | hash, expires | id -> row (JSON); `=term`, `=counter`, `=floor`, `=write` |
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
 | `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that was probed well |
@@ -29,25 +29,22 @@ member that ended its lease by its own wish.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sized
+from collections.abc import Sized
 from typing import Final
 
 from ...errors import UsageError
+from ..store.records import is_member
 from .records import Epoch, Kind
 
 SERVICES: Final = "edl:services"
 MANAGERS: Final = "edl:managers"
-WRITE_CHECK: Final = "edl:write-check"
 
 _SINGULAR: Final[dict[Kind, str]] = {
     "teachers": "teacher",
     "students": "student",
     "managers": "manager",
 }
-_LEFT: Final = "="
 _SERVICE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_EVENT: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
-_MEMBER: Final = re.compile(r"[A-Za-z0-9._:/@+\[\]-]{1,200}")
 
 
 def check_service(service: str) -> str:
@@ -70,29 +67,6 @@ def check_member(kind: Kind, member: str) -> str:
     return member
 
 
-def is_member(member: str) -> bool:
-    """Whether an id that was read from the registry could have been written by us."""
-    return _MEMBER.fullmatch(member) is not None
-
-
-def left(member: str) -> str:
-    """How a member that ended its lease by its own wish is noted among changes."""
-    return _LEFT + member
-
-
-def is_change(name: str) -> bool:
-    """Whether what stands among changes could have been written by us."""
-    return is_member(name.removeprefix(_LEFT))
-
-
-def apart(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """What stands among changes, apart: members, and those that ended their lease themselves."""
-    noted: tuple[list[str], list[str]] = [], []
-    for name in names:
-        noted[name.startswith(_LEFT)].append(name.removeprefix(_LEFT))
-    return noted
-
-
 def is_service(service: str) -> bool:
     """Whether the name of a service that was read could have been written by us."""
     return _SERVICE.fullmatch(service) is not None
@@ -101,11 +75,6 @@ def is_service(service: str) -> bool:
 def leases(kind: Kind, service: str) -> str:
     """Key of the zset of deadlines of one kind of members."""
     return MANAGERS if kind == "managers" else f"{_prefix(kind, service)}:{kind}"
-
-
-def facts(kind: Kind, service: str, member: str) -> str:
-    """Key of the hash of one member's facts."""
-    return facts_prefix(kind, service) + check_member(kind, member)
 
 
 def facts_prefix(kind: Kind, service: str) -> str:
@@ -151,22 +120,6 @@ def desired(service: str) -> str:
 def events(service: str) -> str:
     """Key of a service's log."""
     return _of_service(service, "events")
-
-
-def event_place(event_id: str) -> tuple[int, int]:
-    """The order of an entry of the log; "" is before all.
-
-    Raises:
-        UsageError: it is no id of an entry.
-    """
-    if not event_id:
-        return -1, 0
-    if _EVENT.fullmatch(event_id) is None:
-        raise UsageError(
-            f"the id of an event is two numbers as in 1700000000000-0, not {event_id!r:.80}"
-        )
-    time_ms, number = event_id.split("-")
-    return int(time_ms), int(number)
 
 
 def check_epochs(expected: Epoch, epoch: Epoch, rows: Sized) -> None:

@@ -1,137 +1,42 @@
-"""The values that a registry takes and hands out: members, beats, rows of the table, the log."""
+"""The values that a registry takes and hands out: rows of the table, the log, the plan."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final, Literal
+
+from ..store import Leads
 
 Kind = Literal["teachers", "students", "managers"]
 
 #: (term, counter): orders the states of an assignment table; one never written is at (0, 0).
 Epoch = tuple[int, int]
 
-#: Fact of a teacher that was asked to drain; its own `state` may follow later.
-DRAIN: Final = "drain"
 #: Fact of a teacher whose lease was given up for it: why, in words.
 GIVEN_UP: Final = "given_up"
 
 
-class Beat(IntEnum):
-    """What became of a beat. Only UNKNOWN is false."""
-
-    #: No such lease, or another incarnation holds it: register again.
-    UNKNOWN = 0
-    #: Prolonged.
-    KEPT = 1
-    #: Prolonged, and somebody asked this member to finish what it has and leave.
-    DRAIN = 2
-
-
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One member with a lease.
+class ServiceLeadership:
+    """Who computes the assignments of a service, and the epoch of the table.
 
     Attributes:
-        member: its id within the service.
-        facts: what it told about itself; always holds `incarnation`, a decimal number.
-        remaining_s: seconds until its deadline; negative when it has passed.
-    """
-
-    member: str
-    facts: Mapping[str, str] = field(default_factory=dict)
-    remaining_s: float = 0.0
-
-    @property
-    def incarnation(self) -> int:
-        """Grows with each start of the member; 0 where a foreign writer put no number."""
-        value = self.facts.get("incarnation", "")
-        return int(value) if value.isascii() and value.isdigit() and len(value) <= 20 else 0
-
-    @property
-    def draining(self) -> bool:
-        """Whether it says that it drains, or was asked to."""
-        return self.facts.get("state") == "draining" or self.facts.get(DRAIN) == "1"
-
-
-@dataclass(frozen=True, slots=True)
-class MemberBeat:
-    """One beat of many that are sent at once.
-
-    Attributes:
-        member: its id.
-        incarnation: as it registered.
-        facts: those that changed.
-        concerns: whether managers hear of the change; None: by the names of the facts.
-    """
-
-    member: str
-    incarnation: int
-    facts: Mapping[str, str] = field(default_factory=dict)
-    concerns: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What happened to one kind of members since a cursor.
-
-    Attributes:
-        cursor: where the next reading goes on.
-        members: those that registered or whose facts changed, as they are now.
-        left: ids of those that ended their lease themselves.
-        lost: ids of those that a sweep took out after their deadline.
-        full: `members` are all that there are, not only the changed ones; `left` and `lost` are
-            those of the last minute.
-        due_s: seconds until a sweep takes somebody out, unless there is a beat before; never
-            above 0 when it would now; infinite when nobody is there.
-    """
-
-    cursor: int
-    members: tuple[Member, ...] = ()
-    left: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    full: bool = False
-    due_s: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Leadership:
-    """Who computes the assignments of a service, and what the table stands at.
-
-    Attributes:
-        leader: token of the one that leads; the asker's own when it does.
-        term: first part of the table's epoch; 0: no table.
-        counter: second part.
+        fence: the leader, under its fencing token; its writes carry it.
+        epoch: (term, counter) of the table, which the next write has to expect; (0, 0): no table.
         registry_id: changes when another server process answers: restarted, or after a fail-over.
         time_ms: the registry's clock, milliseconds since 1970.
     """
 
-    leader: str
-    term: int
-    counter: int
+    fence: Leads
+    epoch: Epoch
     registry_id: str
     time_ms: int = 0
 
     @property
-    def epoch(self) -> Epoch:
-        """What the next write has to expect."""
-        return self.term, self.counter
-
-
-@dataclass(frozen=True, slots=True)
-class Mandate:
-    """How far it is known that whoever has not beaten could have done so.
-
-    Attributes:
-        registry_id: of the server process of which it is known: what another one holds may be old.
-        until_ms: until when, by its clock. A request that came later has lain before a server that
-            hung, and is carried out first when it goes on.
-    """
-
-    registry_id: str
-    until_ms: int
+    def leader(self) -> str:
+        """Name of the leader."""
+        return self.fence.holder
 
 
 @dataclass(frozen=True, slots=True)

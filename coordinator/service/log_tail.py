@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from ...errors import RateLimited, RegistryUnavailable, UnavailableError
-from ..registry import LogEntry, Registry, keys
+from ..registry import LogEntry, Registry
+from ..store.records import log_position
 from .calls import in_thread
 
 log = logging.getLogger(__name__)
@@ -135,4 +136,4 @@ class LogTail:
 
 def in_order(said: list[Said]) -> list[Said]:
     """By time; what one service said stays in its order."""
-    return sorted(said, key=lambda each: keys.event_place(each[1].id))
+    return sorted(said, key=lambda each: log_position(each[1].id))

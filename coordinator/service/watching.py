@@ -13,6 +13,7 @@ from ..calling.discovery import VERSION_METADATA
 from ..limits import Limits, Places
 from ..manager.event_messages import event_message
 from ..registry import Registry, keys
+from ..store.records import log_position
 from .calls import in_thread
 from .door import Context, Door, parsed
 from .log_tail import LogTail, Said, in_order
@@ -66,7 +67,7 @@ class Watching:
         with self._tail.listening(request.service) as listener:
             # Only then what lies there already: between both, nothing is missed.
             sent, past = await in_thread(self._past, request)
-            before_all = keys.event_place("")
+            before_all = log_position("")
             await self._write(context, past)
             while True:
                 self._door.check_again(context, "viewer")
@@ -75,7 +76,7 @@ class Watching:
                         service, entry = await listener.next()
                 except TimeoutError:
                     continue
-                place = keys.event_place(entry.id)
+                place = log_position(entry.id)
                 if place > sent.get(service, before_all):
                     sent[service] = place
                     await self._write(context, [(service, entry)])
@@ -84,7 +85,7 @@ class Watching:
         """How far each log has been read, and the entries to send of them."""
         services = [request.service] if request.service else self._registry.logs()
         logs = {each: self._registry.events(each, last=request.last) for each in services}
-        read = {each: keys.event_place(log[-1].id) for each, log in logs.items() if log}
+        read = {each: log_position(log[-1].id) for each, log in logs.items() if log}
         said = [(service, entry) for service, log in logs.items() for entry in log]
         return read, in_order(said)[-request.last :]  # 0: all
 

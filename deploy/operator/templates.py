@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...coordinator.registry.redis_url import holds_password
+from ...coordinator.store.redis_url import holds_password
 from ...errors import UsageError
 from ...mesh.kubernetes.resources import GROUP, Object, quantity
 

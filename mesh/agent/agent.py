@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ... import __version__
-from ...coordinator.machines import Deployment, MachineBoard, Order, Report, open_board
+from ...coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
 from ...coordinator.registry import connect
 from ...errors import AccessError, LeaseSuperseded, UnavailableError
 from ...lifecycle import Stop
@@ -47,7 +47,7 @@ def run_agent(settings: AgentSettings, stop: Stop, announce: Callable[[str], Non
     corner = Corner(settings.cache, settings.machine_id)
     with corner.held():
         cache = Cache(settings.cache, settings.cache_bytes)
-        board = open_board(settings.coordinator)
+        board = open_machines(settings.coordinator)
         registry = connect(settings.coordinator)
         try:
             incarnation = registry.time_ms()
@@ -161,21 +161,17 @@ class _Agent:
             self._answering = False
 
     def _beat(self, report: Report | None) -> None:
-        beaten = self._board.beat(self._settings.machine_id, self._incarnation, report)
-        match beaten.standing:
-            case "unknown":
-                self._join()
-            case "superseded":
-                raise LeaseSuperseded(
-                    f"a newer agent runs as machine {self._settings.machine_id}: this one ends"
-                )
-            case "known":
-                self._sent = report or self._sent
-                # Without a number it is no order: Redis was emptied, or nobody has led yet.
-                if beaten.order.number and beaten.order != self._order:
-                    self._order = beaten.order
-                    log.info("order %d: %s", self._order.number, _in_words(self._order))
-                    self._changed.set()
+        own = self._settings
+        order = self._board.beat(own.machine_id, self._incarnation, own.ttl_s, report)
+        if order is None:
+            self._join()
+            return
+        self._sent = report or self._sent
+        # Without a number it is no order: Redis was emptied, or nobody has led yet.
+        if order.number and order != self._order:
+            self._order = order
+            log.info("order %d: %s", self._order.number, _in_words(self._order))
+            self._changed.set()
 
     def _join(self) -> None:
         report = self._report(False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ...coordinator.queue import Progress, QueueBoard, QueuedJob
-from ...coordinator.queue.board import PIECES_KEPT
+from ...coordinator.queue.records import PIECES_KEPT
 from ...errors import UnavailableError
 
 if TYPE_CHECKING:

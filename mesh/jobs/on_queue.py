@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.queue import Entry, Progress, QueueBoard, QueuedJob, Wish, open_queue
-from ...coordinator.queue.board import EVENTS_KEPT
+from ...coordinator.queue.records import EVENTS_KEPT
 from ...errors import UsageError
 from . import following
 from .backend import Listing, not_ended

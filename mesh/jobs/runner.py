@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from ...coordinator.jobs import JobBoard
 from ...coordinator.queue import QueueBoard, QueuedJob, Reservation
+from ...coordinator.store import Leads
+from ...coordinator.store.facts import Facts
 from ...errors import EdlError, LeaseSuperseded, UsageError
 from ...lifecycle import Periodic, Stop
 from ..cores import pin_process
@@ -44,8 +46,9 @@ class FleetRunner:
         self._reservations: Sequence[Reservation] = ()
         self._away = False
         self._ahead_ms = 0.0  # of the queue's clock before the monotonic one
+        self._fence: Leads  # once the queue is taken
         self._beaten_s = self._lines_s = float("-inf")
-        self._facts_told: dict[str, Any] = {}
+        self._facts_told: Facts = {}
         self._own_cores = {core for cores in fleet.cores for core in cores}
 
     def run(self, stop: Stop) -> None:
@@ -98,7 +101,7 @@ class FleetRunner:
     def _take(self, stop: Stop) -> bool:
         """Wait until this runner has the queue; False: `stop` came first."""
         waits = False
-        while not self._queue.take(self._fleet.runner_id, self._facts(), self._fleet.ttl_s):
+        while (fence := self._take_queue(self._facts())) is None:
             other = self._queue.runner()
             if other is not None and not waits:
                 waits = True
@@ -106,7 +109,11 @@ class FleetRunner:
                 log.info("%s on %s has the queue: waits in reserve", other.runner_id, host)
             if stop.wait(TICK_S):
                 return False
+        self._fence = fence
         return True
+
+    def _take_queue(self, facts: Facts) -> Leads | None:
+        return self._queue.take(self._fleet.runner_id, facts, self._fleet.ttl_s)
 
     def _hear(self, now_s: float) -> None:
         """Beat, and see what operators want; while Redis is away that stays as it was."""
@@ -131,15 +138,16 @@ class FleetRunner:
             and facts == self._facts_told
         ):
             return
-        if not self._queue.take(self._fleet.runner_id, facts, self._fleet.ttl_s):
+        fence = self._take_queue(facts)
+        if fence is None:
             other = self._queue.runner()
             raise LeaseSuperseded(
                 f"runner {other.runner_id if other else '?'} has taken the queue, as this one was"
                 f" not heard of for {self._fleet.ttl_s:g} s; its nodes leave, and it ends"
             )
-        self._beaten_s, self._facts_told = now_s, facts
+        self._fence, self._beaten_s, self._facts_told = fence, now_s, facts
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> Facts:
         """What operators, and those who keep slots, see of this runner."""
         slots = self._carrying.slots
         return {
@@ -213,12 +221,12 @@ class FleetRunner:
             if not account.crew.nodes:
                 del self._accounts[account.name]
             return
-        progress, runner_id = account.progress(now_ms), self._fleet.runner_id
+        progress = account.progress(now_ms)
         if (prints or progress.ended) and (lines := account.crew.lines(_LINES)):
-            self._queue.log(runner_id, account.name, lines)
+            self._queue.log(self._fence, account.name, lines)
         if progress == account.told:
             return
-        if not self._queue.tell(runner_id, account.name, account.job.number, progress):
+        if not self._queue.tell(self._fence, account.name, account.job.number, progress):
             return  # the queue is another's by now, or has lost the job: the next beat sees to that
         if account.told is None or account.told.state != progress.state:
             self._say(account, f"{progress.state}: {progress.reason}")
@@ -249,7 +257,8 @@ class FleetRunner:
         finally:
             beating.stop()
         try:
-            if self._queue.take(self._fleet.runner_id, self._facts(), self._fleet.ttl_s):
+            if (fence := self._take_queue(self._facts())) is not None:
+                self._fence = fence
                 self._lines_s = float("-inf")
                 self._tell(time.monotonic())
                 self._queue.resign(self._fleet.runner_id)
@@ -258,4 +267,4 @@ class FleetRunner:
 
     def _hold(self) -> None:
         with contextlib.suppress(EdlError):  # the next beat may be heard
-            self._queue.take(self._fleet.runner_id, self._facts(), self._fleet.ttl_s)
+            self._take_queue(self._facts())

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...coordinator.registry.redis_url import masked
+from ...coordinator.store.redis_url import masked
 from ...errors import UsageError
 from ...standard_streams import visible
 from . import wording

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...coordinator.registry.redis_url import masked
+from ...coordinator.store.redis_url import masked
 from ...errors import ProcessFailed, UsageError
 from ...lifecycle import Stop
 from ...scheduler.job_states import USAGE_CODE

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from ...coordinator.registry.redis_url import masked
+from ...coordinator.store.redis_url import masked
 from ...errors import UsageError
 from ...supervise import Command, python_command
 from ..local import COORDINATOR_READY, TEACHER_READY

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from ...coordinator.registry.redis_url import masked
+from ...coordinator.store.redis_url import masked
 from ...errors import ProcessFailed
 from ...lifecycle import Stop
 from ...supervise import Identity, Process, identity_of, start, stop_all

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from ...coordinator.registry.redis_url import parse
+from ...coordinator.store.redis_url import parse
 from ...errors import UsageError
 from ...scheduler.units import Number
 from ..files import read

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from ...coordinator.jobs.board import JobBoard
-from ...coordinator.jobs.memory_board import MemoryBoard
+from ...coordinator.jobs import JobBoard
+from ...coordinator.store.memory_store import MemoryStore
 from ...errors import GenerationSuperseded, UnavailableError
 from ...scheduler.students.shards import Shard
 from ..words import Ask
@@ -46,10 +46,10 @@ class Desk:
         self._closed = threading.Event()
         self._away = ""
         if local:
-            self._board = own = MemoryBoard()
-            own.join(job, _OWN, {}, 3600.0)
-            own.lead(job, _OWN, 3600.0)
-            own.publish(job, _OWN, generation, {})
+            self._board = own = JobBoard(MemoryStore())
+            fence = own.lead(job, _OWN, 3600.0)
+            assert fence is not None  # nobody else has this board
+            own.publish(job, fence, generation, {})
 
     @property
     def waiting(self) -> str:

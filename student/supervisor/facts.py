@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from ...coordinator.jobs.board import GenerationRecord, Node
+from ...coordinator.jobs import GenerationRecord, Node
 from ...errors import WireError
 from ...scheduler.students.failures import Failure
 from ...scheduler.students.fingerprint import Fingerprint

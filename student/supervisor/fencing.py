@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...coordinator.jobs.board import JobBoard
+from ...coordinator.jobs import JobBoard
 from ...errors import GenerationSuperseded
 from ...scheduler.students.saving import History
 

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from typing import Final
 
-from ...coordinator.jobs.board import JobBoard
+from ...coordinator.jobs import JobBoard
 from ...errors import CheckpointUnavailable
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import Entry

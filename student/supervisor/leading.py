@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...coordinator.jobs.board import JobBoard
+from ...coordinator.jobs import JobBoard
+from ...coordinator.store import Leads
 from ...errors import CheckpointUnavailable
 from ...scheduler.students.failures import Stop
 from ...scheduler.students.saving import History
@@ -46,7 +47,6 @@ class Leading:
     Args:
         board: of the job.
         job: its name.
-        node: this node's id.
         limits: of the user.
         newest_saved: the newest valid checkpoint on the disk, for what follows a generation (0: the
             first one) and continues a history; None: not known yet. May raise EdlError.
@@ -57,12 +57,11 @@ class Leading:
         self,
         board: JobBoard,
         job: str,
-        node: str,
         limits: Limits,
         newest_saved: Callable[[int, History], Newest | None],
         say: Callable[[Orders], None],
     ) -> None:
-        self._board, self._job, self._node, self._limits = board, job, node, limits
+        self._board, self._job, self._limits = board, job, limits
         self._newest_saved, self._say = newest_saved, say
         self._since_s: dict[str, float] = {}
         self._known: Generation | None = None
@@ -72,7 +71,7 @@ class Leading:
 
     def step(self, view: View) -> None:
         """Decide and carry it out. A node that leads no more withdraws its former orders."""
-        if not view.leads:
+        if view.fence is None:
             self._tell(Orders())
             return
         now_s = time.monotonic()
@@ -105,7 +104,7 @@ class Leading:
         decision = decide(
             self._limits, world, members, pace, saved, forgotten=forgotten, settled=view.settled
         )
-        self._do(decision, view, generation, newest)
+        self._do(decision, view, view.fence, generation, newest)
 
     def _generation(self, view: View) -> Generation | None:
         """The current one; where the board has lost it, as this node or the others remember it."""
@@ -149,6 +148,7 @@ class Leading:
         self,
         decision: Decision,
         view: View,
+        fence: Leads,
         generation: Generation | None,
         newest: Newest | None,
     ) -> None:
@@ -164,21 +164,26 @@ class Leading:
                 self._tell(Orders(decision, decision.reason))
             case Form():
                 assert newest is not None  # the last world is over
-                self._form(decision.world, view, generation, newest)
+                self._form(decision.world, view, fence, generation, newest)
             case Finish():
-                self._end(view, {"kind": "finished", **_result(view)})
+                self._end(fence, {"kind": "finished", **_result(view)})
             case Stop():
-                self._end(view, {"kind": "failed", **asdict(decision)})
+                self._end(fence, {"kind": "failed", **asdict(decision)})
 
-    def _form(self, world: World, view: View, before: Generation | None, newest: Newest) -> None:
+    def _form(
+        self,
+        world: World,
+        view: View,
+        fence: Leads,
+        before: Generation | None,
+        newest: Newest,
+    ) -> None:
         if world.keeper and world.origin is not None:
             name = unique_name_of(world.restored, world.number)
             world = replace(world, origin=replace(world.origin, name=name))
         following = generation_of(world, view.facts, before.endpoints if before else None)
         history = newest.history.to_json(), History(newest.entry).to_json()
-        if not self._board.publish(
-            self._job, self._node, world.number, following.to_json(), history
-        ):
+        if not self._board.publish(self._job, fence, world.number, following.to_json(), history):
             return  # another leads, or was faster, or a save joined: the next look shows it
         self._known = following
         self._published_s = time.monotonic()
@@ -192,9 +197,9 @@ class Leading:
         )
         self._tell(Orders())
 
-    def _end(self, view: View, outcome: Mapping[str, Any]) -> None:
+    def _end(self, fence: Leads, outcome: Mapping[str, Any]) -> None:
         number = self._known.number if self._known else 0
-        if self._board.finish(self._job, self._node, number, outcome):
+        if self._board.finish(self._job, fence, number, outcome):
             self._note(
                 str(outcome["kind"]), number, **{k: outcome[k] for k in outcome if k != "kind"}
             )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from ...coordinator.jobs.board import JobBoard
+from ...coordinator.jobs import JobBoard
 from ...errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
 from ...lifecycle import Stop
 from ...scheduler.students.failures import Failure
@@ -83,9 +83,7 @@ class Supervisor:
             settings.ranks_per_node,
             settings.total_batch or 0,
         )
-        self._leading = Leading(
-            board, settings.job, node, limits, self._keeping.judge.newest, self._said
-        )
+        self._leading = Leading(board, settings.job, limits, self._keeping.judge.newest, self._said)
         self._seat = Seat(board, settings.job, node, self._leading.step, self._means.ttl_s)
         self._generation: Generation | None = None  # that this node is, or was last, a part of
         self._seen = 0  # number of the newest generation that was looked at

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from typing import Final
 
-from ...coordinator.registry.redis_url import parse
+from ...coordinator.store.redis_url import parse
 from ...errors import UsageError
 
 LOOPBACK: Final = "127.0.0.1"

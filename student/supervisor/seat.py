@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ...coordinator.jobs.board import JobBoard, Node, RankReport
+from ...coordinator.jobs import JobBoard, Node, RankReport
+from ...coordinator.store import Leads
 from ...errors import EdlError, WireError
 from ...scheduler.students.world import Member
 from .facts import Generation, NodeFacts
@@ -37,7 +38,7 @@ class View:
         generation: the current one; None: the board knows none.
         outcome: how the job ended; None: it goes on.
         reports: of ranks, of the current generation.
-        leads: this node leads.
+        fence: what this node's writes as the leader carry; None: another one leads.
         seen_s: when, by the monotonic clock; 0: nothing was seen yet.
         settled: the board has answered for long enough that who is not there is gone.
     """
@@ -47,7 +48,7 @@ class View:
     generation: Generation | None = None
     outcome: Mapping[str, Any] | None = None
     reports: tuple[RankReport, ...] = ()
-    leads: bool = False
+    fence: Leads | None = None
     seen_s: float = 0.0
     settled: bool = True
 
@@ -109,7 +110,7 @@ class Seat:
         Raises:
             EdlError: the board does not answer, or refuses.
         """
-        return self._look(leads=False)
+        return self._look(None)
 
     def start(self) -> None:
         """Join, and look once, in the caller's thread; then begin.
@@ -196,10 +197,10 @@ class Seat:
             due_s = self._beaten_s + self._ttl_s / _BEATS_PER_TTL
             if self._away is None and now_s < due_s:
                 return
-            alive = self._board.beat(self._job, self._node)
+            alive = self._board.beat(self._job, self._node, self._ttl_s)
         else:
             alive = self._told is not None and self._board.beat(
-                self._job, self._node, facts.to_json()
+                self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
             since = 0  # else how the job has ended meanwhile would be forgotten, and it begin again
@@ -215,7 +216,7 @@ class Seat:
         for (generation, rank), facts in reports.items():
             self._board.report(self._job, generation, rank, facts)
 
-    def _look(self, leads: bool) -> View:
+    def _look(self, fence: Leads | None) -> View:
         nodes = tuple(self._board.nodes(self._job))
         record = self._board.generation(self._job)
         return View(
@@ -224,7 +225,7 @@ class Seat:
             None if record is None else Generation.from_record(record),
             self._board.outcome(self._job),
             tuple(self._board.reports(self._job)),
-            leads,
+            fence,
             now_s := time.monotonic(),
             self._back_s is None or now_s - self._back_s > self._ttl_s,
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...coordinator.jobs.board import RankReport
+from ...coordinator.jobs import RankReport
 from ...scheduler.students import failures
 from ...scheduler.students.failures import Failure, How
 from ...scheduler.students.world import Ending

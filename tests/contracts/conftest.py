@@ -1,9 +1,9 @@
-"""What contract tests run against: a twin within the process, and a real Valkey of their own."""
+"""What contract tests run against: a store within the process, and a real Valkey of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,8 +12,9 @@ from redis import Redis
 
 from edl.coordinator import Registry
 from edl.coordinator.embedded import start_embedded
-from edl.coordinator.registry.memory_registry import MemoryRegistry
-from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.coordinator.store import Store
+from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.redis_store import RedisStore
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: Where the tests are to see the end of a lease; with the time for which facts outlive it, 1 s.
@@ -34,8 +35,8 @@ class Holds(Generic[Kept]):
 
 
 Registries = Holds[Registry]
-#: Makes an empty store of `in_memory(clock=)` or of `in_redis(url, timeout_s=)`.
-Hold = Callable[[Callable[..., Any], Callable[..., Any]], Holds[Any]]
+#: Makes two views of an empty store: `hold(JobBoard)`.
+Hold = Callable[[Callable[[Store], Any]], Holds[Any]]
 
 
 @pytest.fixture(scope="session")
@@ -63,18 +64,19 @@ def hold(request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str) 
     def move(seconds: float) -> None:
         now[0] += seconds
 
-    def hold(in_memory: Callable[..., Any], in_redis: Callable[..., Any]) -> Holds[Any]:
+    def hold(make: Callable[[Store], Any]) -> Holds[Any]:
         if request.param == "memory":
-            inside = in_memory(clock=lambda: now[0])
-            return Holds(inside, inside, move, lambda: inside.clear())
-        made = [in_redis(private_valkey_url, timeout_s=DEADLINE_S) for _ in range(2)]
-        one, another = (stores.enter_context(closing(each)) for each in made)
+            inside = MemoryStore(clock=lambda: now[0])
+            return Holds(make(inside), make(inside), move, inside.clear)
+        one, another = (RedisStore(private_valkey_url, timeout_s=DEADLINE_S) for _ in range(2))
+        for store in (one, another):
+            stores.callback(store.close)
 
         def wait(seconds: float) -> None:
             until = one.time_ms() + seconds * 1000
             wait_until(lambda: one.time_ms() > until)
 
-        return Holds(one, another, wait, redis.flushall)
+        return Holds(make(one), make(another), wait, redis.flushall)
 
     with stores:
         yield hold
@@ -82,4 +84,4 @@ def hold(request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str) 
 
 @pytest.fixture
 def registries(hold: Hold) -> Registries:
-    return hold(MemoryRegistry, RedisRegistry)
+    return hold(Registry)

@@ -12,6 +12,7 @@ from edl.coordinator.registry import LogEntry, Plan, Row
 from edl.coordinator.registry.records import DesiredCount
 from edl.errors import UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
+from edl.tests.stores import of_service
 
 ROW = Row(("t1", "t2"), ("t0",), "c1", "c2", 3, 1, "t2 \u2192 j/0: it wants 2", 2**63)
 
@@ -33,7 +34,7 @@ Epoch = tuple[int, int]
 def write(
     registry: Registry, token: str, expected: Epoch, epoch: Epoch, rows: Mapping[str, Row | None]
 ) -> bool:
-    return registry.write("s", token, expected, epoch, rows)
+    return registry.write("s", of_service(registry, token), expected, epoch, rows)
 
 
 def test_one_leads_until_it_stops_prolonging_or_resigns(registries: Registries) -> None:
@@ -79,7 +80,9 @@ def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
     assert lead(registries, "b#1") == "b#1"
     before = registry.table("s")
     lost = [LogEntry("lost", "t", "")]
-    assert not registry.write("s", "a#1", (5, 1), (5, 2), {"j/0": None}, lost, {"t1": 1})
+    assert not registry.write(
+        "s", of_service(registry, "a#1"), (5, 1), (5, 2), {"j/0": None}, lost, {"t1": 1}
+    )
     assert registry.table("s") == before
     assert registry.events("s") == []
     assert registry.admitted("s") == {}
@@ -122,16 +125,24 @@ def test_an_emptied_registry_begins_again(registry: Registry, registries: Regist
 
 
 def test_admitted_teachers_are_stored(registry: Registry) -> None:
-    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": 2**62, "t2": 0, "t3": 1})
+    assert registry.write(
+        "s", of_service(registry, "a#1"), (0, 0), (0, 0), {}, (), {"t1": 2**62, "t2": 0, "t3": 1}
+    )
     assert registry.admitted("s") == {"t1": 2**62, "t2": 0, "t3": 1}
-    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": None, "t2": 8})
+    assert registry.write(
+        "s", of_service(registry, "a#1"), (0, 0), (0, 0), {}, (), {"t1": None, "t2": 8}
+    )
     assert registry.admitted("s") == {"t2": 8, "t3": 1}
 
 
 def test_the_log_is_in_order_and_goes_on_after_an_id(registry: Registry) -> None:
     first = LogEntry("assigned", "j/0", "t1 joined: of 2 wanted", ("t0",), ("t0", "t1"))
-    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, [first, LogEntry("lost", "t0", "TTL")])
-    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, [LogEntry("left", "t1", "")])
+    assert registry.write(
+        "s", of_service(registry, "a#1"), (0, 0), (0, 0), {}, [first, LogEntry("lost", "t0", "TTL")]
+    )
+    assert registry.write(
+        "s", of_service(registry, "a#1"), (0, 0), (0, 0), {}, [LogEntry("left", "t1", "")]
+    )
     log = registry.events("s")
     assert [e.kind for e in log] == ["assigned", "lost", "left"]
     assert replace(log[0], id="", time_ms=0) == first
@@ -147,17 +158,20 @@ def test_the_log_is_in_order_and_goes_on_after_an_id(registry: Registry) -> None
 
 def test_an_operator_or_the_leader_changes_the_plan(registry: Registry) -> None:
     assert registry.plan("s") == Plan()
-    assert registry.write("s", "a#1", (0, 0), (7, 1), {})
+    assert registry.write("s", of_service(registry, "a#1"), (0, 0), (7, 1), {})
     assert registry.set_plan("s", Plan("c1", "c2", "now"), 0)
     assert not registry.set_plan("s", Plan("c1", "c3", "now"), 0)
     before = registry.plan("s")
     assert replace(before, since_ms=0) == Plan("c1", "c2", "now", version=1)
     entry = LogEntry("upgrade", "c2", "upgrade done: all students are on c2 \u2192")
     for token, epoch, version in (("b#1", (7, 1), 1), ("a#1", (7, 2), 1), ("a#1", (7, 1), 0)):
-        assert not registry.move_plan("s", token, epoch, Plan("c2", version=version), entry)
+        fence = of_service(registry, token)
+        assert not registry.move_plan("s", fence, epoch, Plan("c2", version=version), entry)
     assert registry.plan("s") == before
     assert registry.events("s") == []
-    assert registry.move_plan("s", "a#1", (7, 1), Plan("c2", version=1), entry)
+    assert registry.move_plan(
+        "s", of_service(registry, "a#1"), (7, 1), Plan("c2", version=1), entry
+    )
     plan = registry.plan("s")
     assert replace(plan, since_ms=0) == Plan("c2", version=2)
     for each in (before, plan):
@@ -169,7 +183,15 @@ def test_an_operator_or_the_leader_changes_the_plan(registry: Registry) -> None:
 def test_a_whole_mesh_fits_in_one_write(registry: Registry) -> None:
     rows: dict[str, Row | None] = {f"j/{n}": Row((f"t{n}",)) for n in range(1000)}
     log = [LogEntry("registered", f"t{n}", "") for n in range(3000)]
-    assert registry.write("s", "a#1", (0, 0), (5, 1), rows, log, {f"t{n}": n for n in range(3000)})
+    assert registry.write(
+        "s",
+        of_service(registry, "a#1"),
+        (0, 0),
+        (5, 1),
+        rows,
+        log,
+        {f"t{n}": n for n in range(3000)},
+    )
     assert len(registry.table("s").rows) == 1000
     assert len(registry.events("s")) == 3000
     assert len(registry.admitted("s")) == 3000
@@ -177,15 +199,15 @@ def test_a_whole_mesh_fits_in_one_write(registry: Registry) -> None:
 
 def test_the_leader_alone_says_how_many_teachers_are_desired(registries: Registries) -> None:
     registry = registries.one
-    assert not registry.set_desired("s", "a#1", 3, "nobody leads")
+    assert not registry.set_desired("s", of_service(registry, "a#1"), 3, "nobody leads")
     lead(registries, "a#1")
-    assert not registry.set_desired("s", "b#1", 3, "another one leads")
+    assert not registry.set_desired("s", of_service(registry, "b#1"), 3, "another one leads")
     assert registry.desired("s") is None
     entry = LogEntry("scaled", "s", "3 teachers are desired")
     found: list[DesiredCount] = []
     for count, reason in ((3, "2 students want 3"), (3, "again"), (0, "nobody is there")):
         log = entry if not found else None
-        assert registry.set_desired("s", "a#1", count, reason, log)
+        assert registry.set_desired("s", of_service(registry, "a#1"), count, reason, log)
         desired = registries.another.desired("s")
         assert desired is not None
         assert (desired.count, desired.reason) == (count, reason)
@@ -197,3 +219,16 @@ def test_the_leader_alone_says_how_many_teachers_are_desired(registries: Registr
     assert again.at_ms > first.at_ms
     assert none.since_ms >= again.at_ms
     assert [(e.kind, e.text) for e in registry.events("s")] == [("scaled", entry.text)]
+
+
+def test_what_happens_to_machines_stands_in_the_log_of_the_service(registries: Registries) -> None:
+    entries = [
+        LogEntry("placed", "m", "why"), LogEntry("failed", "m", "é"),
+        LogEntry("released", "m", "", ("a",), ("b",)),
+    ]  # fmt: skip
+    registries.one.note("resnet", entries[:2])
+    registries.another.note("resnet", entries[2:])
+    noted = [replace(one, id="", time_ms=0) for one in registries.another.events("resnet")]
+    assert noted == entries
+    assert registries.one.events("another") == []
+    assert registries.one.logs() == ["resnet"]

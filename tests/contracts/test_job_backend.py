@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from edl.coordinator.queue import Progress
-from edl.coordinator.queue.redis_board import RedisQueue
+from edl.coordinator.queue import Progress, QueueBoard
+from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import UnavailableError, UsageError
 from edl.mesh.jobs.backend import Where
 from edl.mesh.jobs.cli import app
@@ -31,18 +31,20 @@ class Fleet:
 
     def __init__(self, url: str) -> None:
         self.options = ("--coordinator", url)
-        self.board = RedisQueue(url, timeout_s=DEADLINE_S)
-        assert self.board.take("r", {"host": "here", "slots": 4}, 60.0)
+        self.board = QueueBoard(RedisStore(url, timeout_s=DEADLINE_S))
+        fence = self.board.take("r", {"host": "here", "slots": 4}, 60.0)
+        assert fence is not None
+        self.fence = fence
 
     def where(self) -> Where:
         return Where.of("queue", "", None, "main", self.options[1])
 
     def becomes(self, name: str, progress: Progress) -> None:
         job = next(one for one in self.board.jobs() if one.name == name)
-        assert self.board.tell("r", name, job.number, progress)
+        assert self.board.tell(self.fence, name, job.number, progress)
 
     def prints(self, name: str, node: int, *lines: str) -> None:
-        assert self.board.log("r", name, [f"node {node} | {line}" for line in lines])
+        assert self.board.log(self.fence, name, [f"node {node} | {line}" for line in lines])
 
     def happens(self, name: str, what: str) -> None:
         self.board.note({"kind": "job", "job": name, "what": what})

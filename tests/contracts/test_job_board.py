@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.jobs import JobBoard, open_board
-from edl.coordinator.jobs.board import EVENTS_KEPT, KEEP_S
-from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.coordinator.jobs.redis_board import RedisBoard
+from edl.coordinator.jobs.records import EVENTS_KEPT, KEEP_S
+from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.scheduler.students.shards import Ranges, Shard, cut
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
+from edl.tests.stores import of_job
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 Boards = Holds[JobBoard]
@@ -26,12 +26,16 @@ def begin(board: JobBoard, number: int = 1, job: str = JOB) -> None:
     """Have node "a" publish a generation."""
     board.join(job, "a", {}, LONG_S)
     assert board.lead(job, "a", LONG_S)
-    assert board.publish(job, "a", number, {"why": "a test"})
+    assert board.publish(job, of_job(board, job, "a"), number, {"why": "a test"})
+
+
+def board_in(url: str) -> closing[JobBoard]:
+    return closing(JobBoard(RedisStore(url, timeout_s=DEADLINE_S)))
 
 
 @pytest.fixture
 def boards(hold: Hold) -> Boards:
-    return hold(MemoryBoard, RedisBoard)
+    return hold(JobBoard)
 
 
 @pytest.fixture
@@ -43,10 +47,10 @@ def begun(boards: Boards) -> Boards:
 
 def test_a_node_lives_until_its_deadline_which_beats_prolong(boards: Boards) -> None:
     def prolonged() -> bool:
-        assert boards.one.beat(JOB, "a")
+        assert boards.one.beat(JOB, "a", LONG_S)
         return boards.another.nodes(JOB)[0].expires_in_s > LONG_S - 0.1
 
-    assert not boards.one.beat(JOB, "a", {"n": 1})
+    assert not boards.one.beat(JOB, "a", LONG_S, {"n": 1})
     boards.one.join(JOB, "a", {"address": "h:1", "ranks": 2}, LONG_S)
     (node,) = boards.another.nodes(JOB)
     assert (node.node_id, node.facts) == ("a", {"address": "h:1", "ranks": 2})
@@ -54,20 +58,21 @@ def test_a_node_lives_until_its_deadline_which_beats_prolong(boards: Boards) -> 
     boards.pass_s(0.2)
     wait_until(prolonged)  # once no process was suspended between its two calls
     assert boards.another.nodes(JOB)[0].facts == {"address": "h:1", "ranks": 2}
-    assert boards.one.beat(JOB, "a", {"m": "two words, é"})
+    assert boards.one.beat(JOB, "a", LONG_S, {"m": "two words, é"})
     assert boards.another.nodes(JOB)[0].facts == {"m": "two words, é"}
     boards.one.join(JOB, "a", {}, SHORT_S)
     boards.pass_s(SHORT_S + 0.01)
-    assert not boards.one.beat(JOB, "a"), "no beat wakes a dead node"
+    assert not boards.one.beat(JOB, "a", LONG_S), "no beat wakes a dead node"
     assert boards.another.nodes(JOB) == []
 
 
 def test_nodes_come_in_the_order_in_which_they_joined(boards: Boards) -> None:
-    numbers = [boards.one.join(JOB, name, {}, LONG_S) for name in ("c", "a", "b", "c")]
-    assert numbers == sorted(set(numbers))
+    for name in ("c", "a", "b", "c"):
+        boards.one.join(JOB, name, {}, LONG_S)
     nodes = boards.another.nodes(JOB)
     assert [node.node_id for node in nodes] == ["a", "b", "c"]
-    assert [node.joined for node in nodes] == numbers[1:]
+    numbers = [node.joined for node in nodes]
+    assert numbers == sorted(set(numbers))
     boards.one.leave(JOB, "a")
     boards.one.leave(JOB, "never-there")
     assert [node.node_id for node in boards.another.nodes(JOB)] == ["b", "c"]
@@ -100,20 +105,20 @@ def test_one_node_leads_until_its_time_is_over_or_it_resigns(boards: Boards) -> 
 
 def test_only_the_leader_publishes_and_only_the_next_number(boards: Boards) -> None:
     assert boards.one.generation(JOB) is None
-    assert not boards.one.publish(JOB, "a", 1, {})
+    assert not boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 1, {})
     begin(boards.one, 7)  # where none is known any number may begin
-    assert not boards.one.publish(JOB, "a", 7, {"twice": 1})
-    assert not boards.one.publish(JOB, "a", 9, {})
-    assert not boards.another.publish(JOB, "b", 8, {})
+    assert not boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 7, {"twice": 1})
+    assert not boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 9, {})
+    assert not boards.another.publish(JOB, of_job(boards.another, JOB, "b"), 8, {})
     record = boards.another.generation(JOB)
     assert record is not None
     assert (record.number, record.body) == (7, {"why": "a test"})
     assert record.at_ms > 1_600_000_000_000
-    assert boards.one.publish(JOB, "a", 8, {})
-    assert not boards.one.publish(JOB, "a", 0, {})
+    assert boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 8, {})
+    assert not boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 0, {})
     assert boards.one.lead(JOB, "a", SHORT_S)
     boards.pass_s(SHORT_S + 0.01)
-    assert not boards.one.publish(JOB, "a", 9, {}), "its time is over"
+    assert not boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 9, {}), "its time is over"
 
 
 def test_a_history_is_replaced_by_who_knows_it_in_the_name_of_the_current_generation(
@@ -132,8 +137,10 @@ def test_a_history_is_replaced_by_who_knows_it_in_the_name_of_the_current_genera
     assert boards.one.replace_history(JOB, 1, {}, {"n": 1, "names": ["a", "é"]})
     assert not boards.another.replace_history(JOB, 1, {}, {"n": 2})
     assert history() == {"n": 1, "names": ["a", "é"]}
-    assert not boards.one.publish(JOB, "a", 2, {}, ({}, {"n": 3})), "a save was faster"
-    assert boards.one.publish(JOB, "a", 2, {}, (history(), {"n": 3}))
+    assert not boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 2, {}, ({}, {"n": 3})), (
+        "a save was faster"
+    )
+    assert boards.one.publish(JOB, of_job(boards.one, JOB, "a"), 2, {}, (history(), {"n": 3}))
     with pytest.raises(GenerationSuperseded, match="generation 2 is"):
         boards.another.replace_history(JOB, 1, {"n": 3}, {"n": 4})
     begin(boards.one, 3)
@@ -174,25 +181,27 @@ def test_latest_events_are_kept(boards: Boards) -> None:
 
 def test_only_the_leader_of_the_current_generation_ends_a_job(begun: Boards) -> None:
     over = {"kind": "finished"}
-    assert not begun.another.finish(JOB, "b", 1, over), "it never led"
+    assert not begun.another.finish(JOB, of_job(begun.another, JOB, "b"), 1, over), "it never led"
     assert begun.one.lead(JOB, "a", SHORT_S)
     begun.pass_s(SHORT_S + 0.01)
-    assert not begun.one.finish(JOB, "a", 1, over), "its time is over"
+    assert not begun.one.finish(JOB, of_job(begun.one, JOB, "a"), 1, over), "its time is over"
     begun.another.join(JOB, "b", {}, LONG_S)
     assert begun.another.lead(JOB, "b", LONG_S)
-    assert not begun.one.finish(JOB, "a", 1, over), "another one leads"
-    assert begun.another.publish(JOB, "b", 2, {})
-    assert not begun.another.finish(JOB, "b", 1, over), "that generation is over"
+    assert not begun.one.finish(JOB, of_job(begun.one, JOB, "a"), 1, over), "another one leads"
+    assert begun.another.publish(JOB, of_job(begun.another, JOB, "b"), 2, {})
+    assert not begun.another.finish(JOB, of_job(begun.another, JOB, "b"), 1, over), (
+        "that generation is over"
+    )
     assert begun.one.outcome(JOB) is None
-    assert begun.another.finish(JOB, "b", 2, over)
+    assert begun.another.finish(JOB, of_job(begun.another, JOB, "b"), 2, over)
 
 
 def test_job_ends_once_and_restarts_when_a_node_joins_an_empty_one(begun: Boards) -> None:
     record = begun.one.generation(JOB)
     assert record is not None
     assert begun.one.outcome(JOB) is None
-    assert begun.one.finish(JOB, "a", 1, {"finished": True})
-    assert not begun.another.finish(JOB, "a", 1, {"finished": False})
+    assert begun.one.finish(JOB, of_job(begun.one, JOB, "a"), 1, {"finished": True})
+    assert not begun.another.finish(JOB, of_job(begun.another, JOB, "a"), 1, {"finished": False})
     begun.another.join(JOB, "b", {}, LONG_S)  # "a" is there: still the same run
     assert begun.another.outcome(JOB) == {"finished": True}
     begun.one.leave(JOB, "a")
@@ -204,7 +213,7 @@ def test_job_ends_once_and_restarts_when_a_node_joins_an_empty_one(begun: Boards
     begun.another.join(JOB, "b", {}, LONG_S, record.number + 1)
     assert begun.one.outcome(JOB) is None, "that was a run before the one that it has seen"
     assert begun.one.lead(JOB, "b", LONG_S)
-    assert begun.one.finish(JOB, "b", 1, {"finished": True})
+    assert begun.one.finish(JOB, of_job(begun.one, JOB, "b"), 1, {"finished": True})
     begun.another.leave(JOB, "b")
     begun.another.join(JOB, "b", {}, LONG_S)
     assert begun.another.outcome(JOB) is None
@@ -225,7 +234,7 @@ def test_names_that_could_not_stand_in_a_key_are_refused(boards: Boards, name: s
 def test_what_is_no_json_is_refused(boards: Boards) -> None:
     with pytest.raises(UsageError, match="JSON"):
         boards.one.join(JOB, "a", {"what": object()}, 1.0)
-    with pytest.raises(UsageError, match="bytes are too much"):
+    with pytest.raises(UsageError, match="bytes of facts are too much"):
         boards.one.note(JOB, {"text": "x" * (2 << 20)})
     for ttl_s in (0.0, -1.0, float("nan"), 1e9):
         with pytest.raises(UsageError, match="time to live"):
@@ -233,41 +242,40 @@ def test_what_is_no_json_is_refused(boards: Boards) -> None:
 
 
 def test_every_key_expires_and_lies_in_one_slot(redis: Redis, private_valkey_url: str) -> None:
-    with closing(RedisBoard(private_valkey_url, timeout_s=DEADLINE_S)) as board:
+    with board_in(private_valkey_url) as board:
         begin(board)
         board.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
         board.lease(JOB, 1, 0, 0)
         board.lease(JOB, 1, 0, 1)
         board.report(JOB, 1, 0, {})
         board.note(JOB, {})
-        assert board.finish(JOB, "a", 1, {})
+        assert board.finish(JOB, of_job(board, JOB, "a"), 1, {})
         names: Any = redis.keys("*")
-        assert len(names) == 11  # all of keys.py
+        assert len(names) == 10  # all of keys.py
         for name in names:
             assert 0 < redis.pttl(name) <= KEEP_S * 1000, name
             assert name == "edl:jobs" or name.startswith("edl:{job:digits}:"), name
 
 
 def test_a_url_names_the_board() -> None:
-    assert isinstance(open_board(None), MemoryBoard)
+    assert open_board(None).nodes(JOB) == []
     board = open_board("redis://127.0.0.1:1")
     with pytest.raises(RegistryUnavailable, match="does not answer"):
-        board.beat(JOB, "a")
+        board.beat(JOB, "a", LONG_S)
     board.close()
 
 
 def test_foreign_contents_are_skipped_or_named(redis: Redis, private_valkey_url: str) -> None:
-    with closing(RedisBoard(private_valkey_url, timeout_s=DEADLINE_S)) as board:
+    with board_in(private_valkey_url) as board:
         begin(board)
         board.report(JOB, 1, 0, {})
         prefix = "edl:{job:digits}:"
-        redis.hset(f"{prefix}facts", mapping={"a": "nonsense", "b": "{}"})
-        redis.hset(f"{prefix}reports", mapping={"x": "y", "1": "no"})
+        redis.hset(f"{prefix}node:a", "facts", "nonsense")
+        redis.hset(f"{prefix}reports", mapping={"x": "y", "1": "no", "2": "{}", "2.at_ms": "x"})
         redis.zadd(f"{prefix}nodes", {"b": 9e15, "bad id": 9e15})
         redis.xadd(f"{prefix}events", {"other": "1"})
         redis.zadd("edl:jobs", {"{bad}": 9e15})
-        assert board.nodes(JOB) == []
-        assert not board.beat(JOB, "a")
+        assert [(node.node_id, node.facts) for node in board.nodes(JOB)] == [("a", {})]
         assert [one.rank for one in board.reports(JOB)] == [0]
         assert [event.body for event in board.events(JOB)] == [{}]
         assert board.jobs() == [JOB]
@@ -336,7 +344,7 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
     begun.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
     begun.one.lease(JOB, 1, 0, 0, 9)
     begun.one.report(JOB, 1, 0, {"step": 1})
-    assert begun.another.publish(JOB, "a", 2, {})
+    assert begun.another.publish(JOB, of_job(begun.another, JOB, "a"), 2, {})
     for old in (
         lambda: begun.one.fill(JOB, 1, 0, [Shard(0, 3)]),
         lambda: begun.one.lease(JOB, 1, 0, 0),

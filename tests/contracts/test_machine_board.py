@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_board
-from edl.coordinator.machines.board import LogEntry
-from edl.coordinator.machines.memory_board import MemoryMachines
-from edl.coordinator.machines.redis_board import RedisMachines
+from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
+from edl.coordinator.machines.board import fence_of
+from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -35,12 +34,12 @@ def deployed(board: MachineBoard) -> list[Deployment]:
 
 @pytest.fixture
 def machines(hold: Hold) -> Machines:
-    return hold(MemoryMachines, RedisMachines)
+    return hold(MachineBoard)
 
 
 def test_a_machine_lives_until_its_deadline_which_beats_prolong(machines: Machines) -> None:
     def prolonged() -> bool:
-        assert machines.one.beat("m", 7).standing == "known"
+        assert machines.one.beat("m", 7, LONG_S) == Order()
         return machines.another.machines()[0].expires_in_s > LONG_S - 0.1
 
     machines.one.join("m", 7, TOLD, LONG_S)
@@ -52,12 +51,12 @@ def test_a_machine_lives_until_its_deadline_which_beats_prolong(machines: Machin
     wait_until(prolonged)  # once no process was suspended between its two calls
     assert machines.another.machines()[0].report == TOLD
     later = replace(TOLD, state="idle", service="", why="")
-    machines.one.beat("m", 7, later)
+    machines.one.beat("m", 7, LONG_S, later)
     assert machines.another.machines()[0].report == later
     machines.one.join("m", 7, TOLD, SHORT_S)
     machines.pass_s(SHORT_S + 0.01)
     assert machines.another.machines() == []
-    assert machines.one.beat("m", 7).standing == "unknown"
+    assert machines.one.beat("m", 7, LONG_S) is None
 
 
 def test_the_newer_agent_has_the_name(machines: Machines) -> None:
@@ -65,7 +64,7 @@ def test_the_newer_agent_has_the_name(machines: Machines) -> None:
         machines.one.join(name, 7, TOLD, LONG_S)
     assert [one.machine_id for one in machines.another.machines()] == ["m", "c", "a"]
     machines.another.join("m", 8, Report(), LONG_S)
-    assert machines.one.beat("m", 7).standing == "superseded"
+    assert machines.one.beat("m", 7, LONG_S) is None
     with pytest.raises(LeaseSuperseded, match="--machine"):
         machines.one.join("m", 7, TOLD, LONG_S)
     machines.one.leave("m", 7)
@@ -78,23 +77,27 @@ def test_the_newer_agent_has_the_name(machines: Machines) -> None:
 def test_one_leads_and_only_it_gives_orders(machines: Machines) -> None:
     machines.one.join("m", 7, Report(), LONG_S)
     order = Order(4, DEPLOYED, "wanted")
-    assert not machines.one.order("one", {"m": order})
-    assert machines.one.lead("one", LONG_S) == "first"  # nobody led a board that is empty
-    assert machines.one.lead("one", LONG_S) == "kept"
-    assert machines.another.lead("two", LONG_S) == ""
-    assert machines.one.order("one", {"m": order})
-    assert not machines.another.order("two", {"m": None})
-    assert machines.another.beat("m", 7).order == order
+    first = machines.one.lead("one", LONG_S)
+    assert first.change == "first"  # nobody led a board that is empty
+    assert machines.one.lead("one", LONG_S).change == "kept"
+    other = machines.another.lead("two", LONG_S)
+    assert (other.change, other.holder) == ("", "one")
+    one = fence_of(first)
+    assert machines.one.order(one, {"m": order})
+    assert not machines.another.order(replace(one, holder="two"), {"m": None})
+    assert machines.another.beat("m", 7, LONG_S) == order
     assert machines.another.machines()[0].order == order
-    assert machines.one.lead("one", SHORT_S) == "kept"
+    assert machines.one.lead("one", SHORT_S).change == "kept"
     machines.pass_s(SHORT_S + 0.01)
-    assert not machines.one.order("one", {"m": None})
-    assert machines.another.lead("two", LONG_S) == "gained"
+    assert not machines.one.order(one, {"m": None})
+    gained = machines.another.lead("two", LONG_S)
+    assert gained.change == "gained"
     machines.one.resign("one")
-    assert machines.another.order("two", {"m": None, "gone": None})
-    assert machines.another.beat("m", 7).order == Order()
+    assert machines.another.order(fence_of(gained), {"m": None, "gone": None})
+    assert machines.another.beat("m", 7, LONG_S) == Order()
     machines.another.resign("two")
-    assert machines.one.lead("one", LONG_S) == "gained"
+    assert machines.one.lead("one", LONG_S).change == "gained"
+    assert not machines.one.order(one, {"m": order}), "it led before: its token is an older one"
 
 
 def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(machines: Machines) -> None:
@@ -109,52 +112,36 @@ def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(machines: Machi
     assert machines.another.deployments()[1] == stood
     assert machines.one.deploy(replace(DEPLOYED, max=9), stood)
     assert machines.another.deployments()[1].max == 9
-    assert machines.one.lead("one", LONG_S)
-    assert not machines.one.forget("one", "resnet")
-    assert not machines.one.forget("one", "never-there")
+    one = fence_of(machines.one.lead("one", LONG_S))
+    assert not machines.one.forget(one, "resnet")
+    assert not machines.one.forget(one, "never-there")
     assert machines.one.deploy(DEPLOYED.withdrawal, machines.another.deployments()[1])
     assert machines.another.deployments()[1].withdrawn
-    assert not machines.another.forget("two", "resnet")
-    assert machines.one.forget("one", "resnet")
+    assert not machines.another.forget(replace(one, holder="two"), "resnet")
+    assert machines.one.forget(one, "resnet")
     assert deployed(machines.another) == [other]
-
-
-def test_what_happens_stands_in_the_log_of_the_service(machines: Machines) -> None:
-    entries = [
-        LogEntry("placed", "m", "why"), LogEntry("failed", "m", "é"),
-        LogEntry("released", "m", "", ("a",), ("b",)),
-    ]  # fmt: skip
-    machines.one.note("resnet", entries[:2])
-    machines.another.note("resnet", entries[2:])
-    noted = [replace(one, id="", time_ms=0) for one in machines.another.noted("resnet")]
-    assert noted == entries
-    assert machines.one.noted("another") == []
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 201, "m\n"])
 def test_a_name_that_cannot_stand_in_a_key_is_refused(machines: Machines, name: str) -> None:
     with pytest.raises(UsageError, match="machine"):
         machines.one.join(name, 1, Report(), 1.0)
-    with pytest.raises(UsageError):
-        machines.one.note(name, [])
 
 
 def test_a_url_names_the_board() -> None:
-    assert open_board("memory://machines") is open_board("memory://machines")
+    assert open_machines("memory://machines").store is open_machines("memory://machines").store
     with pytest.raises(UsageError):
-        open_board("nothing")
+        open_machines("nothing")
 
 
 def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey_url: str) -> None:
-    with closing(RedisMachines(private_valkey_url, timeout_s=DEADLINE_S)) as board:
+    with closing(MachineBoard(RedisStore(private_valkey_url, timeout_s=DEADLINE_S))) as board:
         board.join("m", 7, TOLD, LONG_S)
         board.deploy(DEPLOYED)
-        assert board.lead("one", LONG_S) == "first"
-        assert board.order("one", {"m": Order(1, DEPLOYED)})
-        board.note("resnet", [LogEntry("placed", "m", "")])
+        assert board.order(fence_of(board.lead("one", LONG_S)), {"m": Order(1, DEPLOYED)})
         found: list[str] = sorted(redis.keys("*"))  # type: ignore[arg-type]
-        assert len(found) == 7
-        assert [key for key in found if redis.pttl(key) < 0] == ["edl:services"]
+        assert len(found) == 6
+        assert [key for key in found if redis.pttl(key) < 0] == []
         redis.hset("edl:{edl:machines}:deployments", "evil", '{"service": "evil", "max": "x"}')
         redis.hset("edl:{edl:machines}:deployments", "worse", "[" * 10_000)
         for broken in (
@@ -163,8 +150,8 @@ def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey
             '{"number": 1, "deployment": {"service": "s"}}',
         ):
             redis.hset("edl:{edl:machines}:orders", "m", broken)
-            assert board.beat("m", 7).order == Order()
+            assert board.beat("m", 7, LONG_S) == Order()
         odd = '{"state": "odd", "load": "x", "why": 3}'
-        redis.hset("edl:{edl:machines}:facts", "m", f"1 7 30000 {odd}")
+        redis.hset("edl:{edl:machines}:machine:m", "report", odd)
         assert deployed(board) == [DEPLOYED]
         assert board.machines()[0].report == Report()

@@ -8,19 +8,23 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.queue import Progress, QueueBoard, Wish, open_queue
-from edl.coordinator.queue.board import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
-from edl.coordinator.queue.memory_board import MemoryQueue
-from edl.coordinator.queue.redis_board import RedisQueue
+from edl.coordinator.queue.records import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
+from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
+from edl.tests.stores import of_queue
 from edl.tests.waiting import DEADLINE_S
 
 Queues = Holds[QueueBoard]
 
 
+def in_redis(url: str, queue: str) -> QueueBoard:
+    return QueueBoard(RedisStore(url, timeout_s=DEADLINE_S), queue)
+
+
 @pytest.fixture
 def queues(hold: Hold) -> Queues:
-    return hold(MemoryQueue, RedisQueue)
+    return hold(QueueBoard)
 
 
 def test_jobs_stand_in_the_order_of_their_submission(queues: Queues) -> None:
@@ -38,12 +42,14 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
     assert number
     assert queues.another.submit("a", {"n": 2}) is None
     assert queues.one.take("r", {}, LONG_S)
-    assert queues.one.log("r", "a", ["one"])
+    assert queues.one.log(of_queue(queues.one, "r"), "a", ["one"])
     for wish in (Wish(nodes=3), Wish(nodes=3, stop=True)):
         assert queues.another.wish("a", wish)
         assert queues.one.jobs()[0].wish == wish
     assert not queues.one.wish("another", Wish(stop=True))
-    assert queues.one.tell("r", "a", number, Progress("failed", reason="it broke"))
+    assert queues.one.tell(
+        of_queue(queues.one, "r"), "a", number, Progress("failed", reason="it broke")
+    )
     assert not queues.one.wish("a", Wish(stop=True)), "one that has ended is asked nothing"
     again = queues.another.submit("a", {"n": 3})
     assert again == number + 1
@@ -75,19 +81,21 @@ def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Q
 def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues: Queues) -> None:
     number = queues.one.submit("a", {}) or 0
     progress = Progress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
-    assert not queues.one.tell("r", "a", number, progress), "nobody has the queue"
-    assert not queues.one.log("r", "a", ["no"])
+    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number, progress), (
+        "nobody has the queue"
+    )
+    assert not queues.one.log(of_queue(queues.one, "r"), "a", ["no"])
     assert queues.one.take("r", {}, LONG_S)
-    assert queues.one.tell("r", "a", number, progress)
+    assert queues.one.tell(of_queue(queues.one, "r"), "a", number, progress)
     assert queues.another.jobs()[0].progress == progress
-    assert not queues.one.tell("r", "a", number + 1, Progress())
-    assert not queues.one.tell("r", "b", number, Progress())
-    assert not queues.another.tell("q", "a", number, Progress())
-    assert not queues.another.log("q", "a", ["no"])
-    assert not queues.one.log("r", "b", ["no"])
+    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number + 1, Progress())
+    assert not queues.one.tell(of_queue(queues.one, "r"), "b", number, Progress())
+    assert not queues.another.tell(of_queue(queues.another, "q"), "a", number, Progress())
+    assert not queues.another.log(of_queue(queues.another, "q"), "a", ["no"])
+    assert not queues.one.log(of_queue(queues.one, "r"), "b", ["no"])
     assert queues.one.take("r", {}, SHORT_S)
     queues.pass_s(SHORT_S + 0.01)
-    assert not queues.one.tell("r", "a", number, Progress())
+    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number, Progress())
     assert queues.another.jobs()[0].progress == progress
 
 
@@ -96,8 +104,8 @@ def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:
     queues.one.submit("goes-on", {})
     for n in range(ENDED_KEPT + 3):
         number = queues.one.submit(f"j{n}", {}) or 0
-        assert queues.one.tell("r", f"j{n}", number, Progress("succeeded"))
-    assert queues.one.log("r", "j3", ["still there"])
+        assert queues.one.tell(of_queue(queues.one, "r"), f"j{n}", number, Progress("succeeded"))
+    assert queues.one.log(of_queue(queues.one, "r"), "j3", ["still there"])
     queues.one.submit("last", {})
     names = [job.name for job in queues.one.jobs()]
     assert (names[:2], names[-1], len(names)) == (["goes-on", "j3"], "last", ENDED_KEPT + 2)
@@ -131,7 +139,7 @@ def test_logs_and_events_are_read_after_an_id(queues: Queues) -> None:
     queues.one.submit("a", {})
     queues.one.take("r", {}, 600.0)
     for n in range(5):
-        assert queues.one.log("r", "a", [f"line {n}", "é"])
+        assert queues.one.log(of_queue(queues.one, "r"), "a", [f"line {n}", "é"])
         queues.one.note({"kind": "k", "n": n})
     pieces = queues.another.lines("a", count=2)
     assert [piece.body["lines"][0] for piece in pieces] == ["line 0", "line 1"]
@@ -150,7 +158,7 @@ def test_what_is_kept_is_bounded(queues: Queues) -> None:
     queues.one.submit("a", {})
     queues.one.take("r", {}, 600.0)
     for n in range(PIECES_KEPT + 5):
-        queues.one.log("r", "a", [str(n)])
+        queues.one.log(of_queue(queues.one, "r"), "a", [str(n)])
     assert EVENTS_KEPT == PIECES_KEPT
     for n in range(EVENTS_KEPT + 5):
         queues.one.note({"n": n})
@@ -175,28 +183,32 @@ def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str)
 
 
 def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: str) -> None:
-    with closing(RedisQueue(private_valkey_url, timeout_s=DEADLINE_S)) as queue:
+    with closing(in_redis(private_valkey_url, "main")) as queue:
         assert queue.submit("a", {"n": 1}) == 1
         redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
         odd = '{"state":"odd","target":"2","slots":["x",1]}'
         redis.hset("edl:{queue:main}:progress", "a", f"0 {odd}")
-        redis.hset("edl:{queue:main}:reserved", "web", "many")
+        redis.zadd("edl:{queue:main}:reservations", {"web": 9e15})
         (job,) = queue.jobs()
         assert (job.name, job.progress) == ("a", Progress(slots=(1,)))
         assert queue.reservations() == []
 
 
 def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str) -> None:
-    with closing(RedisQueue(private_valkey_url, "other", timeout_s=DEADLINE_S)) as queue:
+    with closing(in_redis(private_valkey_url, "other")) as queue:
         number = queue.submit("a", {}) or 0
         assert queue.take("r", {}, LONG_S)
         assert queue.wish("a", Wish(nodes=1))
-        assert queue.tell("r", "a", number, Progress("running"))
-        assert queue.log("r", "a", ["x"])
+        fence = of_queue(queue, "r", "other")
+        assert queue.tell(fence, "a", number, Progress("running"))
+        assert queue.log(fence, "a", ["x"])
         queue.note({})
         queue.reserve("web", 1, 1.0)
         found = set(redis.keys("*"))
-        names = ("specs", "wishes", "progress", "runner", "reserved", "events", "log:a")
+        names = (
+            "specs", "wishes", "progress", "runner", "events", "log:a",
+            "reservations", "reservation:web",
+        )  # fmt: skip
         assert found == {f"edl:{{queue:other}}:{name}" for name in names}
         assert all(0 < redis.pttl(key) <= KEEP_S * 1000 for key in found)
 

@@ -164,9 +164,9 @@ def test_sweep_with_an_expired_or_foreign_mandate_removes_no_member(registries: 
 def test_a_log_is_found_when_nobody_is_left(registries: Registries) -> None:
     enter(registries.one, "t1")
     assert registries.one.logs() == []
-    registries.one.lead("s", "m#1", 30.0)
+    fence = registries.one.lead("s", "m#1", 30.0).fence
     entry = LogEntry("left", "t1", "left by itself")
-    assert registries.one.write("s", "m#1", (0, 0), (1, 1), {}, [entry])
+    assert registries.one.write("s", fence, (0, 0), (1, 1), {}, [entry])
     registries.one.leave("teachers", "s", "t1")
     assert (registries.one.services(), registries.one.logs()) == ([], ["s"])
 
@@ -226,8 +226,8 @@ def test_many_beats_have_their_answers_in_order(registries: Registries) -> None:
     beats = [MemberBeat(name, 7, {"volume_bytes": "5"}) for name in crowd]
     beats[3] = MemberBeat("j/3", 6)
     beats[5] = MemberBeat("nobody/0", 7)
-    beats[7] = MemberBeat("j/7", 7, {"want": "2"})
-    beats[9] = MemberBeat("j/9", 7, {"t_s_seconds": "0.1"}, concerns=False)
+    beats[7] = MemberBeat("j/7", 7, {"want": "2"}, noted=True)
+    beats[9] = MemberBeat("j/9", 7, {"t_s_seconds": "0.1"})
     answers = registry.beat_many("students", "s", beats, LONG_S)
     assert [n for n, beat in enumerate(answers) if beat is not Beat.KEPT] == [3, 5]
     assert [m.member for m in registry.changes("students", "s", cursor).members] == ["j/7"]

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-from edl.coordinator import MemoryRegistry
+from edl.coordinator import Registry
 from edl.coordinator.limits import Limits
-from edl.coordinator.machines.memory_board import MemoryMachines
+from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.claims import Claimant
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.stream import Outgoing
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION
@@ -75,7 +76,7 @@ class Served:
     """A scripted manager that listens, and the registry that names it."""
 
     url: str
-    registry: MemoryRegistry
+    registry: Registry
     manager: ScriptedManager
     server: CoordinatorServer
     address: str
@@ -96,7 +97,7 @@ def served(
 ) -> Iterator[Served]:
     """One scripted manager over a registry in memory; ends with the body."""
     url = url or f"memory://served-{next(_NUMBER)}"
-    registry = MemoryRegistry.shared(url)
+    registry = Registry(MemoryStore.shared(url))
     manager, refused = ScriptedManager(), list[str]()
     server = CoordinatorServer(
         manager,
@@ -104,7 +105,7 @@ def served(
         security=security,
         limits=limits,
         on_refused=refused.append,
-        machines=MemoryMachines.shared(url),
+        machines=MachineBoard(MemoryStore.shared(url)),
     )
     address = f"{host}:{server.start(host, 0)}"
     registry.register("managers", "", address, {"incarnation": "1"}, 600.0)

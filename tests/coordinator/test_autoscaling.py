@@ -10,14 +10,15 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from edl.coordinator import MemoryRegistry
-from edl.coordinator.machines import Deployment
-from edl.coordinator.machines.memory_board import MemoryMachines
+from edl.coordinator import Registry
+from edl.coordinator.machines import Deployment, MachineBoard
 from edl.coordinator.scaling import Settings, bounded, count_of, page
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import RegistryUnavailable, UsageError
 from edl.metrics import MetricsServer
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.tests.coordinator.world import GRACE_S, LEADER_TTL_S, SERVICE, World
+from edl.tests.stores import memory
 
 BRISK = AutoscaleConfig(max=6, freeze_s=10.0, up_after_s=2.0, down_after_s=5.0, idle_to_zero_s=5.0)
 DEPLOYED = Deployment(SERVICE, "file:///m", "a" * 64, min=2, max=5, freeze_s=7.0)
@@ -84,7 +85,7 @@ def test_an_emptied_registry_ends_no_teacher(same_manager: bool) -> None:
     assert desired(world) == 3
     leading = world.leading[0]
     back = list(world.teachers)
-    world.registry.clear()
+    memory(world.registry).clear()
     world.teachers.clear()  # each comes back at its next beat, one after the other
     if not same_manager:
         world.kill(leading)
@@ -100,7 +101,7 @@ def test_an_emptied_registry_ends_no_teacher(same_manager: bool) -> None:
 
 
 def test_a_deployment_bounds_its_service_and_no_other() -> None:
-    board, now = MemoryMachines(), [0.0]
+    board, now = MachineBoard(MemoryStore()), [0.0]
     settings = Settings(board, AutoscaleConfig(freeze_s=1.0, up_after_s=4.0), lambda: now[0])
     assert settings.of(SERVICE).max == AutoscaleConfig().max
     board.deploy(DEPLOYED)
@@ -121,14 +122,14 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
 
 
 def test_the_server_of_metrics_answers_autoscalers() -> None:
-    registry = MemoryRegistry()
+    registry = Registry(MemoryStore())
     assert page(registry, "/metrics") is None
     with pytest.raises(UsageError, match="no manager has said"):
         page(registry, "/autoscale/s")
     with pytest.raises(UsageError, match="the name of a service"):
         page(registry, "/autoscale/../x")
-    registry.lead("s", "m#1", 600.0)
-    registry.set_desired("s", "m#1", 3, "2 students want 3")
+    fence = registry.lead("s", "m#1", 600.0).fence
+    registry.set_desired("s", fence, 3, "2 students want 3")
     server = MetricsServer("0", CollectorRegistry(), answer=partial(page, registry))
     with closing(server), httpx.Client(base_url=f"http://{server.address}", timeout=60) as client:
         told = client.get("/autoscale/s?format=json").raise_for_status().json()
@@ -136,7 +137,7 @@ def test_the_server_of_metrics_answers_autoscalers() -> None:
         unknown = client.get("/autoscale/other")
         assert (unknown.status_code, "other" in unknown.json()["error"]) == (404, True)
         assert client.get("/metrics").status_code == 200
-        registry.set_available(False)
+        memory(registry).set_available(False)
         assert client.get("/autoscale/s").status_code == 503
     with pytest.raises(RegistryUnavailable):
         page(registry, "/autoscale/s")

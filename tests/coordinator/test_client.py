@@ -12,9 +12,10 @@ import grpc
 import pytest
 
 from edl import errors
-from edl.coordinator import MemoryRegistry, Subscription
+from edl.coordinator import Registry, Subscription
 from edl.coordinator.calling.discovery import call_error
 from edl.coordinator.registry import connect
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.status import from_status
@@ -22,6 +23,7 @@ from edl.scheduler.leadership import ranked
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -127,10 +129,10 @@ def test_without_a_manager_that_answers_it_waits_and_says_so() -> None:
     url = "memory://nobody-yet"
     with Student(url).start() as student:
         wait_until(lambda: "no service manager is registered" in student.subscription.why)
-        registry = MemoryRegistry.shared(url)
-        registry.set_available(False)
+        registry = Registry(MemoryStore.shared(url))
+        memory(registry).set_available(False)
         wait_until(lambda: "does not answer" in student.subscription.why)
-        registry.set_available(True)
+        memory(registry).set_available(True)
         with served(url) as mesh:
             mesh.manager.refuse = errors.RateLimited("too much at once")
             wait_until(lambda: "too much at once" in student.subscription.why)
@@ -160,7 +162,7 @@ def test_a_silent_manager_is_left_for_another(told_before: bool) -> None:
     with served(f"{url}-hidden") as hidden, FaultProxy(hidden.address) as proxy:
         if not told_before:
             proxy.stall()  # the kernel accepts, as for a process that is stopped
-        registry = MemoryRegistry.shared(url)
+        registry = Registry(MemoryStore.shared(url))
         registry.register("managers", "", proxy.address, {"incarnation": "1"}, 600.0)
         with Student(url).start() as student:
             if told_before:

@@ -16,9 +16,17 @@ import redis
 from redis.crc import key_slot
 
 from edl.coordinator import connect
-from edl.coordinator.registry import Kind, acl, keys, masked, with_patience
-from edl.coordinator.registry.redis_url import holds_password, open_client, parse, read_password
+from edl.coordinator.registry import Kind, acl, keys, with_patience
+from edl.coordinator.registry.registry import lease_set
 from edl.coordinator.serve import ServeConfig, serve
+from edl.coordinator.store.records import is_member, log_position
+from edl.coordinator.store.redis_url import (
+    holds_password,
+    masked,
+    open_client,
+    parse,
+    read_password,
+)
 from edl.errors import RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
 from edl.teacher.config import PredictorConfig, TeacherConfig
@@ -229,7 +237,7 @@ def test_a_service_that_could_mean_something_else_is_refused(service: str) -> No
 @pytest.mark.parametrize("kind", ["teachers", "students", "managers"])
 def test_all_keys_of_one_script_lie_in_one_cluster_slot(kind: Kind) -> None:
     service = "" if kind == "managers" else "s"
-    members = [keys.facts(kind, service, name) for name in ("job/0", "[::1]:5000")]
+    members = [lease_set(kind, service).facts + name for name in ("job/0", "[::1]:5000")]
     assert all(key.startswith(keys.facts_prefix(kind, service)) for key in members)
     others = [keys.leases(kind, service), keys.changes(kind, service)]
     assert not any(key.startswith(keys.facts_prefix(kind, service)) for key in others)
@@ -239,15 +247,15 @@ def test_all_keys_of_one_script_lie_in_one_cluster_slot(kind: Kind) -> None:
         assert others[2:] == [f"edl:{{s}}:{name.replace('_', ':')}" for name in tables]
     assert len({key_slot(key.encode()) for key in [*members, *others]}) == 1
     assert len({*members, *others}) == len(members) + len(others)
-    assert not keys.is_member("=term")
+    assert not is_member("=term")
 
 
 def test_places_in_the_log_are_ordered_by_number() -> None:
     ids = ["", "9-0", "10-2", "10-10"]
-    assert sorted(ids, key=keys.event_place) == ids
+    assert sorted(ids, key=log_position) == ids
     for odd in ("x", "1", "1-", "-", "1-2-3", "1 -2", "9" * 30 + "-0", "1-0\n"):
         with pytest.raises(UsageError, match="the id of an event"):
-            keys.event_place(odd)
+            log_position(odd)
 
 
 @pytest.mark.parametrize("url", ["head:6379", "head", "http://head", "/run/redis.sock"])

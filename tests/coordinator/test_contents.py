@@ -7,6 +7,7 @@ import pytest
 from edl.coordinator.manager.admission import Verdict
 from edl.coordinator.registry import Plan
 from edl.scheduler.admission import LOST_S
+from edl.tests.stores import memory
 
 from .world import GRACE_S, LEADER_TTL_S, SERVICE, STEP_S, TTL_S, FakeProber, Student, World
 
@@ -42,7 +43,7 @@ def plan(world: World) -> tuple[str, str]:
 
 def behind(world: World) -> None:
     """A fail-over to a server that has everything, with a clock that is an hour behind."""
-    world.registry.restart()
+    memory(world.registry).restart()
     world.behind_s = 3600.0
 
 
@@ -57,7 +58,7 @@ def test_an_emptied_registry_does_not_undo_an_upgrade(clock: str) -> None:
     world, student = upgraded()
     if clock == "behind":
         behind(world)
-    world.registry.clear()
+    memory(world.registry).clear()
     world.run(1, until=lambda: plan(world) == (NEW, ""))
     world.run(3 * TTL_S)
     assert plan(world) == (NEW, "")
@@ -68,7 +69,7 @@ def test_an_emptied_registry_does_not_undo_an_upgrade(clock: str) -> None:
 
 def test_an_emptied_registry_and_new_managers_go_by_what_students_are_on() -> None:
     world, student = upgraded()
-    world.registry.clear()
+    memory(world.registry).clear()
     world.kill(*world.managers)
     manager = world.start_manager("n:1")
     world.run(1)  # teachers come first
@@ -93,7 +94,7 @@ def test_an_upgrade_that_runs_goes_on_after_an_emptied_registry() -> None:
     order(world, NEW, OLD, "epoch")
     world.run(1)
     assert contents(student) == (NEW, OLD)
-    world.registry.clear()
+    memory(world.registry).clear()
     world.run(1, until=lambda: plan(world) == (NEW, OLD))
     world.run(2 * TTL_S)
     assert contents(student) == (NEW, OLD)
@@ -103,13 +104,13 @@ def test_an_upgrade_that_runs_goes_on_after_an_emptied_registry() -> None:
 
 def test_a_stale_replica_does_not_undo_an_upgrade() -> None:
     world, student = upgraded()
-    stale = world.registry.snapshot()
+    stale = memory(world.registry).snapshot()
     order(world, NEW, OLD, "now")
     world.run(2, until=lambda: contents(student) == (OLD, ""))
     student.fields["content_id"] = OLD
     world.run(2, until=lambda: plan(world) == (OLD, ""))
     world.run(1)
-    world.registry.restore(stale)
+    memory(world.registry).restore(stale)
     world.run(2 * TTL_S)
     assert plan(world) == (OLD, "")
     assert contents(student) == (OLD, "")
@@ -133,7 +134,7 @@ def test_what_is_declared_is_in_the_log_whenever_the_registry_is_emptied(step: i
     for part in parts[:step]:
         world.surviving(part)
         world.now += 0.1
-    world.registry.clear()
+    memory(world.registry).clear()
     world.now += 0.3
     for part in (*parts[step:], *parts):
         world.surviving(part)
@@ -145,7 +146,7 @@ def test_what_is_declared_is_in_the_log_whenever_the_registry_is_emptied(step: i
 
 def test_what_an_operator_orders_of_an_emptied_registry_or_a_stale_clock_counts() -> None:
     world, student = upgraded()
-    world.registry.clear()
+    memory(world.registry).clear()
     assert world.registry.set_plan(SERVICE, Plan(NEW, OLD, "now"), 0)
     world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
     world, student = upgraded()
@@ -210,7 +211,7 @@ def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails(no: Verdi
     world.run(GRACE_S, until=lambda: student.stream.teachers == ["a", "b"])
     world.run(GRACE_S)
     prober.answer = None
-    world.registry.clear()
+    memory(world.registry).clear()
     world.run(2 * TTL_S)
     assert student.stream.teachers == ["a", "b"]
     waiting = dict(prober.asked[-2:])

@@ -7,6 +7,7 @@ import pytest
 from edl.coordinator.manager.claims import Claimant
 from edl.coordinator.manager.facts import MANAGER
 from edl.errors import Forbidden, LeaseSuperseded, RetryableError
+from edl.tests.stores import memory
 
 from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World
 
@@ -83,12 +84,12 @@ def test_a_stranger_cannot_take_a_students_place(world: World, at: int) -> None:
 
 
 def test_a_student_outlives_a_registry_that_is_away_and_its_own_sleep(world: World) -> None:
-    world.registry.set_available(False)
+    memory(world.registry).set_available(False)
     student = world.student("j/0")
     world.run(1)
     assert student.stream.teachers is None
     assert student.stream.error is None
-    world.registry.set_available(True)
+    memory(world.registry).set_available(True)
     world.run(2, until=lambda: student.stream.teachers == ["a", "b"])
     world.run(GRACE_S)
     tell, student.tell = student.tell, lambda: None  # type: ignore[method-assign]

@@ -13,16 +13,16 @@ import redis
 
 from edl.coordinator.manager.facts import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
-from edl.coordinator.registry import LogEntry, Member, MemberBeat, Plan, Row, keys
-from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.coordinator.registry import Leads, LogEntry, Member, MemberBeat, Plan, Registry, Row, keys
+from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
 from edl.tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
-def registry(valkey_url: str) -> Iterator[RedisRegistry]:
-    with contextlib.closing(RedisRegistry(valkey_url, timeout_s=DEADLINE_S)) as registry:
+def registry(valkey_url: str) -> Iterator[Registry]:
+    with contextlib.closing(Registry(RedisStore(valkey_url, timeout_s=DEADLINE_S))) as registry:
         yield registry
 
 
@@ -43,7 +43,7 @@ def names(members: Any) -> list[str]:
     return [member.member for member in members]
 
 
-def test_odd_names_are_passed_over(registry: RedisRegistry, stranger: redis.Redis, s: str) -> None:
+def test_odd_names_are_passed_over(registry: Registry, stranger: redis.Redis, s: str) -> None:
     registry.register("teachers", s, "good", {"incarnation": "1"}, 600.0)
     cursor = registry.changes("teachers", s).cursor
     odds: list[Any] = ["a b", "{x}", b"\xff\xfe", ""]
@@ -64,7 +64,7 @@ def test_odd_names_are_passed_over(registry: RedisRegistry, stranger: redis.Redi
 
 @pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "9007199254740992", "-5"])
 def test_odd_numbers_stop_nothing(
-    registry: RedisRegistry, stranger: redis.Redis, s: str, score: str
+    registry: Registry, stranger: redis.Redis, s: str, score: str
 ) -> None:
     for name in ("good", "odd"):
         registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
@@ -82,7 +82,7 @@ def test_odd_numbers_stop_nothing(
     assert registry.sweep("teachers", s) == ["odd"]
 
 
-def test_keys_of_another_type(registry: RedisRegistry, stranger: redis.Redis, s: str) -> None:
+def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str) -> None:
     other = f"{s}-other"
     stranger.set(keys.leases("teachers", other), "a string")
     with pytest.raises(RegistryUnavailable, match="something of another kind") as error:
@@ -90,8 +90,8 @@ def test_keys_of_another_type(registry: RedisRegistry, stranger: redis.Redis, s:
     assert "\n" not in str(error.value)
     for name in ("good", "odd"):
         registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
-    stranger.delete(keys.facts("teachers", s, "odd"))
-    stranger.lpush(keys.facts("teachers", s, "odd"), "x")
+    stranger.delete(keys.facts_prefix("teachers", s) + "odd")
+    stranger.lpush(keys.facts_prefix("teachers", s) + "odd", "x")
     for members in (
         registry.members("teachers", s),
         registry.changes("teachers", s, 1).members,
@@ -108,17 +108,18 @@ TABLES = ("leader", "assignment", "assignment_changes", "admitted", "events", "p
 
 @pytest.mark.parametrize("key", [getattr(keys, table) for table in TABLES], ids=TABLES)
 def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
-    registry: RedisRegistry, stranger: redis.Redis, s: str, key: Callable[[str], str]
+    registry: Registry, stranger: redis.Redis, s: str, key: Callable[[str], str]
 ) -> None:
     stranger.set(key(s), "a string")
+    fence = Leads(keys.leader(s), "a#1", 1)
     calls: list[Callable[[], object]] = [
         partial(registry.lead, s, "a#1", 600.0),
-        partial(registry.write, s, "a#1", (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
+        partial(registry.write, s, fence, (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
         partial(registry.table, s, (1, 0)),
         *(partial(read, s) for read in (registry.table, registry.admitted, registry.plan)),
         *(partial(registry.events, s, last=last) for last in (0, 3)),
         partial(registry.set_plan, s, Plan("c"), 0),
-        partial(registry.move_plan, s, "a#1", (1, 1), Plan("c"), LogEntry("upgrade", "c", "")),
+        partial(registry.move_plan, s, fence, (1, 1), Plan("c"), LogEntry("upgrade", "c", "")),
         partial(registry.resign, s, "a#1"),
     ]
     for call in calls:
@@ -132,11 +133,11 @@ def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
     ids=repr,
 )
 def test_odd_rows_are_passed_over(
-    registry: RedisRegistry, stranger: redis.Redis, s: str, text: str
+    registry: Registry, stranger: redis.Redis, s: str, text: str
 ) -> None:
-    registry.lead(s, "a#1", 600.0)
-    registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row(("t",))})
-    registry.write(s, "a#1", (1, 1), (1, 2), {"j/1": Row(("u",))})
+    fence = registry.lead(s, "a#1", 600.0).fence
+    registry.write(s, fence, (0, 0), (1, 1), {"j/0": Row(("t",))})
+    registry.write(s, fence, (1, 1), (1, 2), {"j/1": Row(("u",))})
     stranger.hset(keys.assignment(s), mapping={"j/1": text, "a b": "{}", "=x": "1"})
     assert registry.table(s).rows == {"j/0": Row(("t",))}
     news = registry.table(s, (1, 1))
@@ -145,24 +146,25 @@ def test_odd_rows_are_passed_over(
 
 @pytest.mark.parametrize("text", ["many", "-1", "1e5", "9" * 40, ""])
 def test_an_odd_epoch_counts_as_none(
-    registry: RedisRegistry, stranger: redis.Redis, s: str, text: str
+    registry: Registry, stranger: redis.Redis, s: str, text: str
 ) -> None:
     epoch: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
     stranger.hset(keys.assignment(s), mapping=epoch)
     stranger.hset(keys.plan(s), mapping={"version": text, "since_ms": text})
     stranger.hset(keys.admitted(s), mapping={"t": text, "a b": "1", "good": "2"})
-    assert registry.lead(s, "a#1", 600.0).epoch == (0, 0)
+    led = registry.lead(s, "a#1", 600.0)
+    assert led.epoch == (0, 0)
     assert registry.table(s).epoch == (0, 0)
-    assert registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row()})
+    assert registry.write(s, led.fence, (0, 0), (1, 1), {"j/0": Row()})
     assert registry.table(s, (1, 0)).epoch == (1, 1)
     assert registry.plan(s).version == 0
-    assert registry.move_plan(s, "a#1", (1, 1), Plan("c"), LogEntry("upgrade", "c", ""))
+    assert registry.move_plan(s, led.fence, (1, 1), Plan("c"), LogEntry("upgrade", "c", ""))
     assert registry.admitted(s)["good"] == 2
     assert set(registry.admitted(s)) <= {"good", "t"}
 
 
 def test_a_write_may_come_twice(
-    registry: RedisRegistry, s: str, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, s: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client sends a command again when the connection breaks before the answer comes."""
     sent: list[tuple[Any, ...]] = []
@@ -173,25 +175,25 @@ def test_a_write_may_come_twice(
         sent.append(args)
         return evalsha(client, *args)
 
-    registry.lead(s, "a#1", 600.0)
-    registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row()})  # the server knows the script now
+    fence = registry.lead(s, "a#1", 600.0).fence
+    registry.write(s, fence, (0, 0), (1, 1), {"j/0": Row()})  # the server knows the script now
     with monkeypatch.context() as patch:
         patch.setattr(redis.Redis, "evalsha", send_twice)
         event = [LogEntry("lost", "t", "")]
-        assert registry.write(s, "a#1", (1, 1), (1, 2), {"j/0": None}, event)
+        assert registry.write(s, fence, (1, 1), (1, 2), {"j/0": None}, event)
     assert len(sent) == 1
     assert len(registry.events(s)) == 1
-    assert not registry.write(s, "a#1", (1, 1), (1, 2), {"j/0": Row()})
+    assert not registry.write(s, fence, (1, 1), (1, 2), {"j/0": Row()})
 
 
 def test_a_reader_that_lags_too_far_behind_reads_the_whole_table(
-    registry: RedisRegistry, stranger: redis.Redis, s: str, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, stranger: redis.Redis, s: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edl.coordinator.registry.redis_table._KEPT", 10)
-    registry.lead(s, "a#1", 600.0)
-    registry.write(s, "a#1", (0, 0), (1, 0), {"j/0": Row()})
+    monkeypatch.setattr("edl.coordinator.registry.registry._KEPT", 10)
+    fence = registry.lead(s, "a#1", 600.0).fence
+    registry.write(s, fence, (0, 0), (1, 0), {"j/0": Row()})
     for n in range(20):
-        assert registry.write(s, "a#1", (1, n), (1, n + 1), {f"j/{n}": Row((f"t{n}",))})
+        assert registry.write(s, fence, (1, n), (1, n + 1), {f"j/{n}": Row((f"t{n}",))})
     assert stranger.zcard(keys.assignment_changes(s)) == 10
     for since in range(21):
         table = registry.table(s, (1, since))

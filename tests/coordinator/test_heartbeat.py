@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import redis
 
-from edl.coordinator import Heartbeat, MemoryRegistry
+from edl.coordinator import Heartbeat, Registry
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.registry import Beat
-from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 TTL_S = 3.0
@@ -74,11 +76,11 @@ class VirtualEvent(threading.Event):
             return self.is_set()
 
 
-class Recording(MemoryRegistry):
+class Recording(Registry):
     """Keeps when each beat came, what it sent, and whether the lease stood."""
 
     def __init__(self, clock: VirtualTime) -> None:
-        super().__init__(clock=clock.monotonic)
+        super().__init__(MemoryStore(clock.monotonic))
         self.clock = clock
         self.beats: list[dict[str, str]] = []
         self.times: list[float] = []
@@ -147,7 +149,7 @@ def test_it_registers_and_leaves(registry: Recording, make: Make) -> None:
     registry.clock.now += TTL_S + 0.1
     assert registry.alive == []
     make().start()
-    registry.set_available(False)  # a start fails now, and the stops that follow do not
+    memory(registry).set_available(False)  # a start fails now, and the stops that follow do not
     with pytest.raises(RegistryUnavailable):
         make().start()
 
@@ -203,13 +205,13 @@ def test_an_outage_and_a_refusal_are_survived_and_logged_once(
     heartbeat.start()
     with caplog.at_level(logging.INFO, "edl.coordinator.heartbeat"):
         with monkeypatch.context() as patch:
-            registry.set_available(refused)
+            memory(registry).set_available(refused)
             if refused:
                 patch.setattr(registry, "beat", refuse)
             registry.clock.advance(2 * TTL_S)
             assert not heartbeat.answering
-        registry.set_available(True)
-        registry.clear()  # it hears of it again
+        memory(registry).set_available(True)
+        memory(registry).clear()  # it hears of it again
         registry.clock.advance(BEAT_S)
         registry.clock.now += TTL_S + 0.1  # as if it had been stopped
         assert registry.sweep("teachers", "s") == ["t"]
@@ -272,7 +274,7 @@ def test_most_beats_of_a_busy_teacher_are_plain(clock: VirtualTime, valkey_url: 
         return {"incarnation": "5", "in_flight": str(next(asked))}
 
     with (
-        closing(RedisRegistry(valkey_url, timeout_s=DEADLINE_S)) as registry,
+        closing(Registry(RedisStore(valkey_url, timeout_s=DEADLINE_S))) as registry,
         redis.Redis.from_url(valkey_url) as client,
     ):
         heart = Heartbeat(registry, "teachers", "plain-beats", "t", facts, ttl_s)

@@ -10,6 +10,7 @@ import pytest
 
 from edl.coordinator.registry import FACTS_TTLS
 from edl.errors import LeaseSuperseded, RegistryUnavailable
+from edl.tests.stores import memory
 
 from .world import GRACE_S, LEADER_TTL_S, SERVICE, TTL_S, World
 
@@ -88,7 +89,7 @@ def test_a_teacher_that_left_by_itself_is_out_at_once(world: World, leads: str) 
         world.kill(leader)
         limit_s = LEADER_TTL_S + 1
     else:
-        world.registry.clear()
+        memory(world.registry).clear()
         world.run(1)
         limit_s = 0.5
     del world.teachers[held]
@@ -114,7 +115,7 @@ def test_a_death_is_told_soon_after_the_lease_with_its_reason(world: World) -> N
     facts = {"given_up": "it lies"}
     world.registry.beat("teachers", SERVICE, other, 0.2, incarnation=1, facts=facts, concerns=True)
     world.run(TTL_S, until=lambda: other not in world.sets[0])
-    world.registry.restart()
+    memory(world.registry).restart()
     world.run(2 * GRACE_S)  # readers still hold the dead
     assert not {held, other} & {*chain(*world.sets)}
     died, gave_up = world.log("lost")
@@ -170,14 +171,14 @@ def test_after_an_error_of_the_rule_all_is_read_again(monkeypatch: pytest.Monkey
 
 
 def emptied(world: World) -> None:
-    world.registry.clear()
+    memory(world.registry).clear()
 
 
 def emptied_before_new_managers(world: World) -> None:
     """Redis is emptied while all managers are replaced; teachers register again later."""
     before = world.sets
     world.kill(*world.managers)
-    world.registry.clear()
+    memory(world.registry).clear()
     for number, student in enumerate(world.students):
         student.subscribe(world.start_manager(f"n{number}:1"))
     teachers, world.teachers = world.teachers, {}
@@ -189,9 +190,9 @@ def emptied_before_new_managers(world: World) -> None:
 def away(world: World) -> None:
     """Redis is away for longer than it keeps facts; managers are back before teachers."""
     before = world.sets
-    world.registry.set_available(False)
+    memory(world.registry).set_available(False)
     world.run((FACTS_TTLS + 1) * TTL_S)
-    world.registry.set_available(True)
+    memory(world.registry).set_available(True)
     teachers, world.teachers = world.teachers, {}
     world.run(1.0)
     assert world.sets == before
@@ -200,17 +201,17 @@ def away(world: World) -> None:
 
 def away_unnoticed(world: World) -> None:
     """The leader looks after an outage, before it knows of it."""
-    world.registry.set_available(False)
+    memory(world.registry).set_available(False)
     world.now += 2 * TTL_S
-    world.registry.set_available(True)
+    memory(world.registry).set_available(True)
     look_at_once(world)
 
 
 def failed_over_unnoticed(world: World) -> None:
     """The leader looks at a stale replica, before it knows of the fail-over."""
-    stale = world.registry.snapshot()
+    stale = memory(world.registry).snapshot()
     world.run(2 * TTL_S)
-    world.registry.restore(stale)  # where all leases have run out
+    memory(world.registry).restore(stale)  # where all leases have run out
     look_at_once(world)
 
 
@@ -243,7 +244,7 @@ def test_teachers_that_die_with_redis_or_while_nobody_leads_are_lost_when_recove
 ) -> None:
     settled(world, teachers=5)
     held, (idle,) = held_teacher(world), set(world.teachers).difference(*world.sets)
-    world.registry.clear()
+    memory(world.registry).clear()
     del world.teachers[held], world.teachers[idle]
     world.run(GRACE_S - 1)
     assert held in world.sets[0]
@@ -266,14 +267,14 @@ def test_a_fail_over_to_a_stale_replica_strips_nobody(world: World) -> None:
     world.teacher("t0", "t1", "t2", "t3")
     student = world.student("j/0", want=1)
     world.run(GRACE_S + 1)
-    stale = world.registry.snapshot()
+    stale = memory(world.registry).snapshot()
     student.fields |= {"want": 4, "state": "starved"}
     world.run(2, until=lambda: len(student.stream.teachers or []) == 4)
     epoch = student.stream.epoch
     late = world.student("j/1", at=1, want=1)
     world.run(GRACE_S)
     before = world.sets
-    world.registry.restore(stale)
+    memory(world.registry).restore(stale)
     world.run(GRACE_S)
     assert keep_what_they_had(before, world.sets)
     assert student.stream.epoch > epoch
@@ -288,20 +289,20 @@ def test_two_restarts_before_the_first_write_strip_nobody(
 ) -> None:
     world.teacher("t0", "t1")
     world.run(GRACE_S + 1)
-    stale = world.registry.snapshot()
+    stale = memory(world.registry).snapshot()
     (leader,) = world.leading
     (other,) = (m for m in world.managers if m is not leader)
     world.student("j/0", at=world.managers.index(other), want=2)
     world.run(2, until=lambda: world.sets == [["t0", "t1"]])
     world.kill(other)  # only the leader knows what its student had
-    world.registry.clear()
+    memory(world.registry).clear()
     with monkeypatch.context() as patch:
         patch.setattr(world.registry, "write", Mock(side_effect=RegistryUnavailable("it hangs")))
         world.run(1)
     assert not world.registry.table(SERVICE).rows
     if second == "stale":
-        world.registry.restore(stale)
+        memory(world.registry).restore(stale)
     else:
-        world.registry.clear()
+        memory(world.registry).clear()
     world.run(1)
     assert world.registry.table(SERVICE).rows["j/0"].teachers == ("t0", "t1")

@@ -10,13 +10,15 @@ from typing import Any, NoReturn
 
 import pytest
 
-from edl.coordinator import MemoryRegistry
+from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.manager.claims import Claimant
 from edl.coordinator.manager.desk import Desk
 from edl.coordinator.manager.manager import Manager
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
+from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 from .world import FakeStream
@@ -27,12 +29,12 @@ Start = Callable[..., Manager]
 
 
 @pytest.fixture
-def registry() -> MemoryRegistry:
-    return MemoryRegistry()
+def registry() -> Registry:
+    return Registry(MemoryStore())
 
 
 @pytest.fixture
-def start(registry: MemoryRegistry) -> Iterator[Start]:
+def start(registry: Registry) -> Iterator[Start]:
     started: list[Manager] = []
 
     def one(**more: Any) -> Manager:
@@ -51,7 +53,7 @@ def manager(start: Start) -> Manager:
     return start()
 
 
-def add_teacher(registry: MemoryRegistry, name: str) -> None:
+def add_teacher(registry: Registry, name: str) -> None:
     facts = {"incarnation": "1", "address": f"{name}:1", "state": "serving"}
     registry.register("teachers", "s", name, facts, 600.0)
 
@@ -68,20 +70,20 @@ def subscribe(manager: Manager, **fields: Any) -> FakeStream:
 
 
 def test_an_outage_is_logged_once(
-    start: Start, registry: MemoryRegistry, caplog: pytest.LogCaptureFixture
+    start: Start, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = start(leader_ttl_s=0.4)  # so often the registry is asked
     subscribe(manager)
     with caplog.at_level(logging.INFO, "edl.coordinator.manager.election"):
-        registry.set_available(False)
+        memory(registry).set_available(False)
         wait_until(lambda: not manager.view().answering)
-        registry.set_available(True)
+        memory(registry).set_available(True)
         wait_until(lambda: any("answers again" in r.getMessage() for r in caplog.records))
     levels = [r.levelno for r in caplog.records if r.name == "edl.coordinator.manager.election"]
     assert levels.count(logging.WARNING) == 1
 
 
-def test_reports_reach_the_leader_and_the_view(manager: Manager, registry: MemoryRegistry) -> None:
+def test_reports_reach_the_leader_and_the_view(manager: Manager, registry: Registry) -> None:
     add_teacher(registry, "a")
     add_teacher(registry, "b")
     stream = subscribe(manager, state="starved", starved_seconds=2.5)
@@ -111,7 +113,7 @@ def test_a_failing_stream_stops_nothing(manager: Manager, caplog: pytest.LogCapt
     assert subscribe(manager).assignments
 
 
-def test_nothing_is_kept_of_a_service_that_is_over(start: Start, registry: MemoryRegistry) -> None:
+def test_nothing_is_kept_of_a_service_that_is_over(start: Start, registry: Registry) -> None:
     manager = start(ttl_s=0.3)  # as long as a service is led after its last member
     add_teacher(registry, "a")
     stream = subscribe(manager)
@@ -126,7 +128,7 @@ def test_nothing_is_kept_of_a_service_that_is_over(start: Start, registry: Memor
 
 
 def test_reports_do_not_pile_up_while_the_registry_hangs(
-    manager: Manager, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crowd = [(FakeStream(), report(student=f"j/{n}")) for n in range(300)]
     for stream, first in crowd:

@@ -6,13 +6,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from edl.coordinator import MemoryRegistry
+from edl.coordinator import Registry
 from edl.coordinator.manager.claims import OWNER, SECRET, Claimant, objection
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.mirror import Mirror
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.registry import Changes, LogEntry, Member, Plan, Row
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.tests.stores import memory, of_service
 from edl.tests.waiting import wait_until
 
 TTL_S, LEADER_TTL_S = 6.0, 2.0
@@ -24,7 +26,7 @@ class Mesh:
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
-        self.registry = MemoryRegistry(clock=lambda: self.now)
+        self.registry = Registry(MemoryStore(clock=lambda: self.now))
         self.overview = Overview(self.registry, lambda _: "m:1", clock=lambda: self.now)
         self.election = Election(self.registry, "m:1", LEADER_TTL_S, TTL_S, lambda: self.now)
 
@@ -38,7 +40,9 @@ class Mesh:
 
     def write(self, rows: dict[str, Row], *log: LogEntry, **admitted: int) -> None:
         self.registry.lead("s", "me", 2.0)
-        assert self.registry.write("s", "me", (0, 0), (7, 1), rows, log, admitted)
+        assert self.registry.write(
+            "s", of_service(self.registry, "me"), (0, 0), (7, 1), rows, log, admitted
+        )
 
 
 def test_a_service_is_led_on_after_its_last_member() -> None:
@@ -140,7 +144,7 @@ def test_a_reading_serves_all_that_ask_within_half_a_second(mesh: Mesh) -> None:
     first = mesh.overview.status()
     assert not first.services[0].HasField("desired_teachers")
     mesh.registry.leave("teachers", "s", "idle")
-    assert mesh.registry.set_desired("s", "me", 0, "no student")
+    assert mesh.registry.set_desired("s", of_service(mesh.registry, "me"), 0, "no student")
     assert mesh.overview.status() is first
     mesh.now += 0.6
     (service,) = mesh.overview.status("s").services
@@ -151,7 +155,7 @@ def test_a_reading_serves_all_that_ask_within_half_a_second(mesh: Mesh) -> None:
     mesh.registry.sweep("teachers", "s")
     mesh.teacher("late")
     assert [t.teacher_id for t in mesh.overview.status().services[0].teachers] == ["late"]
-    mesh.registry.set_available(False)
+    memory(mesh.registry).set_available(False)
     mesh.now += 0.6
     with pytest.raises(RegistryUnavailable):
         mesh.overview.status()

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from edl import errors
-from edl.coordinator import MemoryRegistry
+from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
 from edl.coordinator.registry.records import LogEntry, Plan
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 C2, C3 = "c2" * 32, "c3" * 32
@@ -46,12 +48,12 @@ def test_drain_and_upgrade_reach_the_registry(mesh: Served) -> None:
         client.upgrade(mesh.url, "s", C2[:6], "epoch")
 
 
-def say(registry: MemoryRegistry, service: str, *texts: str) -> None:
+def say(registry: Registry, service: str, *texts: str) -> None:
     """Write these into a service's log, as its leader does."""
     registry.register("teachers", service, "t", {"incarnation": "1"}, 600.0)
-    standing = registry.lead(service, "test", 600.0).epoch
+    led = registry.lead(service, "test", 600.0)
     entries = [LogEntry("assigned", "j/0", text, ("t1",), ("t2",)) for text in texts]
-    assert registry.write(service, "test", standing, standing, {}, entries)
+    assert registry.write(service, led.fence, led.epoch, led.epoch, {}, entries)
 
 
 class Watcher:
@@ -69,7 +71,7 @@ class Watcher:
             self.texts.append(event.text)
         self._events.close()  # type: ignore[attr-defined]
 
-    def end(self, registry: MemoryRegistry, service: str) -> None:
+    def end(self, registry: Registry, service: str) -> None:
         say(registry, service, self._end)
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
@@ -100,7 +102,7 @@ def test_the_log_is_read_whole_or_its_latest_and_followed(mesh: Served) -> None:
 def test_events_of_one_millisecond_are_all_told() -> None:
     """Also those of a service without a log before, and after the manager that told them died."""
     url = "memory://one-millisecond"
-    registry = MemoryRegistry.shared(url, clock=lambda: 1_000_000.0)
+    registry = Registry(MemoryStore.shared(url, clock=lambda: 1_000_000.0))
     with served(url) as first:
         say(registry, "s", "one", "two")
         watcher, only = Watcher(url, last=1), Watcher(url, service="r")
@@ -132,11 +134,11 @@ def test_following_survives_deaths_and_an_outage(caplog: pytest.LogCaptureFixtur
         wait_until(lambda: complaints("cannot be read now") == 1)
         with served(url) as second:
             wait_until(lambda: watcher.texts == ["one", "two", "three"])
-            second.registry.set_available(False)
+            memory(second.registry).set_available(False)
             with pytest.raises(errors.RegistryUnavailable):
                 list(client.watch(url))
             wait_until(lambda: complaints("watchers of the log wait") == 1)
-            second.registry.set_available(True)
+            memory(second.registry).set_available(True)
             say(first.registry, "s", "four")
             wait_until(lambda: watcher.texts == ["one", "two", "three", "four"])
             watcher.end(second.registry, "s")
@@ -152,15 +154,15 @@ def test_who_may_not_follow_the_log_is_told_so(tmp_path: Path) -> None:
 
 
 def register(
-    registry: MemoryRegistry, name: str, content: str, service: str = "resnet", host: str = "alpha"
+    registry: Registry, name: str, content: str, service: str = "resnet", host: str = "alpha"
 ) -> None:
     facts = {"incarnation": "1", "content_id": content, "host": host}
     registry.register("teachers", service, name, {**facts, "address": f"{host}.mesh:8001"}, 600.0)
 
 
 @pytest.fixture
-def teachers() -> MemoryRegistry:
-    registry = MemoryRegistry()
+def teachers() -> Registry:
+    registry = Registry(MemoryStore())
     register(registry, "t1", "c1")
     register(registry, "t2", "c1", host="beta")
     register(registry, "t1", "b1", "bert")
@@ -168,7 +170,7 @@ def teachers() -> MemoryRegistry:
     return registry
 
 
-def draining(registry: MemoryRegistry) -> list[str]:
+def draining(registry: Registry) -> list[str]:
     return [
         f"{service}/{member.member}"
         for service in ("bert", "resnet")
@@ -196,7 +198,7 @@ def draining(registry: MemoryRegistry) -> list[str]:
         ({"host": "alfa"}, "did you mean alpha"),
     ],
 )
-def test_a_drain(teachers: MemoryRegistry, asked: dict[str, str], outcome: list[str] | str) -> None:
+def test_a_drain(teachers: Registry, asked: dict[str, str], outcome: list[str] | str) -> None:
     if isinstance(outcome, str):
         with pytest.raises(errors.UsageError, match=outcome):
             drain(teachers, **asked)
@@ -206,12 +208,12 @@ def test_a_drain(teachers: MemoryRegistry, asked: dict[str, str], outcome: list[
     assert draining(teachers) == outcome
 
 
-def plan(teachers: MemoryRegistry) -> tuple[str, str, str]:
+def plan(teachers: Registry) -> tuple[str, str, str]:
     found = teachers.plan("resnet")
     return found.content_id, found.next_content_id, found.at
 
 
-def test_upgrades_are_planned_one_at_a_time_and_taken_back(teachers: MemoryRegistry) -> None:
+def test_upgrades_are_planned_one_at_a_time_and_taken_back(teachers: Registry) -> None:
     for name in ("j/0", "j/1"):
         teachers.register("students", "resnet", name, {"incarnation": "1"}, 600.0)
     said = upgrade(teachers, "resnet", C2, "epoch")
@@ -239,7 +241,7 @@ def test_upgrades_are_planned_one_at_a_time_and_taken_back(teachers: MemoryRegis
     ],
 )
 def test_the_content_of_an_upgrade_may_be_a_unique_prefix(
-    teachers: MemoryRegistry, said: str, meant: str
+    teachers: Registry, said: str, meant: str
 ) -> None:
     for name, content in (("x", "ab"), ("y", "ab1" + "0" * 61), ("z", "ab2" + "0" * 61)):
         register(teachers, name, content)
@@ -261,7 +263,7 @@ def test_the_content_of_an_upgrade_may_be_a_unique_prefix(
     ],
 )
 def test_an_upgrade_that_cannot_be_is_refused(
-    teachers: MemoryRegistry, service: str, content: str, at: str, said: str
+    teachers: Registry, service: str, content: str, at: str, said: str
 ) -> None:
     register(teachers, "second", "b2", "bert")
     with pytest.raises(errors.UsageError, match=said):
@@ -269,7 +271,7 @@ def test_an_upgrade_that_cannot_be_is_refused(
     assert teachers.plan("resnet").version == 0
 
 
-def test_a_quicker_upgrade_stays(teachers: MemoryRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quicker_upgrade_stays(teachers: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     real = teachers.set_plan
 
     def too_late(service: str, planned: Plan, expected_version: int) -> bool:

@@ -11,15 +11,15 @@ import pytest
 import typer
 
 from edl.coordinator.calling import client
-from edl.coordinator.machines import records
+from edl.coordinator.machines import MachineBoard, records
 from edl.coordinator.machines.deploying import deploy, undeploy
-from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.machines.options import ALLOWED, arguments, parse_options
 from edl.coordinator.machines.placement import FRESH_S, HOLD_S
 from edl.coordinator.machines.placing import SETTLE_S, Placer
 from edl.coordinator.machines.records import Deployment, Order, Report
 from edl.coordinator.machines.urls import check_url
-from edl.coordinator.registry.memory_registry import MemoryRegistry
+from edl.coordinator.registry import Registry
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
 from edl.teacher.backends.preprocess import NAMED
@@ -40,8 +40,9 @@ class Yard:
     reports: dict[str, Report] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.board = MemoryMachines(clock=self.clock)
-        self.registry = MemoryRegistry(clock=self.clock)
+        self.store = MemoryStore(clock=self.clock)
+        self.board = MachineBoard(self.store)
+        self.registry = Registry(MemoryStore(clock=self.clock))
         self.placer = self.another()
 
     def clock(self) -> float:
@@ -56,7 +57,7 @@ class Yard:
 
     def tell(self, name: str, **told: object) -> None:
         self.reports[name] = replace(self.reports[name], **told)  # type: ignore[arg-type]
-        self.board.beat(name, 1, self.reports[name])
+        self.board.beat(name, 1, TTL_S, self.reports[name])
 
     def pass_s(self, seconds: float, beating: Callable[[str], bool] = lambda _: True) -> None:
         """Let time pass; machines beat, and the placer looks."""
@@ -65,12 +66,12 @@ class Yard:
             self.now[0] += 0.5
             for name, report in self.reports.items():
                 if beating(name):
-                    self.board.beat(name, 1, report)
+                    self.board.beat(name, 1, TTL_S, report)
             self.placer.look()
 
     def empty(self) -> None:
         """Lose all that stands on the board, as when Redis is emptied."""
-        vars(self.board).update(vars(MemoryMachines(clock=self.clock)))
+        self.store.clear()
 
     def orders(self) -> dict[str, str]:
         return {one.machine_id: one.order.service for one in self.board.machines()}
@@ -80,7 +81,7 @@ class Yard:
         return self.orders()
 
     def log(self, service: str) -> list[tuple[str, str]]:
-        return [(one.kind, one.subject) for one in self.board.noted(service)]
+        return [(one.kind, one.subject) for one in self.registry.events(service)]
 
 
 def settled(*names: str) -> Yard:
@@ -162,7 +163,7 @@ def test_a_machine_that_others_use_or_that_fails_is_given_back_and_comes_again()
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
     assert yard.orders_after(5.0) == {"m": ""}
     assert yard.log("a").count(("failed", "m")) == 1
-    assert yard.board.noted("a")[-1].text == "another content"
+    assert yard.registry.events("a")[-1].text == "another content"
     yard.tell("m", state="idle", blocked=(), troubles=())
     assert yard.orders_after(1.0) == {"m": "a"}
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
@@ -243,12 +244,12 @@ def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
         undeploy(yard.board, "a")
 
 
-class Overtaken(MemoryMachines):
+class Overtaken(MachineBoard):
     """A board on which another operator is quicker, once."""
 
-    def __init__(self, quicker: Callable[[MemoryMachines], object]) -> None:
-        super().__init__()
-        self.quicker: Callable[[MemoryMachines], object] | None = quicker
+    def __init__(self, quicker: Callable[[MachineBoard], object]) -> None:
+        super().__init__(MemoryStore())
+        self.quicker: Callable[[MachineBoard], object] | None = quicker
 
     def deployments(self) -> list[Deployment]:
         found = super().deployments()
@@ -265,7 +266,7 @@ def test_orders_given_at_once_are_carried_out_one_after_the_other() -> None:
         deploy(board, A)
     assert [one.content_id for one in board.deployments()] == [other.content_id]
 
-    def replaced(board: MemoryMachines) -> None:
+    def replaced(board: MachineBoard) -> None:
         undeploy(board, "a")
         deploy(board, other)
 
@@ -284,7 +285,7 @@ def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:
     )  # fmt: skip
     with served() as mesh:
         assert "a is to have 1 to 2 teachers" in client.deploy(mesh.url, request)
-        (found,) = MemoryMachines.shared(mesh.url).deployments()
+        (found,) = MachineBoard(MemoryStore.shared(mesh.url)).deployments()
         assert (found.options, found.freeze_s, found.priority) == ((("threads", "2"),), 5.0, -1)
         with pytest.raises(UsageError, match="cannot say 'host'"):
             client.deploy(mesh.url, pb.DeployRequest(service="a", options=["host=0.0.0.0"]))

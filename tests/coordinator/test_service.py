@@ -22,6 +22,7 @@ from edl.proto.security import ServerSecurity, TlsFiles
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 from .calls import ask, assert_refused, end_of, next_assignment, open_stream, report, subscribe
@@ -128,7 +129,7 @@ def test_no_message_is_refused(
 
 
 def test_trouble_with_the_registry_is_not_the_callers_fault(mesh: Served) -> None:
-    mesh.registry.set_available(False)
+    memory(mesh.registry).set_available(False)
     ended = ask(mesh.address, "Drain", pb.DrainRequest(teacher_id="t1"))
     assert_refused(ended, "UNAVAILABLE", "does not answer")
     mesh.manager.refuse = errors.Unauthenticated("WRONGPASS")

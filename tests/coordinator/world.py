@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from edl.coordinator import MemoryRegistry
+from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.manager.admission import Verdict
@@ -15,6 +15,7 @@ from edl.coordinator.manager.desk import Desk
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.leader import Leader
 from edl.coordinator.registry import LogEntry, Member
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.autoscale import AutoscaleConfig
@@ -133,7 +134,7 @@ class World:
         self.autoscale = autoscale or AutoscaleConfig()
         self.now = 1_700_000_000.0
         self.behind_s = 0.0  # of the registry's clock
-        self.registry = MemoryRegistry(clock=lambda: self.now - self.behind_s)
+        self.registry = Registry(MemoryStore(clock=lambda: self.now - self.behind_s))
         self.managers = [FakeManager(self, f"m{i}:1", prober) for i in range(managers)]
         self.teachers: dict[str, dict[str, str]] = {}
         self.students: list[Student] = []

@@ -20,7 +20,7 @@ import pytest
 from cryptography import x509
 
 import edl
-from edl.coordinator.registry.redis_url import parse
+from edl.coordinator.store.redis_url import parse
 from edl.supervise import Process, python_command, start
 from edl.tests.coordinator.conftest import held_port
 from edl.tests.deploy import compose_file

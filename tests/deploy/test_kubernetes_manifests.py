@@ -19,7 +19,7 @@ from kubernetes_validate import utils
 
 import edl
 from edl.coordinator.metrics import CoordinatorMetrics
-from edl.coordinator.registry.redis_url import parse
+from edl.coordinator.store.redis_url import parse
 from edl.metrics import LIVE, READY
 from edl.supervise import start
 from edl.tests.coordinator.test_metrics import VIEW

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from edl.coordinator.calling.discovery import SECRET_METADATA
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.limits import Limits
-from edl.coordinator.machines.memory_board import MemoryMachines
+from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.manager import Manager
-from edl.coordinator.registry.memory_registry import MemoryRegistry
+from edl.coordinator.registry import Registry
 from edl.coordinator.service.server import CoordinatorServer
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, Gate, ServerSecurity
 from edl.tests.coordinator.calls import open_stream
@@ -47,7 +48,7 @@ class ControlPlane:
         self, security: ServerSecurity | None = None, limits: Limits | None = None
     ) -> None:
         self.refused: Counter[str] = Counter()
-        self.registry = MemoryRegistry(events=_EVENTS)
+        self.registry = Registry(MemoryStore(), events_kept=_EVENTS)
         config = ManagerConfig(admission=False)
         facts = {
             "incarnation": "1", "address": "127.0.0.1:9", "protocol": "oip", "content_id": "c",
@@ -63,7 +64,7 @@ class ControlPlane:
             gate=Gate(security, self._count),
             limits=limits,
             on_refused=self._count,
-            machines=MemoryMachines(),
+            machines=MachineBoard(MemoryStore()),
         )
         self.address = f"127.0.0.1:{self._server.start('127.0.0.1', 0)}"
 

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded
 from edl.scheduler.students.saving import History
 from edl.student.checkpoint import Checkpoint
@@ -101,8 +102,10 @@ class HistoryMachine(RuleBasedStateMachine):
     def empty_the_board(self) -> None:
         """The nodes of before live on, and do not know it; another generation 1 begins."""
         for one in self.savers:
-            one.fence = BoardFence(MemoryBoard(), JOB, one.fence.generation, one.fence.after)
-        self.training.board, self.training.generation = MemoryBoard(), 0
+            one.fence = BoardFence(
+                JobBoard(MemoryStore()), JOB, one.fence.generation, one.fence.after
+            )
+        self.training.board, self.training.generation = JobBoard(MemoryStore()), 0
         self.form()
 
     @invariant()

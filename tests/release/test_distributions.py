@@ -41,7 +41,7 @@ NEEDED = (
     "edl/py.typed",
     "edl/proto/coordinator.proto",
     "edl/proto/inference_pb2.pyi",
-    "edl/coordinator/registry/lua/beat.lua",
+    "edl/coordinator/store/lua/beat.lua",
     "edl/coordinator/web/static/page.js",
 )
 #: A reader of a numpy source, in an environment that has nothing but what the wheel asks for.

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import redis
 
-from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Row
-from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row
+from edl.coordinator.store.redis_store import RedisStore
 from edl.tests.waiting import DEADLINE_S
 
 AT_ONCE = 4
@@ -63,7 +63,7 @@ def audit(client: Any) -> list[str]:
     return found
 
 
-def live(registry: RedisRegistry, number: int, at_work: int) -> None:
+def live(registry: Registry, number: int, at_work: int) -> None:
     """Register, beat and leave as fast as possible, until killed; say each beat at `at_work`."""
     incarnation = 0
     while True:
@@ -86,31 +86,34 @@ def live(registry: RedisRegistry, number: int, at_work: int) -> None:
         assign(registry, service, name, incarnation)
 
 
-def assign(registry: RedisRegistry, service: str, name: str, incarnation: int) -> None:
+def assign(registry: Registry, service: str, name: str, incarnation: int) -> None:
     """What the managers of a service write: drains, the table, the log, the plan, students."""
     token, student = f"m{os.getpid()}#1", f"job/{name}"
     registry.request_drain(service, name)
     registry.register("managers", "", f"h:{os.getpid()}", {"incarnation": "1"}, TTL_S)
     registry.register_many("students", service, {student: {"incarnation": "1"}}, TTL_S)
-    registry.beat_many("students", service, [MemberBeat(student, 1, {"want": "2"})], TTL_S)
+    registry.beat_many(
+        "students", service, [MemberBeat(student, 1, {"want": "2"}, noted=True)], TTL_S
+    )
     registry.sweep("teachers", service)
     stands = registry.lead(service, token, TTL_S)
     row = Row((name,)) if incarnation % 2 else None
-    epoch = (stands.term or stands.time_ms, stands.counter + 1)
+    term, counter = stands.epoch
+    epoch = (term or stands.time_ms, counter + 1)
     events = [LogEntry("assigned", student, "in haste", (), (name,))]
     admitted = {name: incarnation if incarnation % 2 else None}
-    registry.write(service, token, stands.epoch, epoch, {student: row}, events, admitted)
-    registry.set_desired(service, token, 3, "in haste", events[0])
+    registry.write(service, stands.fence, stands.epoch, epoch, {student: row}, events, admitted)
+    registry.set_desired(service, stands.fence, 3, "in haste", events[0])
     registry.set_plan(service, Plan("c", at="now"), registry.plan(service).version)
     plan = registry.plan(service)
-    registry.move_plan(service, token, epoch, plan, LogEntry("upgrade", "c", "in haste"))
+    registry.move_plan(service, stands.fence, epoch, plan, LogEntry("upgrade", "c", "in haste"))
     if incarnation % 5 == 0:
         registry.resign(service, token)
 
 
 def main(url: str, kills: int, seed: int) -> int:
     rng = random.Random(seed)
-    registry = RedisRegistry(url, timeout_s=DEADLINE_S)
+    registry = Registry(RedisStore(url, timeout_s=DEADLINE_S))
     client = redis.Redis.from_url(url, decode_responses=True, protocol=2)
     registry.register("managers", "", "h:1", {"incarnation": "1"}, TTL_S)  # loads the scripts
     registry.beat("managers", "", "h:1", TTL_S, incarnation=1)

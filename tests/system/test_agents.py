@@ -13,8 +13,8 @@ import pytest
 
 from edl.coordinator import connect, fetch_status
 from edl.coordinator.calling.client import deploy
-from edl.coordinator.machines import Machine
-from edl.coordinator.machines import open_board as open_machines
+from edl.coordinator.machines import Machine, open_machines
+from edl.coordinator.registry import LogEntry
 from edl.distill_reader import DistilReader
 from edl.distill_reader.options import Timeouts
 from edl.mesh.agent.cli import resume
@@ -52,6 +52,10 @@ class Lending:
         self._agents: list[Process] = []
         stack.callback(self.board.close)
         stack.callback(self._end)
+
+    def events(self, service: str) -> list[LogEntry]:
+        with closing(connect(self.mesh.url)) as registry:
+            return registry.events(service)
 
     def _end(self) -> None:
         stop_all(self._agents, 20.0)
@@ -126,7 +130,7 @@ def test_a_machine_gets_a_teacher_is_given_to_another_service_and_loses_no_batch
         assert any("machines: 2" in line for line in edl_output("status", url=url))
         batches += images.rest(stream)
     images.check(batches)
-    kinds = [(one.kind, one.subject) for one in lending.board.noted("a")]
+    kinds = [(one.kind, one.subject) for one in lending.events("a")]
     assert ("left", moved) in kinds  # after it had answered its requests
     assert "lost" not in [kind for kind, _ in kinds]
 
@@ -146,7 +150,7 @@ def test_a_machine_refuses_another_content_serves_the_right_one_and_is_given_bac
 
     lending.deploy("right")  # the machine is of use for others meanwhile
     wait_until(lambda: lending.admitted("right") == ["m1"])
-    (event,) = [one for one in lending.board.noted("wrong") if one.kind == "failed"]
+    (event,) = [one for one in lending.events("wrong") if one.kind == "failed"]
     assert lending.content in event.text
     lending.undeploy("wrong")
 

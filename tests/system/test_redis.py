@@ -21,16 +21,18 @@ from redis.exceptions import NoPermissionError
 
 from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
-from edl.coordinator.jobs.redis_board import RedisBoard
-from edl.coordinator.machines import Deployment, Order, Report
-from edl.coordinator.machines.redis_board import RedisMachines
-from edl.coordinator.queue import Progress, Wish
-from edl.coordinator.queue.redis_board import RedisQueue
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.machines import Deployment, MachineBoard, Order, Report
+from edl.coordinator.machines.board import fence_of
+from edl.coordinator.queue import Progress, QueueBoard, Wish
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
-from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.coordinator.store import Leads
+from edl.coordinator.store.redis_connection import WRITE_CHECK
+from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.stores import of_job, of_queue
 from edl.tests.system.coordinator_process import START_S, edl, ready, serve
 from edl.tests.system.redis_servers import TlsProxy, redis_server, watched_redis
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -50,12 +52,12 @@ FACTS = {"incarnation": "1", "address": "h:1", "state": "serving"}
 @dataclass
 class Users:
     port: int
-    teacher: RedisRegistry
-    reader: RedisRegistry
-    student: RedisRegistry
-    agent: RedisRegistry
-    fleet: RedisRegistry
-    manager: RedisRegistry
+    teacher: Registry
+    reader: Registry
+    student: Registry
+    agent: Registry
+    fleet: Registry
+    manager: Registry
 
     def client(self, user: str) -> Any:
         password = PASSWORDS.get(user, "any")
@@ -81,7 +83,9 @@ def users(port: int, tmp_path: Path) -> Iterator[Users]:
     registries = []
     for user in acl.users("s"):
         file = write_secret(tmp_path / user, PASSWORDS[user] + "\n")
-        registries.append(RedisRegistry(f"redis://{user}@127.0.0.1:{port}/0?password_file={file}"))
+        registries.append(
+            Registry(RedisStore(f"redis://{user}@127.0.0.1:{port}/0?password_file={file}"))
+        )
     found = Users(port, *registries)
     yield found
     for kind in ("teachers", "students"):
@@ -112,23 +116,23 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     for registry in (users.reader, users.student):
         assert live_managers(registry) == ["127.0.0.1:5"]
     users.manager.leave("managers", "", "127.0.0.1:5")
-    board = RedisBoard(users.url("edl-student"))
+    board = JobBoard(RedisStore(users.url("edl-student")))
     board.join("j", "a", {"n": 1}, 30.0)
-    assert board.beat("j", "a", {"n": 2})
+    assert board.beat("j", "a", 30.0, {"n": 2})
     assert [node.facts for node in board.nodes("j")] == [{"n": 2}]
     assert board.lead("j", "a", 30.0)
-    assert board.publish("j", "a", 1, {})
+    assert board.publish("j", of_job(board, "j", "a"), 1, {})
     assert board.generation("j") is not None
     assert board.fill("j", 1, 0, [Shard(0, 2)])
     assert board.lease("j", 1, 0, 0) == (0, 2)
     assert board.done("j", 1, 0, 0, 0, 2)
     assert board.report("j", 1, 0, {})
     board.note("j", {})
-    for reader in (board, RedisBoard(users.url("edl-manager"))):
+    for reader in (board, JobBoard(RedisStore(users.url("edl-manager")))):
         assert reader.jobs() == ["j"]
         assert len(reader.nodes("j")) == len(reader.reports("j")) == len(reader.events("j")) == 1
         assert reader.outcome("j") is None
-    assert board.finish("j", "a", 1, {})
+    assert board.finish("j", of_job(board, "j", "a"), 1, {})
     board.resign("j", "a")
     board.leave("j", "a")
     reader.close()
@@ -136,13 +140,16 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
 
 
 def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
-    queue, board = RedisQueue(users.url("edl-fleet")), RedisBoard(users.url("edl-fleet"))
+    queue, board = (
+        QueueBoard(RedisStore(users.url("edl-fleet"))),
+        JobBoard(RedisStore(users.url("edl-fleet"))),
+    )
     for number in (1, 2):
         assert queue.submit("a", {}) == number
         assert queue.take("r", {}, 30.0)
         assert queue.wish("a", Wish(nodes=1))
-        assert queue.log("r", "a", ["x"])
-        assert queue.tell("r", "a", number, Progress("failed"))
+        assert queue.log(of_queue(queue, "r"), "a", ["x"])
+        assert queue.tell(of_queue(queue, "r"), "a", number, Progress("failed"))
     queue.note({})
     queue.reserve("web", 1, 30.0)
     assert len(queue.jobs()) == len(queue.lines("a")) == len(queue.events()) == 1
@@ -155,20 +162,25 @@ def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
     board.leave("j", "a")
     queue.close()
     board.close()
-    with closing(RedisQueue(users.url("edl-student"))) as other, pytest.raises(Forbidden):
+    with (
+        closing(QueueBoard(RedisStore(users.url("edl-student")))) as other,
+        pytest.raises(Forbidden),
+    ):
         other.submit("b", {})
     with pytest.raises(Forbidden):
         users.fleet.register("teachers", "s", "t", FACTS, TTL_S)
 
 
 def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users: Users) -> None:
-    agent, manager = (RedisMachines(users.url(user)) for user in ("edl-agent", "edl-manager"))
+    agent, manager = (
+        MachineBoard(RedisStore(users.url(user))) for user in ("edl-agent", "edl-manager")
+    )
     deployment = Deployment("s", "s3://b/m", "ab" * 32)
     agent.join("m", 1, Report(), 30.0)
     manager.deploy(deployment)
-    assert manager.lead("x#1", 30.0)
-    assert manager.order("x#1", {"m": Order(1, deployment)})
-    assert agent.beat("m", 1, Report(state="serving")).order.service == "s"
+    fence = fence_of(manager.lead("x#1", 30.0))
+    assert manager.order(fence, {"m": Order(1, deployment)})
+    assert agent.beat("m", 1, 30.0, Report(state="serving")) == Order(1, deployment)
     assert manager.machines()[0].report.state == "serving"
     for service in ("s", "another"):
         users.agent.register("teachers", service, "m", FACTS, 30.0)
@@ -178,18 +190,18 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
         agent.machines, agent.deployments,
         lambda: agent.deploy(deployment),
         lambda: agent.lead("evil", 30.0),
-        lambda: agent.order("x#1", {"m": None}),
-        lambda: agent.forget("x#1", "s"),
-        lambda: agent.note("s", [LogEntry("a", "b", "c")]),
-        lambda: agent.noted("s"),
+        lambda: agent.order(fence, {"m": None}),
+        lambda: agent.forget(fence, "s"),
+        lambda: users.agent.note("s", [LogEntry("a", "b", "c")]),
+        lambda: users.agent.events("s"),
     ]  # fmt: skip
     for deed in forbidden:
         with pytest.raises(Forbidden):
             deed()
     agent.leave("m", 1)
-    manager.note("s", [LogEntry("a", "b", "c")])
+    users.manager.note("s", [LogEntry("a", "b", "c")])
     assert manager.deploy(deployment.withdrawal, *manager.deployments())
-    assert manager.forget("x#1", "s")
+    assert manager.forget(fence, "s")
     manager.resign("x#1")
     with users.client("edl-manager") as client:
         client.delete(keys.events("s"))
@@ -202,17 +214,18 @@ def test_a_manager_does_all_that_managers_do(users: Users) -> None:
     users.teacher.register("teachers", "s", "t", FACTS, TTL_S)
     assert manager.services() == ["s"]
     manager.register_many("students", "s", {"j/0": {"incarnation": "1"}}, 30.0)
-    manager.beat_many("students", "s", [MemberBeat("j/0", 1, {"want": "2"})], 30.0)
+    manager.beat_many("students", "s", [MemberBeat("j/0", 1, {"want": "2"}, noted=True)], 30.0)
     assert manager.read("students", "s", ["j/0"])[0].facts["want"] == "2"
-    assert manager.lead("s", "m#1", 30.0).leader == "m#1"
+    fence = manager.lead("s", "m#1", 30.0).fence
+    assert fence.holder == "m#1"
     rows = {"j/0": Row(("t",))}
-    assert manager.write("s", "m#1", (0, 0), (5, 1), rows, [LogEntry("a", "b", "c")], {"t": 1})
-    assert manager.write("s", "m#1", (5, 1), (6, 0), {"j/0": None}, (), {"t": None})
+    assert manager.write("s", fence, (0, 0), (5, 1), rows, [LogEntry("a", "b", "c")], {"t": 1})
+    assert manager.write("s", fence, (5, 1), (6, 0), {"j/0": None}, (), {"t": None})
     assert manager.table("s", (6, 0)).gone == ()
     assert manager.admitted("s") == {}
     assert [e.kind for e in manager.events("s")] == ["a"]
     assert manager.set_plan("s", Plan("c1"), 0)
-    assert manager.move_plan("s", "m#1", (6, 0), Plan("c2", version=1), LogEntry("a", "b", "c"))
+    assert manager.move_plan("s", fence, (6, 0), Plan("c2", version=1), LogEntry("a", "b", "c"))
     assert manager.plan("s").content_id == "c2"
     wait_until(lambda: manager.sweep("teachers", "s") == ["t"])
     assert manager.changes("teachers", "s").lost == ("t",)
@@ -235,7 +248,7 @@ DEEDS: dict[str, Callable[[Registry], object]] = {
     "lead": lambda r: r.lead("s", "x#1", 30.0),
     "plan": lambda r: r.set_plan("s", Plan("evil"), 0),
     "plan as a leader": lambda r: r.move_plan(
-        "s", "x#1", (0, 0), Plan("x"), LogEntry("a", "b", "c")
+        "s", Leads(keys.leader("s"), "x#1", 1), (0, 0), Plan("x"), LogEntry("a", "b", "c")
     ),
 }
 OF_MANAGERS = {"manager", "read teachers", "read the table", "lead"}
@@ -261,7 +274,7 @@ OF_NODES = {
     ],
 )
 def test_a_user_is_refused_everything_else(users: Users, user: str, refused: set[str]) -> None:
-    registry: RedisRegistry = getattr(users, user)
+    registry: Registry = getattr(users, user)
     if "teacher" not in refused:
         DEEDS["teacher"](registry)
     for name in sorted(refused):
@@ -298,7 +311,7 @@ def test_a_password_that_is_wrong_or_missing_or_was_rotated(users: Users, tmp_pa
             assert "wrong@" not in str(error.value)
     file = write_secret(tmp_path / "rotated", PASSWORDS["edl-reader"])
     url = f"redis://edl-reader@127.0.0.1:{users.port}?password_file={file}"
-    with closing(RedisRegistry(url)) as registry:
+    with closing(Registry(RedisStore(url))) as registry:
         assert registry.members("managers", "") == []
         file.write_text("an old one")
         registry.close()  # the next connection reads the file again
@@ -449,10 +462,10 @@ def live(client: Any) -> bool:
 
 def test_every_user_may_find_out_whether_writes_are_refused(users: Users) -> None:
     for user in PASSWORDS:
-        with closing(RedisRegistry(users.url(user))) as registry:
+        with closing(Registry(RedisStore(users.url(user)))) as registry:
             assert registry.check_writes()
     with users.client("edl-manager") as client:
-        assert not client.exists(keys.WRITE_CHECK)
+        assert not client.exists(WRITE_CHECK)
 
 
 def accepts_writes(registry: Registry) -> bool:
@@ -481,7 +494,7 @@ def test_sentinels_name_the_master_and_the_new_one_after_a_fail_over(
     heart.start()
     stack.callback(heart.stop)
     before = registry.lead("s", "m#1", 30.0)
-    assert registry.write("s", "m#1", (0, 0), (5, 1), {"j/0": Row(("t",))})
+    assert registry.write("s", before.fence, (0, 0), (5, 1), {"j/0": Row(("t",))})
     wait_until(lambda: replica.table("s").epoch == (5, 1))
 
     watched.master.kill()

@@ -67,7 +67,7 @@ def test_whatever_ends_a_training_gives_its_lease_and_its_teachers_back_at_once(
     def keys_of(student: str) -> int:
         """How many there are: its lease, its facts, its teachers."""
         lease = client.zscore(keys.leases("students", SERVICE), student)
-        facts = client.exists(keys.facts("students", SERVICE, student)) or None
+        facts = client.exists(keys.facts_prefix("students", SERVICE) + student) or None
         teachers = client.hget(keys.assignment(SERVICE), student)
         return sum(one is not None for one in (lease, facts, teachers))
 

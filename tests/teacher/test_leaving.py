@@ -10,7 +10,7 @@ import pytest
 
 from edl import __version__
 from edl.coordinator.registry import Registry, connect
-from edl.coordinator.registry.memory_registry import MemoryRegistry
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, TeacherConfig
@@ -117,5 +117,5 @@ def test_a_drain_ends_after_its_grace(teacher: Teacher) -> None:
 
 
 def test_incarnations_follow_the_clock_of_the_registry() -> None:
-    assert new_incarnation(MemoryRegistry(clock=lambda: 7.25), Stop()) == 7250
+    assert new_incarnation(Registry(MemoryStore(clock=lambda: 7.25)), Stop()) == 7250
     assert new_incarnation(None, Stop()) > 7250

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ....coordinator.jobs.board import Facts
-from ....coordinator.registry.redis_url import holds_password
+from ....coordinator.store.facts import Facts
+from ....coordinator.store.redis_url import holds_password
 from ....errors import UsageError
 from ...kubernetes.resources import DISTILL_JOB, GPU, Object
 from ..spec import JobSpec

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from edl.coordinator import MemoryRegistry
+from edl.coordinator import Registry
 from edl.coordinator.ops import doctor
 from edl.coordinator.ops.reaching import refusal
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
 from edl.tests.coordinator.scripted_manager import served
@@ -54,7 +55,7 @@ def test_redis_is_named_with_its_version(
     info: dict[str, str], level: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {"server_name": "valkey", "version": "8.1.3", "role": "master", **info}
-    registry = MemoryRegistry()
+    registry = Registry(MemoryStore())
     monkeypatch.setattr(registry, "server_info", lambda: said)
     monkeypatch.setattr(doctor, "connect", lambda url: registry)
     found = list(doctor.examine("redis://here:6379", lambda: None))

@@ -8,17 +8,18 @@ from typing import Any, get_args
 import pytest
 
 from edl.commands import command_line
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
 from edl.coordinator.ops import event_lines, jobs_view, queue_view, service_view
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
-from edl.coordinator.queue import Progress
-from edl.coordinator.queue.memory_board import MemoryQueue
+from edl.coordinator.queue import Progress, QueueBoard
 from edl.coordinator.registry.records import LogEntry
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.circuit_breakers import IN_WORDS, Cause
 from edl.scheduler.job_states import State
 from edl.tests.cli_output import printed, run
 from edl.tests.coordinator.scripted_manager import served
+from edl.tests.stores import of_job, of_queue
 
 
 def row_of(status: pb.MeshStatus, name: str) -> list[str]:
@@ -60,9 +61,7 @@ def test_what_others_wrote_steers_no_terminal_and_a_pipe_has_a_hundred_columns(
     mesh.services[0].teachers[0].teacher_id = mesh.services[0].leader = evil
     with served() as manager:
         manager.manager.mesh = mesh
-        epoch = manager.registry.lead("digits", "leads", 60.0).epoch
-        event = LogEntry("lost", evil, evil)
-        assert manager.registry.write("digits", "leads", epoch, epoch, {}, [event])
+        manager.registry.note("digits", [LogEntry("lost", evil, evil)])
         for words in ("events", "status --service digits", "service show digits"):
             command, *more = words.split()
             told = run(command_line(command), command, *more, "--coordinator", manager.url).output
@@ -199,13 +198,13 @@ def test_a_service_has_a_line_and_its_details(fields: dict[str, Any], shown: str
     assert "teachers" not in document
 
 
-def queue_of(*states: State) -> MemoryQueue:
-    board = MemoryQueue()
+def queue_of(*states: State) -> QueueBoard:
+    board = QueueBoard(MemoryStore())
     assert board.take("r", {"host": "h1", "slots": 4, "taken": [0, 2]}, 60.0)
     for number, state in enumerate(states):
         submitted = board.submit(f"j{number}", {})
         assert submitted
-        assert board.tell("r", f"j{number}", submitted, Progress(state))
+        assert board.tell(of_queue(board, "r"), f"j{number}", submitted, Progress(state))
     return board
 
 
@@ -230,13 +229,13 @@ def test_elastic_jobs_are_counted_by_their_state() -> None:
 
 
 @pytest.fixture
-def trainings() -> MemoryBoard:
+def trainings() -> JobBoard:
     """Job digits: two generations, three ranks, of which the second is slow."""
-    board = MemoryBoard()
+    board = JobBoard(MemoryStore())
     board.join("digits", "a", {"host": "10.0.0.1", "phase": "running", "says": ""}, 600.0)
     board.join("digits", "b", {"host": "10.0.0.2", "phase": "waiting"}, 600.0)
     board.lead("digits", "a", 600.0)
-    board.publish("digits", "a", 1, {})
+    board.publish("digits", of_job(board, "digits", "a"), 1, {})
     for number, ranks, why in ((1, 2, "reason 1"), (2, 3, "ValueError: [x] is no [/y]")):
         told = {"generation": number, "ranks": ranks, "nodes": ["a", "b"], "restored": 9 * number}
         board.note("digits", {"kind": "generation", "why": why, **told})
@@ -247,7 +246,7 @@ def trainings() -> MemoryBoard:
     return board
 
 
-def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: MemoryBoard) -> None:
+def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: JobBoard) -> None:
     (state,) = jobs_view.read_jobs(trainings)
     assert (state.state, state.step, state.steps, state.straggler) == ("training", 42, 90, 1)
     text = printed(jobs_view.render(state, 0))
@@ -265,7 +264,7 @@ def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: Me
     assert [one["node"] for one in told["nodes"]] == ["a", "b"]
     assert (told["straggler"], told["outcome"]) == (1, None)
     over = {"kind": "failed", "report": "step 7 failed 3 times"}
-    assert trainings.finish("digits", "a", 1, over)
+    assert trainings.finish("digits", of_job(trainings, "digits", "a"), 1, over)
     (state,) = jobs_view.read_jobs(trainings)
     assert state.state == "failed"
     assert over["report"] in printed(jobs_view.render(state, 0))

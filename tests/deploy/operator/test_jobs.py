@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.deploy.operator.jobs.ledger import Progress
 from edl.deploy.operator.jobs.trainings import Trainings
 from edl.errors import ManifestRefused, RegistryUnavailable
@@ -21,6 +21,7 @@ from edl.mesh.kubernetes.resources import (
     TEACHER_SERVICE,
 )
 from edl.tests.deploy.kube_api.cluster import Cluster
+from edl.tests.stores import of_job
 
 from .jobs_world import REDIS, running
 from .teachers_world import NAME, SPEC, CoordinatorNumbers, Operator
@@ -164,12 +165,12 @@ def test_running_nodes_of_a_spec_that_became_invalid_keep_their_room(cluster: Cl
 
 
 def test_how_far_a_training_is_comes_from_its_board() -> None:
-    board = MemoryBoard()
+    board = JobBoard(MemoryStore())
     trainings = Trainings(lambda _: board)
     assert trainings.look(REDIS, "ctr", 1) == Progress(None, steady=False)
     board.join("ctr", "n1", {}, 10)
     assert board.lead("ctr", "n1", 10)
-    assert board.publish("ctr", "n1", 1, {"nodes": ["n1"]})
+    assert board.publish("ctr", of_job(board, "ctr", "n1"), 1, {"nodes": ["n1"]})
     assert board.report("ctr", 1, 0, {"step": 30, "steps": 120})
     assert trainings.look(REDIS, "ctr", 1) == Progress(0.25, steady=True)
     assert trainings.look(REDIS, "ctr", 2) == Progress(0.25, steady=False)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.coordinator.queue import Progress, QueuedJob, Wish
-from edl.coordinator.queue.memory_board import MemoryQueue, _Job
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.queue import Progress, QueueBoard, QueuedJob, Wish
+from edl.coordinator.queue.keys import of_queue
+from edl.coordinator.store import Leads, Put
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import LeaseSuperseded, RegistryUnavailable
 from edl.lifecycle import Stop
 from edl.mesh.jobs.fleet import Fleet
@@ -22,6 +24,7 @@ from edl.mesh.jobs.runner import FleetRunner
 from edl.mesh.jobs.spec import JobSpec
 from edl.scheduler import job_states
 from edl.tests.mesh.threads import in_thread
+from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -31,31 +34,32 @@ WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
 Running = AbstractContextManager[tuple[Stop, Future[None]]]
 
 
-def running(queue: MemoryQueue, folder: Path, ttl_s: float = 30.0) -> Running:
+def running(queue: QueueBoard, folder: Path, ttl_s: float = 30.0) -> Running:
     """A runner in a thread of its own, until the end of the `with`."""
     fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
-    return in_thread(FleetRunner(queue, MemoryBoard(), fleet).run)
+    return in_thread(FleetRunner(queue, JobBoard(MemoryStore()), fleet).run)
 
 
-def submit(queue: MemoryQueue, folder: Path, name: str, command: str, **more: int) -> None:
+def submit(queue: QueueBoard, folder: Path, name: str, command: str, **more: int) -> None:
     spec = replace(JobSpec(name, command=command, folder=folder, grace_s=5.0), **more)  # type: ignore[arg-type]
     assert queue.submit(name, spec.to_json())
 
 
-def lose(queue: MemoryQueue) -> None:
+def lose(queue: QueueBoard) -> None:
     """Redis comes back empty."""
-    queue._jobs.clear()  # noqa: SLF001 - a queue has no other way to lose jobs
+    memory(queue).clear()
 
 
-def put_another(queue: MemoryQueue, folder: Path, at_ms: int) -> None:
+def put_another(queue: QueueBoard, folder: Path, at_ms: int) -> None:
     """Redis comes back with another job of the name `a`, so much younger than the one before."""
     spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=folder)
-    jobs = queue._jobs  # noqa: SLF001 - as above; one assignment, which the runner sees whole
-    former = jobs["a"]
-    jobs["a"] = _Job(former.number, json.dumps(spec.to_json()), former.at_ms + at_ms)
+    specs = of_queue("main", "specs")
+    former = job(queue, "a")
+    other = f"{former.number} {former.submitted_ms + at_ms} {json.dumps(spec.to_json())}"
+    assert not queue.store.commit([], [Put(specs, {"a": other})])
 
 
-def job(queue: MemoryQueue, name: str) -> QueuedJob:
+def job(queue: QueueBoard, name: str) -> QueuedJob:
     return next(job for job in queue.jobs() if job.name == name)
 
 
@@ -63,13 +67,13 @@ def outputs(folder: Path) -> list[str]:
     return [log.read_text() for log in sorted(folder.glob("fleet/*/node-*.log"))]
 
 
-def reaches(queue: MemoryQueue, name: str, state: str) -> Progress:
+def reaches(queue: QueueBoard, name: str, state: str) -> Progress:
     wait_until(lambda: job(queue, name).progress.state == state)
     return job(queue, name).progress
 
 
 def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Path) -> None:
-    queue = MemoryQueue()
+    queue = QueueBoard(MemoryStore())
     waiting = ("z", "y", "x", "w")
     submit(queue, tmp_path, "a", WORKS, max_nodes=2)
     queue.wish("a", Wish(nodes=1))
@@ -94,7 +98,7 @@ def test_a_newer_job_of_the_name_begins_when_the_nodes_have_left_and_an_older_on
     tmp_path: Path, newer: bool
 ) -> None:
     """The user was quicker than the runner; or Redis has what it had written an hour before."""
-    queue = MemoryQueue()
+    queue = QueueBoard(MemoryStore())
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
@@ -111,7 +115,7 @@ def test_nodes_that_crash_together_use_one_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_states, "_FIRST_DELAY_S", 60.0)  # no node is started again meanwhile
-    queue = MemoryQueue()
+    queue = QueueBoard(MemoryStore())
     submit(queue, tmp_path, "a", "sh -c 'exit 1'", min_nodes=2, max_nodes=2, retries=1)
     with running(queue, tmp_path):
         wait_until(lambda: "node 2" in str([one.body for one in queue.events()]))
@@ -123,7 +127,7 @@ def test_nodes_that_crash_together_use_one_retry(
 
 
 def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = MemoryQueue()
+    queue = QueueBoard(MemoryStore())
     submit(queue, tmp_path, "a", WORKS)
     submit(queue, tmp_path, "b", "sh -c 'while ! test -e go; do sleep 0.02; done; echo done'")
     with running(queue, tmp_path) as (_, ended):
@@ -151,12 +155,12 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path) -> None:
     now_s = 1e9
-    queue = MemoryQueue(lambda: now_s)
+    queue = QueueBoard(MemoryStore(lambda: now_s))
 
     def taken() -> bool:
         nonlocal now_s
         now_s += 100.0  # its lease is over
-        return queue.take("r-2", {}, 86_400.0)
+        return queue.take("r-2", {}, 86_400.0) is not None
 
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path) as (_, ended):
@@ -171,10 +175,10 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1e9
-    queue, taken = MemoryQueue(lambda: now_s), threading.Semaphore(0)
+    queue, taken = QueueBoard(MemoryStore(lambda: now_s)), threading.Semaphore(0)
     take = queue.take
 
-    def count(*given: object) -> bool:
+    def count(*given: object) -> Leads | None:
         taken.release()
         return take(*given)  # type: ignore[arg-type]
 
@@ -199,7 +203,7 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
 
 
 def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
-    queue = MemoryQueue()
+    queue = QueueBoard(MemoryStore())
     submit(queue, tmp_path, "none", "no-such-program --x", retries=0)
     assert queue.submit("old", {"name": "old", "image": "x:1"})
     submit(queue, tmp_path / "gone", "folder", "true", retries=0)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
 from edl.coordinator.queue import QueuedJob, Reservation, Wish
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs import crew
 from edl.mesh.jobs.account import Account
 from edl.mesh.jobs.carrying import Carrying
@@ -22,6 +23,7 @@ from edl.mesh.jobs.slots import Slots, divide
 from edl.mesh.jobs.spec import JobSpec
 from edl.scheduler.elastic import ElasticConfig
 from edl.supervise import Command
+from edl.tests.stores import of_job
 
 
 def asked(**slots: int) -> list[Reservation]:
@@ -98,7 +100,7 @@ class World:
         self.stubborn = stubborn
         config = ElasticConfig(mode=mode, freeze_s=2.0)
         fleet = Fleet("r", "h", "redis://none", ((),) * SLOTS, Path("/none"), config, YIELD_S)
-        self.carrying = Carrying(fleet, MemoryBoard(), lambda account, what: None)
+        self.carrying = Carrying(fleet, JobBoard(MemoryStore()), lambda account, what: None)
 
     def start(self, command: Command, **_: object) -> FakeProcess:
         return FakeProcess(self.stubborn())
@@ -231,11 +233,11 @@ def test_a_node_that_has_ended_well_says_so_and_ends_the_job(
     assert account.progress(0).state == "succeeded", "though its fleet ends"
 
 
-def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> MemoryBoard:
-    board = MemoryBoard()
+def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> JobBoard:
+    board = JobBoard(MemoryStore())
     board.join("ctr", "n1", {}, 10)
     assert board.lead("ctr", "n1", 10)
-    assert board.publish("ctr", "n1", 1, body)
+    assert board.publish("ctr", of_job(board, "ctr", "n1"), 1, body)
     for rank, facts in enumerate(reports):
         assert board.report("ctr", 1, rank, facts)
     return board

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 import fsspec
 import numpy as np
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.scheduler.students.saving import History
 from edl.student.checkpoint import Checkpoint, Contents, Repository
 from edl.student.supervisor.fencing import BoardFence
+from edl.tests.stores import of_job
 
 JOB = "digits"
 NUMBERS = itertools.count()
@@ -26,7 +28,7 @@ class Training:
 
     def __init__(self, url: str, keep: int = 2) -> None:
         self.url, self.keep = url, keep
-        self.board = MemoryBoard()
+        self.board = JobBoard(MemoryStore())
         self.generation = 0
 
     def repository(self) -> Repository:
@@ -48,7 +50,9 @@ class Training:
         assert self.board.lead(JOB, "leader", 3600.0)
         following = History(newest.entry if newest else None)
         histories = history.to_json(), following.to_json()
-        if not self.board.publish(JOB, "leader", self.generation + 1, {}, histories):
+        if not self.board.publish(
+            JOB, of_job(self.board, JOB, "leader"), self.generation + 1, {}, histories
+        ):
             return None
         self.generation += 1
         if newest is not None:  # as its nodes do

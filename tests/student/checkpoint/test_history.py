@@ -11,7 +11,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import History, due_beside
 from edl.student.checkpoint import Checkpoint, Repository
@@ -20,6 +21,7 @@ from edl.student.checkpoint.manifest import MANIFEST
 from edl.student.supervisor.fencing import BoardFence
 from edl.student.supervisor.keeping import Keeping
 from edl.tests.cli_output import json_of, run
+from edl.tests.stores import of_job
 from edl.tests.student.checkpoint.history import (
     JOB,
     Stopped,
@@ -98,7 +100,13 @@ def test_who_dies_as_it_begins_a_generation_loses_nothing(training: Training) ->
     history, newest = training.look()
     assert newest is not None
     following = History(newest.entry)
-    assert training.board.publish(JOB, "leader", 2, {}, (history.to_json(), following.to_json()))
+    assert training.board.publish(
+        JOB,
+        of_job(training.board, JOB, "leader"),
+        2,
+        {},
+        (history.to_json(), following.to_json()),
+    )
     training.generation = 2
     assert training.newest() == 0
     assert training.begin().after == written.name
@@ -433,7 +441,7 @@ def test_one_training_without_a_coordinator_has_the_place(tmp_path: Path) -> Non
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(UsageError, match="another training saves its checkpoints to"):
-            Keeping(url, 3, MemoryBoard(), JOB, alone=True)
+            Keeping(url, 3, JobBoard(MemoryStore()), JOB, alone=True)
         other.kill()
         other.wait(DEADLINE_S)
         lock = Repository(url).lock()

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.distill_reader import Batched
 from edl.proto.arena import Array
 from edl.scheduler.students.shards import Shard, rows_of_rank
 from edl.student.feeding import DirectReader, ShardedSource, merged, source_for
 from edl.student.job.batches import POSITIONS
 from edl.student.settings import TrainSettings
+from edl.tests.stores import of_job
 
 JOB = "job"
 
@@ -116,12 +117,12 @@ def publish(board: JobBoard, generation: int) -> None:
     if generation == 1:
         board.join(JOB, "node", {}, 3600.0)
     assert board.lead(JOB, "node", 3600.0)
-    assert board.publish(JOB, "node", generation, {})
+    assert board.publish(JOB, of_job(board, JOB, "node"), generation, {})
 
 
 def board_link(rank: int = 0) -> BoardLink:
     """To a board of its own."""
-    publish(board := MemoryBoard(), 1)
+    publish(board := JobBoard(MemoryStore()), 1)
     return BoardLink(board, 1, rank)
 
 

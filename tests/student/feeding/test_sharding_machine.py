@@ -11,7 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded
 from edl.tests.student.feeding.ranks import (
     BoardLink,
@@ -46,7 +47,7 @@ class Trainings(RuleBasedStateMachine):
         self.feed = batched(samples, batch, drop_last=drop_last)
         self.rows = samples - samples % batch if drop_last else samples
         self.settings = settings_of(deal=deal, shard_rows=shard_rows, seed=samples)
-        self.board = MemoryBoard()
+        self.board = JobBoard(MemoryStore())
         self.history: list[tuple[int, int]] = []  # epoch, position
         self.saved: dict[str, Any] | None = None
         self.saved_at = (0, 0)  # epoch, entries of the history

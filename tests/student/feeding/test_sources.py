@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.distill_reader import Batched
 from edl.distill_reader.sources import Source
 from edl.distill_reader.sources import source_of as reader_source
@@ -57,7 +58,7 @@ class UnevenWorld:
         self.step = 0
         self.shares = [Shares(Proportion.equal(self.total, world), rank) for rank in range(world)]
         self.ranks = world_of(
-            MemoryBoard(),
+            JobBoard(MemoryStore()),
             batched(self.samples, self.total),
             settings_of(total_batch=self.total, shard_rows=shard_rows),
             world=world,
@@ -268,7 +269,7 @@ class Stateful(Plain):
     ],
 )
 def test_a_checkpoint_of_another_feed_is_refused(feed: Any, seed: int, why: str) -> None:
-    (rank,) = world_of(MemoryBoard(), batched(50, 8), settings_of())
+    (rank,) = world_of(JobBoard(MemoryStore()), batched(50, 8), settings_of())
     rank.begin()
     for _ in range(3):
         step([rank], 0)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.student.checkpoint import SnapshotOwner
 from edl.student.settings import TrainSettings
 from edl.student.supervisor.asking import Desk
@@ -54,7 +55,7 @@ class World(ExitStack):
         orders = [replace(base, rank=rank, local_rank=rank) for rank in range(ranks)]
         if owner is not None:
             orders[0] = replace(orders[0], snapshot=tuple(owner.keys))
-        desk = self.enter_context(closing(Desk(MemoryBoard(), job.job, generation, True)))
+        desk = self.enter_context(closing(Desk(JobBoard(MemoryStore()), job.job, generation, True)))
         self.crew = Crew(
             orders,
             desk,

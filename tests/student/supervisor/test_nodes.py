@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.jobs.board import Facts
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import Facts, JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import (
     CheckpointUnavailable,
     EdlError,
@@ -36,6 +36,7 @@ from edl.student.supervisor.node import Supervisor
 from edl.student.supervisor.plan import plan
 from edl.student.supervisor.telling import Teller
 from edl.student.words import Ask, FromRank, Order, Progress
+from edl.tests.stores import memory
 from edl.tests.student.checkpoint.samples import newest_step
 from edl.tests.student.rank.world import settings as rank_settings
 from edl.tests.student.supervisor.stand_in import pid_file
@@ -74,7 +75,7 @@ class Fleet:
     folder: Path
     job: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    board: Any = field(default_factory=MemoryBoard)
+    board: JobBoard = field(default_factory=lambda: JobBoard(MemoryStore()))
     means: Means = MEANS
     nodes: list[Node] = field(default_factory=list)
     spec: str = "job.json"
@@ -150,17 +151,9 @@ pytestmark = pytest.mark.system
 BEFORE_THE_END = {"gate": 100}
 
 
-class ReplaceableBoard:
-    def __init__(self) -> None:
-        self.board = MemoryBoard()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.board, name)
-
-
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path, board=ReplaceableBoard())
+    fleet = Fleet(tmp_path)
     yield fleet
     fleet.close()
 
@@ -218,14 +211,14 @@ def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
         wait_until(lambda: fleet.generation() >= 2)
         return write(*args)
 
-    class Failing(MemoryBoard):
+    class Failing(JobBoard):
         def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
             if generation == 2:
                 raise RegistryUnavailable("timed out")
             return super().replace_history(job, generation, known, history)
 
     monkeypatch.setattr(Repository, "write", write_slowly)
-    fleet.board = Failing()
+    fleet.board = Failing(MemoryStore())
     fleet.settings = {"nodes": (1, 1), "save_every_steps": None, "save_overhead": 0.0}
     fleet.job = BEFORE_THE_END
     node = fleet.start("a")
@@ -279,7 +272,7 @@ def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
     fleet.settings, fleet.job = {"nodes": (2, 4)}, BEFORE_THE_END
     fleet.start("a", "b")
     fleet.reach(1)
-    fleet.board.board = MemoryBoard()
+    memory(fleet.board).clear()
     wait_until(lambda: fleet.generation() == 2)
     fleet.open_gate()
     fleet.finished()
@@ -293,7 +286,12 @@ def test_what_a_former_leader_said_hides_nothing_of_the_next_one(fleet: Fleet) -
         return str(next(one.facts["says"] for one in board.nodes(JOB) if one.node_id == "a"))
 
     wait_until(lambda: board.nodes(JOB) and said())
-    wait_until(lambda: board.resign(JOB, "a") or board.lead(JOB, "b", 3600.0))
+
+    def overtaken() -> bool:
+        board.resign(JOB, "a")
+        return board.lead(JOB, "b", 3600.0) is not None
+
+    wait_until(overtaken)
     facts = NodeFacts(says="b waits for something else", leaving=True).to_json()
     board.join(JOB, "b", facts, 3600.0)
     wait_until(lambda: "b waits for something else" in node.lines)
@@ -315,6 +313,7 @@ def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> No
     fleet.finished()
     assert fleet.worlds() == [["a", "c"]]
     record = fleet.board.generation(JOB)
+    assert record is not None
     world = Generation.from_record(record).world
     assert world.fingerprint == {"seed": 0, "total_batch": 4}, "of the job, for who comes later"
 
@@ -403,7 +402,7 @@ def test_a_checkpoint_that_has_not_joined_the_history_is_held_against_the_settin
     fleet.settings = {"save_every_steps": None, "save_overhead": 0.0}
     (note,) = left_behind(fleet).glob("*/JOINED.json")
     note.unlink()
-    fleet.board.board = MemoryBoard()
+    memory(fleet.board).clear()
     fleet.settings = {"total_batch": 12}
     fleet.refuses(fleet.start("b"), "total_batch is 12 here and 4 in the checkpoint")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
 from edl.logs import FORMAT_VARIABLE
@@ -37,6 +38,7 @@ from edl.student.supervisor.places import LOOPBACK, free_endpoints, own_address
 from edl.student.supervisor.seat import Seat
 from edl.student.supervisor.telling import Teller
 from edl.student.words import Ask
+from edl.tests.stores import memory, of_job
 from edl.tests.student.checkpoint.history import contents
 from edl.tests.student.checkpoint.samples import GatedRepository
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -50,27 +52,22 @@ OVER = {"kind": "finished", "step": 9}
 NO_NODES = Generation(World(1, ()), ()).to_json()
 
 
-class VirtualBoard:
+class VirtualBoard(JobBoard):
     """A job board whose time passes, and whose memory is lost, when the test says so."""
 
     def __init__(self) -> None:
         self.now_s = 1e9
-        self.away = False
-        self.board = MemoryBoard(lambda: self.now_s)
-
-    def __getattr__(self, name: str) -> Any:
-        if self.away:
-            raise RegistryUnavailable("it restarts")
-        return getattr(self.board, name)
+        self.memory = MemoryStore(lambda: self.now_s)
+        super().__init__(self.memory)
 
     def return_with_another_past(self) -> None:
         """As a Redis that comes back with what it had saved before this run of the job."""
-        former = MemoryBoard(lambda: self.now_s)
+        former = JobBoard(MemoryStore(lambda: self.now_s))
         assert former.lead(JOB, "c", 1.0)
-        assert former.publish(JOB, "c", 1, NO_NODES)
-        assert former.finish(JOB, "c", 1, OVER)
-        self.board = former
-        self.away = False
+        assert former.publish(JOB, of_job(former, JOB, "c"), 1, NO_NODES)
+        assert former.finish(JOB, of_job(former, JOB, "c"), 1, OVER)
+        self.memory.set_available(True)
+        self.memory.restore(memory(former).snapshot())
 
     def expire_leases(self) -> None:
         self.now_s += 60.0
@@ -86,7 +83,7 @@ def board() -> VirtualBoard:
     board.join(JOB, "a", {}, 3600.0)
     assert board.lead(JOB, "a", 3600.0)
     for number in (1, 2):
-        assert board.publish(JOB, "a", number, NO_NODES)
+        assert board.publish(JOB, of_job(board, JOB, "a"), number, NO_NODES)
     return board
 
 
@@ -101,14 +98,14 @@ def seat(board: VirtualBoard) -> Iterator[Seat]:
 
 def test_node_with_expired_lease_rejoins_and_hears_the_end(board: VirtualBoard, seat: Seat) -> None:
     assert board.names() == ["a", "b"]
-    assert board.finish(JOB, "a", 2, OVER)
+    assert board.finish(JOB, of_job(board, JOB, "a"), 2, OVER)
     board.leave(JOB, "a")
     board.expire_leases()
     wait_until(lambda: seat.view.outcome == OVER and board.names() == ["b"])
 
 
 def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: Seat) -> None:
-    board.away = True
+    board.memory.set_available(False)
     wait_until(lambda: seat.away)
     board.return_with_another_past()
     wait_until(lambda: board.names() == ["b"] and seat.view.outcome is None)
@@ -148,7 +145,7 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
     given: list[Any] = []
 
     def lossy(*asked: Any) -> Any:
-        given.append(board.board.lease(*asked))
+        given.append(JobBoard.lease(board, *asked))
         if len(given) == 1:
             raise RegistryUnavailable("no answer in time")
         return given[-1]
@@ -206,14 +203,14 @@ def steps(place: Path | str) -> list[int]:
     return [one.step for one in Repository(str(place)).list()]
 
 
-def published(board: MemoryBoard, world: World) -> Generation:
+def published(board: JobBoard, world: World) -> Generation:
     """A generation of the first node of `world`, which leads."""
     node = world.nodes[0]
     if world.number == 1:
         board.join(JOB, node, {}, 3600.0)
         assert board.lead(JOB, node, 3600.0)
     generation = Generation(world, (Place(node, ("127.0.0.1:1",)),))
-    assert board.publish(JOB, node, world.number, generation.to_json())
+    assert board.publish(JOB, of_job(board, JOB, node), world.number, generation.to_json())
     return generation
 
 
@@ -226,7 +223,7 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(module, "_VOID_S", 0.05)
     monkeypatch.setattr(module, "Repository", repository)
-    board = MemoryBoard()
+    board = JobBoard(MemoryStore())
     keeping = Keeping(str(tmp_path), 3, board, JOB)
     blocked = made[-1]  # the first persister's
     fds = [int(key.rpartition("-")[2]) for key in keeping.keys]
@@ -257,7 +254,7 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: Path) -> None:
     """It could not when it was saved: the generation began with it all the same."""
-    board = MemoryBoard()
+    board = JobBoard(MemoryStore())
     published(board, World(1, ("a",)))
     repository = Repository(str(tmp_path))
     written = repository.write(contents(5), BoardFence(board, JOB, 1, ""))
@@ -284,7 +281,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
     tmp_path: Path, restored: int, keeper: str, offered: int, saved: list[int]
 ) -> None:
     """A newer snapshot than the generation begins with is void; the keeper writes its own."""
-    board = MemoryBoard()
+    board = JobBoard(MemoryStore())
     (tmp_path / "job.json").write_text("{}")
     spec, place = str(tmp_path / "job.json"), str(tmp_path / "checkpoints")
     settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)

@@ -1,0 +1,22 @@
+-- Read a hash whose changes are numbered: all of it, or what was written since an epoch.
+--
+-- KEYS[1]  hash    member -> row; =term, =counter: the epoch; =floor: changes up to it are forgotten
+-- KEYS[2]  zset    member -> counter of its last change
+-- ARGV     term, counter that the reader knows ('' for none)
+-- Returns  1 if what follows is all, term, counter, {member, row, member, row ...}; a row that was
+--          taken out is ''.
+local term = number(redis.call('HGET', KEYS[1], '=term'))
+local counter = number(redis.call('HGET', KEYS[1], '=counter'))
+local known = tonumber(ARGV[2])
+local floor = tonumber(number(redis.call('HGET', KEYS[1], '=floor')))
+if term ~= ARGV[1] or known > tonumber(counter) or known < floor then
+  return {1, term, counter, redis.call('HGETALL', KEYS[1])}
+end
+local found = {}
+if ARGV[2] ~= counter then
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[2], '+inf')) do
+    found[#found + 1] = member
+    found[#found + 1] = redis.call('HGET', KEYS[1], member) or ''
+  end
+end
+return {0, term, counter, found}

@@ -1,0 +1,71 @@
+-- Run commands if all conditions hold: a leader that was deposed, or a writer that has read an older
+-- state, changes nothing.
+--
+-- KEYS     all keys that conditions and commands name
+-- ARGV     number of conditions; for each: its kind, key, field, value; then for each command the number
+--          of its words and its words
+-- Returns  0 when it was done; else the position of the first condition that does not hold.
+local at = 2
+for position = 1, tonumber(ARGV[1]) do
+  local kind, key, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local holds
+  if kind == 'leads' then
+    local holder, token = leader(key)
+    holds = holder == field and token == value
+  elseif kind == 'number' then
+    holds = number(redis.call('HGET', key, field)) == value
+  elseif kind == 'rank' then
+    holds = redis.call('ZSCORE', key, field) == value
+  else
+    holds = (redis.call('HGET', key, field) or '') == value
+    if kind == 'once' and holds then  -- done before: the answer was lost
+      return 0
+    end
+    holds = holds or kind == 'once'
+  end
+  if not holds then
+    return position
+  end
+  at = at + 4
+end
+
+-- HSET, or HDEL where the value is ''.
+local function put(key, field, value)
+  if value == '' then
+    redis.call('HDEL', key, field)
+  else
+    redis.call('HSET', key, field, value)
+  end
+end
+
+-- Change rows of a hash whose changes are numbered; of the changes the last ones are kept.
+local function put_rows(rows, changes, counter, kept, first, last)
+  for place = first, last, 2 do
+    put(rows, ARGV[place], ARGV[place + 1])
+    redis.call('ZADD', changes, counter, ARGV[place])
+  end
+  local surplus = redis.call('ZCARD', changes) - kept
+  if surplus > 0 then
+    local floor = redis.call('ZRANGE', changes, surplus - 1, surplus - 1, 'WITHSCORES')[2]
+    redis.call('HSET', rows, '=floor', floor)
+    redis.call('ZREMRANGEBYRANK', changes, 0, surplus - 1)
+  end
+end
+
+while ARGV[at] do
+  local last = at + tonumber(ARGV[at])
+  local name = ARGV[at + 1]
+  if name == 'put' then
+    for place = at + 3, last, 2 do
+      put(ARGV[at + 2], ARGV[place], ARGV[place + 1])
+    end
+  elseif name == 'stamp' then
+    redis.call('HSET', ARGV[at + 2], ARGV[at + 3], string.format('%.0f', now_ms))
+  elseif name == 'rows' then
+    put_rows(ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), at + 6, last)
+  else
+    redis.call(unpack(ARGV, at + 1, last))
+  end
+  at = last + 1
+end
+return 0

@@ -1,0 +1,27 @@
+-- Take a leadership that is free, or prolong our own, and what its holder keeps alive.
+--
+-- KEYS[1]  hash    holder, token, until_ms, facts
+-- KEYS[2]  any     kept alive, as are all further keys
+-- ARGV     holder, TTL (ms), facts (JSON), 1 to be told the id of this server process, then for each
+--          further key how long it is kept (ms)
+-- Returns  the holder, its token (grows with each change of leadership, also across a Redis that lost
+--          its data), 0 when another one leads, 1 as before, 2 since now, 3 so and nobody led before,
+--          the id of this server process, the time (ms).
+local id = ARGV[4] == '1' and string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
+
+local holder, token = leader(KEYS[1])
+if holder and holder ~= ARGV[1] then
+  return {holder, token, 0, id, now_ms}
+end
+local state = 1
+if not holder then
+  state = token == '0' and 3 or 2
+  token = string.format('%.0f', math.max(now_ms, tonumber(token) + 1))
+end
+local until_ms = string.format('%.0f', now_ms + tonumber(ARGV[2]))
+redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'token', token, 'until_ms', until_ms, 'facts', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], DAY_MS)
+for position = 2, #KEYS do
+  redis.call('PEXPIRE', KEYS[position], ARGV[position + 3])
+end
+return {ARGV[1], token, state, id, now_ms}

@@ -1,0 +1,48 @@
+-- Lease the first free shard of an epoch; the same one as before when the question is the same.
+--
+-- KEYS[1]  hash    the generation
+-- KEYS[2]  zset    free shards 'epoch:start:stop' -> place: epoch * 2^32 + start, a whole double
+-- KEYS[3]  hash    leased shards -> rank; '=rank' -> its last answer
+-- ARGV     generation, epoch, rank, number of the rank's question ('' where it has none), rows that
+--          it has use for ('' where it takes all): the rest of a larger shard stays, how long shards
+--          are kept (ms)
+-- Returns  {start, stop}; 0 when there is none; else the current generation as text.
+local epoch, rank, question, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local current = redis.call('HGET', KEYS[1], 'number') or ''
+if current ~= ARGV[1] then
+  return current
+end
+local function parts(shard)
+  local _, start, stop = string.match(shard, '^(%d+):(%d+):(%d+)$')
+  return tonumber(start), tonumber(stop)
+end
+if question then
+  local asked, answer = string.match(redis.call('HGET', KEYS[3], '=' .. rank) or '', '^(%d+) (.*)$')
+  if asked and question <= tonumber(asked) then
+    return {parts(answer)}
+  end
+end
+local first = tonumber(epoch) * 4294967296
+local shard = redis.call(
+  'ZRANGEBYSCORE', KEYS[2], string.format('%.0f', first),
+  string.format('(%.0f', first + 4294967296), 'LIMIT', 0, 1
+)[1]
+if not shard then
+  return 0
+end
+redis.call('ZREM', KEYS[2], shard)
+local start, stop = parts(shard)
+if most and stop - start > most then
+  local cut = start + most
+  local rest = string.format('%s:%.0f:%.0f', epoch, cut, stop)
+  redis.call('ZADD', KEYS[2], string.format('%.0f', first + cut), rest)
+  redis.call('PEXPIRE', KEYS[2], ARGV[6])
+  shard, stop = string.format('%s:%.0f:%.0f', epoch, start, cut), cut
+end
+redis.call('HSET', KEYS[3], shard, rank)
+if question then
+  redis.call('HSET', KEYS[3], '=' .. rank, ARGV[4] .. ' ' .. shard)
+end
+redis.call('PEXPIRE', KEYS[3], ARGV[6])
+return {start, stop}

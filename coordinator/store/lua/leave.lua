@@ -1,0 +1,24 @@
+-- End a lease by its owner's own wish. Its change is noted under another name, which tells leaving
+-- from dying, and from what has expired while nobody could beat.
+--
+-- KEYS[1]  zset    member -> deadline (ms, Redis time)
+-- KEYS[2]  hash    the member's facts
+-- KEYS[3]  zset    member -> number of its last change; absent: nobody follows the set
+-- ARGV     member, incarnation ('' for whichever holds the name)
+-- Returns  1; 0 when there was nothing, or another incarnation holds the name.
+local member, incarnation = ARGV[1], ARGV[2]
+
+local holder = redis.call('HGET', KEYS[2], 'incarnation')
+if incarnation ~= '' and holder and holder ~= incarnation then
+  return 0
+end
+local leases = redis.call('ZREM', KEYS[1], member)
+local facts = redis.call('DEL', KEYS[2])
+if leases + facts == 0 then
+  return 0
+end
+if KEYS[3] then
+  redis.call('ZREM', KEYS[3], member)
+  note_change(KEYS[3], '=' .. member)
+end
+return 1

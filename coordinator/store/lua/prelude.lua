@@ -1,0 +1,62 @@
+-- Put before every other script: the clock, and how leases, changes and leaders are written.
+
+-- Redis server time: the only clock that deadlines are made of.
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+
+-- Changes are kept this long; a follower that looked away longer reads everything anew.
+local CHANGES_MS = 60000
+-- No member of ours writes a deadline further ahead.
+local DAY_MS = 86400000
+
+-- Is incarnation a older than b? Decimal strings without leading zeros; doubles would lose digits.
+local function older(a, b)
+  return #a < #b or (#a == #b and a < b)
+end
+
+-- A stored number as it stands; '0' for none, or for what is no number.
+local function number(text)
+  if text and #text < 21 and string.match(text, '^%d+$') then
+    return text
+  end
+  return '0'
+end
+
+-- Does the member have a lease whose deadline has not passed?
+local function lives(deadlines, member)
+  local deadline = tonumber(redis.call('ZSCORE', deadlines, member) or '')
+  return deadline and deadline > now_ms
+end
+
+-- Expiries that outlive a deadline. In a followed set a script renews a lease once in 2 TTL: facts outlive
+-- that by 3, so that the dead can be named; the zset by 2 at least, so that it need not be written each
+-- time. Users of other sets may not ask for an expiry: there the zset outlives its last deadline.
+local function outlive(deadlines, facts, followed, ttl_ms)
+  redis.call('PEXPIRE', facts, 5 * ttl_ms)
+  if not followed then
+    local last = redis.call('ZRANGE', deadlines, -1, -1, 'WITHSCORES')[2]
+    redis.call('PEXPIRE', deadlines, string.format('%.0f', math.min(last - now_ms, DAY_MS) + 4 * ttl_ms))
+  elseif redis.call('PTTL', deadlines) < 4 * ttl_ms then
+    redis.call('PEXPIRE', deadlines, 5 * ttl_ms)
+  end
+end
+
+-- Note that a member changed, under a number that only grows, so that followers read what is new.
+local function note_change(changes, member)
+  redis.call('ZREMRANGEBYSCORE', changes, now_us + DAY_MS * 1000, '+inf')
+  local last = redis.call('ZRANGE', changes, -1, -1, 'WITHSCORES')[2]
+  local at = math.max(now_us, (tonumber(last) or 0) + 1)
+  redis.call('ZADD', changes, at, member)
+  redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_us - CHANGES_MS * 1000)
+  redis.call('PEXPIRE', changes, CHANGES_MS)
+end
+
+-- Holder and fencing token of a leadership; no holder when its time is over.
+local function leader(key)
+  local holder, token = redis.call('HGET', key, 'holder'), number(redis.call('HGET', key, 'token'))
+  if (tonumber(redis.call('HGET', key, 'until_ms') or '') or 0) > now_ms then
+    return holder, token
+  end
+  return false, token
+end

@@ -1,0 +1,381 @@
+"""The store within one process: for tests and simulations, and for a training of one node."""
+
+from __future__ import annotations
+
+import copy
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from ...errors import RegistryUnavailable
+from .memory_leases import MemoryLeases
+from .records import (
+    AddRanked,
+    Append,
+    Change,
+    Condition,
+    Delete,
+    FieldIs,
+    Keep,
+    Leadership,
+    LeadershipChange,
+    Leads,
+    LogRecord,
+    NumberIs,
+    Once,
+    Put,
+    PutRows,
+    RankIs,
+    RemoveRanked,
+    ShardKeys,
+    Stamp,
+    log_position,
+    number,
+)
+
+_LEADER_KEPT_S: Final = 86_400.0
+_EPOCH_RANKS: Final = 1 << 32
+
+
+class MemoryStore:
+    """See `Store`. Safe to use from several threads.
+
+    Args:
+        clock: seconds since 1970; a test passes its own and moves it.
+        url: what it calls itself.
+    """
+
+    _named: ClassVar[dict[str, MemoryStore]] = {}
+    _named_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, clock: Callable[[], float] = time.time, url: str = "memory://") -> None:
+        self._url = url
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._values: dict[str, Any] = {}
+        self._expires_s: dict[str, float] = {}
+        self._available = True
+        self.registry_id = secrets.token_hex(20)
+        self.leases = MemoryLeases(self)
+
+    @classmethod
+    def shared(cls, url: str, clock: Callable[[], float] = time.time) -> MemoryStore:
+        """The store of this process that goes by `url`, made with that clock if it is new."""
+        with cls._named_lock:
+            return cls._named.setdefault(url, cls(clock, url))
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held during each step."""
+        return self._lock
+
+    def now_s(self) -> float:
+        """The time of the clock; raises RegistryUnavailable during an outage."""
+        if not self._available:
+            raise RegistryUnavailable(f"the registry {self._url} does not answer")
+        return self._clock()
+
+    def time_ms(self) -> int:
+        return int(self.now_s() * 1000)
+
+    def server_info(self) -> dict[str, str]:
+        return {}
+
+    def check_writes(self) -> bool:
+        self.now_s()
+        return True
+
+    def close(self) -> None:
+        """Nothing to let go of: the content is shared by its name."""
+
+    # --- values, within the lock
+
+    def value(self, key: str, empty: Callable[[], Any] = dict) -> Any:
+        """The value of a key that has not expired; a new one where there is none."""
+        self._expire(key)
+        return self._values.setdefault(key, empty())
+
+    def peek(self, key: str) -> Any:
+        """The value of a key; an empty one, that is not kept, where there is none."""
+        self._expire(key)
+        return self._values.get(key, {})
+
+    def holds(self, key: str) -> bool:
+        """Whether a key has a value."""
+        self._expire(key)
+        return bool(self._values.get(key))
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        self._values.pop(key, None)
+        self._expires_s.pop(key, None)
+
+    def keep(self, key: str, seconds: float) -> None:
+        """Let a key expire after this time."""
+        if self.holds(key):
+            self._expires_s[key] = self._clock() + seconds
+
+    def keep_longer(self, key: str, seconds: float) -> None:
+        """Let a key expire after this time, if it does not already live longer."""
+        if self.holds(key):
+            self._expires_s[key] = max(self._expires_s.get(key, 0.0), self._clock() + seconds)
+
+    def _expire(self, key: str) -> None:
+        if self._expires_s.get(key, math.inf) <= self.now_s():
+            self.delete(key)
+
+    # --- for tests
+
+    def set_available(self, available: bool) -> None:
+        """Let every step raise RegistryUnavailable from now on, or none: an outage."""
+        self._available = available
+
+    def clear(self) -> None:
+        """Forget everything, as a Redis without persistence does when it is restarted."""
+        with self._lock:
+            self._values.clear()
+            self._expires_s.clear()
+            self.registry_id = secrets.token_hex(20)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """The whole content, for `restore`."""
+        with self._lock:
+            return copy.deepcopy((self._values, self._expires_s))
+
+    def restore(self, snapshot: tuple[dict[str, Any], dict[str, float]]) -> None:
+        """Answer from now on as another server that holds an older state: a stale replica."""
+        values, expires_s = copy.deepcopy(snapshot)
+        with self._lock:
+            self.clear()
+            self._values.update(values)
+            self._expires_s.update(expires_s)
+
+    def restart(self) -> None:
+        """Answer from now on as another server process that kept everything."""
+        self.restore(self.snapshot())
+
+    # --- leadership
+
+    def lead(
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        keep_s: Mapping[str, float] | None = None,
+        facts: str = "",
+        identify: bool = False,
+    ) -> Leadership:
+        registry_id = self.registry_id if identify else ""
+        with self._lock:
+            now_ms, held = self.time_ms(), self.value(key)
+            leader, token = self._leader(key)
+            if leader not in ("", holder):
+                return Leadership(leader, token, "", registry_id, now_ms)
+            change: LeadershipChange = "kept" if leader else "gained" if token else "first"
+            if not leader:
+                token = max(now_ms, token + 1)
+            until_s = self.now_s() + ttl_s
+            held.update(holder=holder, token=str(token), until_s=repr(until_s), facts=facts)
+            self.keep(key, _LEADER_KEPT_S)
+            for kept, seconds in (keep_s or {}).items():
+                self.keep(kept, seconds)
+            return Leadership(holder, token, change, registry_id, now_ms)
+
+    def leader(self, key: str) -> Leadership | None:
+        with self._lock:
+            holder, token = self._leader(key)
+            held = self.value(key)
+            if not holder:
+                return None
+            left_s = float(held["until_s"]) - self.now_s()
+            return Leadership(
+                holder, token, time_ms=self.time_ms(), facts=held["facts"], expires_in_s=left_s
+            )
+
+    def resign(self, key: str, holder: str) -> bool:
+        with self._lock:
+            if self._leader(key)[0] != holder:
+                return False
+            self.value(key)["until_s"] = "0"
+            return True
+
+    def _leader(self, key: str) -> tuple[str, int]:
+        held = self.value(key)
+        leads = float(held.get("until_s", 0)) > self.now_s()
+        return held["holder"] if leads else "", number(held.get("token", ""))
+
+    # --- documents
+
+    def read(self, *keys: str) -> list[dict[str, str]]:
+        with self._lock:
+            return [dict(self.peek(key)) for key in keys]
+
+    def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
+        with self._lock:
+            held = self.peek(key)
+            return [held.get(name) for name in names]
+
+    def changed_rows(
+        self, key: str, changes: str, since: tuple[int, int] | None
+    ) -> tuple[bool, tuple[int, int], dict[str, str]]:
+        with self._lock:
+            rows = self.value(key)
+            epoch = number(rows.get("=term", "")), number(rows.get("=counter", ""))
+            floor = number(rows.get("=floor", ""))
+            if since is None or since[0] != epoch[0] or not floor <= since[1] <= epoch[1]:
+                return True, epoch, dict(rows)
+            changed = [row for row, at in self.value(changes).items() if at > since[1]]
+            return False, epoch, {row: rows.get(row, "") for row in changed}
+
+    def commit(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> int:
+        with self._lock:
+            for position, condition in enumerate(conditions, 1):
+                if isinstance(condition, Once):
+                    if self.value(condition.key).get("=write") == condition.id:
+                        return 0
+                    changes = [Put(condition.key, {"=write": condition.id}), *changes]
+                elif not self._applies(condition):
+                    return position
+            for change in changes:
+                self._make(change)
+            return 0
+
+    def _applies(self, condition: Condition) -> bool:
+        match condition:
+            case Leads(key, holder, token):
+                return bool(holder) and self._leader(key) == (holder, token)
+            case NumberIs(key, field, value):
+                return number(self.value(key).get(field, "")) == value
+            case RankIs(key, member, rank):
+                return bool(self.value(key).get(member) == rank)
+            case FieldIs(key, field, text):
+                return bool(self.value(key).get(field, "") == text)
+            case Once():
+                return True
+
+    def _make(self, change: Change) -> None:
+        match change:
+            case Put(key, fields):
+                _put(self.value(key), fields)
+            case Stamp(key, field):
+                self.value(key)[field] = str(self.time_ms())
+            case PutRows(key, changes, counter, kept, rows):
+                _put(self.value(key), rows)
+                changed = self.value(changes)
+                changed.update(dict.fromkeys(rows, counter))
+                by_age = sorted(changed, key=lambda row: (changed[row], row))
+                for row in by_age[: max(0, len(changed) - kept)]:
+                    self.value(key)["=floor"] = str(changed.pop(row))
+            case Delete(keys):
+                for key in keys:
+                    self.delete(key)
+            case AddRanked(key, members):
+                self.value(key).update(members)
+            case RemoveRanked(key, names):
+                for name in names:
+                    self.value(key).pop(name, None)
+            case Append():
+                self.append(change)
+            case Keep(keys, seconds):
+                for key in keys:
+                    self.keep(key, seconds)
+
+    # --- logs, and names in use
+
+    def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
+        start = log_position(after)
+        with self._lock:
+            found = [one for one in self.peek(key) if log_position(one.id) > start]
+        return found[-last:] if last else found[:count] if count else found
+
+    def append(self, entry: Append) -> str:
+        with self._lock:
+            log: list[LogRecord] = self.value(entry.key, list)
+            last_ms, count = log_position(log[-1].id) if log else (0, 0)
+            now_ms = self.time_ms()
+            position = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
+            log.append(LogRecord(f"{position[0]}-{position[1]}", dict(entry.fields)))
+            del log[: -entry.kept]
+            self.keep(entry.key, entry.keep_s)
+            return log[-1].id
+
+    def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
+        with self._lock:
+            named = self.value(key)
+            named[name] = now_ms = self.time_ms()
+            if keep_s is not None:
+                oldest = now_ms - keep_s * 1000
+                for old in [one for one, at in named.items() if at < oldest]:
+                    del named[old]
+
+    def signed(self, key: str, since_ms: int | None = None) -> list[str]:
+        with self._lock:
+            named = self.peek(key).items()
+            return sorted(name for name, at in named if since_ms is None or at >= since_ms)
+
+    def forget(self, key: str, name: str, age_s: float) -> None:
+        with self._lock:
+            at_ms = self.value(key).get(name)
+            if at_ms is not None and abs(self.time_ms() - at_ms) > age_s * 1000:
+                del self.value(key)[name]
+
+    def exist(self, keys: Sequence[str]) -> list[bool]:
+        with self._lock:
+            return [self.holds(key) for key in keys]
+
+    # --- shards
+
+    def lease_shard(
+        self,
+        keys: ShardKeys,
+        generation: int,
+        epoch: int,
+        rank: int,
+        question: int | None,
+        most: int | None,
+        keep_s: float,
+    ) -> tuple[int, int] | str | None:
+        with self._lock:
+            current: str = self.value(keys.generation).get("number", "")
+            if current != str(generation):
+                return current
+            free, leased = self.value(keys.free), self.value(keys.leased)
+            asked, _, answer = leased.get(f"={rank}", "").partition(" ")
+            if question is not None and asked and question <= int(asked):
+                return _bounds(answer)
+            first = epoch * _EPOCH_RANKS
+            in_epoch = [s for s, rank_ in free.items() if first <= rank_ < first + _EPOCH_RANKS]
+            if not in_epoch:
+                return None
+            shard = min(in_epoch, key=lambda one: free[one])
+            del free[shard]
+            start, stop = _bounds(shard)
+            if most and stop - start > most:
+                free[f"{epoch}:{start + most}:{stop}"] = first + start + most
+                stop = start + most
+                shard = f"{epoch}:{start}:{stop}"
+            leased[shard] = str(rank)
+            if question is not None:
+                leased[f"={rank}"] = f"{question} {shard}"
+            self.keep(keys.leased, keep_s)
+            return start, stop
+
+
+def _put(held: dict[str, str], fields: Mapping[str, str | int | None]) -> None:
+    for name, value in fields.items():
+        held.pop(name, None)
+        if value not in (None, ""):
+            held[name] = str(value)
+
+
+def _bounds(shard: str) -> tuple[int, int]:
+    _, start, stop = shard.split(":")
+    return int(start), int(stop)

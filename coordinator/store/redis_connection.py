@@ -1,0 +1,241 @@
+"""A connection to Redis: runs the scripts of `lua/`, and turns Redis's errors into ours."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from ...errors import Forbidden, RegistryUnavailable, Unauthenticated
+from ...proto.security.certificates import handshake_hint
+from . import redis_url
+
+#: Of an answer in which a key holds another type than ours.
+WRONG_TYPE: Final = "WRONGTYPE"
+#: A list that never exists: RPUSHX tries a write without making one.
+WRITE_CHECK: Final = "edl:write-check"
+
+#: Seconds in which a server that spoke no TLS is to answer without it.
+_PLAIN_S: Final = 0.5
+
+#: How Redis begins a refusal to work, and: its short name, what is wrong, what to do.
+_REFUSALS: Final = {
+    "READONLY": (
+        "read_only",
+        "is a replica",
+        "name its master, or the sentinels that know it as redis+sentinel://host:port/MASTER",
+    ),
+    "OOM": (
+        "out_of_memory",
+        "is out of memory and refuses writes",
+        "raise its maxmemory, or delete from it what is not the mesh's",
+    ),
+    "BUSY": (
+        "busy",
+        "is busy with a script and refuses everything else",
+        "end that script with SCRIPT KILL, and find out which program runs it",
+    ),
+    "NOREPLICAS": (
+        "no_replicas",
+        "has too few replicas in step and refuses writes",
+        "start its replicas again, or lower its min-replicas-to-write",
+    ),
+    "MISCONF": (
+        "not_saving",
+        "cannot save to its disk and refuses writes",
+        "make room on its disk; its own log says what fails",
+    ),
+}
+#: Short names of all reasons for which a Redis that answers refuses to work.
+REFUSALS: Final = tuple(name for name, _, _ in _REFUSALS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a script: its keys and arguments."""
+
+    keys: Sequence[str]
+    args: Sequence[str | int]
+
+
+class RedisConnection:
+    """A client, safe to use from several threads; connections come from a pool.
+
+    Each call raises RegistryUnavailable, Unauthenticated or Forbidden.
+
+    Args:
+        url: any that `redis_url.parse` takes.
+        timeout_s: seconds for a connection, and for each answer.
+
+    Attributes:
+        url: the URL without user, password and parameters.
+        client: of redis-py, for use within `translated`.
+    """
+
+    def __init__(self, url: str, timeout_s: float = 1.0) -> None:
+        self._parsed = redis_url.parse(url)
+        self.url = self._parsed.shown
+        self.client: Any = redis_url.open_client(self._parsed, timeout_s)
+        self._answered = False
+
+    def server_info(self) -> dict[str, str]:
+        with self.translated():
+            found = self.client.info()
+        version = found.get("valkey_version") or found.get("redis_version", "")
+        names = {
+            "server_name": found.get("server_name", "redis"),
+            "version": version,
+            "role": found.get("role", ""),
+            "maxmemory_policy": found.get("maxmemory_policy", ""),
+        }
+        return {name: str(value) for name, value in names.items()}
+
+    def time_ms(self) -> int:
+        with self.translated():
+            seconds, micros = self.client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def check_writes(self) -> bool:
+        try:
+            with self.translated():
+                self.client.rpushx(WRITE_CHECK, "")
+        except Forbidden:
+            return False
+        return True
+
+    def close(self) -> None:
+        self.client.close()
+
+    def run(self, name: str, keys: Sequence[str], *args: str | int) -> Any:
+        """One script, by its hash; with its text to a server that does not have it yet."""
+        import redis
+
+        source, digest = script(name)
+        with self.translated():
+            try:
+                return self.client.evalsha(digest, len(keys), *keys, *args)
+            except redis.exceptions.NoScriptError:
+                return self.client.eval(source, len(keys), *keys, *args)
+
+    def run_many(self, name: str, calls: Sequence[Call]) -> list[Any]:
+        """One script many times, in one round trip."""
+        import redis
+
+        if not calls:
+            return []
+        _, digest = script(name)
+        with self.translated(), self.client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.evalsha(digest, len(call.keys), *call.keys, *call.args)
+            answers: list[Any] = pipe.execute(raise_on_error=False)
+            for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+                if isinstance(answer, redis.exceptions.NoScriptError):
+                    answers[place] = self.run(name, call.keys, *call.args)
+                elif isinstance(answer, Exception):
+                    raise answer
+        return answers
+
+    def timed(self, command: Any) -> tuple[float, Any]:
+        """Server time in ms and the answer of one command, in one round trip."""
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            command(pipe)
+            (seconds, micros), answer = pipe.execute()
+        return int(seconds) * 1000 + int(micros) / 1000, answer
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        import redis
+
+        try:
+            yield
+            self._answered = True
+        except redis.AuthenticationError as error:
+            raise Unauthenticated(
+                f"Redis at {self.url} refuses our user or password ({_brief(error)}); name them "
+                "in the URL, or the password in a file with ?password_file=PATH"
+            ) from None
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            raise RegistryUnavailable(
+                f"Redis at {self.url} does not answer ({_brief(error)}); {self._advice(error)}",
+                timed_out=isinstance(error, (redis.TimeoutError, TimeoutError)),
+            ) from None
+        except redis.RedisError as error:
+            text = _brief(error)
+            if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
+                raise Forbidden(
+                    f"the Redis user of {self.url} may not do this ({text}); its rules have to "
+                    "be those of its role and service: 'edl coordinator acl' prints them"
+                ) from None
+            if (refusal := _refusal(error, text)) is not None:
+                name, what, advice = refusal
+                raise RegistryUnavailable(
+                    f"Redis at {self.url} {what} ({text}): {advice}", refusal=name
+                ) from None
+            if WRONG_TYPE in text:
+                raise RegistryUnavailable(
+                    f"Redis at {self.url} refuses a command: a key of the mesh holds something "
+                    f"of another kind, which somebody else wrote there ({text})"
+                ) from None
+            raise RegistryUnavailable(
+                f"Redis at {self.url} refuses a command ({text}); "
+                "it has to be Redis 6.2 or newer, or Valkey, with scripts allowed"
+            ) from None
+
+    def _advice(self, error: Exception) -> str:
+        text = str(error)
+        if hint := handshake_hint(text, ca="?ssl_ca_certs=FILE"):
+            return hint
+        no_tls = "WRONG_VERSION_NUMBER" in text or "record layer" in text
+        if no_tls or self._answers_without_tls(error):
+            return (
+                "it speaks no TLS there, as the Valkey of the extra 'embedded' cannot: write"
+                " redis:// in place of rediss://, or start a server that is built with TLS"
+            )
+        advice = "start it, or name the Redis of the mesh by its URL"
+        closed = "reset by peer" in text or "closed by server" in text
+        if closed and not self._answered and self.url.lower().startswith("redis://"):
+            return f"{advice}; if it speaks TLS, write rediss://"
+        return advice
+
+    def _answers_without_tls(self, error: Exception) -> bool:
+        """Whether a server that says nothing to TLS answers without it: a Redis waits for more."""
+        import redis
+
+        late = isinstance(error, (redis.TimeoutError, TimeoutError))
+        if self._parsed.tls is None or self._parsed.master or self._answered or not late:
+            return False
+        with suppress(OSError), socket.create_connection(self._parsed.hosts[0], _PLAIN_S) as plain:
+            plain.sendall(b"PING\r\n")
+            return plain.recv(1) in (b"+", b"-")
+        return False
+
+
+@cache
+def script(name: str) -> tuple[str, str]:
+    """The text of a script and the hash that Redis knows it by."""
+    folder = resources.files(__package__) / "lua"
+    source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:
+    """The entry of `_REFUSALS` that fits an error; None: it is no refusal."""
+    import redis
+
+    if isinstance(error, redis.exceptions.ReadOnlyError):  # their texts lack the code
+        return _REFUSALS["READONLY"]
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return _REFUSALS["OOM"]
+    found = re.search(rf"\b({'|'.join(_REFUSALS)})\b", text)
+    return None if found is None else _REFUSALS[found[1]]
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:400] or type(error).__name__

@@ -1,0 +1,314 @@
+"""Lease sets in Redis or Valkey."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from .records import (
+    DRAIN,
+    FACTS_TTLS,
+    PLAIN_TTLS,
+    Beat,
+    Changes,
+    LeaseSet,
+    Mandate,
+    Member,
+    MemberBeat,
+    is_change,
+    is_member,
+    split_changes,
+)
+from .redis_connection import WRONG_TYPE, Call, RedisConnection
+
+#: After a silence of so many TTLs a member asks by the script: meanwhile another may have its name.
+_SILENCE_TTLS: Final = 0.45
+_SWEEP_LIMIT: Final = 1000
+_CHUNK: Final = 500  # commands per pipeline: Redis serves others in between
+_DAY_MS: Final = 86_400_000  # no member of ours writes a deadline further ahead
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeBeat:
+    """The last beat of a member that was a whole one.
+
+    Attributes:
+        incarnation: of the member.
+        redis_ms: Redis's clock then.
+        at_s: ours, when the answer had come: never earlier than that, so that a deadline made of
+            both is never too late.
+        beat_s: ours, at the last beat, whole or plain.
+    """
+
+    incarnation: int
+    redis_ms: int
+    at_s: float
+    beat_s: float
+
+
+class RedisLeases:
+    """See `Leases`.
+
+    Beats are the bulk of the work of Redis, and a script costs several times as much as a command.
+    So a script is used only for a change that followers hear of. Within two TTLs of a whole beat,
+    the other beats are plain: a ZADD of a deadline that we compute from Redis's own clock, as the
+    whole beat reported it. ZADD only raises a deadline that stands (XX, GT). It fails if anything
+    is not as we think (no lease, a clock that jumped, a requested drain, another incarnation), and
+    then the script finds out at once; where something is to be told, the deadline is raised for
+    that. A member that was silent for longer than between two beats asks by the script, too. Now
+    and then the ZADD is sent with commands that write volatile facts, keep the facts alive, and
+    read the clock and the incarnation: a whole beat too.
+    """
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._whole: dict[str, _WholeBeat] = {}
+
+    # --- members
+
+    def register(
+        self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
+    ) -> list[str]:
+        calls = [register_call(leases, *one, _ms(ttl_s)) for one in members.items()]
+        for call in calls:  # the new deadline hides a drain from plain beats: ask by the script
+            self._whole.pop(call.keys[1], None)
+        won = self._run_all("register", calls)
+        return [member for member, one in zip(members, won, strict=True) if not one]
+
+    def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
+        if leases.changes and not beat.noted and (beat.volatile or not beat.facts):
+            done = self._beat_by_commands(leases, beat, ttl_s)
+            if done is not None:
+                return done
+        call = beat_call(leases, beat, _ms(ttl_s))
+        code, now_ms = self._connection.run("beat", call.keys, *call.args)
+        self._remember(call.keys[1], beat, code, now_ms)
+        return Beat(code)
+
+    def beat_many(self, leases: LeaseSet, beats: Sequence[MemberBeat], ttl_s: float) -> list[Beat]:
+        calls = [beat_call(leases, one, _ms(ttl_s)) for one in beats]
+        return [Beat(code) for code, _ in self._run_all("beat", calls)]
+
+    def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
+        keys = leases.of(member)
+        self._whole.pop(keys[1], None)
+        args = member, "" if incarnation is None else incarnation
+        return bool(self._connection.run("leave", keys, *args))
+
+    def _beat_by_commands(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat | None:
+        """A beat without a script; None: something is not as we thought, so it needs one."""
+        deadlines, facts, _ = leases.of(beat.member)
+        last, now = self._whole.get(facts), time.monotonic()
+        if last is None or last.incarnation != beat.incarnation:
+            return None
+        if not 0 <= now - last.beat_s < ttl_s * _SILENCE_TTLS:
+            return None
+        deadline_ms = last.redis_ms + round((now - last.at_s + ttl_s) * 1000)
+        plain = plain_beat(deadlines, beat.member, deadline_ms)
+        if not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
+            with self._connection.translated():
+                moved = self._client.execute_command(*plain)
+            self._whole[facts] = replace(last, beat_s=now)
+            return Beat.KEPT if moved == 1 else None
+        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+            for command in whole_beat(leases, beat, deadline_ms, _ms(ttl_s)):
+                pipe.execute_command(*command)
+            (seconds, micros), held, moved, left_ms, *_ = pipe.execute()
+            if moved != 1 or held != [str(beat.incarnation), None]:
+                return None
+            if left_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
+                self._client.pexpire(deadlines, FACTS_TTLS * _ms(ttl_s))
+        self._remember(facts, beat, Beat.KEPT, int(seconds) * 1000 + int(micros) // 1000)
+        return Beat.KEPT
+
+    def _remember(self, facts: str, beat: MemberBeat, code: int, now_ms: int) -> None:
+        if code == Beat.KEPT:
+            now = time.monotonic()
+            self._whole[facts] = _WholeBeat(beat.incarnation, now_ms, now, now)
+        else:
+            self._whole.pop(facts, None)
+
+    def _run_all(self, name: str, calls: Sequence[Call]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(calls), _CHUNK):
+            answers += self._connection.run_many(name, calls[start : start + _CHUNK])
+        return answers
+
+    # --- those that look
+
+    def request_drain(self, leases: LeaseSet, member: str) -> bool:
+        return bool(self._connection.run("drain", leases.of(member), member))
+
+    def members(self, leases: LeaseSet) -> list[Member]:
+        with self._connection.translated():
+            now_ms, scored = self._connection.timed(
+                lambda pipe: pipe.zrange(leases.deadlines, 0, -1, withscores=True)
+            )
+            living = [
+                (member, score)
+                for member, score in sorted(scored)
+                if now_ms < score < now_ms + _DAY_MS and is_member(member)
+            ]
+            found = self._facts(leases, [member for member, _ in living])
+        return [
+            Member(member, facts, (score - now_ms) / 1000)
+            for (member, score), facts in zip(living, found, strict=True)
+            if facts  # it left in between
+        ]
+
+    def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
+        if not names:
+            return []
+        with self._connection.translated():
+            now_ms, deadlines = self._deadlines(leases, names)
+            found = self._facts(leases, names)
+        return [
+            Member(name, facts, 0.0 if deadline is None else (deadline - now_ms) / 1000)
+            for name, deadline, facts in zip(names, deadlines, found, strict=True)
+            if facts
+        ]
+
+    def names(self, leases: LeaseSet) -> set[str]:
+        with self._connection.translated():
+            return set(self._client.zrange(leases.deadlines, 0, -1))
+
+    def changes(self, leases: LeaseSet, cursor: int = 0) -> Changes:
+        with self._connection.translated():
+            if cursor == 0:
+                return self._all(leases)
+            now_ms, due_s, found = self._noted(leases, f"({cursor}")
+            changed = [(name, at) for name, at in found if is_change(name) and _is_ours(at, now_ms)]
+            if not changed:
+                return Changes(cursor, due_s=due_s)
+            return replace(self._changed(leases, changed), due_s=due_s)
+
+    def sweep(self, leases: LeaseSet, mandate: Mandate | None = None) -> list[str]:
+        keys = [leases.deadlines, leases.changes]
+        bounds = ("", "") if mandate is None else (mandate.until_ms, mandate.registry_id)
+        dead = self._connection.run("sweep", keys, _SWEEP_LIMIT, *bounds)
+        return [name for name in dead if is_member(name)]
+
+    def _noted(self, leases: LeaseSet, after: str) -> tuple[float, float, Any]:
+        """Server time in ms, `Changes.due_s`, and the numbers of changes, in one round trip."""
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.zrange(leases.deadlines, 0, 0, withscores=True)
+            pipe.zrange(leases.deadlines, -1, -1, withscores=True)
+            pipe.zrangebyscore(leases.changes, after, "+inf", withscores=True)
+            (seconds, micros), first, last, noted = pipe.execute()
+        now_ms = int(seconds) * 1000 + int(micros) / 1000
+        if not first:
+            return now_ms, math.inf, noted
+        odd = last[0][1] >= now_ms + _DAY_MS
+        return now_ms, 0.0 if odd else (first[0][1] - now_ms) / 1000, noted
+
+    def _all(self, leases: LeaseSet) -> Changes:
+        # Reading the numbers first, a change in between is seen twice rather than never.
+        now_ms, due_s, noted = self._noted(leases, "-inf")
+        ours = [(name, at) for name, at in noted if is_change(name) and _is_ours(at, now_ms)]
+        start = int(max((at for _, at in ours), default=now_ms * 1000))
+        members = tuple(self.members(leases))
+        living = {member.member for member in members}
+        there, left = split_changes(name for name, _ in ours)
+        return Changes(
+            start,
+            members,
+            tuple(name for name in left if name not in living),
+            tuple(name for name in there if name not in living),
+            full=True,
+            due_s=due_s,
+        )
+
+    def _changed(self, leases: LeaseSet, changed: Sequence[tuple[str, float]]) -> Changes:
+        names, left = split_changes(name for name, _ in changed)
+        members, lost = [], []
+        if names:
+            now_ms, deadlines = self._deadlines(leases, names)
+            for name, deadline, facts in zip(
+                names, deadlines, self._facts(leases, names), strict=True
+            ):
+                if deadline is None:
+                    lost.append(name)
+                # Without facts: they were taken away. Its next whole beat brings them again, up to
+                # two TTLs later.
+                elif facts:
+                    members.append(Member(name, facts, (deadline - now_ms) / 1000))
+        cursor = int(max(at for _, at in changed))
+        return Changes(cursor, tuple(members), tuple(left), tuple(lost))
+
+    def _deadlines(self, leases: LeaseSet, names: Sequence[str]) -> tuple[float, Any]:
+        return self._connection.timed(lambda pipe: pipe.zmscore(leases.deadlines, names))
+
+    def _facts(self, leases: LeaseSet, names: Sequence[str]) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = []
+        for start in range(0, len(names), _CHUNK):
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in names[start : start + _CHUNK]:
+                    pipe.hgetall(leases.facts + name)
+                found += [_answered(facts) for facts in pipe.execute(raise_on_error=False)]
+        return found
+
+
+def register_call(leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_ms: int) -> Call:
+    """The script `register` for one member; `facts` hold `incarnation`."""
+    rest = {name: value for name, value in facts.items() if name != "incarnation"}
+    args: list[str | int] = [member, ttl_ms, int(facts["incarnation"]), *_flat(rest)]
+    return Call(leases.of(member), args)
+
+
+def beat_call(leases: LeaseSet, beat: MemberBeat, ttl_ms: int) -> Call:
+    """The script `beat` for one member."""
+    changed = {name: value for name, value in beat.facts.items() if name != "incarnation"}
+    flags: list[str | int] = [beat.member, ttl_ms, beat.incarnation, int(beat.noted)]
+    return Call(leases.of(beat.member), [*flags, *_flat(changed)])
+
+
+def plain_beat(deadlines: str, member: str, deadline_ms: int) -> tuple[str | int, ...]:
+    """The command of a plain beat: 1 when it raised a deadline that stands, else 0."""
+    return "ZADD", deadlines, "XX", "GT", "CH", deadline_ms, member
+
+
+def whole_beat(
+    leases: LeaseSet, beat: MemberBeat, deadline_ms: int, ttl_ms: int
+) -> list[tuple[str | int, ...]]:
+    """The commands of a whole beat without a script, in one packet.
+
+    Their answers: Redis's time; incarnation and `drain`; 1 when a deadline that stands was raised;
+    how long the deadlines are kept, in ms; and two that do not matter.
+    """
+    deadlines, facts, _ = leases.of(beat.member)
+    told = [("HSET", facts, *_flat(beat.facts))] if beat.facts else []
+    return [
+        ("TIME",),
+        ("HMGET", facts, "incarnation", DRAIN),
+        plain_beat(deadlines, beat.member, deadline_ms),
+        ("PTTL", deadlines),
+        *told,
+        ("PEXPIRE", facts, FACTS_TTLS * ttl_ms),
+    ]
+
+
+def _answered(facts: Any) -> dict[str, str]:
+    """Facts as they were read; none where somebody put another type in their place."""
+    if isinstance(facts, Exception):
+        if WRONG_TYPE in str(facts):
+            return {}
+        raise facts
+    return dict(facts)
+
+
+def _is_ours(change: float, now_ms: float) -> bool:
+    """Whether a change has a number that our scripts give."""
+    return change < (now_ms + _DAY_MS) * 1000
+
+
+def _flat(facts: Mapping[str, str]) -> list[str]:
+    return [part for pair in facts.items() for part in pair]
+
+
+def _ms(ttl_s: float) -> int:
+    return max(1, round(ttl_s * 1000))

@@ -1,0 +1,259 @@
+"""The store in Redis or Valkey: scripts of `lua/` and plain commands, in Redis time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, get_args
+
+from .records import (
+    AddRanked,
+    Append,
+    Change,
+    Condition,
+    Delete,
+    FieldIs,
+    Keep,
+    Leadership,
+    LeadershipChange,
+    Leads,
+    LogRecord,
+    NumberIs,
+    Once,
+    Put,
+    PutRows,
+    RankIs,
+    RemoveRanked,
+    ShardKeys,
+    Stamp,
+    log_position,
+    number,
+)
+from .redis_connection import RedisConnection
+from .redis_leases import RedisLeases
+
+_CHANGES: Final[tuple[LeadershipChange, ...]] = get_args(LeadershipChange)
+_WORDS: Final = 2000  # of one command: Lua passes only some thousand arguments to a call
+Word = str | int
+
+
+class RedisStore:
+    """See `Store`.
+
+    Args:
+        url: any that `redis_url.parse` takes; it connects when it is first used.
+        timeout_s: seconds for a connection, and for each answer.
+
+    Raises:
+        UsageError: `url` names no Redis.
+    """
+
+    def __init__(self, url: str, timeout_s: float = 1.0) -> None:
+        self._connection = RedisConnection(url, timeout_s)
+        self._client = self._connection.client
+        self.leases = RedisLeases(self._connection)
+
+    @property
+    def url(self) -> str:
+        return self._connection.url
+
+    def time_ms(self) -> int:
+        return self._connection.time_ms()
+
+    def server_info(self) -> dict[str, str]:
+        return self._connection.server_info()
+
+    def check_writes(self) -> bool:
+        return self._connection.check_writes()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # --- leadership
+
+    def lead(
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        keep_s: Mapping[str, float] | None = None,
+        facts: str = "",
+        identify: bool = False,
+    ) -> Leadership:
+        kept = keep_s or {}
+        found, token, change, registry_id, now_ms = self._connection.run(
+            "lead", [key, *kept], holder, max(1, round(ttl_s * 1000)), facts, int(identify),
+            *(round(seconds * 1000) for seconds in kept.values()),
+        )  # fmt: skip
+        return Leadership(found, int(token), _CHANGES[change], registry_id, int(now_ms))
+
+    def leader(self, key: str) -> Leadership | None:
+        with self._connection.translated():
+            now_ms, held = self._connection.timed(lambda pipe: pipe.hgetall(key))
+        left_ms = number(held.get("until_ms", "")) - now_ms
+        if left_ms <= 0 or not held.get("holder"):
+            return None
+        facts, token = held.get("facts", ""), number(held.get("token", ""))
+        return Leadership(held["holder"], token, "", "", int(now_ms), facts, left_ms / 1000)
+
+    def resign(self, key: str, holder: str) -> bool:
+        return bool(self._connection.run("resign", [key], holder))
+
+    # --- documents
+
+    def read(self, *keys: str) -> list[dict[str, str]]:
+        if len(keys) == 1:
+            with self._connection.translated():
+                return [dict(self._client.hgetall(keys[0]))]
+        return [
+            dict(zip(flat[::2], flat[1::2], strict=True))
+            for flat in self._connection.run("read", keys)
+        ]
+
+    def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
+        with self._connection.translated():
+            if len(names) == 1:
+                return [self._client.hget(key, names[0])]
+            return list(self._client.hmget(key, names))
+
+    def changed_rows(
+        self, key: str, changes: str, since: tuple[int, int] | None
+    ) -> tuple[bool, tuple[int, int], dict[str, str]]:
+        args = ("", 0) if since is None else since
+        full, term, counter, flat = self._connection.run("changed", [key, changes], *args)
+        rows = dict(zip(flat[::2], flat[1::2], strict=True))
+        return bool(full), (int(term), int(counter)), rows
+
+    def commit(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> int:
+        args: list[Word] = [len(conditions)]
+        keys: dict[str, None] = {}
+        for condition in conditions:
+            kind, key, *values = _condition(condition)
+            args += [kind, key, *values]
+            keys[key] = None
+        once = [Put(c.key, {"=write": c.id}) for c in conditions if isinstance(c, Once)]
+        for change in (*once, *changes):
+            for named, words in _commands(change):
+                args += [len(words), *words]
+                keys.update(dict.fromkeys(named))
+        return int(self._connection.run("commit", list(keys), *args))
+
+    # --- logs, and what is named
+
+    def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
+        log_position(after)
+        start = f"({after}" if after else "-"
+        with self._connection.translated():
+            if last:
+                found = self._client.xrevrange(key, "+", start, count=last)[::-1]
+            else:
+                found = self._client.xrange(key, start, "+", count=count or None)
+        return [LogRecord(record_id, fields or {}) for record_id, fields in found]
+
+    def append(self, entry: Append) -> str:
+        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+            pipe.xadd(entry.key, entry.fields, maxlen=entry.kept, approximate=not entry.exact)
+            pipe.pexpire(entry.key, round(entry.keep_s * 1000))
+            return str(pipe.execute()[0])
+
+    def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
+        # By plain commands, so that a user may be allowed to do just this.
+        now_ms = self.time_ms()
+        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+            pipe.zadd(key, {name: now_ms})
+            if keep_s is not None:
+                pipe.zremrangebyscore(key, "-inf", now_ms - round(keep_s * 1000))
+                pipe.pexpire(key, round(keep_s * 1000))
+            pipe.execute()
+
+    def signed(self, key: str, since_ms: int | None = None) -> list[str]:
+        with self._connection.translated():
+            if since_ms is None:
+                return sorted(self._client.zrange(key, 0, -1))
+            return sorted(self._client.zrangebyscore(key, since_ms, "+inf"))
+
+    def forget(self, key: str, name: str, age_s: float) -> None:
+        with self._connection.translated():
+            at_ms = self._client.zscore(key, name)
+        if at_ms is not None and abs(self.time_ms() - at_ms) > age_s * 1000:
+            self.commit([RankIs(key, name, int(at_ms))], [RemoveRanked(key, [name])])
+
+    def exist(self, keys: Sequence[str]) -> list[bool]:
+        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.exists(key)
+            return [bool(one) for one in pipe.execute()]
+
+    # --- shards
+
+    def lease_shard(
+        self,
+        keys: ShardKeys,
+        generation: int,
+        epoch: int,
+        rank: int,
+        question: int | None,
+        most: int | None,
+        keep_s: float,
+    ) -> tuple[int, int] | str | None:
+        answer = self._connection.run(
+            "lease_shard", [keys.generation, keys.free, keys.leased], generation, epoch, rank,
+            "" if question is None else question, most or "", round(keep_s * 1000),
+        )  # fmt: skip
+        if isinstance(answer, str):
+            return answer
+        return (int(answer[0]), int(answer[1])) if answer else None
+
+
+def _condition(condition: Condition) -> tuple[str, str, Word, Word]:
+    match condition:
+        case Leads(key, holder, token):
+            return "leads", key, holder, token
+        case NumberIs(key, field, value):
+            return "number", key, field, value
+        case FieldIs(key, field, text):
+            return "is", key, field, text
+        case RankIs(key, member, rank):
+            return "rank", key, member, rank
+        case Once(key, write_id):
+            return "once", key, "=write", write_id
+
+
+def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
+    """For each command its keys and its words."""
+    match change:
+        case Put(key, fields):
+            flat: list[Word] = []
+            for name, value in fields.items():
+                flat += [name, "" if value is None else value]
+            for some in _parts(flat):
+                yield [key], ["put", key, *some]
+        case Stamp(key, field):
+            yield [key], ["stamp", key, field]
+        case PutRows(key, changes, counter, kept, rows):
+            texts: list[Word] = []
+            for row, text in rows.items():
+                texts += [row, text or ""]
+            yield [key, changes], ["rows", key, changes, counter, kept, *texts]
+        case Delete(keys):
+            yield keys, ["DEL", *keys]
+        case RemoveRanked(key, names):
+            yield [key], ["ZREM", key, *names]
+        case AddRanked(key, members):
+            ranked: list[Word] = []
+            for member, rank in members.items():
+                ranked += [rank, member]
+            for some in _parts(ranked):
+                yield [key], ["ZADD", key, *some]
+        case Append(key, entry, kept, keep_s, exact):
+            pairs = [word for pair in entry.items() for word in pair]
+            yield [key], ["XADD", key, "MAXLEN", *([] if exact else ["~"]), kept, "*", *pairs]
+            yield [key], ["PEXPIRE", key, round(keep_s * 1000)]
+        case Keep(keys, seconds):
+            for kept_key in keys:
+                yield [kept_key], ["PEXPIRE", kept_key, round(seconds * 1000)]
+
+
+def _parts(words: Sequence[Word]) -> Iterator[Sequence[Word]]:
+    for start in range(0, len(words), _WORDS):
+        yield words[start : start + _WORDS]

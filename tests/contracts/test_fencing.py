@@ -1,0 +1,177 @@
+"""One contract, two stores: a leader writes only while it leads under the same token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.machines import Deployment, MachineBoard, Order
+from edl.coordinator.machines.board import fence_of
+from edl.coordinator.queue import Progress, QueueBoard
+from edl.coordinator.registry import LogEntry, Plan, Registry, Row
+from edl.coordinator.store import (
+    Append,
+    Condition,
+    FieldIs,
+    Leads,
+    NumberIs,
+    Once,
+    Put,
+    Stamp,
+    Store,
+)
+from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
+
+DEPLOYED = Deployment("s", "s3://bucket/model", "ab" * 32)
+LOST = LogEntry("lost", "t", "")
+
+
+@dataclass(frozen=True)
+class LeaderWrite:
+    """How to lead, for so long, and what a leader then writes."""
+
+    lead: Callable[[Store, str, float], Leads | None]
+    write: Callable[[Store, Leads], bool]
+    prepare: Callable[[Store], object] = lambda store: None
+
+
+def lead_service(store: Store, holder: str, ttl_s: float) -> Leads | None:
+    fence = Registry(store).lead("s", holder, ttl_s).fence
+    return fence if fence.holder == holder else None
+
+
+def lead_job(store: Store, holder: str, ttl_s: float) -> Leads | None:
+    return JobBoard(store).lead("j", holder, ttl_s)
+
+
+def lead_placement(store: Store, holder: str, ttl_s: float) -> Leads | None:
+    led = MachineBoard(store).lead(holder, ttl_s)
+    return fence_of(led) if led.change else None
+
+
+def lead_queue(store: Store, holder: str, ttl_s: float) -> Leads | None:
+    return QueueBoard(store).take(holder, {}, ttl_s)
+
+
+def withdraw(store: Store) -> None:
+    assert MachineBoard(store).deploy(DEPLOYED.withdrawal)
+
+
+WRITES = {
+    "assignment": LeaderWrite(
+        lead_service,
+        lambda store, fence: Registry(store).write("s", fence, (0, 0), (1, 1), {"j/0": Row()}),
+    ),
+    "desired": LeaderWrite(
+        lead_service, lambda store, fence: Registry(store).set_desired("s", fence, 3, "why")
+    ),
+    "plan": LeaderWrite(
+        lead_service,
+        lambda store, fence: Registry(store).move_plan("s", fence, (0, 0), Plan("c"), LOST),
+    ),
+    "generation": LeaderWrite(
+        lead_job, lambda store, fence: JobBoard(store).publish("j", fence, 1, {})
+    ),
+    "outcome": LeaderWrite(
+        lead_job, lambda store, fence: JobBoard(store).finish("j", fence, 1, {"kind": "finished"})
+    ),
+    "order": LeaderWrite(
+        lead_placement, lambda store, fence: MachineBoard(store).order(fence, {"m": Order(1)})
+    ),
+    "forgotten deployment": LeaderWrite(
+        lead_placement, lambda store, fence: MachineBoard(store).forget(fence, "s"), withdraw
+    ),
+    "progress": LeaderWrite(
+        lead_queue,
+        lambda store, fence: QueueBoard(store).tell(fence, "a", 1, Progress("running")),
+        lambda store: QueueBoard(store).submit("a", {}),
+    ),
+    "output": LeaderWrite(
+        lead_queue,
+        lambda store, fence: QueueBoard(store).log(fence, "a", ["a line"]),
+        lambda store: QueueBoard(store).submit("a", {}),
+    ),
+}
+
+
+@pytest.fixture
+def stores(hold: Hold) -> Holds[Store]:
+    return hold(lambda store: store)
+
+
+@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize("successor", ["other", "same"])
+def test_a_write_of_an_earlier_leadership_is_refused(
+    stores: Holds[Store], kind: str, successor: str
+) -> None:
+    """It was decided, and sent after another leadership had begun, perhaps of the same leader."""
+    case, store = WRITES[kind], stores.one
+    case.prepare(store)
+    before = case.lead(store, "same", SHORT_S)
+    assert before is not None
+    stores.pass_s(SHORT_S + 0.01)
+    assert not case.write(store, before), "its time is over"
+    now = case.lead(stores.another, successor, LONG_S)
+    assert now is not None
+    assert now.token > before.token
+    assert not case.write(store, before)
+    assert case.write(store, now)
+
+
+def test_a_token_grows_when_the_store_has_lost_everything(stores: Holds[Store]) -> None:
+    before = stores.one.lead("k", "a", LONG_S)
+    assert (before.change, stores.one.lead("k", "a", LONG_S).change) == ("first", "kept")
+    stores.pass_s(0.01)
+    stores.empty()
+    after = stores.another.lead("k", "b", LONG_S)
+    assert (after.change, after.token > before.token) == ("first", True)
+    assert stores.one.commit([Leads("k", "a", before.token)], [Put("d", {"x": 1})]) == 1
+
+
+def test_a_leader_shows_its_facts_until_its_time_is_over(stores: Holds[Store]) -> None:
+    assert stores.one.leader("k") is None
+    led = stores.one.lead("k", "a", SHORT_S, facts="{}")
+    found = stores.another.leader("k")
+    assert found is not None
+    assert (found.holder, found.token, found.facts) == ("a", led.token, "{}")
+    assert 0 < found.expires_in_s < SHORT_S + 0.001
+    stores.pass_s(SHORT_S + 0.01)
+    assert stores.another.leader("k") is None
+
+
+def test_all_changes_are_made_or_none_and_the_failed_condition_is_named(
+    stores: Holds[Store],
+) -> None:
+    store = stores.one
+    append = Append("log", {"text": "é"}, 10, LONG_S)
+    first: list[Condition] = [FieldIs("d", "x", ""), NumberIs("d", "n", 0)]
+    assert store.commit(first, [Put("d", {"x": "one", "n": 7}), Stamp("d", "at"), append]) == 0
+    assert store.commit(first, [Put("d", {"x": "two"}), append]) == 1
+    assert store.commit([FieldIs("d", "x", "one"), NumberIs("d", "n", 8)], [append]) == 2
+    (found,) = stores.another.read("d")
+    assert (found["x"], found["n"]) == ("one", "7")
+    assert abs(int(found["at"]) - store.time_ms()) < 60_000
+    assert [one.fields for one in stores.another.log("log")] == [{"text": "é"}]
+    assert store.commit([], [Put("d", {"x": None, "n": ""})]) == 0
+    assert store.read("d", "none") == [{"at": found["at"]}, {}]
+
+
+def test_a_transaction_whose_answer_was_lost_is_not_made_twice(stores: Holds[Store]) -> None:
+    once: list[Condition] = [Once("d", "write-1"), NumberIs("d", "n", 0)]
+    append = Append("log", {"text": ""}, 10, LONG_S)
+    for _ in range(2):
+        assert stores.one.commit(once, [Put("d", {"n": 1}), append]) == 0
+    assert len(stores.another.log("log")) == 1
+    assert stores.another.commit([Once("d", "write-2"), NumberIs("d", "n", 0)], [append]) == 2
+
+
+def test_a_name_is_forgotten_when_it_was_not_in_use_for_long(stores: Holds[Store]) -> None:
+    stores.one.sign("names", "old")
+    stores.pass_s(SHORT_S)
+    stores.one.sign("names", "new")
+    for name in ("old", "new", "never"):
+        stores.another.forget("names", name, SHORT_S / 2)
+    assert stores.another.signed("names") == ["new"]

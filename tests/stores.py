@@ -1,0 +1,39 @@
+"""Stores in tests: what a store in memory can suffer, and the fences of leaders named by tests."""
+
+from __future__ import annotations
+
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.jobs import keys as job_keys
+from edl.coordinator.queue import QueueBoard
+from edl.coordinator.queue import keys as queue_keys
+from edl.coordinator.registry import Registry
+from edl.coordinator.registry import keys as registry_keys
+from edl.coordinator.store import Leads, Store
+from edl.coordinator.store.memory_store import MemoryStore
+
+
+def memory(schema: Registry | JobBoard | QueueBoard) -> MemoryStore:
+    """The store within this process below a schema."""
+    assert isinstance(schema.store, MemoryStore)
+    return schema.store
+
+
+def fence(store: Store, key: str, holder: str) -> Leads:
+    """A fence of this holder, under the token of the present leader, whoever leads."""
+    leader = store.leader(key)
+    return Leads(key, holder, 0 if leader is None else leader.token)
+
+
+def of_service(registry: Registry, holder: str, service: str = "s") -> Leads:
+    """The fence of a manager that computes assignments."""
+    return fence(registry.store, registry_keys.leader(service), holder)
+
+
+def of_job(board: JobBoard, job: str, node: str) -> Leads:
+    """The fence of a node that leads a training."""
+    return fence(board.store, job_keys.of_job(job, "leader"), node)
+
+
+def of_queue(board: QueueBoard, runner: str, queue: str = "main") -> Leads:
+    """The fence of a runner."""
+    return fence(board.store, queue_keys.of_queue(queue, "runner"), runner)
