@@ -26,7 +26,7 @@ from ..scheduler.reader_core import CoreConfig, ReaderCore
 from ..scheduler.reader_core import events as ev
 from ..scheduler.reader_core import instructions as do
 from ..scheduler.reader_core.delivery import Delivery
-from ..scheduler.windows import WindowConfig
+from ..scheduler.reader_core.windows import WindowConfig
 from .report import Estimate, Goal, Report, Row, interleaved
 
 TEACHERS: Final = tuple(f"teacher-{i}" for i in range(8))

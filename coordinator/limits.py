@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..errors import RateLimited
-from ..scheduler.limits import Rate
+from ..scheduler.admission import Rate
 
 
 class TooLarge(RateLimited):

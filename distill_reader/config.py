@@ -13,7 +13,7 @@ from ..proto.plain import from_plain, to_plain
 from ..proto.protocols import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
 from ..scheduler.no_teacher import GRACE_S, Policy
-from ..scheduler.shard_plan import Shard, Uneven
+from ..scheduler.students.shards import RankShard, Uneven
 from .checking import path, settle
 from .label_forms import AS_GIVEN, LabelForms
 from .options import DEFAULT_CANARIES, DEFAULT_TRACE_BYTES, TLS, CanaryPolicy, Mixing
@@ -56,7 +56,7 @@ class ReaderConfig:
             next start; empty: they are not.
         rank: number of this student within its job.
         world_size: ranks among which the reader divides the source; 1: it does not.
-        uneven: what becomes of batches that do not go round; see `scheduler.shard_plan`.
+        uneven: what becomes of batches that do not go round; see `scheduler.students.shards`.
         seed: of the order of map-style sources.
         ordered: batches are delivered in the order of the source; False: as labels come.
         request_rows: rows of a request at most, cut and joined from the student's batches;
@@ -184,9 +184,9 @@ class ReaderConfig:
         self.policy()
         self.shard()
 
-    def shard(self) -> Shard:
+    def shard(self) -> RankShard:
         """The part of the source that is this rank's, where the reader divides it."""
-        return Shard(self.rank if self.world_size != 1 else 0, self.world_size, self.uneven)
+        return RankShard(self.rank if self.world_size != 1 else 0, self.world_size, self.uneven)
 
     @property
     def members(self) -> tuple[ReaderConfig, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ..errors import UsageError
 from ..proto.forms import SoftLabelIs
-from ..scheduler.shard_plan import Uneven
+from ..scheduler.students.shards import Uneven
 from .checking import of_kind, path, texts, whole
 from .config import (
     DEFAULT_BUFFER_BYTES,

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from ..errors import UsageError
-from ..scheduler.shard_plan import Shard, steps, taken_together
+from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
 from .sources.source import Mark, Source
 
@@ -196,7 +196,7 @@ def _gone(mark: State, states: Sequence[State], epoch: int, source: Source) -> i
         if state["ahead"] or not (ended or state["epoch"] == epoch):
             return None
         if ended:
-            taken.append(steps(total, start, Shard(rank, len(states), uneven)))
+            taken.append(steps_of_rank(total, start, RankShard(rank, len(states), uneven)))
         elif state["mark"] is None or state["mark"]["start"] == start:
             taken.append(state["batches"])
         else:

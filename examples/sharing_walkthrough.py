@@ -24,7 +24,7 @@ from edl.benchmarks.elastic_simulation import (
     Simulation,
     simulate,
 )
-from edl.scheduler.elastic import SLOTS, ElasticConfig
+from edl.scheduler.elastic_values import SLOTS, ElasticConfig
 
 # %% [markdown]
 # ## The jobs

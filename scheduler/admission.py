@@ -1,17 +1,21 @@
-"""Which teachers are let in: those whose probe by the coordinator, or health check, went well.
+"""State machines that admit teachers after a probe or a health check; token buckets for peers.
 
-Here are state machines, without the probing. `Admission` knows which teachers are probed, when, and
-who is admitted.
+`Admission` decides which registered teachers the coordinator probes, when, and which are admitted.
+The probing itself is done elsewhere.
 
-A foreign server is looked at by its sidecar, and stands in the registry by what looks found. There
-are two ways to look. To *ask* is cheap: does it say that it is ready? To *test* is to have it label
-a few samples and to judge the labels, which finds one that is ready and hangs, or that answers
-nonsense. Only a test lets a server in. A wrong answer puts it out at once, since wrong labels are
-worse than none; silence does so when it lasts.
+The sidecar of a foreign server registers and withdraws it by `HealthCheck`. A cheap check *asks*
+the server whether it is ready. A *test* has it label a few samples and judges the labels; it finds
+servers that are ready and hang, or answer nonsense. Only a test registers a server. A wrong answer
+withdraws it at once, because wrong labels are worse than none; silence does so when it lasts.
+
+A `Bucket` limits how much one peer may ask: it holds at most `burst` tokens and gains `per_second`
+each second. A request takes tokens, or is refused when too few are left. So at most
+`burst + per_second * t` pass in any t seconds, and a peer below the rate is never refused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -280,3 +284,56 @@ def not_taken(now: float, patience: Patience) -> HealthCheck:
 def _out(vouching: HealthCheck, now: float, patience: Patience, rng: RandomLike) -> HealthCheck:
     wait_s = delay_s(vouching.failures, rng, patience.every_s, patience.retry_s)
     return HealthCheck(failures=vouching.failures + 1, look_s=now + wait_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A limit that short bursts may exceed.
+
+    Attributes:
+        per_second: what passes in the long run.
+        burst: what passes at once, after a pause.
+    """
+
+    per_second: float
+    burst: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.per_second < math.inf and 1 <= self.burst < math.inf):
+            raise ValueError(f"a rate is above 0 and its burst at least 1, not {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What is left for one peer.
+
+    Attributes:
+        tokens: how much may pass at `at`.
+        at: when that was so, in seconds.
+    """
+
+    tokens: float
+    at: float
+
+
+def full(rate: Rate, now: float) -> Bucket:
+    """The bucket of a peer that has asked for nothing yet."""
+    return Bucket(rate.burst, now)
+
+
+def take(rate: Rate, bucket: Bucket, now: float, cost: float = 1.0) -> tuple[Bucket, bool]:
+    """Let something pass, or not.
+
+    Args:
+        rate: the limit.
+        bucket: what was left.
+        now: seconds; a clock that goes back adds nothing.
+        cost: tokens that it takes.
+
+    Returns:
+        What is left now, and whether it passes. What does not pass takes nothing.
+    """
+    gained = max(0.0, now - bucket.at) * rate.per_second
+    tokens = min(rate.burst, bucket.tokens + gained)
+    passes = tokens >= cost
+    return Bucket(tokens - cost if passes else tokens, max(now, bucket.at)), passes

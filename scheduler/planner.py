@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .cluster import Cluster, DeviceKind, Job
-from .cost_model import Prediction, online_s, predict, step_s
+from .pipeline_model import Costs, DeviceGroup, Mesh, Prediction, online_s, predict, step_s
 from .rates import pooled_t_t, teachers_needed
-from .stages import Costs, DeviceGroup, Mesh
 from .verdicts import Aim, Method, Verdict, Way, judge
 
 #: Of a kind with more devices not every number is looked at.

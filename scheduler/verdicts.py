@@ -8,8 +8,7 @@ from math import inf
 from typing import Literal
 
 from .cluster import Cluster, Job
-from .cost_model import predict
-from .stages import Costs, DeviceGroup, Mesh
+from .pipeline_model import Costs, DeviceGroup, Mesh, predict
 
 #: Times and costs that differ by less are equal: no prediction is better.
 EQUAL = 1.02

@@ -111,7 +111,7 @@ class Inspected(Word):
     """Every function of the job file that a training begins with was called, without an error.
 
     Attributes:
-        fingerprint: of the job; see `scheduler/students/fingerprint.py`.
+        fingerprint: of the job; see `scheduler/students/world.py`.
     """
 
     fingerprint: dict[str, Any] = field(default_factory=dict)

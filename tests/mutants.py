@@ -22,7 +22,7 @@ from typing import Any
 
 from edl.tests.run import ROOT
 
-SUBJECTS = ("scheduler/ledger", "scheduler/flow.py", "scheduler/flow_values.py")
+SUBJECTS = ("scheduler/ledger", "scheduler/flow.py")
 #: Tests of the subjects, quick ones first: a run ends with the first failure.
 TESTS = (
     "tests/scheduler/ledger",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import inf, ulp
 
-from ...scheduler.elastic import ElasticJob
-from ...scheduler.elastic.values import held
+from ...scheduler.elastic_values import ElasticJob, held
 from .values import JobRun, SimulatedJob, State
 
 _SOON = 1e-9

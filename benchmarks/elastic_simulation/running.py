@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from ...scheduler.elastic import ElasticJob, ElasticMemory, Pool, decide
+from ...scheduler.elastic import decide
+from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
 from .job import RunningJob
 from .values import Moment, SimulatedJob, SimulatedPool, Simulation
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from ...scheduler.elastic import SLOTS, ElasticConfig
+from ...scheduler.elastic_values import SLOTS, ElasticConfig
 
 State = Literal["waiting", "running", "succeeded", "failed", "stopped"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ...scheduler.elastic import ElasticConfig
+from ...scheduler.elastic_values import ElasticConfig
 from .. import elastic_simulation as virtual
 from ..elastic_simulation import Moment, Reservation, SimulatedJob, Simulation
 from ..report import Report

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...scheduler.cost_model import labelling_rate
 from .claims import Cell, Contradiction, Experiment, Outcome
 from .figure4 import CONNECTION_S
-from .meshes import Mesh, alone, taught
+from .meshes import Mesh, alone, labelling_rate, taught
 
 BATCH: Final = 32
 STUDENTS: Final = 8

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ...scheduler.elastic import ElasticConfig
+from ...scheduler.elastic_values import ElasticConfig
 from .. import elastic as overlapping
 from .. import elastic_simulation as virtual
 from ..elastic_simulation import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...scheduler.cost_model import labelling_rate
 from .claims import Cell, Contradiction, Experiment, Order, Outcome
-from .meshes import Mesh, alone, taught, wanted
+from .meshes import Mesh, alone, labelling_rate, taught, wanted
 
 BATCH: Final = 32
 STUDENTS: Final = 8

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Final
 
+from ...scheduler.pipeline_model import thresholds
 from ...scheduler.simulator import simulate
 from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
-from ...scheduler.stages import thresholds
 
 LINK: Final = Link(bandwidth_bytes_per_s=1.25e9, latency_s=0.0002)
 #: Requests in flight per teacher.
@@ -130,3 +130,63 @@ def _rate(scenario: Scenario, period: int = 1) -> float:
         steps = max(len(ended) // 3 // period, 1) * period
         total += steps * group.batch / (ended[-1] - ended[-1 - steps])
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Amdahl's law: seconds per sample on c cores are `fixed_s + shared_s / c`.
+
+    Attributes:
+        fixed_s: what more cores do not shorten.
+        shared_s: what they do.
+    """
+
+    fixed_s: float
+    shared_s: float
+
+    @classmethod
+    def through(cls, first: tuple[int, float], second: tuple[int, float]) -> Scaling:
+        """The law through two measured cells.
+
+        Args:
+            first: cores, and samples per second on them.
+            second: the same for another number of cores.
+
+        Raises:
+            ValueError: the numbers of cores are equal or a rate is not positive; or more cores are
+                slower, or faster than in proportion, of which no such law tells.
+        """
+        (c1, r1), (c2, r2) = sorted((first, second))
+        if c1 < 1 or c1 == c2 or not (0 < r1 < inf and 0 < r2 < inf):
+            raise ValueError(f"needs two numbers of cores with rates above 0: {first}, {second}")
+        t1, t2 = 1 / r1, 1 / r2
+        shared_s = (t1 - t2) * c1 * c2 / (c2 - c1)
+        fixed_s = t1 - shared_s / c1
+        if shared_s < 0 or fixed_s < -1e-9 * t2:
+            raise ValueError(f"no Amdahl's law goes through {first} and {second}")
+        return cls(max(fixed_s, 0.0), shared_s)
+
+    def seconds(self, cores: int) -> float:
+        """Seconds per sample."""
+        return self.fixed_s + self.shared_s / cores
+
+    def rate(self, cores: int) -> float:
+        """Samples per second."""
+        return 1 / self.seconds(cores)
+
+
+def labelling_rate(online: float, alone: float) -> float:
+    """Samples per second that a device labels, from two rates of training on it.
+
+    Both models take turns there: 1 / online = 1 / alone + 1 / labelling (paper, section 2).
+
+    Args:
+        online: samples per second with the teacher on the same device.
+        alone: samples per second without it (N-training).
+
+    Raises:
+        ValueError: not 0 < online < alone.
+    """
+    if not (0 < online < alone and isfinite(alone)):
+        raise ValueError(f"needs 0 < online < alone, not {online} and {alone}")
+    return 1 / (1 / online - 1 / alone)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...scheduler.cost_model import Scaling, labelling_rate
 from ..report import Report
 from .claims import Cell, Contradiction, Experiment, Outcome, Use
 from .measured import table1 as measured
-from .meshes import Mesh, alone, taught
+from .meshes import Mesh, Scaling, alone, labelling_rate, taught
 from .table2 import P4_LABELS
 
 BATCH: Final = 64

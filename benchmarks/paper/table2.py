@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...scheduler.cost_model import labelling_rate
 from .claims import Cell, Contradiction, Experiment, Outcome, Use
-from .meshes import Mesh, alone, taught
+from .meshes import Mesh, alone, labelling_rate, taught
 
 BATCH: Final = 64
 CORES: Final = (8, 12, 16)

@@ -12,9 +12,8 @@ from typing import Final
 
 from ...distill_reader import DistilReader
 from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
-from ...scheduler.cost_model import predict
+from ...scheduler.pipeline_model import DeviceGroup, Mesh, predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
-from ...scheduler.stages import DeviceGroup, Mesh
 from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from ..pacing.streams import windows_s
 from ..pacing.student import PacedStudent

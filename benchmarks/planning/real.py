@@ -13,8 +13,7 @@ from typing import Final
 
 from ...mesh.cores import children_on
 from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
-from ...scheduler.cost_model import online_s, predict, step_s
-from ...scheduler.stages import DeviceGroup, Mesh
+from ...scheduler.pipeline_model import DeviceGroup, Mesh, online_s, predict, step_s
 from ..children import Child
 from ..pacing.teachers import start_teachers
 from ..paper.measured.cores import divided

@@ -24,7 +24,7 @@ from ...errors import (
 )
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
-from ...scheduler.limits import full, take
+from ...scheduler.admission import full, take
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import Limits, Places
 from ..manager import claims

@@ -19,7 +19,7 @@ from ...mesh.kubernetes.resources import (
     Object,
     quantity,
 )
-from ...scheduler.elastic import Pool
+from ...scheduler.elastic_values import Pool
 
 _GIB: Final = 2.0**30
 #: Of Kubernetes -> ours, and how many of its units one of ours is.

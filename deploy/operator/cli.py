@@ -8,7 +8,7 @@ import typer
 
 from ...coordinator.options import LogFormat, Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
-from ...scheduler.elastic import ElasticConfig
+from ...scheduler.elastic_values import ElasticConfig
 from . import options
 from .config import OperatorConfig
 

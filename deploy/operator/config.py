@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...errors import UsageError
-from ...scheduler.elastic import ElasticConfig
+from ...scheduler.elastic_values import ElasticConfig
 
 
 @dataclass(frozen=True, slots=True)

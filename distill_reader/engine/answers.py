@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from ...proto.clients import Answer
 from ...proto.datatypes import FREE, Input, TensorSpec, datatype_of, pieces_of
 from ...proto.forms import Form, check_parts, decode, encode
 from ...proto.wire import Parameter
-from ...scheduler.label_origin import widest
 from ..label_forms import AS_GIVEN, LabelForms
 
 
@@ -421,7 +420,7 @@ def joined(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
     """The dtype of rows of both in one array; None where they cannot stand in one."""
     if one == other:
         return one
-    name = widest(one.name, other.name)
+    name = widest_float(one.name, other.name)
     return None if name is None else dtype_named(name)
 
 
@@ -433,3 +432,24 @@ def concatenated(pieces: Sequence[Array]) -> Array:
         assert wider is not None
         dtype = wider
     return np.concatenate([piece.astype(dtype, copy=False) for piece in pieces])
+
+
+#: Bits of the fraction and of the exponent, the narrowest type first.
+_FLOAT_BITS: Final[Mapping[str, tuple[int, int]]] = {
+    "float16": (10, 5),
+    "bfloat16": (7, 8),
+    "float32": (23, 8),
+    "float64": (52, 11),
+}
+
+
+def widest_float(one: str, other: str) -> str | None:
+    """The type for values of both, by their names; None where they cannot stand together."""
+    if one == other:
+        return one
+    if one not in _FLOAT_BITS or other not in _FLOAT_BITS:
+        return None
+    fraction, exponent = map(max, _FLOAT_BITS[one], _FLOAT_BITS[other])
+    return next(
+        (name for name, (f, e) in _FLOAT_BITS.items() if f >= fraction and e >= exponent), "float64"
+    )

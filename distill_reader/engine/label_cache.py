@@ -16,7 +16,7 @@ from ...errors import EdlError, UsageError
 from ...proto.arena import Array
 from ...proto.shared_buffer import SharedBuffer
 from ...scheduler import label_cache
-from ...scheduler.ledger.instructions import Span
+from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.events import Peer
 from ...scheduler.reader_core.model_switch import NumericsPin
 from ..config import ReaderConfig

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import BadAnswer
 from ...proto.arena import Arena, Array, Record
-from ...scheduler.ledger.instructions import Span
+from ...scheduler.ledger.events import Span
 from ..ring import refused
 from .answers import joined
 from .outcomes import RequestDone, TeacherRequest

@@ -22,8 +22,8 @@ from ...scheduler.flow import FlowConfig
 from ...scheduler.reader_core import CoreConfig, ReaderCore
 from ...scheduler.reader_core import events as ev
 from ...scheduler.reader_core import instructions as do
+from ...scheduler.reader_core.windows import WindowConfig
 from ...scheduler.stream_stats import Profile
-from ...scheduler.windows import WindowConfig
 from ..config import ReaderConfig
 from .answers import agree, furthest
 from .inbox import Inbox

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ...proto.security.certificates import export_expiry
 from ...scheduler.circuit_breakers import IN_WORDS
-from ...scheduler.flow_values import State
+from ...scheduler.flow import State
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
 from ..store.store import StoreStats

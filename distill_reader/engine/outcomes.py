@@ -15,7 +15,7 @@ from ...errors import EdlError
 from ...proto.arena import Array
 from ...proto.datatypes import Input
 from ...proto.shared_buffer import Lent
-from ...scheduler.ledger.instructions import Span
+from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.events import Failure
 from ..label_forms import AS_GIVEN, LabelForms
 from ..store.rows import Row

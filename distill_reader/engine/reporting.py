@@ -11,7 +11,7 @@ from ... import errors
 from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
 from ...proto.protocols import PROTOCOL_VERSION
-from ...scheduler.flow_values import State
+from ...scheduler.flow import State
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
 from .member import Member

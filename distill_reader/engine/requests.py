@@ -18,7 +18,7 @@ from ...proto.channel import Message
 from ...proto.clients.client import misfit
 from ...proto.datatypes import Input, Stacked, pieces_of
 from ...proto.shared_buffer import GENERATION_BYTES, Lent, SharedBuffer
-from ...scheduler.ledger.instructions import Span
+from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.instructions import Ask
 from ...scheduler.reader_core.links import Links
 from ..config import FieldKey, ReaderConfig

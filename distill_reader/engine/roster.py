@@ -9,8 +9,7 @@ from typing import Final, Protocol
 
 from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
-from ...scheduler.label_origin import Advice
-from ...scheduler.reader_core.events import Assigned, Peer
+from ...scheduler.reader_core.events import Advice, Assigned, Peer
 from ..config import ReaderConfig
 
 log = logging.getLogger(__name__)

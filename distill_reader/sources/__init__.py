@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...errors import UsageError
-from ...scheduler.shard_plan import Shard
+from ...scheduler.students.shards import RankShard
 from .batched import Batched
 from .iterables import PlainSource, StatefulSource
 from .map_style import MapSource, loader_of
@@ -22,7 +22,7 @@ from .source import Reading, Source, leave_garbage_to_the_parent
 __all__ = ["Batched", "Reading", "Source", "source_of"]
 
 
-def source_of(given: Any, shard: Shard, seed: int) -> Source:
+def source_of(given: Any, shard: RankShard, seed: int) -> Source:
     """The source that `given` is for one rank: by what can be done with it, the most first.
 
     Args:
@@ -60,7 +60,7 @@ def source_of(given: Any, shard: Shard, seed: int) -> Source:
                 " world_size away"
             )
         given = divide(rank=shard.rank, world_size=shard.world_size)
-        return source_of(given, Shard(), seed)
+        return source_of(given, RankShard(), seed)
     if not isinstance(given, Iterable):
         raise UsageError(
             f"a source is iterated for batches, and {type(given).__name__!r} cannot be iterated"

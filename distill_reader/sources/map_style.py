@@ -21,7 +21,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...proto.arena import Array
-from ...scheduler.shard_plan import Shard, share, steps
+from ...scheduler.students.shards import RankShard, batches_of_rank, steps_of_rank
 from .batched import Batched
 from .source import Mark, close_iterator, tell_epoch
 
@@ -48,7 +48,7 @@ class MapSource:
 
     kind = "map"
 
-    def __init__(self, loader: BatchLoader, shard: Shard, seed: int) -> None:
+    def __init__(self, loader: BatchLoader, shard: RankShard, seed: int) -> None:
         self._loader = loader
         self._samplers = with_inner(loader.batch_sampler)
         own = own_ranks(self._samplers)
@@ -59,11 +59,11 @@ class MapSource:
                 " of ranks, or leave world_size away"
             )
         self.deals = own is None
-        self._shard = shard if own is None else Shard()
+        self._shard = shard if own is None else RankShard()
         self._seed = seed
 
     def __len__(self) -> int:
-        return steps(len(self._loader.batch_sampler), 0, self._shard)
+        return steps_of_rank(len(self._loader.batch_sampler), 0, self._shard)
 
     def identity(self) -> dict[str, Any]:
         names = [type(sampler).__name__ for sampler in self._samplers]
@@ -89,7 +89,7 @@ class MapSource:
                     " order has to follow from the reader's seed or from set_epoch(), and the data"
                     " set must be the same"
                 )
-            ours = share(len(plan), start, self._shard)[taken:]
+            ours = batches_of_rank(len(plan), start, self._shard)[taken:]
             mark = {"start": start, "of": len(plan), "ids": digest}
             # Workers' seeds are drawn here too, so they follow from the epoch as well.
             batches = self._loader.read([plan[place] for place in ours]) if ours else iter(())

@@ -14,8 +14,8 @@ from typing import Final
 
 from ...errors import ProcessFailed, UsageError
 from ...lifecycle import Stop
+from ...scheduler.autoscale import Hand, Moves, died, moves, wanted
 from ...scheduler.backoff import Rest
-from ...scheduler.headcount import Hand, Moves, died, moves, wanted
 from ...supervise import Command, Process, describe_exit, start, stop_all
 from ..local import TEACHER_READY, TeacherSpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.queue import Progress, QueuedJob
-from ...scheduler.elastic import ElasticJob, Target
+from ...scheduler.elastic_values import ElasticJob, Target
 from ...scheduler.job_states import Life, ending_of, limits_of, state_of
 from ...supervise import describe_exit
 from .crew import Crew, Node

@@ -9,7 +9,8 @@ from typing import Final
 from ...coordinator.jobs import JobBoard
 from ...coordinator.queue import Reservation
 from ...errors import ProcessFailed
-from ...scheduler.elastic import ElasticJob, ElasticMemory, Pool, decide
+from ...scheduler.elastic import decide
+from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
 from ...supervise import stop_all
 from .account import Account
 from .fleet import Fleet

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import UsageError
-from ...scheduler.elastic import ElasticConfig
+from ...scheduler.elastic_values import ElasticConfig
 
 
 @dataclass(frozen=True, slots=True)

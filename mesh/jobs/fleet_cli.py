@@ -82,7 +82,7 @@ def jobs(
     from ...coordinator.queue import open_queue
     from ...lifecycle import open_all_descriptors, stop_on_signals
     from ...logs import configure_logging
-    from ...scheduler.elastic import ElasticConfig
+    from ...scheduler.elastic_values import ElasticConfig
     from ..cores import available_cores
     from .fleet import Fleet
     from .runner import FleetRunner

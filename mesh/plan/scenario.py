@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ...scheduler.cluster import Cluster, Job
 from ...scheduler.cluster import Link as Wire
-from ...scheduler.cost_model import Prediction
+from ...scheduler.pipeline_model import FULL, Costs, DeviceGroup, Mesh, Prediction
 from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
-from ...scheduler.stages import FULL, Costs, DeviceGroup, Mesh
 
 #: What is simulated of a training: enough batches for a steady rate.
 BATCHES, WARM_UP = 2000, 50

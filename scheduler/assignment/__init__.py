@@ -1,52 +1,31 @@
-"""Who serves whom: a reducer (state, events, now) -> (state, changes) over one service.
+"""Assigns teachers to students: a reducer (state, events, now) -> (state, changes) per service.
 
-Teachers that serve go to students that want them: none idles while a student lacks one; the slowest
-rank of every job has as much as can be; what counts is speed, not heads; the guaranteed `min` comes
-before priority, and priority before the rest; teachers are shared when students outnumber them, or
-when one can feed several; of equal teachers the one on the student's host is taken; no student
-mixes two contents; and whoever holds a teacher keeps it if fairness allows: `repair.py`.
+The rules, strongest first: no teacher idles while a student lacks one; every student has a first
+teacher before any has a second; the guaranteed `min` comes before priority; within a priority,
+power is shared evenly, and the slowest rank of a job decides what the job has. Power counts, not
+the number of teachers. Students share teachers when they outnumber them, or when one teacher can
+feed several. Among equal teachers, one on the student's host is preferred. No student mixes labels
+of two contents. Moves are avoided where fairness allows it: see `repair.py`.
 
-Assignments are advice for balance, never a lock, and any manager computes the same ones from the
-same events.
+Assignments are advice for balance, never a lock. Any manager computes the same ones from the same
+events.
 """
 
-from __future__ import annotations
-
-from .events import (
-    AssignmentEvent,
-    Change,
-    ContentPlanned,
-    RecoveryBegan,
-    RecoveryEnded,
-    StudentGone,
-    StudentReported,
-    TeacherDown,
-    TeacherDraining,
-    TeacherUp,
-    Ticked,
-    When,
-)
-from .fleet import AssignmentState
-from .intake import plan_is_complete, prevailing_content
-from .reducer import content_of, next_due, reduce
-
-__all__ = [
-    "AssignmentEvent",
-    "AssignmentState",
-    "Change",
-    "ContentPlanned",
-    "RecoveryBegan",
-    "RecoveryEnded",
-    "StudentGone",
-    "StudentReported",
-    "TeacherDown",
-    "TeacherDraining",
-    "TeacherUp",
-    "Ticked",
-    "When",
-    "content_of",
-    "next_due",
-    "plan_is_complete",
-    "prevailing_content",
-    "reduce",
-]
+from .reducer import content_of as content_of
+from .reducer import next_due as next_due
+from .reducer import plan_is_complete as plan_is_complete
+from .reducer import prevailing_content as prevailing_content
+from .reducer import reduce as reduce
+from .state import AssignmentEvent as AssignmentEvent
+from .state import AssignmentState as AssignmentState
+from .state import Change as Change
+from .state import ContentPlanned as ContentPlanned
+from .state import RecoveryBegan as RecoveryBegan
+from .state import RecoveryEnded as RecoveryEnded
+from .state import StudentGone as StudentGone
+from .state import StudentReported as StudentReported
+from .state import TeacherDown as TeacherDown
+from .state import TeacherDraining as TeacherDraining
+from .state import TeacherUp as TeacherUp
+from .state import Ticked as Ticked
+from .state import When as When

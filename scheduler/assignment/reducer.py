@@ -1,16 +1,351 @@
-"""One step of the rule: events in, the new state and what students must be told out, and why."""
+"""One step of assignment: apply events, settle the content of each student, assign, report changes.
+
+Each student gets labels of one content at a time. The content changes between two epochs, or at
+once if the operator says so. A new student starts on the next content if a teacher serves it, else
+on the current one. A student in the middle of an epoch keeps its content even if no teacher serves
+it, because labels of two models are never mixed. It is told the next content, waits between two
+epochs to be moved, and is moved then; where the plan says "now" it is moved at once. It is only
+moved to a content that a teacher serves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
+from typing import assert_never
 
-from .board import Board, boards, silent_teachers
-from .events import AssignmentEvent, Change
-from .fleet import AssignmentState, StudentEntry
-from .intake import Intake, settle_contents
+from .. import debounce
+from .assignment_table import Board, boards, silent_teachers
 from .repair import ROUNDS, grow, repair
+from .state import (
+    AssignmentEvent,
+    AssignmentState,
+    Change,
+    ContentPlanned,
+    Plan,
+    RecoveryBegan,
+    RecoveryEnded,
+    SpeedClass,
+    StudentEntry,
+    StudentGone,
+    StudentReported,
+    TeacherDown,
+    TeacherDraining,
+    TeacherEntry,
+    TeacherUp,
+    Ticked,
+    elapse_speed,
+    follow_speed,
+    is_known,
+    need_of,
+    own_heads,
+    pools,
+    power_class,
+)
+
+
+def settle_contents(facts: Intake) -> None:
+    """Bring the plan and each student to the content that they are to have now."""
+    if not (facts.moved or facts.between):
+        return
+    facts.plan = _settled_plan(facts)
+    served = facts.pools.keys()
+    for name, entry in facts.students.items():
+        settled = _settled(entry, facts.plan, served, name in facts.between, facts.recovering)
+        if settled is not entry:
+            facts.students[name] = settled
+            facts.moved = True
+
+
+def _settled_plan(facts: Intake) -> Plan:
+    """Without an operator's word, the service has what its students or else its teachers have."""
+    plan = facts.plan
+    if plan.declared:
+        return plan
+    found = {entry.content_id for entry in facts.students.values() if entry.labelled}
+    found = found or {entry.content_id for entry in facts.teachers.values()}
+    if plan.current in found:
+        return plan
+    return replace(plan, current=prevailing_content(facts)[0] or plan.current)
+
+
+def prevailing_content(known: AssignmentState | Intake) -> tuple[str, int, int]:
+    """What most students are on, else what most teachers serve: students have labels of it already.
+
+    Returns:
+        The content ("": there is none), how many students are on it, how many teachers serve it.
+    """
+    on = Counter(entry.content_id for entry in known.students.values() if entry.labelled)
+    serving = Counter({content: len(pool) for content, pool in pools(known.teachers).items()})
+    named = [content for content in on or serving if content]
+    content = max(named, key=lambda name: (on[name], serving[name]), default="")
+    return content, on[content], serving[content]
+
+
+def _settled(
+    entry: StudentEntry, plan: Plan, served: Container[str], between: bool, recovering: bool
+) -> StudentEntry:
+    """The student on the content that it is to have now, and told which comes next.
+
+    Args:
+        entry: what is known of it.
+        plan: the content of the service.
+        served: contents that a teacher serves.
+        between: whether it stands between two epochs, and sends nothing until it is answered.
+        recovering: nobody else is moved, as that would take its teachers; and nobody at all where
+            the plan is a guess, as those that would tell it better have yet to come back.
+    """
+    goal, now = plan.next or plan.current, bool(plan.next) and plan.at == "now"
+    known = plan.declared or bool(plan.next) or not recovering
+    content = entry.content_id
+    if not entry.labelled:
+        content = goal if goal in served else plan.current
+    elif known and content != goal and goal in served:
+        forgotten = content not in served and content != plan.current
+        if between or ((now or forgotten) and not recovering):
+            content = goal
+    coming = goal if known and content != goal and goal in served and not now else ""
+    upgrading = entry.upgrading or bool(plan.next or coming)
+    if (content, coming, upgrading) == (entry.content_id, entry.next_told, entry.upgrading):
+        return entry
+    return replace(entry, content_id=content, next_told=coming, upgrading=upgrading)
+
+
+def plan_is_complete(state: AssignmentState) -> bool:
+    """Whether an upgrade is on, can be had, and no student is on another content any more."""
+    goal = state.plan.next
+    if not goal or goal not in pools(state.teachers):
+        return False
+    return all(entry.content_id == goal for entry in state.students.values())
+
+
+#: So many teachers that give a student no labels are made up for, however little it asks for.
+#: Beyond that, and beyond what it asks for, they count in its share, so that a student which cannot
+#: use most of the service does not collect all of it.
+MADE_UP_FOR = 3
+
+
+class Intake:
+    """The facts while a batch of events is taken in.
+
+    Attributes:
+        lost: teachers that were lost, or came back as another incarnation.
+        why: what happened to a teacher, or to a student, in words.
+        notes: what the rule did to a student, in words.
+        turned: teachers that turned out to be faster or slower.
+        new: students that were not known before.
+        between: those that stand between two epochs of their data, bound to no content.
+        moved: whether anybody's set may have to change.
+        changed: whether anything at all is different.
+    """
+
+    def __init__(self, state: AssignmentState, now: float) -> None:
+        self.now = now
+        self.teachers = dict(state.teachers)
+        self.students = dict(state.students)
+        self.anchor, self.plan, self.recovering = state.anchor, state.plan, state.recovering
+        self.lost: set[str] = set()
+        self.why: dict[str, str] = {}
+        self.notes: dict[str, list[str]] = {}
+        self.turned: set[str] = set()
+        self.new: set[str] = set()
+        self.between: set[str] = set()
+        self.moved = self.changed = False
+
+    @cached_property
+    def pools(self) -> dict[str, dict[str, float]]:
+        """Teachers that may be assigned, once all events are taken in: see `fleet.pools`."""
+        return pools(self.teachers)
+
+    @cached_property
+    def asking(self) -> Counter[str]:
+        """How many students ask for anything, by content, once they are settled on one."""
+        return Counter(entry.content_id for entry in self.students.values() if entry.need > 0)
+
+    def take(self, events: Sequence[AssignmentEvent]) -> None:
+        """Take in a batch, in order.
+
+        Raises:
+            ValueError: a student wants less than nothing.
+        """
+        for event in events:
+            match event:
+                case StudentReported():
+                    self._reported(event)
+                case TeacherUp():
+                    self._up(event)
+                case TeacherDraining(name):
+                    self._draining(name)
+                case TeacherDown(name, lost):
+                    self._down(name, lost)
+                case StudentGone(name):
+                    if self.students.pop(name, None) is not None:
+                        self.new.discard(name)
+                        self._happened()
+                case ContentPlanned(current, following, at):
+                    self._planned(Plan(current, following, at, declared=bool(current)))
+                case RecoveryBegan() | RecoveryEnded():
+                    recovering = isinstance(event, RecoveryBegan)
+                    if recovering != self.recovering:
+                        self.recovering = recovering
+                        self._happened()
+                case Ticked():
+                    self._ticked()
+                case _:
+                    assert_never(event)
+
+    def _happened(self) -> None:
+        self.moved = self.changed = True
+
+    # -- teachers
+
+    def _up(self, event: TeacherUp) -> None:
+        name, known = event.teacher_id, self.teachers.get(event.teacher_id)
+        if not self.anchor and is_known(event.speed):
+            self.anchor = event.speed
+        pace = known.pace if known else SpeedClass()
+        if known is not None and known.incarnation != event.incarnation:
+            pace = SpeedClass(pace.power)  # it may be on another machine by now
+        pace = follow_speed(pace, event.speed, self.anchor, self.now)
+        entry = TeacherEntry(event.incarnation, pace, event.content_id, event.host)
+        if entry == known:
+            return
+        self.teachers[name] = entry
+        if known is not None and replace(known, pace=pace) == entry:
+            self._paced(name, known.power, pace.power)
+            return
+        self.why[name] = f"teacher {name} serves"
+        if known is not None and known.incarnation != event.incarnation:
+            self.lost.add(name)
+            self.why[name] = f"teacher {name} was started anew"
+        elif known is not None and known.content_id != event.content_id:
+            self.why[name] = f"teacher {name} serves another content"
+        self._happened()
+
+    def _paced(self, name: str, before: float, power: float) -> None:
+        """Of a teacher nothing but its speed is another one."""
+        self.changed = True
+        if power != before:
+            pace = "faster" if power > before else "slower"
+            self.why[name] = f"teacher {name} is {pace} than was known"
+            self.turned.add(name)
+            self.moved = True
+
+    def _draining(self, name: str) -> None:
+        known = self.teachers.get(name)
+        if known is not None and not known.draining:
+            self.teachers[name] = replace(known, draining=True)
+            self.why[name] = f"teacher {name} drains"
+            self._happened()
+
+    def _down(self, name: str, lost: bool) -> None:
+        if name not in self.teachers:
+            return
+        del self.teachers[name]
+        if lost:
+            self.lost.add(name)
+        self.why[name] = f"teacher {name} was lost" if lost else f"teacher {name} has left"
+        self._happened()
+
+    # -- students
+
+    def _reported(self, report: StudentReported) -> None:
+        name, known = report.student_id, self.students.get(report.student_id)
+        if report.want < 0:
+            raise ValueError(f"student {name} cannot want {report.want} teachers")
+        unit = known.unit if known else None
+        if is_known(report.t_t_s):
+            unit = power_class(1 / report.t_t_s, self.anchor, unit)
+        unit = unit or 1.0
+        asked = need_of(report, unit)
+        if known is None:
+            wish = debounce.begin(asked)
+        else:
+            wish = debounce.follow(known.wish, asked, report.urgent, self.now)
+        made_up_for = 0 if report.cut_off else max(own_heads(report), MADE_UP_FOR)
+        named = report.unavailable[:made_up_for]
+        counted = max(min(report.unreachable, report.want) - len(named), 0)
+        entry = replace(
+            known or _newcomer(report, wish),
+            want=report.want,
+            need=wish.value + counted * unit,
+            wish=wish,
+            min=report.min,
+            priority=report.priority,
+            unit=unit,
+            unavailable=frozenset(named).intersection(known.teachers if known else report.holding),
+            host=report.host,
+            data_epoch=report.data_epoch,
+        )
+        if entry == known:
+            return
+        self.changed = True
+        self.students[name] = entry
+        if known is None:
+            self.new.add(name)
+        elif report.data_epoch != known.data_epoch and not report.content_id:
+            self.between.add(name)
+        if known is None or _claim(entry) != _claim(known):
+            self.why[name] = f"student {name} {_asks(entry, known)}"
+            self.moved = True
+
+    def _ticked(self) -> None:
+        for teacher, known in self.teachers.items():
+            pace = elapse_speed(known.pace, self.now)
+            if pace is not known.pace:
+                self.teachers[teacher] = replace(known, pace=pace)
+                self._paced(teacher, known.power, pace.power)
+        for name, entry in self.students.items():
+            wish = debounce.elapse(entry.wish, self.now)
+            if wish is not entry.wish:
+                need = entry.need + wish.value - entry.wish.value
+                self.students[name] = replace(entry, need=need, wish=wish)
+                self.why[name] = f"student {name} wants {entry.want}"
+                self._happened()
+
+    # -- the plan
+
+    def _planned(self, plan: Plan) -> None:
+        if not plan.declared:
+            plan = replace(plan, current=self.plan.current)
+        if plan != self.plan:
+            self.plan = plan
+            self._happened()
+
+
+def _newcomer(report: StudentReported, wish: debounce.Debounced) -> StudentEntry:
+    return StudentEntry(
+        report.want,
+        wish.value,
+        wish,
+        content_id=report.content_id,
+        labelled=bool(report.content_id),
+        teachers=tuple(dict.fromkeys(report.holding)),
+    )
+
+
+def _asks(entry: StudentEntry, known: StudentEntry | None) -> str:
+    """What is new about a claim, in words."""
+    if known is None or entry.want != known.want:
+        return f"wants {entry.want}"
+    if entry.priority != known.priority:
+        return f"has priority {entry.priority}, not {known.priority}"
+    if entry.min != known.min:
+        return f"is to have at least {entry.min}"
+    if entry.unavailable != known.unavailable:
+        names = ", ".join(sorted(entry.unavailable)) or "none of its teachers"
+        return f"gets no labels from {names}"
+    if entry.unit != known.unit:
+        return f"finds its teachers {'faster' if entry.unit > known.unit else 'slower'} than before"
+    return f"wants {entry.want}"
+
+
+def _claim(entry: StudentEntry) -> tuple[object, ...]:
+    """What the rule looks at."""
+    return entry.need, entry.min, entry.priority, entry.unavailable
 
 
 def _reason(facts: Intake, name: str, old: StudentEntry | None, new: StudentEntry) -> str:

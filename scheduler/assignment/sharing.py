@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from .board import Board, Seat
-from .fleet import EPS
+from .assignment_table import Board, Seat
+from .state import EPS
 
 #: A student that needs no more of a teacher than this may sit with others in a shortage.
 LIGHT = 0.5

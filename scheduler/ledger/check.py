@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from .dispatch import judge
-from .state import LABELLED, RELEASED, UNLABELLED, Batch, Request
-from .tables import Tables
+from .state import LABELLED, RELEASED, UNLABELLED, Batch, Request, Tables
 
 
 class LedgerInvariant(AssertionError):

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Literal
 
-from .instructions import Instruction, Send, Span
-from .state import Batch, Refusal, Request, Teacher, count, cut, runs
-from .tables import Tables
+from .events import Instruction, Send, Span
+from .state import Batch, Refusal, Request, Tables, Teacher, count, cut, runs
 
 Verdict = Literal["poison", "again", "wait"]
 

@@ -1,16 +1,16 @@
-"""What the ledger is told: events. What it answers, `instructions`, can be named from here too.
+"""Events that the ledger takes, and instructions that it returns.
 
-The unit of the stream is the student's batch, named by an int that only ever grows, over all epochs
-of a reader. The unit of what is sent is a *request*: spans of rows, of one batch or several, named
-by an int that the ledger counts up. A teacher is named by its id. The same request may be at
-several teachers at once, after a `Hedge`: (request, teacher) names one copy of it.
+The unit of the stream is the student's batch, numbered by an int that only grows, over all epochs
+of a reader. The unit of sending is a *request*: spans of rows of one or several batches, numbered
+by the ledger. Teachers are named by their id. After a `Hedge` several teachers may work on the same
+request; (request, teacher) identifies one copy.
 
-The shell that owns the connections turns what happens into events and carries instructions out.
-Each `Send` is ended by exactly one of `Answered`, `Failed`, `Refused`, `Cancelled`, or by the loss
-of its teacher. Once the shell has reported `TeacherLost`, it must drop whatever that old connection
-still says: a new life of the same teacher begins with the next `TeacherJoined`.
+The driver owns the connections: it turns what happens into events and carries out instructions.
+Exactly one of `Answered`, `Failed`, `Refused` and `Cancelled` ends each `Send`, or the loss of its
+teacher does. After `TeacherLost` the driver must drop everything that arrives over the old
+connection: the teacher's next life begins with the next `TeacherJoined`.
 
-What is made anew for every batch is a named tuple, which takes half the time of a frozen dataclass.
+Values created for every batch are named tuples: they take half the time of a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -18,29 +18,230 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# What is answered can be named from here too.
-from .instructions import Accept as Accept
-from .instructions import Discard as Discard
-from .instructions import GoesUnlabelled as GoesUnlabelled
-from .instructions import Instruction as Instruction
-from .instructions import Labelled as Labelled
-from .instructions import LabelsRevoked as LabelsRevoked
-from .instructions import LookUp as LookUp
-from .instructions import Poison as Poison
-from .instructions import Send as Send
-from .instructions import Span as Span
 
-# So can what it is told of teachers.
-from .staffing import Awaited as Awaited
-from .staffing import Ejected as Ejected
-from .staffing import InvalidateTeacher as InvalidateTeacher
-from .staffing import Readmitted as Readmitted
-from .staffing import RequestSizeChanged as RequestSizeChanged
-from .staffing import Resumed as Resumed
-from .staffing import TeacherJoined as TeacherJoined
-from .staffing import TeacherLost as TeacherLost
-from .staffing import TeacherRevoked as TeacherRevoked
-from .staffing import WindowChanged as WindowChanged
+class Span(NamedTuple):
+    """Rows [start, stop) of a batch, at least one."""
+
+    batch: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start
+
+
+class Send(NamedTuple):
+    """Send these rows to the teacher as one request.
+
+    Attributes:
+        request: its number; a hedge has that of the request it is a copy of.
+        teacher: where it goes.
+        spans: what it is made of, by batch and row; adjacent rows are one span.
+        attempt: 1 the first time that these rows are sent; more for a resend or a hedge.
+    """
+
+    request: int
+    teacher: str
+    spans: tuple[Span, ...]
+    attempt: int
+
+
+class Accept(NamedTuple):
+    """The answer counts: write the labels of `spans` into their batches.
+
+    Spans of the request that are not among them are of batches that are over.
+    """
+
+    request: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Drop the labels that this teacher sent: late, not the first, on trial, or of no use any more.
+
+    It ends a copy; another teacher may still be at work on the request.
+    """
+
+    request: int
+    teacher: str
+
+
+class Labelled(NamedTuple):
+    """All rows of the batch have their labels: it may be released."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoesUnlabelled:
+    """The batch goes without labels: drop those that it has; it may be released."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """The batch will never be labelled: raise in its place.
+
+    It comes instead of the batch's `Labelled`. `reasons` are "teacher: what it said", in the order
+    in which they refused.
+    """
+
+    batch: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsRevoked:
+    """A batch that was `Labelled`, `GoesUnlabelled` or `Poison` is to be labelled anew.
+
+    Attributes:
+        batch: its id.
+        whole: drop all labels that it has: those to come may be of another shape. False: only some
+            rows get others.
+    """
+
+    batch: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Ask the store which rows of the batch it has labels for, and answer `Found`.
+
+    Until then the batch is withheld from teachers. One that is looked up already is looked up anew:
+    what was found before is of another model.
+    """
+
+    batch: int
+
+
+Instruction = Send | Accept | Discard | Labelled | GoesUnlabelled | LabelsRevoked | Poison | LookUp
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherJoined:
+    """A teacher may be sent to; for one that is known: its new figures, and all is forgiven.
+
+    Attributes:
+        teacher: its id.
+        window: requests that may be in flight there at once (>= 1).
+        most_rows: rows that a request to it has at most (>= 1): batches are cut and joined to come
+            as near to it as what waits allows. None: a request is what one batch lacks.
+        seconds_per_row: its measured device time for one row; None where nothing is known.
+        on_trial: it gets only copies that a `Hedge` names it for, until `Readmitted`.
+        has_labelled: it labelled something before its connection was lost.
+    """
+
+    teacher: str
+    window: int
+    most_rows: int | None = None
+    seconds_per_row: float | None = None
+    on_trial: bool = False
+    has_labelled: bool = False
+
+    def __post_init__(self) -> None:
+        _require_window(self.teacher, self.window)
+        _require_rows(self.teacher, self.most_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """So many teachers have not said yet whether they can be asked: they may join any moment.
+
+    As long as there are some, nobody can say that all there are have refused a batch.
+
+    Attributes:
+        teachers: how many, from now on; 0 before the first such event.
+    """
+
+    teachers: int
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherRevoked:
+    """The coordinator took the teacher away: it finishes what it has and gets nothing new."""
+
+    teacher: str
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherLost:
+    """The teacher is gone with all that it had in flight; unknown names are welcome."""
+
+    teacher: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowChanged:
+    """The teacher may have `window` requests in flight (>= 1); what is above it runs out."""
+
+    teacher: str
+    window: int
+
+    def __post_init__(self) -> None:
+        _require_window(self.teacher, self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSizeChanged:
+    """Requests to the teacher have at most `most_rows` rows from now on; see `TeacherJoined`."""
+
+    teacher: str
+    most_rows: int | None
+
+    def __post_init__(self) -> None:
+        _require_rows(self.teacher, self.most_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The pause after a `Failed` is over: the teacher may be sent to again."""
+
+    teacher: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ejected:
+    """The teacher is put on trial: it gets only copies that a `Hedge` names it for.
+
+    What it has in flight goes on and counts. What it is sent on trial never counts, first or not:
+    each such answer is discarded, for the shell to compare or to time.
+    """
+
+    teacher: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readmitted:
+    """The trial is over: the teacher may be sent to again, unless it rests."""
+
+    teacher: str
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidateTeacher:
+    """Eject the teacher, and have others label anew its rows that are not released.
+
+    Answers to its requests in flight are discarded. The teacher may be unknown: it may have been
+    lost before.
+    """
+
+    teacher: str
+
+
+def _require_window(teacher: str, window: int) -> None:
+    if window < 1:
+        raise ValueError(f"teacher {teacher} needs a window of at least 1, not {window}")
+
+
+def _require_rows(teacher: str, most_rows: int | None) -> None:
+    if most_rows is not None and most_rows < 1:
+        raise ValueError(f"teacher {teacher} needs requests of at least 1 row, not {most_rows}")
+
 
 # ---------------------------------------------------------------------- events: the source
 

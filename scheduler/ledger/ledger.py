@@ -1,62 +1,36 @@
 """Where every row is: events in, instructions out.
 
-A batch is unlabelled, labelled, released, and gone when the student has taken it. While it is
-unlabelled, each of its rows waits, or is in flight in one request, or has its label. Whatever
-teachers do, no row is lost, is labelled twice, or gets the label of another:
+A batch is unlabelled, then labelled, released, and gone when the student has taken it. Each row of
+an unlabelled batch waits, or is in flight in one request, or has its label. Whatever teachers do,
+no row is lost, labelled twice, or given the label of another row:
 
-* Rows that are lost go back to the *front* of the queue. As ids grow, the front is simply the
-  lowest id: the queue is a heap, and what the student waits for is always the next to be sent.
-* A request is what one batch lacks, or rows cut and joined to the size that its teacher takes.
-* The first answer counts, whoever was asked the same besides; any other is discarded.
-* Rows go to the teacher that would be through first among those with room in their window.
-* A teacher that is not believed any more is taken back: its rows are labelled anew by others.
-* When the model is exchanged, all that is not released is labelled anew, by the new one alone;
-  where there is a store, it is asked first.
-* A batch is poison once three teachers that label other batches refuse it, or all of them if there
-  are fewer. A refusal by a teacher that has labelled nothing does not count. A teacher that rests,
-  or may join any moment, may yet label the batch and is waited for. A batch that crashes predictors
-  counts as refused by each of them; where no other teacher is left, one is asked three times. A
-  teacher that has labelled nothing gets all other batches before it gets that one again.
+* Lost rows return to the *front* of the queue. Ids grow, so the front is the lowest id: the queue
+  is a heap, and the batch that the student waits for is always sent next.
+* A request has the missing rows of one batch, or rows cut and joined to the size of its teacher.
+* The first answer counts, whichever copy it belongs to; any other is discarded.
+* Rows go to the teacher that would finish first among those with room in their window.
+* If a teacher is no longer trusted, others label its rows again.
+* After a change of the model, all batches that are not released are labelled again by the new
+  model alone; a label store is asked first.
+* A batch is poison once three teachers that label other batches have refused it, or all teachers if
+  there are fewer. Refusals by a teacher that has labelled nothing do not count. A teacher that
+  rests, or may join at any moment, may still label the batch, so the ledger waits for it. A batch
+  that crashes predictors counts as refused by each of them; if no other teacher is left, one
+  teacher gets it up to three times. A teacher that has labelled nothing gets all other batches
+  before it gets that one again.
 
-Nothing here waits, and no event takes time that grows with the number of batches gone by.
+Nothing here waits, and no event takes time that grows with the number of past batches.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heappush
 from typing import assert_never
 
-from . import membership, renewal
+from . import events as ev
 from .check import check
 from .dispatch import judge, may_recur
-from .events import (
-    Answered,
-    Awaited,
-    Cancelled,
-    DeliverUnlabelled,
-    Ejected,
-    Event,
-    Failed,
-    Found,
-    Hedge,
-    Held,
-    InvalidateBatch,
-    InvalidateTeacher,
-    Queued,
-    Readmitted,
-    Refused,
-    Relabel,
-    Released,
-    RequestSizeChanged,
-    Reset,
-    Resumed,
-    Taken,
-    TeacherJoined,
-    TeacherLost,
-    TeacherRevoked,
-    WindowChanged,
-)
-from .instructions import Accept, Discard, Instruction, Span
 from .state import (
     LABELLED,
     POISONED,
@@ -65,68 +39,68 @@ from .state import (
     Batch,
     Refusal,
     Request,
+    Tables,
     Teacher,
     count,
     pieces_of,
 )
-from .tables import Tables
 from .view import LedgerView
 
 
 class Ledger(LedgerView):
     """The state machine of one reader's rows. Owned by one thread; no clock, no I/O."""
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event in; what has to be done about it comes out, in order.
 
         Raises:
             ValueError: the event cannot be: ids that do not grow, rows that are not the batch's, a
                 batch released before it was labelled, or taken before it was released.
         """
-        out: list[Instruction] = []
+        out: list[ev.Instruction] = []
         match event:  # the three that every batch brings come first
-            case Answered():
+            case ev.Answered():
                 self._on_answered(event, out)
-            case Queued():
+            case ev.Queued():
                 self._on_queued(event)
-            case Taken():
+            case ev.Taken():
                 self._on_taken(event)
                 return out  # nothing follows from it
-            case Released():
+            case ev.Released():
                 self._on_released(event)
                 return out
-            case Failed() | Refused() | Cancelled():
+            case ev.Failed() | ev.Refused() | ev.Cancelled():
                 self._on_given_up(event)
-            case Hedge():
+            case ev.Hedge():
                 self._on_hedge(event)
-            case Held():
+            case ev.Held():
                 self._on_held(event)
-            case DeliverUnlabelled():
+            case ev.DeliverUnlabelled():
                 self._on_deliver_unlabelled(event)
-            case Found():
-                renewal.found(self._tables, event)
-            case InvalidateBatch():
-                renewal.invalidate(self._tables, event)
-            case InvalidateTeacher():
-                membership.invalidate(self._tables, event)
-            case TeacherJoined():
-                membership.join(self._tables, event)
-            case Awaited(teachers):
+            case ev.Found():
+                _found(self._tables, event)
+            case ev.InvalidateBatch():
+                _invalidate_batch(self._tables, event)
+            case ev.InvalidateTeacher():
+                _invalidate_teacher(self._tables, event)
+            case ev.TeacherJoined():
+                _join(self._tables, event)
+            case ev.Awaited(teachers):
                 self._tables.awaited = teachers
-            case TeacherLost():
-                membership.lose(self._tables, event)
+            case ev.TeacherLost():
+                _lose(self._tables, event)
             case (
-                TeacherRevoked()
-                | WindowChanged()
-                | RequestSizeChanged()
-                | Resumed()
-                | Ejected()
-                | Readmitted()
+                ev.TeacherRevoked()
+                | ev.WindowChanged()
+                | ev.RequestSizeChanged()
+                | ev.Resumed()
+                | ev.Ejected()
+                | ev.Readmitted()
             ):
-                membership.change(self._tables, event)
-            case Relabel():
-                renewal.relabel(self._tables, event, out)
-            case Reset():
+                _change(self._tables, event)
+            case ev.Relabel():
+                _relabel(self._tables, event, out)
+            case ev.Reset():
                 self._on_reset()
             case _:
                 assert_never(event)
@@ -148,7 +122,7 @@ class Ledger(LedgerView):
 
     # --------------------------------------------------------------------------- the source
 
-    def _on_queued(self, event: Queued) -> None:
+    def _on_queued(self, event: ev.Queued) -> None:
         tables = self._tables
         rows, waiting = event.rows, pieces_of(event.rows, event.missing)
         lacking = rows if event.missing is None else count(waiting)
@@ -163,7 +137,7 @@ class Ledger(LedgerView):
         else:
             tables.settle(batch, LABELLED)
 
-    def _on_held(self, event: Held) -> None:
+    def _on_held(self, event: ev.Held) -> None:
         tables = self._tables
         batch = Batch(event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.kind)
         batch.makers = event.makers
@@ -173,37 +147,37 @@ class Ledger(LedgerView):
 
     # -------------------------------------------------------------------------- the answers
 
-    def _on_answered(self, event: Answered, out: list[Instruction]) -> None:
+    def _on_answered(self, event: ev.Answered, out: list[ev.Instruction]) -> None:
         teacher, request = self._end_copy(event.teacher, event.request)
         if teacher is None or request is None:
-            out.append(Discard(event.request, event.teacher))
+            out.append(ev.Discard(event.request, event.teacher))
             return
         teacher.learn(request.rows, event.device_s)
         if not teacher.labels:
             self._tables.believe_refusals(teacher)
-        spans: tuple[Span, ...] = ()
+        spans: tuple[ev.Span, ...] = ()
         if event.teacher in request.holders:
             request.holders.clear()  # the first answer counts
             spans = request.wanted
         if not spans:
-            out.append(Discard(event.request, event.teacher))
+            out.append(ev.Discard(event.request, event.teacher))
             return
         self.accepted += 1
-        out.append(Accept(request.id, spans))
+        out.append(ev.Accept(request.id, spans))
         for span in spans:
             self._tables.label(span, event.teacher, event.row_nbytes)
 
-    def _on_given_up(self, event: Failed | Refused | Cancelled) -> None:
+    def _on_given_up(self, event: ev.Failed | ev.Refused | ev.Cancelled) -> None:
         teacher, request = self._end_copy(event.teacher, event.request)
         if teacher is None or request is None:
             return
         match event:
-            case Failed(crash=crash):
+            case ev.Failed(crash=crash):
                 teacher.resting = True
                 self._tables.refresh(teacher)
                 if crash and teacher.name in request.holders:
                     self._on_refused(teacher, request, crash, is_crash=True)
-            case Refused(_, _, reason):
+            case ev.Refused(_, _, reason):
                 teacher.refused += 1
                 if teacher.name in request.holders:
                     self._on_refused(teacher, request, reason)
@@ -237,7 +211,7 @@ class Ledger(LedgerView):
         self._tables.refresh(teacher)
         return teacher, request
 
-    def _on_hedge(self, event: Hedge) -> None:
+    def _on_hedge(self, event: ev.Hedge) -> None:
         tables = self._tables
         for teacher in tables.teachers.values():
             request = teacher.in_flight.get(event.request)
@@ -252,7 +226,7 @@ class Ledger(LedgerView):
 
     # -------------------------------------------------------------------------- the student
 
-    def _on_taken(self, event: Taken) -> None:
+    def _on_taken(self, event: ev.Taken) -> None:
         tables = self._tables
         batch = tables.batches.get(event.batch)
         if batch is None:
@@ -262,7 +236,7 @@ class Ledger(LedgerView):
         del tables.batches[batch.id]
         tables.volume_bytes -= batch.nbytes
 
-    def _on_released(self, event: Released) -> None:
+    def _on_released(self, event: ev.Released) -> None:
         batch = self._tables.batches.get(event.batch)
         if batch is None:
             return  # of an epoch that was left
@@ -273,7 +247,7 @@ class Ledger(LedgerView):
         else:
             raise ValueError(f"batch {batch.id} was released, but it is {batch.stage.value}")
 
-    def _on_deliver_unlabelled(self, event: DeliverUnlabelled) -> None:
+    def _on_deliver_unlabelled(self, event: ev.DeliverUnlabelled) -> None:
         batch = self._tables.batches.get(event.batch)
         if batch is not None and batch.stage is UNLABELLED:
             self._tables.forgo(batch)
@@ -307,3 +281,120 @@ class Ledger(LedgerView):
                         refusal.again = may_recur(refusal)
                 case "wait":
                     pass
+
+
+def _join(tables: Tables, event: ev.TeacherJoined) -> None:
+    """A teacher is there, or has new figures."""
+    teacher = tables.teachers.get(event.teacher)
+    if teacher is None:
+        tables.joined += 1
+        teacher = Teacher(event.teacher, tables.joined, event.window, labels=event.has_labelled)
+        tables.teachers[teacher.name] = teacher
+    teacher.window, teacher.most_rows = event.window, event.most_rows
+    teacher.on_trial = event.on_trial
+    teacher.revoked = teacher.resting = False
+    teacher.refused = 0
+    tables.forget_refusals(teacher.name)
+    if event.seconds_per_row is not None:
+        teacher.seconds_per_row = event.seconds_per_row
+    tables.refresh(teacher)
+
+
+def _change(
+    tables: Tables,
+    event: ev.TeacherRevoked
+    | ev.WindowChanged
+    | ev.RequestSizeChanged
+    | ev.Resumed
+    | ev.Ejected
+    | ev.Readmitted,
+) -> None:
+    """One thing about a teacher is different now."""
+    if (teacher := tables.teachers.get(event.teacher)) is None:
+        return
+    match event:
+        case ev.TeacherRevoked():
+            teacher.revoked = True
+        case ev.WindowChanged(_, window):
+            teacher.window = window
+        case ev.RequestSizeChanged(_, most_rows):
+            teacher.most_rows = most_rows
+        case ev.Resumed():
+            teacher.resting = False
+        case ev.Ejected():
+            teacher.on_trial = True
+        case ev.Readmitted():
+            teacher.on_trial = False
+    tables.refresh(teacher)
+
+
+def _lose(tables: Tables, event: ev.TeacherLost) -> None:
+    """A teacher is gone: the rows that nobody else has go to the front."""
+    if (teacher := tables.teachers.pop(event.teacher, None)) is not None:
+        tables.open.pop(teacher.name, None)
+        tables.forget_refusals(teacher.name)
+        for request in teacher.in_flight.values():
+            tables.give_up(request, teacher)
+
+
+def _invalidate_teacher(tables: Tables, event: ev.InvalidateTeacher) -> None:
+    """Nothing that a teacher said counts, unless it is released."""
+    if (teacher := tables.teachers.get(event.teacher)) is not None:
+        teacher.on_trial = True
+        tables.refresh(teacher)
+        for request in teacher.in_flight.values():
+            tables.give_up(request, teacher)
+    for batch in tables.batches.values():
+        if batch.stage in (POISONED, RELEASED):
+            continue
+        if doubted := batch.disown(event.teacher):
+            tables.unsettle(batch, doubted)
+
+
+def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> None:
+    """Queue, or withhold, all that is not released as if it had just come.
+
+    Requests that are in flight run out unheard.
+    """
+    tables.void_requests()
+    tables.queue.clear()
+    tables.refused.clear()
+    tables.withheld.clear()
+    for batch in tables.batches.values():
+        if batch.stage is not RELEASED:
+            _start_over(tables, batch, event.stored)
+    if event.stored:
+        out += [ev.LookUp(number) for number in tables.withheld]
+
+
+def _found(tables: Tables, event: ev.Found) -> None:
+    """A store has been asked: the rows that it lacks go to teachers."""
+    if (batch := tables.withheld.pop(event.batch, None)) is None:
+        return
+    waiting = pieces_of(batch.rows, event.missing)
+    batch.row_nbytes = event.row_nbytes
+    batch.unlabelled_rows = count(waiting)
+    if waiting:
+        tables.enqueue(batch, waiting)
+    else:
+        tables.settle(batch, LABELLED)
+
+
+def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
+    """Drop all labels of a batch unless it is released; refusals stand."""
+    known = tables.batches.get(event.batch)
+    if known is not None and known.stage in (LABELLED, POISONED):
+        # A new object: where it went without labels, a request may still be in flight, and refers
+        # to the old one. Its answer must not label rows that are sent anew now.
+        batch = tables.batches[known.id] = replace(known, waiting=[], unlabelled_rows=0)
+        tables.unsettle(batch, batch.disown_all())
+
+
+def _start_over(tables: Tables, batch: Batch, stored: bool) -> None:
+    batch.waiting.clear()
+    batch.labels, batch.makers, batch.refusals, batch.alone = (), (), None, False
+    if stored:
+        tables.withhold(batch)
+    else:
+        batch.unlabelled_rows = 0  # of those before
+        tables.unsettle(batch, (ev.Span(batch.id, 0, batch.rows),), sent=0)

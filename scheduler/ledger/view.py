@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .dispatch import Dispatcher, is_useless
-from .instructions import Span
-from .state import UNLABELLED, Request
-from .tables import Tables
+from .events import Span
+from .state import UNLABELLED, Request, Tables
 
 
 @dataclass(frozen=True, slots=True)

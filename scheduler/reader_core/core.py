@@ -12,12 +12,11 @@ from .. import flow, stream_stats
 from ..backoff import RandomLike
 from ..canaries import CanaryConfig
 from ..debounce import Starvation
-from ..flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView
+from ..flow import FlowConfig, FlowDecision, FlowMemory, FlowView
 from ..ledger import Ledger
 from ..ledger import events as ev
 from ..ledger.view import Load
 from ..stream_stats import Measured, Profile, StreamStats, Times
-from ..windows import WindowConfig
 from .events import (
     AnswerCame,
     Assigned,
@@ -46,6 +45,7 @@ from .instructions import Ask, Discard, DropLabels, Instruction, Level, News, Re
 from .model_switch import ModelSwitch, NumericsPin
 from .request_pacing import RequestPacing
 from .teachers import Teachers
+from .windows import WindowConfig
 
 #: Interval of the checks that depend on time alone.
 LOOK_EVERY_S: Final = 0.05

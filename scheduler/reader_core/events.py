@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from ..label_origin import Advice
 from ..ledger.events import Cancelled as Cancelled
 from ..ledger.events import DeliverUnlabelled as DeliverUnlabelled
 from ..ledger.events import Found as Found
@@ -56,6 +55,21 @@ class Peer:
 
     def __hash__(self) -> int:
         return hash(self.teacher_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What an assignment says of contents.
+
+    Attributes:
+        content_id: of all its teachers; empty where there are none, or nothing is known.
+        next_content_id: what the student moves to at its next epoch; empty: it stays.
+        data_epoch: the student's epoch that the assignment was made for.
+    """
+
+    content_id: str = ""
+    next_content_id: str = ""
+    data_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ..ledger.instructions import Accept as Accept
-from ..ledger.instructions import Discard as Discard
-from ..ledger.instructions import GoesUnlabelled as GoesUnlabelled
-from ..ledger.instructions import Labelled as Labelled
-from ..ledger.instructions import LabelsRevoked as LabelsRevoked
-from ..ledger.instructions import LookUp as LookUp
-from ..ledger.instructions import Poison as Poison
-from ..ledger.instructions import Send, Span
+from ..ledger.events import Accept as Accept
+from ..ledger.events import Discard as Discard
+from ..ledger.events import GoesUnlabelled as GoesUnlabelled
+from ..ledger.events import Labelled as Labelled
+from ..ledger.events import LabelsRevoked as LabelsRevoked
+from ..ledger.events import LookUp as LookUp
+from ..ledger.events import Poison as Poison
+from ..ledger.events import Send, Span
 from ..no_teacher import Mixture
 from .events import DeliverUnlabelled, InvalidateBatch, Peer, Released, Waiting
 

@@ -1,17 +1,174 @@
-"""Which assignment a reader follows, while a service moves from one model content to another.
+"""Which model, numerics and output kinds the labels of a stream come from.
 
-A deterministic reader asks teachers of one numerics_id alone; it is pinned anew with each content.
-Every reader takes the numbers of an output for one kind, whichever teachers come and go.
+A service moves to another content in one of two ways. *At the epoch*: the coordinator announces the
+next content. A student that begins an epoch then sends nothing to the old teachers and waits until
+it is moved, so an epoch has labels of one content. *Now*: the content of the assignment changes.
+Batches that are not delivered are labelled again, so the stream changes over at one batch.
+Announcements and epochs cross. A student that had begun its epoch before the announcement, or that
+went on because no coordinator answered, is *bound*: it keeps its content until the epoch ends or
+until no teacher of that content is left, because a stream never stops for purity.
+
+A deterministic stream is *pinned* to one numerics_id, because only its teachers produce equal bits.
+It takes the most frequent one among the first teachers, which leaves the most replacements, and
+keeps it until the service moves to another model. Teachers of other numerics, or of unknown
+numerics, are barred. So are teachers whose numerics_id promises nothing: if requests are merged
+with others', or run on different devices, bits depend on more than the request.
+
+Every reader interprets the numbers of an output as one kind, whichever teachers come and go.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from .. import label_origin
 from ..circuit_breakers import Log
-from .events import Assigned, HandoffState, Peer, PublishedKind
+from .events import Advice, Assigned, HandoffState, Peer, PublishedKind
+
+#: With the coordinator away for so long, an epoch begins on the old content rather than not at all.
+AWAY_S = 5.0
+
+#: What to do: send to the teachers of the latest advice, at once or after labelling anew; send to
+#: nobody; or leave things as they are for now.
+Step = Literal["follow", "relabel", "hold", "stay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Where a student stands.
+
+    Attributes:
+        content_id: what labels of this epoch come from; empty while nothing has settled that.
+        data_epoch: epochs begun by this student.
+        advice: the latest.
+        held_since: since when it waits to be moved; None while it does not.
+        bound: whether this epoch keeps to `content_id`.
+    """
+
+    content_id: str = ""
+    data_epoch: int = 0
+    advice: Advice = field(default_factory=Advice)
+    held_since: float | None = None
+    bound: bool = False
+
+    @property
+    def told(self) -> str:
+        """The content to report: empty says that the student may be moved now."""
+        return "" if self.held_since is not None else self.content_id
+
+    @property
+    def awaited(self) -> str:
+        """The content whose teachers it looks for; empty where that is not known."""
+        if self.held_since is not None:
+            return self.advice.next_content_id
+        return self.content_id or self.advice.content_id
+
+
+def begin(state: Switch, data_epoch: int, now: float) -> tuple[Switch, Step]:
+    """The student begins an epoch; nothing of it has been sent yet."""
+    state = replace(state, data_epoch=data_epoch, bound=False, held_since=None)
+    if _is_to_be_moved(state, state.advice):
+        return replace(state, held_since=now), "hold"
+    return replace(state, content_id=state.advice.content_id), "follow"
+
+
+def resume(
+    state: Switch, data_epoch: int, left: Switch, heard: bool, now: float
+) -> tuple[Switch, Step]:
+    """Take over in mid-epoch from one who is gone.
+
+    Args:
+        state: where the successor stands.
+        data_epoch: epochs begun by the student.
+        left: where the other stood: `told` as its content, the advice that it followed, `bound`.
+        heard: a coordinator has advised the successor already; else the other's advice counts.
+        now: seconds of the same clock as in `begin`.
+    """
+    advice = state.advice if heard else left.advice
+    state = replace(state, data_epoch=data_epoch, content_id=left.content_id, bound=left.bound)
+    return advise(state, advice, now)
+
+
+def advise(state: Switch, advice: Advice, now: float) -> tuple[Switch, Step]:
+    """An assignment has come."""
+    state = replace(state, advice=advice)
+    pending = _is_to_be_moved(state, advice)
+    if state.held_since is not None:
+        if pending:
+            return state, "hold"
+        return replace(state, held_since=None, content_id=advice.content_id), "follow"
+    if pending and not state.content_id:
+        return replace(state, held_since=now), "hold"
+    new = advice.content_id
+    if not new or new == state.content_id:
+        return replace(state, bound=state.bound or pending), "follow"
+    if not state.content_id:
+        return replace(state, content_id=new), "follow"
+    if state.bound:
+        return state, "stay"
+    return replace(state, content_id=new), "relabel"
+
+
+def look(state: Switch, now: float, away_since: float | None, usable: int) -> tuple[Switch, Step]:
+    """Time goes by.
+
+    Args:
+        state: where the student stands.
+        now: seconds of the same clock as in `begin`.
+        away_since: since when no coordinator answers; None while one does.
+        usable: teachers that the student can send to.
+    """
+    if state.held_since is not None:
+        if away_since is None or now - max(away_since, state.held_since) < AWAY_S:
+            return state, "stay"
+        content = state.advice.content_id or state.content_id
+        return replace(state, held_since=None, bound=True, content_id=content), "follow"
+    new = state.advice.content_id
+    if state.bound and new and new != state.content_id and not usable:
+        return replace(state, bound=False, content_id=new), "relabel"
+    return state, "stay"
+
+
+def _is_to_be_moved(state: Switch, advice: Advice) -> bool:
+    """Whether another content is announced, for epochs after one that is over."""
+    return bool(advice.next_content_id) and advice.data_epoch < state.data_epoch
+
+
+#: The first word of numerics of which even equal ones promise no equal bits.
+NO_PROMISE = ("merged-", "mixed-")
+
+
+def promises(numerics_id: str) -> bool:
+    """Whether teachers of equal numerics answer alike, bit for bit."""
+    return bool(numerics_id) and not numerics_id.startswith(NO_PROMISE)
+
+
+def pinned(now: str, offered: Iterable[str]) -> str:
+    """What a stream is pinned to.
+
+    Args:
+        now: what it is pinned to already; empty: nothing yet.
+        offered: numerics of each teacher that there is; empty where one is not known.
+
+    Returns:
+        the numerics_id; empty while no teacher promises anything.
+    """
+    if now:
+        return now
+    counts = Counter(filter(promises, offered))
+    return min(counts, key=lambda one: (-counts[one], one), default="")
+
+
+def admits(pinned_to: str, numerics_id: str) -> bool:
+    """Whether a teacher of these numerics may label a stream that is pinned so, or not yet."""
+    return promises(numerics_id) and pinned_to in ("", numerics_id)
+
+
+def read_alike(one: str, other: str) -> bool:
+    """Whether numbers of both kinds mean the same to a loss: log-probabilities are valid logits."""
+    return one == other or {one, other} == {"logits", "log-probabilities"}
 
 
 class NumericsPin:
@@ -42,20 +199,18 @@ class NumericsPin:
             for peer in peers
             if peer.incarnation or peer.teacher_id in self._told
         }
-        self.pinned = label_origin.pinned(self.pinned, known.values())
-        return frozenset(
-            name for name, told in known.items() if not label_origin.admits(self.pinned, told)
-        )
+        self.pinned = pinned(self.pinned, known.values())
+        return frozenset(name for name, told in known.items() if not admits(self.pinned, told))
 
     def admits(self, numerics_id: str) -> bool:
         """Whether labels of these numerics may stand in the stream."""
-        return not self.matter or label_origin.admits(self.pinned, numerics_id)
+        return not self.matter or admits(self.pinned, numerics_id)
 
     def hear(self, teacher: str, numerics_id: str) -> bool:
         """A teacher has answered: whether its labels may be used, of a deterministic reader."""
         self._told[teacher] = numerics_id
-        self.pinned = label_origin.pinned(self.pinned, [numerics_id])
-        return label_origin.admits(self.pinned, numerics_id)
+        self.pinned = pinned(self.pinned, [numerics_id])
+        return admits(self.pinned, numerics_id)
 
 
 class Kinds:
@@ -81,7 +236,7 @@ class Kinds:
         self.keep(self._fitting - {teacher})
         for one in published:
             known = self.settled.get(one.output)
-            if known is not None and not label_origin.read_alike(known.kind, one.kind):
+            if known is not None and not read_alike(known.kind, one.kind):
                 return (
                     f"it publishes that output {one.output!r} is {one.kind}, and other teachers of"
                     f" its service published {known.kind}, as which the labels of this stream are"
@@ -118,7 +273,7 @@ class ModelSwitch:
     """
 
     def __init__(self, numerics: NumericsPin, log: Log) -> None:
-        self.switch = label_origin.Switch()
+        self.switch = Switch()
         self.kinds = Kinds()
         self.handoff_state = HandoffState()
         self._numerics = numerics
@@ -130,14 +285,14 @@ class ModelSwitch:
     def assigned(self, assigned: Assigned, now: float) -> tuple[Assigned, bool]:
         """The assignment has changed: whom to send to, and whether to label anew first."""
         self._latest = assigned
-        self.switch, step = label_origin.advise(self.switch, assigned.advice, now)
+        self.switch, step = advise(self.switch, assigned.advice, now)
         return self._carry_out(step, assigned.lost)
 
     def epoch_began(self, data_epoch: int, now: float) -> tuple[Assigned, bool] | None:
         """An epoch begins; None: with the same teachers."""
         if data_epoch == self.switch.data_epoch:
             return None
-        self.switch, step = label_origin.begin(self.switch, data_epoch, now)
+        self.switch, step = begin(self.switch, data_epoch, now)
         return self._changed(step)
 
     def resumed(self, data_epoch: int, left: HandoffState, now: float) -> tuple[Assigned, bool]:
@@ -150,8 +305,8 @@ class ModelSwitch:
         self.kinds.settled = {one.output: one for one in left.kinds}
         self.kinds.is_firm = bool(left.kinds)
         heard = self._latest.epoch >= there.epoch
-        before = label_origin.Switch(left.content_id, advice=there.advice, bound=left.bound)
-        self.switch, step = label_origin.resume(self.switch, data_epoch, before, heard, now)
+        before = Switch(left.content_id, advice=there.advice, bound=left.bound)
+        self.switch, step = resume(self.switch, data_epoch, before, heard, now)
         if not heard:
             self._latest = there
         if step == "stay":
@@ -190,7 +345,7 @@ class ModelSwitch:
         elif self._away_since is None:
             self._away_since = now
         before = self.switch
-        self.switch, step = label_origin.look(before, now, self._away_since, usable)
+        self.switch, step = look(before, now, self._away_since, usable)
         if step == "follow":
             self._log(
                 "warning",
@@ -200,12 +355,12 @@ class ModelSwitch:
             )
         return None if step == "stay" else self._changed(step)
 
-    def _changed(self, step: label_origin.Step) -> tuple[Assigned, bool] | None:
+    def _changed(self, step: Step) -> tuple[Assigned, bool] | None:
         before = self._followed
         after, anew = self._carry_out(step, frozenset())
         return (after, anew) if anew or after.peers != before.peers else None
 
-    def _carry_out(self, step: label_origin.Step, lost: frozenset[str]) -> tuple[Assigned, bool]:
+    def _carry_out(self, step: Step, lost: frozenset[str]) -> tuple[Assigned, bool]:
         match step:
             case "follow" | "relabel":
                 self._followed = self._latest

@@ -18,8 +18,8 @@ from ..reachability import Reachability
 from ..stream_stats import StreamStats
 from .comparisons import Comparisons
 from .events import AnswerCame, PathsTried, Peer, Probed, ProbeFailed, RequestFailed
+from .hedging import Lateness
 from .instructions import Disown, Instruction, Refuse, TryPaths
-from .lateness import Lateness
 from .links import Links
 from .request_pacing import RequestPacing
 

@@ -6,8 +6,8 @@ control and hedging; who is there, who serves whom, autoscaling and failures are
 
 from __future__ import annotations
 
+from .control import simulate
 from .result import Result
-from .run import simulate
 from .scenario import Change, Fault, Link, Scenario, StudentGroup, TeacherGroup
 
 __all__ = [

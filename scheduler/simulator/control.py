@@ -1,8 +1,8 @@
-"""The control plane of a simulated mesh.
+"""The control plane of a simulated mesh, and `simulate`, which runs it to the end.
 
-Students arrive, report and leave; teachers come, fail and go (`lives.py`); each service's leader
-looks at what has come up and assigns (`leader.py`); autoscaling starts and drains teachers. What a
-leader decides reaches those concerned after the latency of the scenario's link.
+Students arrive, report and leave; teachers come, fail and go (`Lives`); the leader of each service
+collects events and assigns (`leader.py`); autoscaling starts and drains teachers. A decision of a
+leader reaches students and teachers after the latency of the scenario's link.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from math import inf
 from typing import Final
 
 from .. import assignment as rule
-from .. import headcount
+from ..autoscale import Hand, moves
 from ..backoff import Rest
-from .environment import Environment
+from .environment import Clock, Environment, Seeding, Trace
 from .leader import SimulatedLeader
-from .lives import Lives
-from .result import Point
-from .scenario import Fault, StudentGroup
+from .result import Point, Result, StudentResult, TeachersResult
+from .scenario import Fault, Scenario, StudentGroup, TeacherGroup
 from .student import Ranks, Student
-from .teacher import Teacher
+from .teacher import Lives, Teacher
 
 #: Virtual seconds without a trained batch that a run without an end in time is given at least; and
 #: so many times as long as a batch takes.
@@ -45,7 +44,7 @@ class Control:
     def __init__(self, env: Environment) -> None:
         self.scenario, self.clock, self.trace = env.scenario, env.clock, env.trace
         self._there: list[Student] = []  # in the order in which they came
-        self.lives = Lives(env, self._there, self._hear)
+        self.lives = Lives(env, self._broke, self._hear)
         ranks = {group.name: Ranks() for group in env.scenario.students if group.together}
         self.students = [
             Student(
@@ -153,6 +152,11 @@ class Control:
 
     # -- what goes wrong
 
+    def _broke(self, teacher: str) -> None:
+        """The process of a teacher is over: connected students notice at once."""
+        for student in self._there:
+            student.reader.broke(teacher)
+
     def _strike(self, fault: Fault) -> None:
         members = [s for s in self.students if s.group.name == fault.group]
         if not members:
@@ -239,11 +243,8 @@ class Control:
         groups = [group for group in self.scenario.teachers if group.service == service]
         if not groups:
             return
-        hands = [
-            headcount.Hand(one.name, serves=one.state == "serving")
-            for one in self.lives.kept(service)
-        ]
-        found = headcount.moves(hands, desired, Rest(), self.clock.now)
+        hands = [Hand(one.name, serves=one.state == "serving") for one in self.lives.kept(service)]
+        found = moves(hands, desired, Rest(), self.clock.now)
         for _ in range(found.start):
             self.lives.order(groups[0], groups[0].start_s)
         for name in found.drain:
@@ -314,3 +315,105 @@ class Control:
             rate,
             sum(core.starves for core in labelled),
         )
+
+
+def _summary(control: Control) -> Result:
+    """The result of a run that is over."""
+    control.points.append(control.point())
+    trace = control.trace
+    students = tuple(_student(student, control) for student in control.students)
+    for student in students:
+        trace.hash(student)
+    return Result(
+        virtual_s=control.clock.now,
+        students=students,
+        teachers=tuple(_teachers(group, control) for group in control.scenario.teachers),
+        points=tuple(control.points),
+        happenings=tuple(trace.happenings),
+        labelled=tuple(trace.labelled),
+        stepped=tuple(trace.stepped),
+        trace_hash=trace.digest,
+        events=control.clock.events,
+    )
+
+
+def _student(student: Student, control: Control) -> StudentResult:
+    group, reader, now = student.group, student.reader, control.clock.now
+    has_come = student.began_s is not None
+    began_s = now if student.began_s is None else student.began_s
+    ended_s = student.ended_s if has_come and student.ended_s is not None else now
+    is_done = student.limit is not None and student.batches >= student.limit
+    until_s = student.last_s if is_done else ended_s
+    measured_s = until_s - max(began_s, control.scenario.warm_up_s)
+    rate = student.measured / measured_s if measured_s > 0 else 0.0
+    memory = reader.core.memory
+    return StudentResult(
+        student.name,
+        group.name,
+        student.batches,
+        student.batches * group.batch,
+        began_s,
+        ended_s,
+        rate,
+        rate * group.batch,
+        student.training_s,
+        memory.starved_s,
+        memory.blocked_s,
+        memory.source_wait_s,
+        reader.ledger.resends,
+        reader.ledger.hedges,
+        reader.core.decision.want if has_come and group.needs_labels else 0,
+        reader.most_volume / group.batch_bytes,
+    )
+
+
+def _teachers(group: TeacherGroup, control: Control) -> TeachersResult:
+    mine = [one for one in control.lives.teachers.values() if one.group is group]
+    there_s = sum(teacher.there_until_now_s for teacher in mine)
+    busy_s = sum(teacher.busy_s for teacher in mine)
+    return TeachersResult(
+        group.name,
+        control.lives.started[group.name],
+        control.lives.lost[group.name],
+        there_s,
+        busy_s,
+        busy_s / (there_s * group.lanes) if there_s > 0 else 0.0,
+        sum(teacher.batches for teacher in mine),
+        there_s / 3600 * group.price_per_hour,
+    )
+
+
+#: Events between two calls of `on_progress`.
+PROGRESS_EVERY = 5_000
+
+
+def simulate(
+    scenario: Scenario,
+    seeding: Seeding,
+    on_progress: Callable[[float, float | None], None] | None = None,
+    keep_batches: bool = False,
+) -> Result:
+    """Run a scenario.
+
+    Args:
+        scenario: what to run.
+        seeding: makes a generator from a text that alone determines what it draws: pass the class
+            `random.Random` (decisions have no randomness of their own, so it is given to them).
+        on_progress: called now and then with the virtual seconds that have passed, and the share
+            of the run that is done (0 to 1; None: not known).
+        keep_batches: keep every request and step in the result.
+
+    Returns:
+        The same for the same scenario and seed, to the last bit.
+    """
+    clock = Clock()
+    control = Control(Environment(scenario, seeding, clock, Trace(clock, keep_batches)))
+    control.begin()
+    end_s = inf if scenario.duration_s is None else scenario.duration_s
+    while clock.next_at <= end_s and not (control.is_over and end_s == inf):
+        clock.step()
+        if on_progress is not None and clock.events % PROGRESS_EVERY == 0:
+            on_progress(clock.now, control.progress)
+    if end_s < inf:
+        clock.now = end_s
+    return _summary(control)

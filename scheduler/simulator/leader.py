@@ -19,9 +19,8 @@ from ..autoscale import (
     load_of,
 )
 from .student import Student
+from .teacher import CONTENT
 
-#: All teachers of a simulated service serve the same model.
-CONTENT = "model"
 #: A measured time is news when it has moved by more than this, relative to what was told.
 NEWS = 0.1
 

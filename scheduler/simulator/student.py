@@ -1,16 +1,306 @@
-"""A student in virtual time: it takes a batch, works on it, asks for the next one."""
+"""A student in virtual time: its training loop, and its reader, which drives the real reader core.
+
+Threads and connections of a live engine are events in virtual time here. There are no labels, so
+nothing is compared.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from math import inf
+from typing import Final
 
-from .environment import Environment
-from .reader import Reader
-from .result import Stepped
+from .. import flow
+from ..ledger import Ledger
+from ..reader_core import CoreConfig, ReaderCore
+from ..reader_core import events as ev
+from ..reader_core import instructions as do
+from ..reader_core.delivery import Delivery
+from ..reader_core.windows import WindowConfig
+from .environment import Environment, Port
+from .result import Labelled, Stepped
 from .scenario import StudentGroup
-from .teacher import Teacher
+from .teacher import Job, Teacher
+
+#: Decisions that depend on time alone are looked at so often at least, as in a live engine; or this
+#: share of a training step, where that is longer; but this often in any case.
+TICK_S: Final = 0.05
+TICK_STEPS: Final = 0.4
+LONGEST_TICK_S: Final = 0.4
+
+_LOOK: Final = ev.Look()
+
+
+@cache
+def _peer(name: str) -> ev.Peer:
+    return ev.Peer(name, name, "")
+
+
+class Reader:
+    """Pulls, has labelled, and delivers the batches of one student.
+
+    Args:
+        env: of the run.
+        name: of the student.
+        group: what the student is like.
+        limit: batches that its source has; None: no end.
+        teachers: all that there are or were, by name.
+        deliver: takes a batch that is released, by its number.
+        news: called when the coordinator should hear of something at once.
+
+    Attributes:
+        core: decides.
+        most_volume: most bytes that lay labelled and not taken.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        name: str,
+        group: StudentGroup,
+        limit: int | None,
+        teachers: Mapping[str, Teacher],
+        deliver: Callable[[int], None],
+        news: Callable[[], None],
+    ) -> None:
+        scenario, upper = env.scenario, max(round(group.upper * group.batch_bytes), 1)
+        self.core = ReaderCore(
+            CoreConfig(
+                name,
+                flow.FlowConfig(
+                    upper,
+                    min(round(group.lower * group.batch_bytes), upper - 1),
+                    teachers_min=group.teachers_min,
+                    teachers_max=group.teachers_max,
+                ),
+                WindowConfig(scenario.window, max(scenario.window, scenario.window_max)),
+                group.request_samples,
+                remembered=0,
+            ),
+            env.rng(name, "probes"),
+        )
+        self.most_volume = 0
+        self._name, self._group, self._limit = name, group, limit
+        self._env, self._clock = env, env.clock
+        self._port = Port(env, name, group.link)
+        self._delivery = Delivery({name: self.core.ledger})
+        self._teachers = teachers
+        self._deliver = deliver
+        self._news = news
+        self._tick_s = min(max(TICK_S, TICK_STEPS * group.t_s_s * group.batch), LONGEST_TICK_S)
+        self._links: dict[int, str] = {}  # connections that are open
+        self._pulled = self._allowed = 0
+        self._is_pulling = self._closed = False
+        self._looked_at = -inf
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where each row is."""
+        return self.core.ledger
+
+    # -- the stream
+
+    def begin(self) -> None:
+        """The stream is opened."""
+        self.decide()
+        self._clock.after(self._tick_s, self._tick)
+
+    def close(self) -> None:
+        """The stream is over; nothing more is heard."""
+        self.core.handle(_LOOK, self._clock.now)  # the time until now is booked
+        self._closed = True
+
+    def wait(self) -> None:
+        """The training loop waits for a batch."""
+        self._delivery.wait()
+        self._tell(ev.Waiting())
+        self.decide()
+
+    def taken(self, batch: int, step_s: float | None) -> None:
+        """The training loop has a batch, after so long a step on the one before."""
+        self._delivery.taken(batch, step_s)
+        self._tell(ev.Taken(batch, self._group.batch, step_s))
+        self.decide()
+
+    def decide(self) -> None:
+        """The next turns of Algorithm 1, until the source has yielded what it may."""
+        if self._closed:
+            return
+        self._look()
+        while self._pull():
+            self._look()
+        self._deliver_all(self._delivery.look(self._clock.now))
+
+    def _look(self) -> None:
+        self._looked_at = self._clock.now
+        self._tell(_LOOK)
+        self._allowed = max(self._allowed, self._pulled + self.core.decision.pull)
+
+    def _tick(self) -> None:
+        """Time goes by: decide, unless that was done a moment ago."""
+        if self._closed:
+            return
+        due = self._looked_at + self._tick_s
+        if self._clock.now < due:
+            self._clock.at(due, self._tick)
+            return
+        self.decide()
+        self._clock.after(self._tick_s, self._tick)
+
+    # -- the source
+
+    @property
+    def _ended(self) -> bool:
+        return self._limit is not None and self._pulled >= self._limit
+
+    def _pull(self) -> bool:
+        """Yield what may be yielded now; whether there was anything."""
+        pulled = False
+        while not (self._is_pulling or self._pulled >= self._allowed or self._ended):
+            pulled = True
+            if self._group.source_s > 0:
+                self._is_pulling = True
+                self._clock.after(self._group.source_s, self._yielded)
+                return False
+            self._queue()
+        return pulled
+
+    def _yielded(self) -> None:
+        self._is_pulling = False
+        if not self._closed:
+            self._queue()
+            self.decide()
+
+    def _queue(self) -> None:
+        group = self._group
+        number, self._pulled = self._pulled, self._pulled + 1
+        nbytes = max(round(group.batch * group.input_bytes), 1)
+        missing = None if group.needs_labels else ()
+        self._tell(ev.Pulled(group.source_s, group.batch, group.batch))
+        self._delivery.queue(number)
+        self._tell(ev.Queued(number, nbytes, group.batch, missing))
+        if self._ended:
+            self._tell(ev.Ended())
+
+    # -- the teachers
+
+    def assign(self, teachers: Sequence[str], lost: Sequence[str]) -> None:
+        """The student hears of its new set.
+
+        Those missing from it and not in `lost` are revoked: they finish what they have for it.
+        Those `lost` are dead as far as the coordinator knows: what they had goes to others.
+        """
+        self._tell(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
+        self.decide()
+
+    def broke(self, name: str) -> None:
+        """A teacher is gone: what is in flight there fails."""
+        requests = self.ledger.in_flight_at(name)
+        number = next((one for one, teacher in self._links.items() if teacher == name), None)
+        if requests and number is not None:
+            self._fail(number, name, requests[0])
+
+    def _answered(self, job: Job) -> None:
+        """The labels of a request are there."""
+        if self._closed:
+            self._show(job, used=False)
+            return
+        answer = ev.AnswerCame(
+            job.send.teacher,
+            job.link,
+            job.send.request,
+            job.rows,
+            round(self._group.label_bytes),
+            job.device_s,
+            job.rows,
+        )
+        out = self._tell(answer)
+        used = any(isinstance(instruction, do.Accept) for instruction in out)
+        if used:
+            self._teachers[job.send.teacher].batches += job.rows / self._group.batch
+        self._show(job, used=used)
+        self.decide()
+
+    def _tell(self, event: ev.Event) -> list[do.Instruction]:
+        """Have the core hear of something, and do what it says."""
+        out = self.core.handle(event, self._clock.now)
+        for instruction in out:
+            match instruction:
+                case do.Ask():
+                    self._ask(instruction)
+                case do.Labelled() | do.GoesUnlabelled() | do.LabelsRevoked() | do.Poison():
+                    self._deliver_all(self._delivery.heard(self._name, instruction))
+                case do.Report():
+                    self._news()
+                case do.Open(number, peer):
+                    self._links[number] = peer.teacher_id
+                case do.Close(number):
+                    del self._links[number]
+                case do.Probe(number, name):
+                    self._clock.after(
+                        self._env.scenario.connect_s, partial(self._probed, number, name)
+                    )
+                case do.TryPaths():
+                    self._clock.after(
+                        self._env.scenario.connect_s, partial(self._paths_tried, instruction)
+                    )
+        self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
+        return out
+
+    def _deliver_all(self, instructions: list[do.StreamInstruction]) -> None:
+        """Let the training loop have what it may take."""
+        for one in instructions:
+            match one:
+                case do.Tell(_, event):
+                    self._tell(event)
+                case do.Release(batches):
+                    for batch in batches:
+                        self._deliver(batch)
+
+    def _ask(self, ask: do.Ask) -> None:
+        now, send = self._clock.now, ask.send
+        teacher = self._teachers[send.teacher]
+        if teacher.state == "gone":
+            fail = partial(self._fail, ask.link, send.teacher, send.request)
+            self._clock.after(self._env.scenario.connect_s, fail)
+            return
+        rows = sum([span.rows for span in send.spans])
+        label_bytes, nbytes = self._group.label_bytes, rows * self._group.input_bytes
+        job = Job(self._answered, self._port, label_bytes, ask.link, send, rows, now)
+        teacher.send(job, nbytes)
+
+    def _fail(self, number: int, name: str, request: int) -> None:
+        if not self._closed:
+            self._tell(ev.RequestFailed(name, number, request, "lost", "the connection broke"))
+            self.decide()
+
+    def _probed(self, number: int, name: str) -> None:
+        if self._closed or number not in self._links:
+            return
+        state = self._teachers[name].state
+        if state == "serving":
+            self._tell(ev.Probed(name, number))
+        else:
+            self._tell(ev.ProbeFailed(name, number, "lost", state))
+        self.decide()
+
+    def _paths_tried(self, tried: do.TryPaths) -> None:
+        if self._closed:
+            return
+        refusals = {peer: self._refusal(peer.teacher_id) for peer in tried.peers}
+        if self._tell(ev.PathsTried(tried.began_at, refusals)):
+            self.decide()
+
+    def _refusal(self, name: str) -> str:
+        return "refused" if self._teachers[name].state == "gone" else ""
+
+    def _show(self, job: Job, *, used: bool) -> None:
+        send, now = job.send, self._clock.now
+        times = (job.sent_s, job.began_s, job.ends_s, now)
+        batch = send.spans[0].batch
+        self._env.trace.answered(Labelled(send.teacher, self._name, batch, job.rows, *times, used))
 
 
 class Ranks:

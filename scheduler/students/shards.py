@@ -1,13 +1,16 @@
-"""Which positions of an epoch are trained, and by whom: sets of them, and an epoch dealt out.
+"""Which positions of an epoch are trained, and which rank trains them.
 
-It is dealt out in shards that ranks take one after another, or batch by batch as planned ahead.
+An epoch is dealt in shards that ranks lease one after another, or in parts that are fixed ahead
+(`StaticDeal`). Readers without leases share whole batches (`RankShard`): after the first `start`
+batches of the epoch's order, each rank takes the next one in turn. Ranks at the same step have
+taken a prefix of the epoch together, so a different number of ranks can continue from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from ...errors import UsageError
 
@@ -213,3 +216,67 @@ class StaticDeal:
         here = min(self.batch, max(0, self.remaining.count - start))
         start += sum(rows_of_rank(here, before, self.world) for before in range(self.rank))
         return [Shard(*pair) for pair in self.remaining.slice(start, start + self.rows(step)).pairs]
+
+
+#: What becomes of the last step, where there are too few batches for all ranks.
+Uneven = Literal["keep", "drop", "pad"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankShard:
+    """The part of one rank in a fixed group.
+
+    Attributes:
+        rank: its number, from 0.
+        world_size: ranks in all.
+        uneven: "keep": each batch goes to one rank, some ranks have one batch less; "drop": the
+            last step is left out where it is not full; "pad": it is filled with the first batches
+            of the epoch, which are then read twice.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    uneven: Uneven = "keep"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"rank {self.rank} of world_size {self.world_size}: ranks count from 0 to"
+                " world_size - 1"
+            )
+        if self.uneven not in get_args(Uneven):
+            raise UsageError(f"uneven is one of {get_args(Uneven)}, not {self.uneven!r}")
+
+
+def steps_of_rank(total: int, start: int, shard: RankShard) -> int:
+    """How many batches of an epoch of `total` fall to the rank, the first `start` being gone."""
+    left, world = total - start, shard.world_size
+    match shard.uneven:
+        case "drop":
+            return left // world
+        case "pad":
+            return -(-left // world)
+        case "keep":
+            return max(0, -(-(left - shard.rank) // world))
+
+
+def batches_of_rank(total: int, start: int, shard: RankShard) -> list[int]:
+    """The places in the epoch of the batches that fall to the rank, in its order."""
+    return [
+        (start + shard.rank + step * shard.world_size) % total
+        for step in range(steps_of_rank(total, start, shard))
+    ]
+
+
+def taken_together(total: int, start: int, uneven: Uneven, taken: Sequence[int]) -> int | None:
+    """How many batches of the epoch are gone when rank r has taken `taken[r]`.
+
+    Returns:
+        The length of the prefix that all ranks have taken; None where they do not stand at the same
+        step, so that what they have taken is no prefix.
+    """
+    world, step = len(taken), max(taken)
+    for rank, count in enumerate(taken):
+        if count != min(step, steps_of_rank(total, start, RankShard(rank, world, uneven))):
+            return None
+    return min(total, start + step * world)

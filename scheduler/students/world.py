@@ -1,21 +1,114 @@
-"""Who forms the next world of a training, and when: the reducer that the leading node runs.
+"""Which nodes form the next world of a training, and when: the reducer that the leading node runs.
 
 A *world* is a numbered list of nodes. It ends when one of its ranks fails, when a node is lost or
-wants to go, or when it is called back for a newcomer, who waits for the next safe point. When all
-of its nodes that live have ended their ranks, the next one is formed, within the limits, from the
-newest checkpoint: one on the disk, or a newer snapshot in the memory of a node, which then writes
-it (the *keeper*). What is done about a failure is in `failures.py`.
+wants to leave, or when it is recalled at a safe point because a new node waits. Once all its living
+nodes have ended their ranks, the next world is formed, within the limits. It starts from the newest
+checkpoint: one on disk, or a newer snapshot in the memory of a node, which then writes it (the
+*keeper*). `failures.py` decides what to do about a failure.
+
+Nodes need equal *fingerprints*: a mapping of each of `FIELDS` to a JSON value. A node takes it from
+its settings and job file before the world is known, so before `on_scale` changes anything. A field
+that only one side has, as after an upgrade, is not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from .failures import REMEMBERED, Failure, Stop, Without, climb
-from .fingerprint import Fingerprint, differences
 from .saving import Entry
+
+Fingerprint = Mapping[str, Any]
+
+#: In the order in which differences are reported.
+FIELDS: Final = (
+    "job_file",
+    "modules",
+    "seed",
+    "rows",
+    "sampler",
+    "total_batch",
+    "sharding",
+    "precision",
+    "optimizer",
+    "parameter_groups",
+    "lr_policy",
+    "loss",
+    "service",
+    "feeds",
+    "epochs",
+    "steps",
+)
+#: A resumed training may be longer or shorter than it was meant to be.
+LENGTH: Final = ("epochs", "steps")
+#: These decide which sample a position of an epoch stands for.
+ORDER: Final = ("seed", "rows", "sampler")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field in which two fingerprints differ.
+
+    Attributes:
+        field: one of `FIELDS`.
+        before: value of the job, or of the checkpoint.
+        now: value of the node that is compared with it.
+    """
+
+    field: str
+    before: Any
+    now: Any
+
+    def in_words(self, there: str) -> str:
+        """As in "seed is 7 here and 0 in the job"; of a mapping only the entries that differ."""
+        if isinstance(self.before, Mapping) and isinstance(self.now, Mapping):
+            parts = [
+                Difference(f"{self.field}.{name}", self.before.get(name), self.now.get(name))
+                for name in sorted({*self.before, *self.now})
+                if self.before.get(name) != self.now.get(name)
+            ]
+            return "; ".join(part.in_words(there) for part in parts)
+        return f"{self.field} is {self.now!r} here and {self.before!r} {there}"
+
+    def to_json(self, step: int) -> dict[str, Any]:
+        """For the manifest of a checkpoint: the change was made at `step`."""
+        return {"step": step, "field": self.field, "before": self.before, "after": self.now}
+
+
+def differences(
+    expected: Fingerprint, own: Fingerprint, ignored: Collection[str] = ()
+) -> tuple[Difference, ...]:
+    """Fields that both have with unequal values, in the order of `FIELDS`.
+
+    Args:
+        expected: of the job, or of a checkpoint; empty: not known, so nothing differs.
+        own: of the node that is compared with it; empty: likewise.
+        ignored: fields that may differ.
+    """
+    return tuple(
+        Difference(name, expected[name], own[name])
+        for name in FIELDS
+        if name in expected and name in own and name not in ignored
+        if expected[name] != own[name]
+    )
+
+
+def since_checkpoint(saved: Fingerprint, own: Fingerprint) -> tuple[Difference, ...]:
+    """What has changed since a checkpoint with this fingerprint was written."""
+    return differences(saved, own, LENGTH)
+
+
+def moves_positions(changes: Iterable[Difference]) -> bool:
+    """Whether the positions of an epoch stand for other samples after these changes."""
+    return any(change.field in ORDER for change in changes)
+
+
+def in_words(changes: Sequence[Difference], there: str) -> str:
+    """Each difference with both values."""
+    return "; ".join(change.in_words(there) for change in changes)
+
 
 #: What a node does: it would like some ranks; it has some; it has ended those of `generation`.
 Phase = Literal["waiting", "running", "ended"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ...errors import CheckpointDamaged
-from ...scheduler.students.fingerprint import Fingerprint, since_checkpoint
+from ...scheduler.students.world import Fingerprint, since_checkpoint
 
 MANIFEST: Final = "MANIFEST.json"
 #: Says that a checkpoint has joined the history, and where.
@@ -34,7 +34,7 @@ class Provenance:
     """With which settings a checkpoint was trained.
 
     Attributes:
-        fingerprint: of the job (`scheduler/students/fingerprint.py`); empty: not known.
+        fingerprint: of the job (`scheduler/students/world.py`); empty: not known.
         accepted: changes of the fingerprint that users allowed, the oldest first: "step", "field",
             "before" and "after".
     """

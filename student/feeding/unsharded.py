@@ -10,7 +10,7 @@ from ...distill_reader.sources import source_of
 from ...distill_reader.sources.source import Mark, Reading, Source
 from ...errors import UsageError
 from ...proto.arena import Array
-from ...scheduler.shard_plan import Shard
+from ...scheduler.students.shards import RankShard
 
 
 class UnshardedSource:
@@ -43,7 +43,7 @@ class UnshardedSource:
     def __init__(
         self, feed: Any, *, seed: int, rank: int, world: int, saved: Mapping[str, Any] | None
     ) -> None:
-        self._source: Source = source_of(feed, Shard(rank, world), seed)
+        self._source: Source = source_of(feed, RankShard(rank, world), seed)
         self._saved = saved
         self._at: dict[str, Any] = dict(saved or {"epoch": 0, "batches": 0, "mark": None})
         self._marks: deque[Mark] = deque()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...distill_reader.sources.map_style import loader_of
-from ...scheduler.shard_plan import Shard
 from ...scheduler.students.agreement import PATIENT_FROM_S
+from ...scheduler.students.shards import RankShard
 from ..job.batches import Parts, split
 from ..job.scores import Scores
 from ..job.spec import JobSpec
@@ -83,7 +83,7 @@ def _part(feed: Any, group: Group, alone: bool) -> Iterator[Parts]:
     if loader is not None:
         from ...distill_reader.sources.map_style import MapSource
 
-        reading = MapSource(loader, Shard(group.rank, world), seed=0).begin(0, 0, None)
+        reading = MapSource(loader, RankShard(group.rank, world), seed=0).begin(0, 0, None)
         try:
             while True:
                 try:

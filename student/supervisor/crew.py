@@ -16,7 +16,7 @@ from typing import Final
 from ...errors import EdlError, UsageError, WireError
 from ...lifecycle import Stop
 from ...scheduler.students.failures import Sign, allowed_s, hung
-from ...scheduler.students.fingerprint import Fingerprint
+from ...scheduler.students.world import Fingerprint
 from ...supervise import Process, describe_exit, python_command, start
 from ..link import RankPort
 from ..words import (

@@ -9,9 +9,8 @@ from typing import Any, Self
 from ...coordinator.jobs import GenerationRecord, Node
 from ...errors import WireError
 from ...scheduler.students.failures import Failure
-from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import Entry, History
-from ...scheduler.students.world import Ending, Member, Phase, Recall, World
+from ...scheduler.students.world import Ending, Fingerprint, Member, Phase, Recall, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class NodeFacts:
         result: what its ranks said at the end of the job: step and metrics.
         recall: of the leader: which generation is to end, and why.
         says: of the leader: what is waited for.
-        fingerprint: of its settings and job file (`scheduler/students/fingerprint.py`).
+        fingerprint: of its settings and job file (`scheduler/students/world.py`).
     """
 
     host: str = ""

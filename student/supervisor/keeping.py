@@ -13,8 +13,8 @@ from typing import Final
 
 from ...coordinator.jobs import JobBoard
 from ...errors import CheckpointUnavailable
-from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import Entry
+from ...scheduler.students.world import Fingerprint
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.manifest import Provenance
 from ..checkpoint.persisting import LAST_S, Persister

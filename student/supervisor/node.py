@@ -12,15 +12,17 @@ from ...coordinator.jobs import JobBoard
 from ...errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
 from ...lifecycle import Stop
 from ...scheduler.students.failures import Failure
-from ...scheduler.students.fingerprint import (
+from ...scheduler.students.saving import History
+from ...scheduler.students.world import (
     Fingerprint,
+    Limits,
     differences,
+    expected_fingerprint,
+    has_members,
     in_words,
     moves_positions,
     since_checkpoint,
 )
-from ...scheduler.students.saving import History
-from ...scheduler.students.world import Limits, expected_fingerprint, has_members
 from ..checkpoint import Checkpoint
 from ..settings import TrainSettings
 from ..words import FromRank, Order, Progress, Ready, Saved, Scaled

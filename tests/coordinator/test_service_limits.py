@@ -14,7 +14,7 @@ import pytest
 
 from edl.coordinator.limits import Limits, Places, TooLarge
 from edl.errors import RateLimited
-from edl.scheduler.limits import Rate
+from edl.scheduler.admission import Rate
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.waiting import wait_until
 

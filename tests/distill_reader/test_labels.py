@@ -21,7 +21,7 @@ from edl.proto.arena import Arena, Array, Record
 from edl.proto.datatypes import Stacked, to_bytes, whole
 from edl.proto.forms import softmax
 from edl.proto.shared_buffer import SharedBuffer
-from edl.scheduler.ledger.instructions import Span
+from edl.scheduler.ledger.events import Span
 
 WIDTH = 3
 

@@ -22,7 +22,8 @@ from edl.scheduler.assignment import (
     plan_is_complete,
     reduce,
 )
-from edl.scheduler.label_origin import AWAY_S, Advice, Step, Switch, advise, begin, look
+from edl.scheduler.reader_core.events import Advice
+from edl.scheduler.reader_core.model_switch import AWAY_S, Step, Switch, advise, begin, look
 
 from . import assignment_laws as laws
 

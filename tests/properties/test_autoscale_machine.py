@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edl.deploy.operator.teachers.count import Wish, count_of, room_for
 from edl.scheduler.autoscale import AutoscaleConfig, AutoscaleMemory, ServiceLoad, decide
-from edl.scheduler.elastic import Pool
+from edl.scheduler.elastic_values import Pool
 
 SPANS = st.sampled_from([0.0, 0.5, 1.0, 3.0, 10.0, 60.0])
 

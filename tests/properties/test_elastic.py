@@ -9,8 +9,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.elastic import ElasticConfig, ElasticJob, ElasticMemory, Pool, Target, decide
-from edl.scheduler.elastic.values import held
+from edl.scheduler.elastic import decide
+from edl.scheduler.elastic_values import (
+    ElasticConfig,
+    ElasticJob,
+    ElasticMemory,
+    Pool,
+    Target,
+    held,
+)
 
 KINDS = ("cpu", "gpu")
 AT_ONCE = ElasticConfig(freeze_s=0, patience_s=0)

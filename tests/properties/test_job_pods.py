@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edl.deploy.operator.jobs.ledger import PodsConfig
-from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.elastic_values import ElasticConfig
 
 from ..deploy.operator.pod_world import AT_ONCE, Killed, PodWorld
 

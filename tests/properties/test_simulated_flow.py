@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler import hedging
-from edl.scheduler.hedging import Straggling, Turnarounds, began
+from edl.scheduler.reader_core import hedging
+from edl.scheduler.reader_core.hedging import Straggling
+from edl.scheduler.reader_core.request_pacing import Turnarounds, began
 from edl.scheduler.simulator import (
     Change,
     Fault,

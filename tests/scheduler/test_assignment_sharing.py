@@ -16,7 +16,7 @@ from edl.scheduler.assignment import (
     TeacherUp,
     next_due,
 )
-from edl.scheduler.assignment.fleet import CLASS_NOISE, need_of, power_class
+from edl.scheduler.assignment.state import CLASS_NOISE, need_of, power_class
 from edl.scheduler.debounce import DRIFT_S, FALL_S, RISE_S, Debounced, begin, elapse, follow
 
 from .assignment_service import Service, measured, up, wants

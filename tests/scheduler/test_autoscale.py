@@ -12,21 +12,25 @@ from hypothesis import strategies as st
 from edl.deploy.operator.capacity import Machine, pool_of
 from edl.deploy.operator.teachers.count import Promise, room_for
 from edl.scheduler.autoscale import (
+    CAP_S,
+    HEALTHY_S,
     AutoscaleConfig,
     AutoscaleMemory,
+    Hand,
     ServiceLoad,
     StudentLoad,
     Waits,
     decide,
+    died,
     left_to_fleets,
     load_of,
     may_begin,
+    moves,
     resumed,
 )
+from edl.scheduler.autoscale import wanted as bounded
 from edl.scheduler.backoff import Rest
-from edl.scheduler.elastic import Pool
-from edl.scheduler.headcount import CAP_S, HEALTHY_S, Hand, died, moves
-from edl.scheduler.headcount import wanted as bounded
+from edl.scheduler.elastic_values import Pool
 
 CONFIG = AutoscaleConfig(max=10, freeze_s=10, up_after_s=4, down_after_s=20, idle_to_zero_s=30)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl.scheduler.batching import RUNS, choose, next_size
-from edl.scheduler.windows import (
+from edl.scheduler.reader_core.windows import (
     LONGEST_S,
     HillClimb,
     HillClimbRule,

@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.elastic import (
-    ElasticConfig,
-    ElasticJob,
-    ElasticMemory,
-    Pool,
-    Target,
-    decide,
-    fulfilment,
-)
+from edl.scheduler.elastic import decide, fulfilment
+from edl.scheduler.elastic_values import ElasticConfig, ElasticJob, ElasticMemory, Pool, Target
 from edl.scheduler.job_states import Ending, Life, ending_of, limits_of, state_of
 
 AT_ONCE = ElasticConfig(freeze_s=0)

@@ -17,8 +17,7 @@ from edl.benchmarks.elastic_simulation import (
     Simulation,
     simulate,
 )
-from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
-from edl.scheduler.elastic.values import held
+from edl.scheduler.elastic_values import ElasticConfig, ElasticJob, Pool, held
 
 
 def slots(count: int, **config: object) -> SimulatedPool:

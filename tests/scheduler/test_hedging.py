@@ -10,21 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler import hedging
-from edl.scheduler.hedging import (
+from edl.scheduler.reader_core import hedging
+from edl.scheduler.reader_core.hedging import (
     CLEARED,
     LASTING_S,
-    LEAST_S,
-    MOST_STRETCH,
     SHARE,
     SLOWER,
     BusyTeacher,
     Flight,
     Hedging,
     Straggling,
-    Turnarounds,
-    began,
 )
+from edl.scheduler.reader_core.request_pacing import LEAST_S, MOST_STRETCH, Turnarounds, began
 
 BUSY = "abc"  # teachers that need 0.1 s for a request of 32 rows
 

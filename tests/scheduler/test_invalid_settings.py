@@ -12,21 +12,19 @@ from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.deploy.operator.jobs.ledger import PodsConfig
 from edl.deploy.operator.teachers.count import Wish
 from edl.errors import UsageError
-from edl.scheduler.admission import Patience
+from edl.scheduler.admission import Patience, Rate
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
 from edl.scheduler.canaries import CanaryConfig
-from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
+from edl.scheduler.elastic_values import ElasticConfig, ElasticJob, Pool
 from edl.scheduler.flow import FlowConfig
-from edl.scheduler.limits import Rate
 from edl.scheduler.no_teacher import Ensemble, Policy
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
-from edl.scheduler.shard_plan import Shard
+from edl.scheduler.reader_core.windows import HillClimbRule, SizeConfig, WindowConfig
 from edl.scheduler.simulator import Change, StudentGroup
 from edl.scheduler.students.saving import Rhythm
-from edl.scheduler.students.shards import Ranges, StaticDeal
+from edl.scheduler.students.shards import Ranges, RankShard, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
-from edl.scheduler.windows import HillClimbRule, SizeConfig, WindowConfig
 
 FLOW: dict[str, Any] = {"upper_bytes": 1000, "lower_bytes": 400}
 JOB: dict[str, Any] = {"name": "a", "min_nodes": 1, "max_nodes": 2}
@@ -91,9 +89,9 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (Steps, ((1, 0), (3, 5)), "2 values need 1 steps"),
         (Steps, ((1, 0.5, 0), (5, 5)), "steps grow"),
         (Steps, ((1, 0), (0,)), "steps grow"),
-        (Shard, (2, 2), "rank 2 of world_size 2"),
-        (Shard, (-1, 2), "rank -1 of world_size 2"),
-        (Shard, {"uneven": "repeat"}, "'keep', 'drop', 'pad'"),
+        (RankShard, (2, 2), "rank 2 of world_size 2"),
+        (RankShard, (-1, 2), "rank -1 of world_size 2"),
+        (RankShard, {"uneven": "repeat"}, "'keep', 'drop', 'pad'"),
         (SimulatedJob, SIMULATED | {"work_node_s": 0}, "work_node_s"),
         (SimulatedJob, SIMULATED | {"stop_s": 0}, "stop_s"),
         (SimulatedJob, SIMULATED | {"leave_s": -1}, "times must be"),

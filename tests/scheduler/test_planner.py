@@ -8,10 +8,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from edl.scheduler import cost_model
+from edl.benchmarks.paper import meshes
+from edl.scheduler import pipeline_model
 from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from edl.scheduler.pipeline_model import Costs, DeviceGroup, Mesh, room_for, throughput
 from edl.scheduler.planner import fleets, plan
-from edl.scheduler.stages import Costs, DeviceGroup, Mesh, room_for, throughput
 
 FREE = Costs(0.0, 0.0)
 N_TRAINING = {1: 14.16, 2: 28.44, 4: 55.17, 8: 101.59, 16: 168.42}
@@ -44,10 +45,10 @@ def predicted(
     there: Cluster | None = None,
     rows: int = 32,
     costs: Costs = FREE,
-) -> cost_model.Prediction:
+) -> pipeline_model.Prediction:
     """What a mesh of V100 students and P4 teachers does."""
     mesh = Mesh("v100", students, (DeviceGroup("p4", teachers),), rows)
-    return cost_model.predict(there or cluster_of(), work, mesh, costs)
+    return pipeline_model.predict(there or cluster_of(), work, mesh, costs)
 
 
 rates = st.floats(0.01, 1e4)
@@ -57,7 +58,7 @@ RATES = st.builds(Rate, seconds_per_sample=st.floats(1e-4, 1), jitter=st.floats(
 class TestCostModel:
     @pytest.mark.parametrize("cells", [N_TRAINING, ONLINE])
     def test_two_cells_predict_the_others(self, cells: dict[int, float]) -> None:
-        law = cost_model.Scaling.through((1, cells[1]), (16, cells[16]))
+        law = meshes.Scaling.through((1, cells[1]), (16, cells[16]))
         assert law.rate(1) == pytest.approx(cells[1])
         assert law.rate(16) == pytest.approx(cells[16])
         for cores in (2, 4, 8):
@@ -67,14 +68,14 @@ class TestCostModel:
         one = (1, 5.0)
         for cells in ((one, (1, 6.0)), (one, (4, 4.0)), (one, (4, 25.0)), ((0, 1.0), (2, 1.0))):
             with pytest.raises(ValueError, match=r"cores|Amdahl"):
-                cost_model.Scaling.through(*cells)
-        assert cost_model.labelling_rate(online=46.04, alone=57.14) == pytest.approx(237.0, abs=0.1)
+                meshes.Scaling.through(*cells)
+        assert meshes.labelling_rate(online=46.04, alone=57.14) == pytest.approx(237.0, abs=0.1)
         with pytest.raises(ValueError, match="online < alone"):
-            cost_model.labelling_rate(57.14, 46.04)
+            meshes.labelling_rate(57.14, 46.04)
 
     @hypothesis.given(st.integers(1, 300), st.integers(1, 300))
     def test_all_teachers_are_dealt_out(self, teachers: int, students: int) -> None:
-        groups = cost_model.deal((DeviceGroup("p4", teachers),), students)
+        groups = pipeline_model.deal((DeviceGroup("p4", teachers),), students)
         assert sum(number for number, _ in groups) == students
         dealt = sum(number * team.count for number, teams in groups for team in teams)
         assert dealt == pytest.approx(teachers)
@@ -91,9 +92,9 @@ class TestCostModel:
         )
         found = predicted(given, 1, costs=Costs(teacher_s=0.0, student_s=0.05))
         assert found.samples_per_s == pytest.approx(32 / (32 / 350 + 0.15), rel=1e-6)
-        assert cost_model.step_s(given, "v100", 32) == pytest.approx(32 / 350 + 0.1)
+        assert pipeline_model.step_s(given, "v100", 32) == pytest.approx(32 / 350 + 0.1)
         both = replace(given, teacher={"v100": Rate(samples_per_s=700)})
-        assert cost_model.online_s(both, "v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
+        assert pipeline_model.online_s(both, "v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
 
     def test_small_buffer_with_jitter(self) -> None:
         uneven = job_with(
@@ -139,7 +140,7 @@ class TestCostModel:
             ("a100", (DeviceGroup("p4", 1),), "no devices 'a100'"),
         ):
             with pytest.raises(ValueError, match=message):
-                cost_model.predict(cluster_of(), job_with(), Mesh(kind, 1, teams, 32))
+                pipeline_model.predict(cluster_of(), job_with(), Mesh(kind, 1, teams, 32))
 
 
 V100 = DeviceKind("v100", 8, price_per_hour=2.5)

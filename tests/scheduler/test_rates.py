@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.scheduler.admission import Bucket, Rate, full, take
 from edl.scheduler.backoff import Rest, ceiling_s, delay_s, next_s, retry_s
-from edl.scheduler.limits import Bucket, Rate, full, take
 from edl.scheduler.rates import (
     ROUNDING,
     LowQuantile,

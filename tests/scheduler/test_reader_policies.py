@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from edl.scheduler import flow
 from edl.scheduler.debounce import LASTING_S, STARVING_S, WINDOW_S, Starvation, StarvationLog
 from edl.scheduler.flow import FlowConfig, FlowMemory, FlowView
-from edl.scheduler.label_origin import admits, pinned, promises
 from edl.scheduler.no_teacher import Action, Ensemble, Patience, Policy, decide, mixture
+from edl.scheduler.reader_core.model_switch import admits, pinned, promises
 from edl.scheduler.stream_stats import (
     ANSWERS,
     BELIEVED_S,

@@ -22,8 +22,9 @@ from edl.scheduler.label_cache import (
     typical,
     worth_noting,
 )
-from edl.scheduler.label_origin import AWAY_S, Advice, Step, Switch, advise, begin, look, resume
 from edl.scheduler.leadership import ranked
+from edl.scheduler.reader_core.events import Advice
+from edl.scheduler.reader_core.model_switch import AWAY_S, Step, Switch, advise, begin, look, resume
 
 ON_OLD = Switch("old", 1, Advice("old", "", 1))
 

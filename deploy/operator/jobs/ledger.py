@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ....scheduler.backoff import ceiling_s
-from ....scheduler.elastic import ElasticConfig
+from ....scheduler.elastic_values import ElasticConfig
 from ....scheduler.job_states import Life, State, ending_of
 from ..capacity import Machine
 

@@ -19,7 +19,7 @@ from ....mesh.kubernetes.resources import (
     is_node,
     seconds_of,
 )
-from ....scheduler.elastic import Pool
+from ....scheduler.elastic_values import Pool
 from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig
 from .ledger import JobSeen, JobWanted, Ledger, PodSeen, Progress

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....scheduler.elastic import ElasticJob, ElasticMemory, Pool, Target, decide
+from ....scheduler.elastic import decide
+from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
 from ....scheduler.job_states import State, limits_of, state_of
 from .ledger import Case, Happening, JobSeen, Ledger, Orders, PodsConfig, PodSeen, case_of
 

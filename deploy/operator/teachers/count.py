@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import floor
 from typing import Literal
 
-from ....scheduler.elastic import Pool
-from ....scheduler.headcount import wanted
+from ....scheduler.autoscale import wanted
+from ....scheduler.elastic_values import Pool
 
 #: by-hand: somebody has said it; desired: the coordinator has; unknown: nobody has lately, so it
 #: stays; no-room: the coordinator wants more than the cluster carries.

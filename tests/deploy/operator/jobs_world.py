@@ -13,7 +13,7 @@ from edl.deploy.operator.jobs.turning import DistillJobs
 from edl.errors import EdlError
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, POD, Object
-from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.deploy.kube_api.cluster import Cluster
 
 REDIS = "redis://head:6379"

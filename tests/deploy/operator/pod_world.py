@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from edl.deploy.operator.jobs.ledger import JobSeen, JobWanted, Ledger, Orders, PodsConfig, PodSeen
 from edl.deploy.operator.jobs.orders import decide_pods
-from edl.scheduler.elastic import ElasticConfig, Pool
+from edl.scheduler.elastic_values import ElasticConfig, Pool
 
 #: Everything at once: nothing is frozen, nobody waits.
 AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), place_within_s=60, lost_pause_s=0)

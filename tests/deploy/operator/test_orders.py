@@ -8,7 +8,7 @@ import pytest
 
 from edl.deploy.operator.jobs.ledger import JobSeen, JobWanted, Ledger, PodsConfig, PodSeen, refused
 from edl.deploy.operator.jobs.orders import decide_pods
-from edl.scheduler.elastic import Pool
+from edl.scheduler.elastic_values import Pool
 
 from .pod_world import AT_ONCE, PodWorld, world_of
 

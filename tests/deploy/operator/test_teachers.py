@@ -14,7 +14,7 @@ from edl.deploy.operator.teachers.turning import TeacherServices
 from edl.errors import ManifestRefused
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.proto import coordinator_pb2 as pb
-from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.deploy import command_lines
 from edl.tests.deploy.kube_api.cluster import Cluster

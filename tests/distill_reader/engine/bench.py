@@ -25,9 +25,8 @@ from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.shared_buffer import SharedBuffer
-from edl.scheduler.label_origin import Advice
 from edl.scheduler.ledger.events import Event as LedgerEvent
-from edl.scheduler.reader_core.events import Assigned, Peer
+from edl.scheduler.reader_core.events import Advice, Assigned, Peer
 
 NOBODY = "127.0.0.1:9"
 ROWS = 4

@@ -33,9 +33,8 @@ from edl.errors import (
     TeacherLost,
 )
 from edl.proto import coordinator_pb2 as pb
-from edl.scheduler.label_origin import Advice
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.reader_core.events import Assigned, HandoffState, TakenOver
+from edl.scheduler.reader_core.events import Advice, Assigned, HandoffState, TakenOver
 from edl.scheduler.reader_core.model_switch import ModelSwitch, NumericsPin
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
 from edl.tests.waiting import wait_until

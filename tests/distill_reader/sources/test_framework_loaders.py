@@ -22,7 +22,7 @@ from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
 from edl.distill_reader.sources.source import leave_garbage_to_the_parent
 from edl.errors import UsageError
-from edl.scheduler.shard_plan import Shard
+from edl.scheduler.students.shards import RankShard
 from edl.tests.distill_reader.readers import Samples
 
 EXPECTED_WARNINGS = [
@@ -120,7 +120,7 @@ def source() -> Iterator[Callable[[Any], Source]]:
     made: list[Source] = []
 
     def make(given: Any) -> Source:
-        made.append(source_of(given, Shard(), 0))
+        made.append(source_of(given, RankShard(), 0))
         return made[-1]
 
     yield make
@@ -171,12 +171,12 @@ def test_loaders_without_ids_are_plain() -> None:
         TorchLoader(Rows(SAMPLES), batch_size=None),
         Own(Rows(SAMPLES), batch_size=BATCH),
     ):
-        assert type(source_of(given, Shard(), 0)) is PlainSource
-    assert type(source_of(stateful_loader(), Shard(), 0)) is StatefulSource
+        assert type(source_of(given, RankShard(), 0)) is PlainSource
+    assert type(source_of(stateful_loader(), RankShard(), 0)) is StatefulSource
 
 
 def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:
-    parts = [source_of(distributed(2, rank), Shard(rank, 2), 0) for rank in (0, 1)]
+    parts = [source_of(distributed(2, rank), RankShard(rank, 2), 0) for rank in (0, 1)]
     assert all(isinstance(part, MapSource) and not part.deals for part in parts)
     for epoch in (0, 1):
         ids = [i for part in parts for b in read(part.begin(epoch, 0, None))[0] for i in b]
@@ -187,11 +187,11 @@ def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:
 
 def test_a_distributed_sampler_of_another_group_is_refused() -> None:
     with pytest.raises(UsageError, match="sampler is for rank 0 of 2, the reader for rank 1 of 2"):
-        source_of(distributed(2, 0), Shard(1, 2), 0)
+        source_of(distributed(2, 0), RankShard(1, 2), 0)
     sampler = torch.utils.data.DistributedSampler(Rows(SAMPLES), num_replicas=3, rank=1)
     loader = TorchLoader(Rows(SAMPLES), batch_size=BATCH, sampler=sampler)
     with pytest.raises(UsageError, match="sampler is for rank 1 of 3, the reader for rank 0 of 2"):
-        source_of(loader, Shard(0, 2), 0)
+        source_of(loader, RankShard(0, 2), 0)
 
 
 CHILD_S = 10.0

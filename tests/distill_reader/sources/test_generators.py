@@ -18,7 +18,7 @@ from edl.distill_reader.sources.batched import (
     stack,
 )
 from edl.errors import BatchError, UsageError
-from edl.scheduler.shard_plan import Shard
+from edl.scheduler.students.shards import RankShard
 
 Pair = namedtuple("Pair", "x y")
 
@@ -93,7 +93,7 @@ def test_a_function_that_has_set_epoch_is_told_the_epoch() -> None:
         def __call__(self) -> Iterator[Any]:
             yield np.full((1, 1), self.epoch)
 
-    source = source_of(of_batches(Shuffled()), Shard(), 0)
+    source = source_of(of_batches(Shuffled()), RankShard(), 0)
     assert [int(next(source.begin(epoch, 0, None))[0, 0]) for epoch in (0, 4)] == [0, 4]
 
 

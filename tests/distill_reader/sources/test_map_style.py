@@ -16,7 +16,7 @@ from edl.distill_reader.sources import Source, source_of
 from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
 from edl.errors import UsageError
-from edl.scheduler.shard_plan import Shard
+from edl.scheduler.students.shards import RankShard
 
 SAMPLES = 24
 
@@ -50,7 +50,7 @@ def ids(source: Source, epoch: int = 0, taken: int = 0, mark: Any = None) -> lis
             return batches
 
 
-def shuffled(seed: int = 0, shard: Shard = Shard(), data: Rows | None = None) -> Source:  # noqa: B008
+def shuffled(seed: int = 0, shard: RankShard = RankShard(), data: Rows | None = None) -> Source:  # noqa: B008
     return source_of(Batched(data or Rows(), 5, shuffle=True), shard, seed)
 
 
@@ -96,14 +96,14 @@ class PersistentWorkerLoader:
 
 def test_workers_that_are_kept_hear_of_the_epoch_too() -> None:
     """Otherwise a resumed run with new workers would see different data."""
-    source = MapSource(PersistentWorkerLoader(Rows()), Shard(), 0)
+    source = MapSource(PersistentWorkerLoader(Rows()), RankShard(), 0)
     assert [ids(source, epoch) for epoch in range(3)] == [[[e], [e]] for e in range(3)]
 
 
 def test_its_length_is_that_of_the_rank() -> None:
     assert len(shuffled()) == 5
-    assert [len(shuffled(shard=Shard(rank, 2))) for rank in (0, 1)] == [3, 2]
-    assert len(shuffled(shard=Shard(1, 2, "pad"))) == 3
+    assert [len(shuffled(shard=RankShard(rank, 2))) for rank in (0, 1)] == [3, 2]
+    assert len(shuffled(shard=RankShard(1, 2, "pad"))) == 3
 
 
 class Sampler:
@@ -124,7 +124,7 @@ class Sampler:
 def with_sampler(sampler: Any) -> Source:
     batched = Batched(Rows(), 2)
     batched.batch_sampler = sampler
-    return source_of(batched, Shard(), 0)
+    return source_of(batched, RankShard(), 0)
 
 
 def test_an_order_that_nobody_can_repeat_is_noticed_on_resume() -> None:
@@ -154,7 +154,7 @@ def test_ids_may_be_names() -> None:
 
     batched = Batched({"a": 1, "b": 2, "c": 3}, 2)
     batched.batch_sampler = Names()  # type: ignore[assignment]
-    source = source_of(batched, Shard(), 0)
+    source = source_of(batched, RankShard(), 0)
     assert ids(source) == [[1, 2], [3]]
     assert source.begin(0, 0, None).start is not None
 
@@ -177,7 +177,7 @@ class Sharded(Iterable):
         return [f"{rank} of {world_size}"] if rank else Stateful()
 
 
-def kind_of(given: Any, shard: Shard = Shard()) -> type:  # noqa: B008
+def kind_of(given: Any, shard: RankShard = RankShard()) -> type:  # noqa: B008
     return type(source_of(given, shard, 0))
 
 
@@ -192,12 +192,12 @@ def test_an_iterable_is_plain_and_one_with_a_state_is_stateful() -> None:
 @pytest.mark.parametrize("given", [Iterable(), Stateful()])
 def test_what_has_no_ids_is_not_divided(given: Any) -> None:
     with pytest.raises(UsageError, match=r"cannot be divided among 3 ranks.*shard\(rank"):
-        source_of(given, Shard(1, 3), 0)
+        source_of(given, RankShard(1, 3), 0)
 
 
 def test_an_iterable_that_divides_itself_is_asked_for_its_part() -> None:
-    assert kind_of(Sharded(), Shard(0, 3)) is StatefulSource
-    source = source_of(Sharded(), Shard(1, 3), 0)
+    assert kind_of(Sharded(), RankShard(0, 3)) is StatefulSource
+    source = source_of(Sharded(), RankShard(1, 3), 0)
     assert next(source.begin(0, 0, None)) == "1 of 3"
     assert kind_of(Sharded()) is PlainSource
 
@@ -221,4 +221,4 @@ class DataSet:
 )
 def test_what_is_no_source_is_told_what_to_be_made_of(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        source_of(given, Shard(), 0)
+        source_of(given, RankShard(), 0)

@@ -21,7 +21,7 @@ from edl.mesh.jobs.fleet import Fleet
 from edl.mesh.jobs.looking import Sight, look
 from edl.mesh.jobs.slots import Slots, divide
 from edl.mesh.jobs.spec import JobSpec
-from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.elastic_values import ElasticConfig
 from edl.supervise import Command
 from edl.tests.stores import of_job
 

@@ -19,9 +19,8 @@ from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.what_if import parse_sweep, points
 from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
-from edl.scheduler.cost_model import predict
+from edl.scheduler.pipeline_model import DeviceGroup, Mesh, predict
 from edl.scheduler.simulator import Scenario, simulate
-from edl.scheduler.stages import DeviceGroup, Mesh
 from edl.tests.cli_output import output_of, refusal_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"

@@ -14,9 +14,8 @@ import pytest
 from edl.scheduler.ledger import Ledger, LedgerInvariant
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.ledger.check import check
-from edl.scheduler.ledger.instructions import Span
-from edl.scheduler.ledger.state import Batch, Refusal, Request, Stage, Teacher
-from edl.scheduler.ledger.tables import Tables
+from edl.scheduler.ledger.events import Span
+from edl.scheduler.ledger.state import Batch, Refusal, Request, Stage, Tables, Teacher
 
 
 def valid_tables() -> Tables:

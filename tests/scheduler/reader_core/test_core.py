@@ -8,11 +8,11 @@ import pytest
 
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.flow import FlowConfig
-from edl.scheduler.label_origin import Advice
 from edl.scheduler.reader_core import CoreConfig, ReaderCore
 from edl.scheduler.reader_core import events as ev
 from edl.scheduler.reader_core import instructions as do
-from edl.scheduler.windows import WindowConfig
+from edl.scheduler.reader_core.events import Advice
+from edl.scheduler.reader_core.windows import WindowConfig
 
 ROWS = 4
 NBYTES = 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edl.scheduler.reader_core.request_pacing import RequestPacing
-from edl.scheduler.windows import WindowConfig
+from edl.scheduler.reader_core.windows import WindowConfig
 
 
 def test_a_model_that_takes_few_rows_is_never_asked_for_more() -> None:

@@ -18,7 +18,7 @@ from edl.scheduler.simulator import (
     TeacherGroup,
     simulate,
 )
-from edl.scheduler.simulator.clock import Jitter, lifetime_s
+from edl.scheduler.simulator.environment import Jitter, lifetime_s
 from edl.tests.scheduler.simulator.meshes import (
     BEGIN_S,
     FREE,

@@ -9,15 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.errors import UsageError
-from edl.scheduler.shard_plan import Shard as RankShard
-from edl.scheduler.shard_plan import Uneven, share, steps, taken_together
 from edl.scheduler.students.shards import (
     SHARDS_PER_RANK,
     Ranges,
+    RankShard,
     StaticDeal,
+    Uneven,
+    batches_of_rank,
     cut,
     rows_of_rank,
     shard_rows,
+    steps_of_rank,
+    taken_together,
 )
 
 Pairs = list[tuple[int, int]]
@@ -141,9 +144,9 @@ class TestShardPlan:
     def test_ranks_take_turns(self, total: int, start: int, world: int, uneven: Uneven) -> None:
         start %= total + 1
         shards = rank_shards(world, uneven)
-        shares = [share(total, start, shard) for shard in shards]
+        shares = [batches_of_rank(total, start, shard) for shard in shards]
         lengths = [len(one) for one in shares]
-        assert [steps(total, start, shard) for shard in shards] == lengths
+        assert [steps_of_rank(total, start, shard) for shard in shards] == lengths
         assert max(lengths) - min(lengths) <= (1 if uneven == "keep" else 0)
         turns = [one[n] for n in range(max(lengths)) for one in shares if n < len(one)]
         assert turns[: total - start] == list(range(start, total))[: len(turns)]
@@ -157,7 +160,9 @@ class TestShardPlan:
         taken: list[int] = []
         start = 0
         for world, step in [*groups, (last, total)]:
-            shares = [share(total, start, shard)[:step] for shard in rank_shards(world, "keep")]
+            shares = [
+                batches_of_rank(total, start, shard)[:step] for shard in rank_shards(world, "keep")
+            ]
             taken += [place for one in shares for place in one]
             gone = taken_together(total, start, "keep", [len(one) for one in shares])
             assert gone is not None
@@ -166,7 +171,7 @@ class TestShardPlan:
 
     @given(st.integers(1, 60), st.lists(st.integers(0, 20), min_size=2, max_size=5))
     def test_ranks_at_different_steps(self, total: int, taken: list[int]) -> None:
-        shares = [share(total, 0, shard) for shard in rank_shards(len(taken), "keep")]
+        shares = [batches_of_rank(total, 0, shard) for shard in rank_shards(len(taken), "keep")]
         taken = [min(count, len(one)) for count, one in zip(taken, shares, strict=True)]
         gone = taken_together(total, 0, "keep", taken)
         pairs = list(zip(shares, taken, strict=True))

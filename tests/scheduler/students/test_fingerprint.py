@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl.scheduler.students.fingerprint import (
+from edl.scheduler.students.world import (
     differences,
     in_words,
     moves_positions,

@@ -20,8 +20,8 @@ from edl.distill_reader.sources import Source
 from edl.distill_reader.sources import source_of as reader_source
 from edl.errors import BatchError, GenerationSuperseded, UsageError
 from edl.proto.arena import Array
-from edl.scheduler.shard_plan import Shard as Part
 from edl.scheduler.students.agreement import Proportion, equal_rows
+from edl.scheduler.students.shards import RankShard
 from edl.student.feeding import (
     DirectReader,
     ShardedSource,
@@ -195,9 +195,9 @@ def test_it_reads_no_further_ahead_than_allowed() -> None:
 def test_a_reader_takes_it_as_its_source() -> None:
     source = linked(empty_link())
     assert isinstance(source, Source)
-    assert reader_source(source, Part(), 0) is source
+    assert reader_source(source, RankShard(), 0) is source
     with pytest.raises(UsageError, match="leave world_size away"):
-        reader_source(source, Part(0, 2), 0)
+        reader_source(source, RankShard(0, 2), 0)
     with pytest.raises(UsageError, match="checkpoints"):
         source.begin(0, 3, None)
     with pytest.raises(TypeError):

@@ -22,7 +22,7 @@ import paddle
 
 from edl.distill_reader import Batched
 from edl.distill_reader.sources import source_of
-from edl.scheduler.shard_plan import Shard
+from edl.scheduler.students.shards import RankShard
 from edl.student.job.distill import Distill
 
 ROWS = [int(rows) for rows in os.environ.get("EDL_TEST_ROWS", "96").split(",")]
@@ -157,7 +157,7 @@ def on_scale(old: int, new: int) -> None:
 
 
 def train_plainly(epochs: int) -> None:
-    source = source_of(feed("train"), Shard(), 0)
+    source = source_of(feed("train"), RankShard(), 0)
     paddle.seed(0)
     student = model()
     momentum = optimizer(student.parameters())

@@ -25,7 +25,7 @@ from edl.mesh.jobs.kubernetes.backend import KubernetesJobs
 from edl.mesh.jobs.kubernetes.translate import to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
-from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.cli_output import output_of
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.deploy.kube_api.store import Refusal

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
-from .fleet import EPS, StudentEntry, TeacherEntry
+from .state import EPS, StudentEntry, TeacherEntry
 
 NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
 """Classes of claims, the strongest first; who has only a part of a teacher, and lacks the rest of

@@ -1,15 +1,14 @@
-"""What the assignment rule knows: the teachers and what each is worth, the students, the plan.
+"""Events, changes and state of the assignment rule: teachers and their speeds, students, contents.
 
-Speeds and needs are in one unit: the service's usual teacher. A student needs samples per second,
-not heads. But measured speeds are never equal twice, and a rule that went by them as they are would
-move teachers for nothing. So a speed is taken as a class relative to the first one known, and a
-class is kept until the speed is clearly another. A time per sample that is taken on a loaded
-machine is off by half, to either side. So a class gives way when every speed of the last `HOLD_S`
-lay on the same side, outside of it: then to their mean. It gives way at once where it stands on no
-measurement, and to a speed that is no noise any more. A speed stands until the next one comes, so
-time alone can bring a lasting one into force.
+Speeds and needs have one unit: the service's usual teacher. Measured speeds scatter, and a rule
+that used them directly would move teachers for nothing. So a speed is rounded to a class relative
+to the first known speed, and the class stays until the speed has clearly changed. On a loaded
+machine a time per sample is off by half in either direction. A class therefore changes when every
+speed of the last `HOLD_S` was outside of it on the same side: then to the class of their mean. It
+changes at once if it rests on no measurement, or if the new speed is too far away to be noise. A
+speed holds until the next report, so time alone can bring a lasting speed into force.
 
-All of it is frozen between events. Who holds whom while the rule works is the board's.
+The state is immutable. While the rule works, `AssignmentTable` holds the assignments.
 """
 
 from __future__ import annotations
@@ -17,9 +16,154 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
 from ..debounce import Debounced, Run, longer
-from .events import StudentReported, When
+
+When = Literal["epoch", "now"]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherUp:
+    """A teacher serves. Of a known one with another incarnation, the old life is over.
+
+    Attributes:
+        speed: samples per second that it labels, all its lanes together; 0 is unknown.
+        content_id: what it serves; only students of the same content may have it.
+        host: where it runs; of equal teachers, one on the student's own host is preferred.
+    """
+
+    teacher_id: str
+    incarnation: int = 0
+    speed: float = 0.0
+    content_id: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherDraining:
+    """A teacher finishes what it has and takes nothing new; `TeacherDown` follows."""
+
+    teacher_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherDown:
+    """A teacher is gone: `lost` without a word, so that what it had must be sent again at once."""
+
+    teacher_id: str
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StudentReported:
+    """A student says what it needs and which teachers it holds.
+
+    Attributes:
+        want: how many teachers it asks for, the `unreachable` ones included; 0 is none now.
+        holding: counts when the student is new here: a manager that starts anew strips nobody.
+        min: how many its job is guaranteed (never more than it wants).
+        priority: the greater goes first.
+        needed: n = ceil(t_t / t_s); 0 is unknown.
+        t_t_s, t_s_s: seconds per sample of its teachers and of its own step; 0 is unknown.
+        urgent: it starves: more is given without waiting whether the wish lasts.
+        unreachable: how many of its teachers give it no labels.
+        unavailable: which of its teachers these are; an older reader does not say.
+        cut_off: it reaches no teacher, or none lets it in: others may not help.
+        data_epoch: the epoch of its data that it labels; a new content may begin with a new one.
+        content_id: what it is labelled with; "" when it is bound to nothing: it has no label yet,
+            or it stands between two epochs and waits to be moved.
+    """
+
+    student_id: str
+    want: int
+    holding: tuple[str, ...] = ()
+    min: int = 1
+    priority: int = 0
+    needed: int = 0
+    t_t_s: float = 0.0
+    t_s_s: float = 0.0
+    urgent: bool = False
+    unreachable: int = 0
+    unavailable: tuple[str, ...] = ()
+    cut_off: bool = False
+    host: str = ""
+    data_epoch: int = 0
+    content_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StudentGone:
+    """A student has left, or its lease is over."""
+
+    student_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPlanned:
+    """What the service is to serve, and the content that is to take its place.
+
+    Attributes:
+        current: "" is whatever its students and its first teacher have.
+        next: "" is no upgrade.
+        at: students move at the end of their "epoch", or "now".
+    """
+
+    current: str
+    next: str = ""
+    at: When = "epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryBegan:
+    """Teachers register anew: until `RecoveryEnded`, sets only grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryEnded:
+    """Whoever is to be known is known: sets may shrink again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Nothing but time has passed: wishes that lasted long enough come into force."""
+
+
+AssignmentEvent = (
+    TeacherUp
+    | TeacherDraining
+    | TeacherDown
+    | StudentReported
+    | StudentGone
+    | ContentPlanned
+    | RecoveryBegan
+    | RecoveryEnded
+    | Ticked
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A student's new set of teachers, and why.
+
+    A teacher that is absent from `teachers` and not in `lost` is revoked: the student lets it
+    finish what it has. Those in `lost` are dead, and what they had is to be sent again. One in both
+    came back as another incarnation.
+
+    Attributes:
+        content_id: what the student is labelled with from here on.
+        next_content_id: what it is to be labelled with from its next epoch on; "" is the same.
+        data_epoch: the epoch of the report that this answers.
+    """
+
+    student_id: str
+    teachers: tuple[str, ...]
+    lost: tuple[str, ...]
+    content_id: str
+    next_content_id: str
+    data_epoch: int
+    reason: str
+
 
 #: Below this, two amounts of power are the same.
 EPS = 1e-6

@@ -1,51 +1,44 @@
-"""Which requests are late and asked of a second teacher; which teachers are silent, or stragglers.
+"""Which requests are late and sent to a second teacher; which teachers are silent, or stragglers.
 
-A teacher works off its window one request after the other, so a request begins when it is sent or,
-if others stand before it, when the latest of them is answered. From there to its own answer it
-takes its *turnaround*; what stands before it in the window is thereby accounted for. Turnarounds
-are kept per row and per teacher: one that is ten times slower is expected to take ten times as
-long. The *stretch* is the pool's own: a high quantile, over the answers of all its teachers, of
-what a request took as a multiple of what was expected.
+A teacher processes its window in order. So a request begins when it is sent or, with others before
+it, when the latest of them is answered. The time from there to its own answer is its *turnaround*.
+Turnarounds are kept per row and per teacher: a teacher that is ten times slower is expected to take
+ten times as long. The *stretch* of the pool is a high quantile, over the answers of all teachers,
+of actual over expected time.
 
-A request is late when it takes longer than is expected at its teacher, stretched by the pool's own
-quantile, times a patience. Patience is less for what the student waits for, and then the measure
-is, if that is sooner, what an idle teacher would need: to ask it costs nothing. A slow teacher is
-therefore not late where it is merely slow: it keeps its share of the work.
+A request is late when it takes longer than its teacher's expected time, times the stretch, times a
+patience. Patience is lower for the batch that the student waits for; its limit is also at most what
+an idle teacher would need, because asking an idle teacher costs nothing. So a slow teacher is not
+late for being slow: it keeps its share of the work.
 
-What is late is hedged within a budget: a token bucket, counted in requests, that starts empty, so
-at any time hedges are at most `share` of the requests sent. Beyond it only the requests of a
-*silent* teacher are hedged, all of them: one that is late twice over while another is in time. If
-all are late it is our own network or machine that stands still, and hedges would not help. Time in
-which nobody looked (the process was stopped) is no teacher's fault and counts for nobody.
+Hedges have a budget: a token bucket, counted in requests, that starts empty. At any time at most
+`SHARE` of the requests sent are hedged. Beyond the budget only requests of a *silent* teacher are
+hedged, all of them. A teacher is silent when it is late twice over while another one is in time. If
+all teachers are late, our own network or machine has stopped, and hedges would not help. Time in
+which nobody looked (a stopped process) counts for nobody.
 
-A *straggler* is much slower than the others, or silent. It keeps its place and its share of the
-work; operators want to know of it, as a card that is throttled or shared looks just so. A teacher
-is named when it has been `SLOWER` times as slow as the median of the others for `LASTING_S`, and at
-once when it is silent; it is cleared when it is no longer `CLEARED` times as slow.
+A *straggler* is much slower than the others, or silent. It keeps its work; operators want to know,
+because a throttled or shared device looks like this. A teacher is named once it has been `SLOWER`
+times as slow as the median of the others for `LASTING_S`, and at once when it is silent. It is
+cleared when it is less than `CLEARED` times as slow.
+
+Most looks find nothing. So `Lateness` computes a lower bound of the next moment at which something
+can be late: the shortest expected time of any teacher times the lowest patience.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 from statistics import median_low
-from typing import Literal, NamedTuple
+from typing import Final, Literal
 
-from .rates import LowQuantile
+from ..circuit_breakers import Log
+from ..ledger import InFlight, Ledger
+from ..ledger import events as ev
+from .request_pacing import RequestPacing, Turnarounds, began
 
-#: How much of an estimate the newest answer replaces. A mean, not a median: a teacher that merges
-#: requests answers several at one moment, so that most turnarounds are zero and some are long.
-GAIN = 0.125
-#: An answer counts as no more than so many times what was expected: one pause is not a new speed,
-#: and a teacher that has really become ten times slower is known for that after a dozen answers.
-MOST = 4.0
-#: Seconds per row that nobody is faster than.
-LEAST_S = 1e-9
-#: Answers over which the stretch is taken, and which quantile of them it is.
-ANSWERS, QUANTILE = 256, 0.95
-#: Most that the stretch may be: a pool that strays further would never find anything late.
-MOST_STRETCH = 4.0
 #: Most hedges per request that was sent, in calm weather; and hedges that can be saved up.
 SHARE, BURST = 0.05, 8.0
 #: So many times the longest usual time may a request take; and one that the student waits for.
@@ -54,96 +47,6 @@ PATIENCE, URGENCY = 3.0, 1.5
 FLOOR_S, SILENT_S = 0.1, 0.5
 #: A longer time between two looks counts for nobody, in seconds.
 ASLEEP_S = 0.5
-
-
-class Turnaround(NamedTuple):
-    """What is known of one teacher, as means; made anew with each answer.
-
-    Attributes:
-        seconds_per_row: of a request (> 0).
-        rows: of a request (> 0).
-        answers: how many this stands on.
-    """
-
-    seconds_per_row: float
-    rows: float
-    answers: int = 1
-
-    def expected_s(self, rows: int) -> float:
-        """Seconds for a request of `rows`: a small one is not expected to be faster than usual."""
-        return self.seconds_per_row * max(rows, self.rows)
-
-
-class Turnarounds:
-    """The turnarounds of one pool. Owned by one thread; no clock."""
-
-    def __init__(self) -> None:
-        self._teachers: dict[str, Turnaround] = {}
-        self._stretches = LowQuantile(ANSWERS, QUANTILE)
-
-    def answered(self, teacher: str, rows: int, seconds: float) -> None:
-        """A request of `rows` took `seconds` from its beginning; what makes no sense is ignored.
-
-        Args:
-            teacher: who answered.
-            rows: of the request (>= 1).
-            seconds: its turnaround (>= 0), see `began`.
-        """
-        if rows < 1 or not 0 <= seconds < inf:
-            return
-        known = self._teachers.get(teacher)
-        if known is None:
-            if seconds > 0:
-                self._teachers[teacher] = Turnaround(max(seconds / rows, LEAST_S), rows)
-            return
-        expected_s = known.expected_s(rows)
-        self._stretches.add(min(seconds / expected_s, MOST_STRETCH))
-        per_row = min(seconds, MOST * expected_s) / rows
-        self._teachers[teacher] = Turnaround(
-            max(known.seconds_per_row + GAIN * (per_row - known.seconds_per_row), LEAST_S),
-            known.rows + GAIN * (rows - known.rows),
-            known.answers + 1,
-        )
-
-    def forget(self, teacher: str) -> None:
-        """A teacher is gone; whoever comes back under its name may be another machine."""
-        self._teachers.pop(teacher, None)
-
-    def of(self, teacher: str) -> Turnaround | None:
-        """What is known of `teacher`."""
-        return self._teachers.get(teacher)
-
-    def expected_s(self, teacher: str, rows: int) -> float | None:
-        """Seconds that a request of `rows` should take at `teacher` from its beginning.
-
-        Of a teacher that has not answered yet as much is expected as of the median one; None where
-        nobody has answered.
-        """
-        if (known := self._teachers.get(teacher)) is not None:
-            return known.expected_s(rows)
-        return self.pool_s(rows)
-
-    def pool_s(self, rows: int) -> float | None:
-        """Seconds that the median teacher should take; None where nobody has answered."""
-        times = [known.expected_s(rows) for known in self._teachers.values()]
-        return median_low(times) if times else None
-
-    @property
-    def stretch(self) -> float:
-        """The pool's quantile: requests take at most so many times what is expected; >= 1."""
-        value = self._stretches.value
-        return 1.0 if value is None else min(max(value, 1.0), MOST_STRETCH)
-
-
-def began(sent_at: float, answered_at: float) -> float:
-    """When a teacher began with the oldest request that it has.
-
-    Args:
-        sent_at: when that was sent.
-        answered_at: the teacher's latest answer, minus infinity if there was none.
-    """
-    assert isfinite(sent_at)
-    return max(sent_at, answered_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,3 +258,149 @@ def _usual(seconds_per_row: Mapping[str, float], but: str) -> float:
     """The lower median of the other teachers' times; infinite where there is no other."""
     others = [seconds for name, seconds in seconds_per_row.items() if name != but]
     return median_low(others) if others else inf
+
+
+#: While something is late it is looked at so often.
+LOOK_EVERY_S: Final = 0.05
+#: Speeds are compared so often, where nothing is late.
+COMPARE_EVERY_S: Final = 1.0
+
+
+class Lateness:
+    """Looks at the requests of one service.
+
+    Args:
+        ledger: knows what is in flight.
+        pace: knows what to expect.
+        log: takes a level, a text and the teacher concerned.
+    """
+
+    def __init__(self, ledger: Ledger, pace: RequestPacing, log: Log) -> None:
+        self._ledger = ledger
+        self._pace = pace
+        self._log = log
+        self._hedging = Hedging()
+        self._straggling = Straggling()
+        self._look_at = self._least_s = inf
+        self._waits = False
+        self._compare_at = -inf
+
+    @property
+    def stragglers(self) -> list[str]:
+        """Teachers that are much slower than the others, or silent."""
+        return sorted(self._straggling.named)
+
+    @property
+    def late(self) -> frozenset[str]:
+        """Teachers whose oldest request is late."""
+        return self._hedging.late
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Teachers that say nothing while others do."""
+        return self._hedging.silent
+
+    @property
+    def hedged(self) -> frozenset[int]:
+        """Requests that are late, and are asked of another teacher, too."""
+        return self._hedging.charged
+
+    def sent(self, now: float) -> None:
+        """A request went out."""
+        self._look_at = min(self._look_at, now + self._least_s)
+
+    def answered(self, name: str) -> None:
+        """A teacher has answered: perhaps faster than any was known to be."""
+        known = self._pace.times.of(name)
+        if known is None:
+            return
+        if self._limit_s(known.expected_s(1)) < self._least_s:
+            self._look_at = min(self._look_at, self._due())
+
+    def look(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
+        """What is to be asked of others too.
+
+        Args:
+            waits: the training loop waits for labels.
+            unusable: teachers that are not sent to now.
+            now: seconds of a clock that does not go back.
+        """
+        self._hedging.passed(now)
+        hedges: list[ev.Hedge] = []
+        if waits and not self._waits:
+            self._look_at = -inf  # patience is less now
+        self._waits = waits
+        if now >= self._look_at:
+            due = self._due()
+            if self._hedging.late or due <= now:
+                hedges = self._find(waits, unusable, now)
+                due = now + LOOK_EVERY_S
+            self._look_at = due
+        if now >= self._compare_at:
+            self._compare(now)
+        return hedges
+
+    def _find(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
+        ledger, pace, hedges = self._ledger, self._pace, self._hedging
+        asked = tuple(
+            BusyTeacher(
+                name,
+                tuple(self._flights(name, ledger.requests_at(name))),
+                pace.window(name),
+                pace.answered_at(name),
+                name in ledger.teachers and name not in unusable,
+            )
+            for name in dict.fromkeys((*ledger.teachers, *ledger.at_work))
+        )
+        charged, silent = hedges.charged, hedges.silent
+        found = hedges.look(asked, pace.times, ledger.sent, ledger.head if waits else None, now)
+        for request in hedges.charged - charged:
+            self._log("info", f"request {request} is late, and asked of another teacher too", "")
+        if hedges.silent != silent:
+            self._compare_at = now
+        return [ev.Hedge(request) for request in found]
+
+    def _compare(self, now: float) -> None:
+        self._compare_at = now + COMPARE_EVERY_S
+        times = self._pace.times
+        known = {name: times.of(name) for name in self._ledger.teachers}
+        seconds = {name: one.seconds_per_row for name, one in known.items() if one is not None}
+        before = self._straggling.named
+        self._straggling = name_stragglers(seconds, self.silent, self._straggling, now)
+        for name in self._straggling.named - before:
+            self._log("warning", f"teacher {name} is a straggler", name)
+
+    def _due(self) -> float:
+        """The soonest that something may be late."""
+        pace = self._pace
+        names = dict.fromkeys((*self._ledger.teachers, *self._ledger.at_work))
+        expected = [
+            known.expected_s(1) for name in names if (known := pace.times.of(name)) is not None
+        ]
+        if not expected:
+            self._least_s = inf
+            return inf
+        self._least_s = least_s = self._limit_s(min(expected))
+        due = inf
+        for name in names:
+            if (oldest := pace.oldest(name)) is not None:
+                quiet = began(oldest, pace.answered_at(name)) + least_s
+                due = min(due, quiet, oldest + pace.window(name) * least_s)
+        return due
+
+    def _limit_s(self, expected_s: float) -> float:
+        """The least that a request may take of which so much is expected."""
+        patience = URGENCY if self._waits else PATIENCE
+        return max(patience * expected_s, FLOOR_S)
+
+    def _flights(self, name: str, requests: Iterable[InFlight]) -> Iterable[Flight]:
+        for one in requests:
+            if (sent_at := self._pace.sent_at(name, one.request)) is not None:
+                yield Flight(
+                    one.request,
+                    one.rows,
+                    one.spans[0].batch,
+                    sent_at,
+                    also_at=frozenset(one.teachers) - {name},
+                    wanted=bool(one.teachers),
+                )
