@@ -14,13 +14,13 @@ from ..scheduler.flow import FlowConfig
 from ..scheduler.ledger import Ledger
 from ..scheduler.ledger.events import (
     Answered,
+    BatchConsumed,
     Event,
     Queued,
     Released,
     Send,
-    Taken,
+    TeacherGone,
     TeacherJoined,
-    TeacherLost,
 )
 from ..scheduler.reader_core import CoreConfig, ReaderCore
 from ..scheduler.reader_core import events as ev
@@ -114,7 +114,7 @@ class CoreStream:
         self._core = ReaderCore(config, random.Random(1))
         self._delivery = Delivery({"s": self._core.ledger})
         self._released = deque[int]()
-        self._asked: deque[do.Ask] = deque()
+        self._asked: deque[do.SendRequest] = deque()
         self._events = 0
         self._now = 0.0
 
@@ -123,7 +123,7 @@ class CoreStream:
         self._handle(ev.Assigned(tuple(ev.Peer(name, name, "m") for name in TEACHERS)))
         for number, name in enumerate(TEACHERS, start=1):
             self._handle(ev.Probed(name, number))
-        self._handle(ev.Look())
+        self._handle(ev.Tick())
         delivery, pulled, taken = self._delivery, 0, 0
         while taken < self._batches:
             for _ in range(min(self._core.decision.pull, self._batches - pulled)):
@@ -133,15 +133,15 @@ class CoreStream:
                 pulled += 1
             if self._asked:
                 self._answer(self._asked.popleft())
-            self._handle(ev.Look())
+            self._handle(ev.Tick())
             self._deliver(delivery.look(self._now))
             while self._released:
                 delivery.taken(taken, 0.01)
-                self._handle(ev.Taken(self._released.popleft(), ROWS, 0.01))
+                self._handle(ev.BatchTaken(self._released.popleft(), ROWS, 0.01))
                 taken += 1
         return self._events
 
-    def _answer(self, ask: do.Ask) -> None:
+    def _answer(self, ask: do.SendRequest) -> None:
         self._now += 0.1 / len(TEACHERS)
         answer = ev.AnswerCame(
             ask.send.teacher,
@@ -158,15 +158,15 @@ class CoreStream:
     def _handle(self, event: ev.Event) -> None:
         self._events += 1
         for instruction in self._core.handle(event, self._now):
-            if type(instruction) is do.Ask:
+            if type(instruction) is do.SendRequest:
                 self._asked.append(instruction)
-            elif type(instruction) is do.Labelled:
+            elif type(instruction) is do.BatchLabelled:
                 self._deliver(self._delivery.heard("s", instruction))
 
     def _deliver(self, instructions: list[do.StreamInstruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case do.Tell(_, event):
+                case do.ForwardEvent(_, event):
                     self._handle(event)
                 case do.Release(batches):
                     self._released += batches
@@ -198,7 +198,7 @@ class Stream:
             self._handle(Answered(send.teacher, send.request, ROW_LABEL_BYTES, 0.1))
             while ledger.has_next(ordered=True):
                 self._handle(Released(taken))
-                self._handle(Taken(taken))
+                self._handle(BatchConsumed(taken))
                 taken += 1
         return self._events
 
@@ -207,7 +207,7 @@ class Stream:
 
     def _lose(self, teacher: str) -> None:
         self._in_flight = deque(send for send in self._in_flight if send.teacher != teacher)
-        self._handle(TeacherLost(teacher))
+        self._handle(TeacherGone(teacher))
         self._join(teacher)
 
     def _handle(self, event: Event) -> None:

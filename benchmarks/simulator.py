@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..scheduler.simulator import Result, Scenario, StudentGroup, TeacherGroup, simulate
+from ..scheduler.simulator import Scenario, SimulationResult, StudentGroup, TeacherGroup, simulate
 from .report import Goal, Report, Row, pinned
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Run:
         cpu_s: of this process, which has one thread at work.
     """
 
-    result: Result
+    result: SimulationResult
     cpu_s: float
 
 
@@ -110,7 +110,7 @@ def play(scenario: Scenario) -> Run:
     return Run(result, time.process_time() - began)
 
 
-def _starved(result: Result) -> float:
+def _starved(result: SimulationResult) -> float:
     """Share of the students' time."""
     there_s = sum(student.ended_s - student.began_s for student in result.students)
     return sum(student.starved_s for student in result.students) / there_s

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..errors import RateLimited
-from ..scheduler.admission import Rate
+from ..scheduler.admission import RateLimit
 
 
 class TooLarge(RateLimited):
@@ -45,7 +45,7 @@ class Limits:
     """
 
     message_bytes: int = 1 << 20
-    reports: Rate = field(default_factory=lambda: Rate(20.0, 40.0))
+    reports: RateLimit = field(default_factory=lambda: RateLimit(20.0, 40.0))
     first_report_s: float = 10.0
     ping_s: float = 10.0
     write_s: float = 30.0

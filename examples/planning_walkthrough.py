@@ -16,9 +16,9 @@ import random
 from dataclasses import replace
 
 from edl.mesh.plan.scenario import scenario_of
-from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
+from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
 from edl.scheduler.planner import plan
-from edl.scheduler.simulator import Fault, simulate
+from edl.scheduler.simulator import ScenarioFault, simulate
 
 # %% [markdown]
 # ## What there is
@@ -30,11 +30,11 @@ from edl.scheduler.simulator import Fault, simulate
 # %%
 cluster = Cluster(
     (
-        DeviceKind("v100", 4, 2.48, link=Link(3.1e9, 50e-6), roles=("student",)),
-        DeviceKind("p4", 40, 0.22, link=Link(1.25e9, 100e-6, jitter=0.2), tenure="spot"),
+        DeviceKind("v100", 4, 2.48, link=DeviceLink(3.1e9, 50e-6), roles=("student",)),
+        DeviceKind("p4", 40, 0.22, link=DeviceLink(1.25e9, 100e-6, jitter=0.2), tenure="spot"),
     )
 )
-job = Job(
+job = DistillationJob(
     name="resnet50",
     samples=1_281_167,
     epochs=90,
@@ -42,8 +42,11 @@ job = Job(
     batch=(32,),
     sample_bytes=224 * 224 * 3,
     label_bytes=4000,
-    student={"v100": Rate(samples_per_s=340, jitter=0.03)},
-    teacher={"v100": Rate(samples_per_s=900), "p4": Rate(samples_per_s=72, jitter=0.05)},
+    student={"v100": DeviceRate(samples_per_s=340, jitter=0.03)},
+    teacher={
+        "v100": DeviceRate(samples_per_s=900),
+        "p4": DeviceRate(samples_per_s=72, jitter=0.05),
+    },
 )
 
 # %% [markdown]
@@ -102,7 +105,7 @@ print(
 
 # %%
 third = teachers // 3
-bad_day = replace(good_day, faults=(Fault(5.0, "p4", "crash", count=third),))
+bad_day = replace(good_day, faults=(ScenarioFault(5.0, "p4", "crash", count=third),))
 rough = simulate(bad_day, random.Random)
 resends = sum(student.resends for student in rough.students)
 starved = sum(student.starved_s for student in rough.students)

@@ -8,7 +8,7 @@ the server whether it is ready. A *test* has it label a few samples and judges t
 servers that are ready and hang, or answer nonsense. Only a test registers a server. A wrong answer
 withdraws it at once, because wrong labels are worse than none; silence does so when it lasts.
 
-A `Bucket` limits how much one peer may ask: it holds at most `burst` tokens and gains `per_second`
+A `TokenBucket` limits how much one peer may ask: it holds at most `burst` tokens and gains `per_second`
 each second. A request takes tokens, or is refused when too few are left. So at most
 `burst + per_second * t` pass in any t seconds, and a peer below the rate is never refused.
 """
@@ -33,7 +33,7 @@ _BASE_S, _CAP_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TeacherIdentity:
     """Who is admitted: another life or another address is another one."""
 
     teacher_id: str
@@ -41,7 +41,7 @@ class Identity:
     address: str
 
 
-def who_proves(address: str, voucher: str, *, has_key: bool) -> str | None:
+def identity_address(address: str, voucher: str, *, has_key: bool) -> str | None:
     """At which address the identity of a teacher has to be proved.
 
     Args:
@@ -57,7 +57,7 @@ def who_proves(address: str, voucher: str, *, has_key: bool) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProbeOutcome:
     """What an answer to a probe means.
 
     Attributes:
@@ -67,17 +67,17 @@ class Outcome:
         news: the reason differs from the last one of this identity, so it is worth telling.
     """
 
-    identity: Identity
+    identity: TeacherIdentity
     admitted: bool
     why: str
     news: bool
 
 
 @dataclass(slots=True)
-class _Case:
+class _PendingTeacher:
     """A teacher that is not admitted yet. `due_s` None: never again in this life."""
 
-    identity: Identity
+    identity: TeacherIdentity
     due_s: float | None
     asks: int = 0
     refusals: int = 0
@@ -96,8 +96,8 @@ class Admission:
     def __init__(self, rng: RandomLike, remembered: Mapping[str, int] | None = None) -> None:
         self._rng = rng
         self._remembered = dict(remembered or {})
-        self._admitted: dict[str, Identity] = {}
-        self._cases: dict[str, _Case] = {}
+        self._admitted: dict[str, TeacherIdentity] = {}
+        self._cases: dict[str, _PendingTeacher] = {}
 
     @property
     def refused(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ class Admission:
         """How many teachers are neither admitted nor refused yet."""
         return sum(not case.why for case in self._cases.values())
 
-    def appeared(self, identity: Identity, now: float) -> bool:
+    def appeared(self, identity: TeacherIdentity, now: float) -> bool:
         """A teacher is there; returns whether it is admitted, else a probe of it is due."""
         name = identity.teacher_id
         if self._remembered.pop(name, None) == identity.incarnation and identity.incarnation:
@@ -125,7 +125,7 @@ class Admission:
         self._admitted.pop(name, None)
         case = self._cases.get(name)
         if case is None or case.identity != identity:
-            self._cases[name] = _Case(identity, now)
+            self._cases[name] = _PendingTeacher(identity, now)
         return False
 
     def gone(self, teacher_id: str) -> None:
@@ -134,14 +134,14 @@ class Admission:
         self._admitted.pop(teacher_id, None)
         self._cases.pop(teacher_id, None)
 
-    def due(self, now: float) -> list[Identity]:
+    def due(self, now: float) -> list[TeacherIdentity]:
         """Whom to probe now; they count as asked.
 
         New ones come first, then whoever waits longest. Those that were asked before never take all
         places, else the many that nobody can reach would keep out one that has just come.
         """
         asked = asked_again = 0
-        ready: list[tuple[float, _Case]] = []
+        ready: list[tuple[float, _PendingTeacher]] = []
         for case in self._cases.values():
             lost_s = None if case.asked_s is None else case.asked_s + LOST_S
             if lost_s is not None and now < lost_s:
@@ -159,8 +159,12 @@ class Admission:
         return [case.identity for case in chosen]
 
     def answered(
-        self, identity: Identity, verdict: Literal["ok", "retry", "never"], why: str, now: float
-    ) -> Outcome | None:
+        self,
+        identity: TeacherIdentity,
+        verdict: Literal["ok", "retry", "never"],
+        why: str,
+        now: float,
+    ) -> ProbeOutcome | None:
         """A probe has ended.
 
         Args:
@@ -178,22 +182,22 @@ class Admission:
         if verdict == "ok":
             del self._cases[identity.teacher_id]
             self._admitted[identity.teacher_id] = identity
-            return Outcome(identity, True, "", news=True)
+            return ProbeOutcome(identity, True, "", news=True)
         news, case.why, case.asked_s = why != case.why, why, None
         wait_s = _BASE_S + delay_s(case.refusals, self._rng, _BASE_S, _CAP_S)
         case.due_s = now + wait_s if verdict == "retry" else None
         case.refusals += 1
-        return Outcome(identity, False, why, news)
+        return ProbeOutcome(identity, False, why, news)
 
 
-Look = Literal["ask", "test"]
+CheckMode = Literal["ask", "test"]
 #: What came of a look: it is well; it does not answer; it answers what no teacher may.
-Found = Literal["well", "silent", "wrong"]
-Step = Literal["stay", "register", "withdraw"]
+CheckResult = Literal["well", "silent", "wrong"]
+RegistryAction = Literal["stay", "register", "withdraw"]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class HealthCheckSettings:
     """How often is looked, and how long silence is borne.
 
     Attributes:
@@ -225,69 +229,73 @@ class HealthCheck:
         strikes: silent looks in a row while it is registered.
         failures: tests in a row that let it not in.
         tested_s: when the last test ended that went well; None: a test is due.
-        look_s: when the next look is due.
+        next_check_s: when the next look is due.
     """
 
     registered: bool = False
     strikes: int = 0
     failures: int = 0
     tested_s: float | None = None
-    look_s: float = 0.0
+    next_check_s: float = 0.0
 
 
-def next_look(vouching: HealthCheck, now: float, patience: Patience) -> tuple[Look, float]:
+def next_check(
+    health: HealthCheck, now: float, patience: HealthCheckSettings
+) -> tuple[CheckMode, float]:
     """How to look next, and in how many seconds."""
-    tested_s = vouching.tested_s
-    at_s = max(vouching.look_s, now)
+    tested_s = health.tested_s
+    at_s = max(health.next_check_s, now)
     due = tested_s is None or at_s >= tested_s + patience.test_every_s
-    return ("test" if due or not vouching.registered else "ask"), at_s - now
+    return ("test" if due or not health.registered else "ask"), at_s - now
 
 
-def looked(
-    vouching: HealthCheck,
-    look: Look,
-    found: Found,
+def after_check(
+    health: HealthCheck,
+    look: CheckMode,
+    found: CheckResult,
     now: float,
-    patience: Patience,
+    patience: HealthCheckSettings,
     rng: RandomLike,
-) -> tuple[HealthCheck, Step]:
+) -> tuple[HealthCheck, RegistryAction]:
     """A look has ended.
 
     Args:
-        vouching: as it was.
-        look: as `next_look` said.
+        health: as it was.
+        look: as `next_check` said.
         found: what came of it.
         now: seconds, as everywhere here.
         patience: how long silence is borne.
         rng: spreads repeated tests of those that are not let in.
     """
     if found == "well":
-        tested_s = now if look == "test" else vouching.tested_s
-        step: Step = "stay" if vouching.registered or look == "ask" else "register"
-        registered = vouching.registered or step == "register"
+        tested_s = now if look == "test" else health.tested_s
+        step: RegistryAction = "stay" if health.registered or look == "ask" else "register"
+        registered = health.registered or step == "register"
         return HealthCheck(registered, 0, 0, tested_s, now + patience.every_s), step
-    if not vouching.registered:
-        return _out(vouching, now, patience, rng), "stay"
-    strikes = vouching.strikes + 1
+    if not health.registered:
+        return _out(health, now, patience, rng), "stay"
+    strikes = health.strikes + 1
     if found == "wrong" or strikes >= patience.strikes:
-        return _out(replace(vouching, failures=0), now, patience, rng), "withdraw"
+        return _out(replace(health, failures=0), now, patience, rng), "withdraw"
     # One that was silent when it was tested is tested again: that it is ready is not the question.
-    tested_s = None if look == "test" else vouching.tested_s
+    tested_s = None if look == "test" else health.tested_s
     return HealthCheck(True, strikes, 0, tested_s, now + patience.every_s), "stay"
 
 
-def not_taken(now: float, patience: Patience) -> HealthCheck:
+def registration_failed(now: float, patience: HealthCheckSettings) -> HealthCheck:
     """It was let in, and the registry could not take it: all begins anew, with a test."""
-    return HealthCheck(look_s=now + patience.every_s)
+    return HealthCheck(next_check_s=now + patience.every_s)
 
 
-def _out(vouching: HealthCheck, now: float, patience: Patience, rng: RandomLike) -> HealthCheck:
-    wait_s = delay_s(vouching.failures, rng, patience.every_s, patience.retry_s)
-    return HealthCheck(failures=vouching.failures + 1, look_s=now + wait_s)
+def _out(
+    health: HealthCheck, now: float, patience: HealthCheckSettings, rng: RandomLike
+) -> HealthCheck:
+    wait_s = delay_s(health.failures, rng, patience.every_s, patience.retry_s)
+    return HealthCheck(failures=health.failures + 1, next_check_s=now + wait_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RateLimit:
     """A limit that short bursts may exceed.
 
     Attributes:
@@ -304,7 +312,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TokenBucket:
     """What is left for one peer.
 
     Attributes:
@@ -316,12 +324,14 @@ class Bucket:
     at: float
 
 
-def full(rate: Rate, now: float) -> Bucket:
+def full_bucket(rate: RateLimit, now: float) -> TokenBucket:
     """The bucket of a peer that has asked for nothing yet."""
-    return Bucket(rate.burst, now)
+    return TokenBucket(rate.burst, now)
 
 
-def take(rate: Rate, bucket: Bucket, now: float, cost: float = 1.0) -> tuple[Bucket, bool]:
+def take_tokens(
+    rate: RateLimit, bucket: TokenBucket, now: float, cost: float = 1.0
+) -> tuple[TokenBucket, bool]:
     """Let something pass, or not.
 
     Args:
@@ -336,4 +346,4 @@ def take(rate: Rate, bucket: Bucket, now: float, cost: float = 1.0) -> tuple[Buc
     gained = max(0.0, now - bucket.at) * rate.per_second
     tokens = min(rate.burst, bucket.tokens + gained)
     passes = tokens >= cost
-    return Bucket(tokens - cost if passes else tokens, max(now, bucket.at)), passes
+    return TokenBucket(tokens - cost if passes else tokens, max(now, bucket.at)), passes

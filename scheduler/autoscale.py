@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from math import ceil, exp, inf, isfinite
 from typing import NamedTuple
 
-from .backoff import RandomLike, Rest, retry_s
-from .debounce import Run, longer
+from .backoff import RandomLike, RetryPause, retry_s
+from .debounce import DeviationRun, extend_run
 from .rates import rounded_up
 
 #: A bound that nobody has stated.
@@ -175,8 +175,8 @@ class AutoscaleMemory:
     starved_share: float = 0.0
     blocked_share: float = 0.0
     idle_since: float | None = None
-    above: Run | None = None
-    below: Run | None = None
+    above: DeviationRun | None = None
+    below: DeviationRun | None = None
     held: int = 0
     held_ratio: float = 0.0
 
@@ -304,8 +304,8 @@ def _follow(
     clearly = current - max(1, ceil(current * CLEARLY))
     return replace(
         memory,
-        above=longer(memory.above, least, now) if least > current else None,
-        below=longer(memory.below, most, now) if most <= clearly else None,
+        above=extend_run(memory.above, least, now) if least > current else None,
+        below=extend_run(memory.below, most, now) if most <= clearly else None,
     )
 
 
@@ -390,7 +390,7 @@ def own_want(want: float, unreachable: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitTotals:
     """What all students have waited, whether they are still there or not.
 
     Attributes:
@@ -400,9 +400,9 @@ class Waits:
     starved_s: float = 0.0
     blocked_s: float = 0.0
 
-    def grown(self, before: Waits, now: Waits) -> Waits:
+    def grown(self, before: WaitTotals, now: WaitTotals) -> WaitTotals:
         """With what one student's sums have grown by between two reports of one life of it."""
-        return Waits(
+        return WaitTotals(
             self.starved_s + max(now.starved_s - before.starved_s, 0.0),
             self.blocked_s + max(now.blocked_s - before.blocked_s, 0.0),
         )
@@ -410,7 +410,7 @@ class Waits:
 
 def load_of(
     students: Iterable[StudentLoad],
-    waits: Waits,
+    waits: WaitTotals,
     *,
     serving: int,
     starting: int = 0,
@@ -473,7 +473,7 @@ BASE_S, CAP_S = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class FleetProcess:
     """One process of the fleet that runs.
 
     Attributes:
@@ -488,7 +488,7 @@ class Hand:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class FleetChange:
     """What is to be done now.
 
     Attributes:
@@ -500,12 +500,14 @@ class Moves:
     drain: tuple[str, ...] = ()
 
 
-def wanted(desired: int, least: int, most: int) -> int:
+def fleet_size(desired: int, least: int, most: int) -> int:
     """How many a fleet has when so many are desired: none for none, else within its own bounds."""
     return min(max(desired, least), most) if desired > 0 else 0
 
 
-def moves(hands: Sequence[Hand], count: int, rest: Rest, now: float) -> Moves:
+def fleet_change(
+    hands: Sequence[FleetProcess], count: int, rest: RetryPause, now: float
+) -> FleetChange:
     """What makes the fleet as large as it should be.
 
     Those that are not ready yet are let go first, the newest first of all: nobody misses them.
@@ -513,20 +515,20 @@ def moves(hands: Sequence[Hand], count: int, rest: Rest, now: float) -> Moves:
     Args:
         hands: those that run, the oldest first.
         count: how many there should be.
-        rest: after processes that ended unasked, as `died` says.
+        rest: after processes that ended unasked, as `pause_after_exit` says.
         now: seconds of a clock that does not go back.
     """
     staying = [hand for hand in reversed(hands) if not hand.leaves]
     missing = count - len(staying)
     if missing > 0:
-        return Moves(start=missing if now >= rest.until_s else 0)
+        return FleetChange(start=missing if now >= rest.until_s else 0)
     least_missed = sorted(staying, key=lambda hand: hand.serves)
-    return Moves(drain=tuple(hand.name for hand in least_missed[: len(staying) - count]))
+    return FleetChange(drain=tuple(hand.name for hand in least_missed[: len(staying) - count]))
 
 
-def died(rest: Rest, ran_s: float, now: float, rng: RandomLike) -> Rest:
+def pause_after_exit(rest: RetryPause, ran_s: float, now: float, rng: RandomLike) -> RetryPause:
     """One has ended unasked, after `ran_s` seconds; nobody is started before the rest is over."""
     if ran_s >= HEALTHY_S:
-        return Rest()
+        return RetryPause()
     pause_s = retry_s(rest.failures, rng, BASE_S, CAP_S)
-    return Rest(rest.failures + 1, max(rest.until_s, now + pause_s))
+    return RetryPause(rest.failures + 1, max(rest.until_s, now + pause_s))

@@ -54,7 +54,7 @@ def retry_s(failures: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class RetryPause:
     """How long one of several that are tried again and again is left alone.
 
     Attributes:
@@ -67,13 +67,13 @@ class Rest:
 
     def failed(
         self, now: float, rng: RandomLike, base_s: float, cap_s: float, sure: float = 0.0
-    ) -> Rest:
+    ) -> RetryPause:
         """It was tried in vain once more; see `delay_s`. One that does well begins anew."""
         until_s = now + delay_s(self.failures, rng, base_s, cap_s, sure)
-        return Rest(self.failures + 1, until_s)
+        return RetryPause(self.failures + 1, until_s)
 
 
-def next_s(rests: Iterable[Rest], now: float, within_s: float) -> float:
+def next_retry_s(rests: Iterable[RetryPause], now: float, within_s: float) -> float:
     """Seconds until one of those that have failed is tried again; at most `within_s`."""
     waits = (max(0.0, rest.until_s - now) for rest in rests if rest.failures)
     return min([within_s, *waits])

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class DeviceLane:
     """One device.
 
     Attributes:
@@ -47,12 +47,12 @@ class Lane:
         """Seconds until it would be done with `samples` more."""
         return (self.samples + samples) * self.t_t_s
 
-    def given(self, samples: int) -> Lane:
+    def given(self, samples: int) -> DeviceLane:
         """The lane once it was handed a job of `samples`."""
         return replace(self, room=self.room - 1, samples=self.samples + samples)
 
 
-def soonest(lanes: Sequence[Lane], samples: int) -> int | None:
+def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
     """The index of the lane with room that would finish `samples` first; None: no lane has room.
 
     Of equals it is the first. A lane without room is not waited for, however fast it is: a device
@@ -105,7 +105,7 @@ class BatchRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRequest:
     """One request that waits.
 
     Attributes:
@@ -124,7 +124,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DeviceBatch:
     """Requests that go to a lane together: its index, and their numbers in order."""
 
     lane: int
@@ -132,7 +132,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BatchingDecision:
     """What to do now, and when to look again.
 
     Attributes:
@@ -141,14 +141,14 @@ class Decision:
         look_again_s: when time alone will change something; infinity: an event must come first.
     """
 
-    batches: tuple[Batch, ...]
+    batches: tuple[DeviceBatch, ...]
     expired: tuple[int, ...]
     look_again_s: float
 
 
 def decide(
-    rule: BatchRule, waiting: Sequence[Waiting], lanes: Sequence[Lane], now: float
-) -> Decision:
+    rule: BatchRule, waiting: Sequence[WaitingRequest], lanes: Sequence[DeviceLane], now: float
+) -> BatchingDecision:
     """Which of `waiting`, in the order in which they came, go now, and to which of `lanes`."""
     live = [request for request in waiting if request.deadline_s > now]
     expired = tuple(request.number for request in waiting if request.deadline_s <= now)
@@ -164,7 +164,7 @@ def decide(
         index = soonest(lanes, samples)
         assert index is not None  # a lane has room
         room -= 1
-        batches.append(Batch(index, tuple(request.number for request in line[:count])))
+        batches.append(DeviceBatch(index, tuple(request.number for request in line[:count])))
         lanes[index] = lanes[index].given(samples)
         del line[:count]
         if not line:
@@ -172,20 +172,20 @@ def decide(
     moments = [request.deadline_s for line in lines for request in line]
     if room > 0:
         moments += [line[0].arrived_s + rule.max_delay_s for line in lines]
-    return Decision(tuple(batches), expired, min(moments, default=math.inf))
+    return BatchingDecision(tuple(batches), expired, min(moments, default=math.inf))
 
 
-def _lines(rule: BatchRule, live: Sequence[Waiting]) -> list[list[Waiting]]:
+def _lines(rule: BatchRule, live: Sequence[WaitingRequest]) -> list[list[WaitingRequest]]:
     """Requests that may be merged with each other, each line in order."""
     if not rule.max_samples:
         return [[request] for request in live]
-    by_shape: dict[Hashable, list[Waiting]] = {}
+    by_shape: dict[Hashable, list[WaitingRequest]] = {}
     for request in live:
         by_shape.setdefault(request.shape, []).append(request)
     return list(by_shape.values())
 
 
-def _ready(rule: BatchRule, line: Sequence[Waiting], now: float) -> int:
+def _ready(rule: BatchRule, line: Sequence[WaitingRequest], now: float) -> int:
     """How many requests from the head of `line` go now as one batch; 0: they wait for more."""
     fit, samples, preferred = 0, 0, 0
     for request in line:
@@ -209,10 +209,12 @@ RUNS = 31
 #: Sizes so close to the best are equal, and the smallest of them is chosen: it needs least memory.
 _TIE = 1.01
 
-Times = Mapping[int, Sequence[float]]
+RunTimes = Mapping[int, Sequence[float]]
 
 
-def next_size(times: Times, sizes: Sequence[int], longest_s: float, runs: int = RUNS) -> int | None:
+def next_size(
+    times: RunTimes, sizes: Sequence[int], longest_s: float, runs: int = RUNS
+) -> int | None:
     """The size to time next.
 
     Args:
@@ -242,7 +244,7 @@ def next_size(times: Times, sizes: Sequence[int], longest_s: float, runs: int = 
     return fewest if len(rivals) > 1 and len(times[fewest]) < runs else None
 
 
-def choose(times: Times) -> int:
+def choose(times: RunTimes) -> int:
     """The size of the least time per sample; raises ValueError where nothing was timed."""
     cost = {size: per_sample_s(size, runs) for size, runs in times.items() if runs}
     best = min(cost.values())

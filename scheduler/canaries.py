@@ -11,7 +11,7 @@ decides: if another teacher is trusted, all of them go on trial, and get a copy 
 If there is none, one of them is believed for now, as a stream must not stand still: one that is not
 on trial before one that is, one that has agreed with others before one that never has, the elder
 before the younger. The other stays on trial until a third comes; it is not called a liar. Such a
-dispute is told, and one more teacher is wanted for each that it keeps on trial (`Panel.judges`).
+dispute is told, and one more teacher is wanted for each that it keeps on trial (`ComparisonPanel.judges`).
 
 The first teacher of a pool has nobody to be compared with and is trusted; it is compared with each
 that comes after it. So is, at the first occasion, whoever was admitted without having agreed with
@@ -63,7 +63,7 @@ class CanaryConfig:
 
 
 @dataclass(slots=True)
-class Member:
+class PanelMember:
     """What is known of a teacher that may be asked.
 
     Attributes:
@@ -82,7 +82,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ComparisonVerdict:
     """What follows from a comparison.
 
     Attributes:
@@ -98,7 +98,7 @@ class Verdict:
     disputed: tuple[str, ...] = ()
 
 
-class Panel:
+class ComparisonPanel:
     """The teachers of a pool that can be asked.
 
     Attributes:
@@ -107,7 +107,7 @@ class Panel:
     """
 
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, PanelMember] = {}
         self.disputed: tuple[str, ...] = ()
         self._joined = 0
         self._alone_since: float | None = None  # since when only those on trial answer
@@ -126,10 +126,10 @@ class Panel:
         """A teacher can be asked from now on; whether it begins on trial."""
         trial = bool(set(self.trusted) - {teacher})
         self._joined += 1
-        self.members[teacher] = Member(self._joined, trial)
+        self.members[teacher] = PanelMember(self._joined, trial)
         return trial
 
-    def leave(self, teacher: str) -> Verdict:
+    def leave(self, teacher: str) -> ComparisonVerdict:
         """A teacher cannot be asked any more: lost, revoked, ejected.
 
         If it was the last trusted one, the best of those on trial is admitted as it is: that nobody
@@ -137,7 +137,11 @@ class Panel:
         """
         self.members.pop(teacher, None)
         self._settle()
-        return self._admit_one(self.members) if self.members and not self.trusted else Verdict()
+        return (
+            self._admit_one(self.members)
+            if self.members and not self.trusted
+            else ComparisonVerdict()
+        )
 
     def copies(self, teacher: str, rng: RandomLike, config: CanaryConfig) -> tuple[str, ...]:
         """Who is to label a request as well that is just sent to `teacher`.
@@ -177,7 +181,7 @@ class Panel:
         if (member := self.members.get(teacher)) is not None:
             member.copying = False
 
-    def look(self, answering: Collection[str], now: float) -> Verdict:
+    def look(self, answering: Collection[str], now: float) -> ComparisonVerdict:
         """Time goes by: where only those on trial answer, one is admitted as it is.
 
         Args:
@@ -192,19 +196,19 @@ class Panel:
         elif now - self._alone_since >= ALONE_S:
             self._alone_since = None
             return self._admit_one(able)
-        return Verdict()
+        return ComparisonVerdict()
 
-    def refused(self, teacher: str) -> Verdict:
+    def refused(self, teacher: str) -> ComparisonVerdict:
         """A teacher has refused a request: where nobody else is trusted, one on trial is admitted.
 
         Whether the request or the teacher is to blame takes another one to say, and it may be the
         last thing that is asked: a batch that all refuse ends the training.
         """
         if self.trusted != [teacher] or len(self.members) < 2:
-            return Verdict()
+            return ComparisonVerdict()
         return self._admit_one(set(self.members) - {teacher})
 
-    def judge(self, answers: Sequence[str], agree: Collection[frozenset[str]]) -> Verdict:
+    def judge(self, answers: Sequence[str], agree: Collection[frozenset[str]]) -> ComparisonVerdict:
         """All answers of one request that were to be compared are there.
 
         Args:
@@ -215,7 +219,7 @@ class Panel:
             self.ended(name)
         names = [name for name in answers if name in self.members]
         if len(names) < 2:
-            return Verdict()
+            return ComparisonVerdict()
         believed = _largest_group(names, agree)
         if not believed:
             return self._undecided(names)
@@ -232,7 +236,7 @@ class Panel:
         for name in liars:
             del self.members[name]
         self._settle(believed)
-        return Verdict(liars, (), readmit)
+        return ComparisonVerdict(liars, (), readmit)
 
     def _is_proven(self, names: Sequence[str], believed: Collection[str]) -> bool:
         """Whether an agreement is proof: one in it has agreed before, or no such one is absent.
@@ -243,7 +247,7 @@ class Panel:
         absent = has_agreed.intersection(self.trusted).difference(names)
         return bool(has_agreed.intersection(believed)) or not absent
 
-    def _undecided(self, names: Sequence[str]) -> Verdict:
+    def _undecided(self, names: Sequence[str]) -> ComparisonVerdict:
         """A third decides if there is one, else the most credible goes on."""
         believed, disputed, members = "", tuple[str, ...](), self.members
         if not set(self.trusted) - set(names):
@@ -254,7 +258,7 @@ class Panel:
             members[name].trial = name != believed
         told = disputed if disputed != self.disputed else ()
         self.disputed = disputed
-        return Verdict((), new, readmit, told)
+        return ComparisonVerdict((), new, readmit, told)
 
     def _settle(self, believed: Collection[str] = ()) -> None:
         """These are believed: a dispute takes two who are there, and are not.
@@ -264,11 +268,11 @@ class Panel:
         left = tuple(n for n in self.disputed if n in self.members and n not in believed)
         self.disputed = left if len(left) > 1 and len(self.trusted) < 2 else ()
 
-    def _admit_one(self, names: Collection[str]) -> Verdict:
+    def _admit_one(self, names: Collection[str]) -> ComparisonVerdict:
         """The most credible of these is admitted as it is."""
         best = self._most_credible(names)
         self.members[best].trial = False
-        return Verdict(readmit=(best,))
+        return ComparisonVerdict(readmit=(best,))
 
     def _most_credible(self, names: Collection[str]) -> str:
         """Whom to believe where nothing is proved."""

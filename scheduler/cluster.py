@@ -32,7 +32,7 @@ Availability = Annotated[float, Number("share", above=0, at_most=1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class DeviceLink:
     """How a device is reached.
 
     Attributes:
@@ -73,7 +73,7 @@ class DeviceKind:
     count: Count = 1
     price_per_hour: NotNegative = 0.0
     memory_bytes: Bytes | None = None
-    link: Link = Link()
+    link: DeviceLink = DeviceLink()
     tenure: Literal["dedicated", "spot"] = "dedicated"
     availability: Availability = 1.0
     roles: tuple[Role, ...] | None = None
@@ -138,7 +138,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class DeviceRate:
     """How fast a model is on one device of a kind: a batch takes `batch_s(rows)`.
 
     Attributes:
@@ -189,7 +189,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DistillationJob:
     """A distillation.
 
     Attributes:
@@ -219,10 +219,10 @@ class Job:
     name: str
     samples: Count
     batch: tuple[Count, ...]
-    student: Mapping[str, Rate]
+    student: Mapping[str, DeviceRate]
     sample_bytes: Bytes
     label_bytes: Bytes
-    teacher: Mapping[str, Rate] = field(default_factory=dict)
+    teacher: Mapping[str, DeviceRate] = field(default_factory=dict)
     epochs: Count = 1
     students: Count = 1
     synchronous: bool = True
@@ -249,7 +249,7 @@ class Job:
         """Bytes of a labelled batch: what one takes of a reader's volume."""
         return rows * (self.sample_bytes + self.label_bytes)
 
-    def rate(self, role: Role, kind: str) -> Rate:
+    def rate(self, role: Role, kind: str) -> DeviceRate:
         """How fast a model is on a kind of devices.
 
         Raises:

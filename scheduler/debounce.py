@@ -34,7 +34,7 @@ LASTING_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DeviationRun:
     """Figures in a row that all lie on one side of the one in force.
 
     Attributes:
@@ -58,19 +58,19 @@ class Run:
         mean = self._area(now) / (now - self.since)
         return self.peak if isclose(mean, self.peak) else mean
 
-    def after(self, figure: float, now: float) -> Run:
+    def after(self, figure: float, now: float) -> DeviationRun:
         """The same with one more."""
         if figure == self.latest:
             return self
-        return Run(self.since, now, figure, max(self.peak, figure), self._area(now))
+        return DeviationRun(self.since, now, figure, max(self.peak, figure), self._area(now))
 
     def _area(self, now: float) -> float:
         return self.area + self.latest * (now - self.changed_at)
 
 
-def longer(run: Run | None, figure: float, now: float) -> Run:
+def extend_run(run: DeviationRun | None, figure: float, now: float) -> DeviationRun:
     """The run with one more figure; None: it begins."""
-    return Run(now, now, figure, figure) if run is None else run.after(figure, now)
+    return DeviationRun(now, now, figure, figure) if run is None else run.after(figure, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class Debounced:
 
     value: float
     latest: float
-    above: Run | None = None
-    below: Run | None = None
-    beneath: Run | None = None
+    above: DeviationRun | None = None
+    below: DeviationRun | None = None
+    beneath: DeviationRun | None = None
 
     @property
     def due(self) -> float | None:
@@ -98,27 +98,27 @@ class Debounced:
         return min((run.since + lasting_s for run, lasting_s in runs if run), default=None)
 
 
-def begin(wish: float) -> Debounced:
+def begin(demand: float) -> Debounced:
     """The first report is in force at once."""
-    return Debounced(wish, wish)
+    return Debounced(demand, demand)
 
 
-def follow(wish: Debounced, report: float, urgent: bool, now: float) -> Debounced:
+def follow(demand: Debounced, report: float, urgent: bool, now: float) -> Debounced:
     """Take in a report: how much is wished for, and whether that is `urgent`: it starves."""
-    wish = elapse(wish, now)  # what stood until now comes into force first
-    value = wish.value
+    demand = elapse(demand, now)  # what stood until now comes into force first
+    value = demand.value
     at_once = report == 0 or value == 0 or report >= LEAP * value or (urgent and report > value)
-    return begin(report) if at_once else _weigh(value, report, now, wish)
+    return begin(report) if at_once else _weigh(value, report, now, demand)
 
 
-def elapse(wish: Debounced, now: float) -> Debounced:
+def elapse(demand: Debounced, now: float) -> Debounced:
     """Bring into force what has lasted long enough by `now`."""
-    if wish.above is not None and now >= wish.above.since + RISE_S:
-        return _weigh(wish.above.mean(now), wish.latest, now)
-    for run, lasting_s in ((wish.below, FALL_S), (wish.beneath, DRIFT_S)):
+    if demand.above is not None and now >= demand.above.since + RISE_S:
+        return _weigh(demand.above.mean(now), demand.latest, now)
+    for run, lasting_s in ((demand.below, FALL_S), (demand.beneath, DRIFT_S)):
         if run is not None and now >= run.since + lasting_s:
-            return _weigh(run.peak, wish.latest, now)
-    return wish
+            return _weigh(run.peak, demand.latest, now)
+    return demand
 
 
 def _weigh(value: float, report: float, now: float, before: Debounced | None = None) -> Debounced:
@@ -127,9 +127,9 @@ def _weigh(value: float, report: float, now: float, before: Debounced | None = N
     return Debounced(
         value,
         report,
-        longer(runs.above, report, now) if report > value else None,
-        longer(runs.below, report, now) if report < CLEARLY * value else None,
-        longer(runs.beneath, report, now) if report < value else None,
+        extend_run(runs.above, report, now) if report > value else None,
+        extend_run(runs.below, report, now) if report < CLEARLY * value else None,
+        extend_run(runs.beneath, report, now) if report < value else None,
     )
 
 

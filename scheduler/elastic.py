@@ -18,8 +18,8 @@ from .elastic_values import (
     ElasticConfig,
     ElasticJob,
     ElasticMemory,
+    FreeResources,
     Pool,
-    Room,
     Target,
     held,
 )
@@ -39,7 +39,7 @@ def fulfilment(job: ElasticJob, nodes: int) -> float:
     return (nodes - job.min_nodes) / (job.max_nodes - job.min_nodes)
 
 
-class Shares:
+class ElasticShares:
     """The room divided among jobs: what each has once all nodes that are to leave have left.
 
     First each job that may run has its minimum, in the order of priority, then running before
@@ -74,14 +74,14 @@ class Shares:
         self.nodes = {job.name: 0 for job in jobs}
         self.behind: dict[str, str] = {}
         self.moved: dict[str, str] = {}
-        self.limit = Room(
+        self.limit = FreeResources(
             {
                 kind: max(0.0, amount * config.max_load - pool.reserved.get(kind, 0.0))
                 for kind, amount in pool.capacity.items()
             }
         )
         self._memory, self._now = memory, now
-        self._room = Room(self.limit)
+        self._room = FreeResources(self.limit)
         self._floors: dict[str, int] = {}  # the fewest nodes that those which run are left with
         self._admit()
         admitted = sorted((job for job in jobs if job.name in self._floors), key=_by_priority)
@@ -198,7 +198,7 @@ class Shares:
             if not givers or not takers:
                 return
             high, low = max(givers, key=order), min(takers, key=order)
-            after = Room(self._room)
+            after = FreeResources(self._room)
             after.take(high.needs, -1)
             gap = self._fulfilment(high) - self._fulfilment(low)
             if (
@@ -232,7 +232,7 @@ def _by_priority(job: ElasticJob) -> int:
     return -job.priority
 
 
-def reason(shares: Shares, job: ElasticJob, given: Mapping[str, int]) -> str:
+def reason(shares: ElasticShares, job: ElasticJob, given: Mapping[str, int]) -> str:
     """The sentence of one job, once it is decided that it has `given[job.name]` nodes."""
     nodes = given[job.name]
     if nodes == 0:
@@ -258,7 +258,7 @@ def _amounts(amounts: Mapping[str, float]) -> str:
     )
 
 
-def _waits(shares: Shares, job: ElasticJob) -> str:
+def _waits(shares: ElasticShares, job: ElasticJob) -> str:
     if shares.nodes[job.name] > 0:
         return "waits for nodes that are leaving to make room"
     if job.name in shares.behind:
@@ -273,13 +273,13 @@ def _waits(shares: Shares, job: ElasticJob) -> str:
     return f"waits: it needs {what}; the jobs that go first{online} leave less"
 
 
-def _bare(shares: Shares) -> Room:
+def _bare(shares: ElasticShares) -> FreeResources:
     """What jobs might have if no online service held anything."""
     kinds = shares.pool.capacity
-    return Room({kind: amount * shares.config.max_load for kind, amount in kinds.items()})
+    return FreeResources({kind: amount * shares.config.max_load for kind, amount in kinds.items()})
 
 
-def _stopped(shares: Shares, job: ElasticJob) -> str:
+def _stopped(shares: ElasticShares, job: ElasticJob) -> str:
     higher = _favoured(shares, above=job.priority)
     if higher:
         return f"stopped for {higher}, of a higher priority"
@@ -288,7 +288,7 @@ def _stopped(shares: Shares, job: ElasticJob) -> str:
     return "stopped: the pool became too small for it"
 
 
-def _to_whom(shares: Shares, job: ElasticJob) -> str:
+def _to_whom(shares: ElasticShares, job: ElasticJob) -> str:
     if job.nodes > job.max_nodes:
         return f"back: {_count(job.max_nodes)} is all it may have"
     taker = shares.moved.get(job.name)
@@ -307,14 +307,14 @@ def _to_whom(shares: Shares, job: ElasticJob) -> str:
     return "back: the pool became smaller"
 
 
-def _favoured(shares: Shares, above: int) -> str:
+def _favoured(shares: ElasticShares, above: int) -> str:
     """Those of a higher priority that get more than they had."""
     return ", ".join(
         sorted(j.name for j in shares.jobs if j.priority > above and shares.nodes[j.name] > j.nodes)
     )
 
 
-def _stays(shares: Shares, job: ElasticJob) -> str:
+def _stays(shares: ElasticShares, job: ElasticJob) -> str:
     if job.nodes >= job.max_nodes:
         return "has all it can use"
     if shares.nodes[job.name] > job.nodes:
@@ -354,26 +354,26 @@ def decide(
         raise ValueError(f"two jobs have one name: {sorted(job.name for job in jobs)}")
     if config.mode == "gang":
         jobs = [replace(job, min_nodes=job.max_nodes) for job in jobs]
-    shares = Shares(pool, jobs, memory, now, config)
+    shares = ElasticShares(pool, jobs, memory, now, config)
     given = _paced(shares)
     targets = tuple(Target(job.name, given[job.name], reason(shares, job, given)) for job in jobs)
     return targets, _remembered(jobs, given, memory, now)
 
 
-def _paced(shares: Shares) -> dict[str, int]:
+def _paced(shares: ElasticShares) -> dict[str, int]:
     """What of the shares is done now: nodes leave at once, and come where there is room already.
 
     What a job was promised is taken from the room even if it is not there yet, so that nobody
     else takes it. A running job grows in one go: forming a world twice costs more than to wait.
     """
-    room = Room(shares.limit)
+    room = FreeResources(shares.limit)
     for job in shares.jobs:
         room.take(held(job, job.nodes + job.leaving))
     given = {job.name: min(job.nodes, shares.nodes[job.name]) for job in shares.jobs}
     for job in sorted(shares.jobs, key=lambda j: (-j.priority, j.submitted_s, j.name)):
         if job.nodes > 0 or shares.nodes[job.name] == 0:
             continue
-        whole = Room(held(job, job.min_nodes))
+        whole = FreeResources(held(job, job.min_nodes))
         if job.leaving:
             whole.take(job.base)  # which it still has
         if room.fits(whole):

@@ -157,7 +157,7 @@ class ElasticMemory:
 _TOLERANCE = 1e-9
 
 
-class Room(dict[str, float]):
+class FreeResources(dict[str, float]):
     """What is left of each kind of resource; it may go below 0."""
 
     def fits(self, amounts: Mapping[str, float], times: int = 1) -> bool:

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple, Self
 from .rates import rounded_up, time_ratio
 
 #: What the student's side is doing; see `flow.state_of`.
-State = Literal["starved", "source_wait", "blocked", "steady"]
+FlowState = Literal["starved", "source_wait", "blocked", "steady"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class FlowView(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PullTransition:
     """When pulling paused or went on: an entry of a reader's event log.
 
     Attributes:
@@ -158,10 +158,12 @@ class FlowMemory(NamedTuple):
     source_wait_s: float = 0.0  # the student waited for the source
 
     now: float | None = None  # of the last decision; the next fields held from then on
-    state: State = "steady"
+    state: FlowState = "steady"
     pulling: bool = True
-    turn: Turn | None = None  # the latest
-    hungry: bool = False  # starved, and one more teacher would have had a batch to work on
+    turn: PullTransition | None = None  # the latest
+    short_of_teachers: bool = (
+        False  # starved, and one more teacher would have had a batch to work on
+    )
     idle: int = 0  # teachers without anything to do, less those that are not wanted any more
 
     needed: int = 0  # n; 0 while unknown
@@ -175,7 +177,9 @@ class FlowMemory(NamedTuple):
     off_held_since: float | None = None  # since when it has been clearly less
     changed_at: float = -inf  # when the want moved last
     reason: str = "nothing is measured yet"  # of the want, in words
-    hunger_s: float = 0.0  # balance of time hungry; below 0: of time that the source was waited for
+    shortage_s: float = (
+        0.0  # balance of time hungry; below 0: of time that the source was waited for
+    )
     surplus_since: float = -inf  # start of the surplus window
     surplus_idle_s: float = 0.0  # teacher-seconds idle in it
 
@@ -200,9 +204,9 @@ class FlowDecision(NamedTuple):
     pull: int
     want: int
     needed: int
-    state: State
+    state: FlowState
     reason: str
-    turn: Turn | None = None
+    turn: PullTransition | None = None
 
     @classmethod
     def start(cls, config: FlowConfig) -> Self:
@@ -261,7 +265,7 @@ def decide(
     return decision, memory
 
 
-def state_of(view: FlowView, pulling: bool) -> State:
+def state_of(view: FlowView, pulling: bool) -> FlowState:
     """What the student's side is doing.
 
     "starved": it waits for labels; "source_wait": it waits, and teachers have room for whatever the
@@ -290,8 +294,10 @@ def _pulling(view: FlowView, pulling: bool, config: FlowConfig) -> bool:
     return pulling
 
 
-def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> Turn:
-    return Turn(pulling, view.volume_bytes, config.lower_bytes if pulling else config.upper_bytes)
+def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
+    return PullTransition(
+        pulling, view.volume_bytes, config.lower_bytes if pulling else config.upper_bytes
+    )
 
 
 def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
@@ -322,7 +328,7 @@ def _fit(view: FlowView, config: FlowConfig) -> int:
 def _observe(
     view: FlowView,
     memory: FlowMemory,
-    state: State,
+    state: FlowState,
     pulling: bool,
     want: int,
     now: float,
@@ -344,28 +350,28 @@ def _observe(
         pulling=pulling,
         turn=memory.turn if pulling is memory.pulling else _turn(view, pulling, config),
         # A slow source leaves the queue empty or windows open: it is not cured by teachers.
-        hungry=starved
+        short_of_teachers=starved
         and not view.cut_off
         and view.queued > 0
         and view.free_windows == 0
         and view.teachers >= want,  # else the one asked for is still to come
         # Those beyond the want are on their way out: that they idle says nothing of the others.
         idle=view.idle - max(view.teachers - want, 0),
-        hunger_s=_hunger_s(memory, span_s, config),
+        shortage_s=_shortage_s(memory, span_s, config),
         surplus_since=surplus_since,
         surplus_idle_s=surplus_idle_s,
     )
 
 
-def _hunger_s(memory: FlowMemory, span_s: float, config: FlowConfig) -> float:
+def _shortage_s(memory: FlowMemory, span_s: float, config: FlowConfig) -> float:
     """The balance of hungry time, after `span_s` more of what was the case."""
-    if memory.hungry:
-        return memory.hunger_s + span_s
+    if memory.short_of_teachers:
+        return memory.shortage_s + span_s
     if memory.state == "source_wait":  # the teachers have kept up with the source: to their credit
-        return max(min(memory.hunger_s, 0.0) - span_s, -config.source_credit_s)
-    if memory.hunger_s > 0:
-        return max(memory.hunger_s - config.tolerated * span_s, 0.0)
-    return memory.hunger_s
+        return max(min(memory.shortage_s, 0.0) - span_s, -config.source_credit_s)
+    if memory.shortage_s > 0:
+        return max(memory.shortage_s - config.tolerated * span_s, 0.0)
+    return memory.shortage_s
 
 
 def wanted(memory: FlowMemory, config: FlowConfig) -> int:
@@ -424,7 +430,7 @@ def _less_by(adjust: int, moved: int) -> int:
 
 def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
     """Lines 7 to 9: ask for one more when starving; and, beyond the paper, give one back."""
-    if memory.hungry and memory.hunger_s >= config.starved_for_s:
+    if memory.short_of_teachers and memory.shortage_s >= config.starved_for_s:
         want = wanted(memory, config)
         if want < config.teachers_max and now - memory.changed_at >= config.cooldown_s:
             # Below n it was let down too far, by an idle hour perhaps: n is known, so no steps.
@@ -486,8 +492,8 @@ def _changed(memory: FlowMemory, now: float, reason: str) -> FlowMemory:
     return memory._replace(
         changed_at=now,
         reason=reason,
-        hungry=False,  # until the one that is asked for now has come
-        hunger_s=min(memory.hunger_s, 0.0),
+        short_of_teachers=False,  # until the one that is asked for now has come
+        shortage_s=min(memory.shortage_s, 0.0),
         surplus_since=now,
         surplus_idle_s=0.0,
     )

@@ -13,10 +13,10 @@ from .backoff import ceiling_s
 
 #: creating: no node has run yet, or none runs for now; running: as many nodes as it is to have;
 #: scaling: on the way there; the others are ends.
-State = Literal["creating", "running", "scaling", "succeeded", "failed", "stopped"]
+ElasticJobState = Literal["creating", "running", "scaling", "succeeded", "failed", "stopped"]
 #: left: it was told to; done: the job is at its end; failed: it may be tried again; hopeless: it
 #: would fail again.
-Ending = Literal["left", "done", "failed", "hopeless"]
+NodeEnding = Literal["left", "done", "failed", "hopeless"]
 
 #: Of a node of `edl student train` that cannot work, whoever tries.
 USAGE_CODE: Final = 2
@@ -24,7 +24,7 @@ _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
 
 
-def ending_of(code: int, told: bool, trains: bool) -> Ending:
+def ending_of(code: int, told: bool, trains: bool) -> NodeEnding:
     """How a node ended.
 
     Args:
@@ -41,7 +41,7 @@ def ending_of(code: int, told: bool, trains: bool) -> Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class NodeEndings:
     """What has become of the nodes of a job so far.
 
     Attributes:
@@ -56,7 +56,7 @@ class Life:
     done: bool = False
     hopeless: bool = False
 
-    def after(self, ending: Ending, *, pausing: bool = False) -> Life:
+    def after(self, ending: NodeEnding, *, pausing: bool = False) -> NodeEndings:
         """One more node has ended.
 
         Args:
@@ -93,7 +93,7 @@ class Life:
 
 
 def limits_of(
-    life: Life, least: int, most: int, *, asked: int | None, nodes: int
+    life: NodeEndings, least: int, most: int, *, asked: int | None, nodes: int
 ) -> tuple[int, int]:
     """The fewest and the most nodes that a job may have now.
 
@@ -113,8 +113,8 @@ def limits_of(
 
 
 def state_of(
-    life: Life, *, stop: bool, target: int, least: int, nodes: int, leaving: int, begun: bool
-) -> State:
+    life: NodeEndings, *, stop: bool, target: int, least: int, nodes: int, leaving: int, begun: bool
+) -> ElasticJobState:
     """The state of a job.
 
     Args:

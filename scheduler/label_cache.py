@@ -63,11 +63,11 @@ def cache_step(now: CacheView) -> CacheStep:
 #: A row that is used again within so many seconds counts as used when it was before.
 USE_STEP_S = 300
 #: For each row that goes one may stay; of that, so many are saved up at most.
-MOST_MERCY = 10_000
+MOST_CHANCES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class StoredRow:
     """A row that may go.
 
     Attributes:
@@ -80,28 +80,30 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class EvictionPlan:
     """What becomes of the first rows of a store.
 
     Attributes:
         gone: places of those that go.
         moved: places of those that move behind the last one.
-        mercy: how many more may stay from now on.
+        chances: how many more may stay from now on.
     """
 
     gone: tuple[int, ...]
     moved: tuple[int, ...]
-    mercy: int
+    chances: int
 
 
-def sweep(head: Sequence[Candidate], typical_s: int, lacking_bytes: int, mercy: int) -> Sweep:
+def plan_eviction(
+    head: Sequence[StoredRow], typical_s: int, lacking_bytes: int, chances: int
+) -> EvictionPlan:
     """Go through rows in their order until enough have gone, or all have been looked at.
 
     Args:
         head: the first rows of the store, in order.
-        typical_s: when the typical row was used: see `typical`.
+        typical_s: when the typical row was used: see `median_use_s`.
         lacking_bytes: what those that go should have taken.
-        mercy: so many may stay now, and one more for each that goes.
+        chances: so many may stay now, and one more for each that goes.
     """
     gone: list[int] = []
     moved: list[int] = []
@@ -109,21 +111,21 @@ def sweep(head: Sequence[Candidate], typical_s: int, lacking_bytes: int, mercy: 
     for place, row in enumerate(head):
         if freed >= lacking_bytes:
             break
-        if row.used_s > typical_s and mercy > 0:
+        if row.used_s > typical_s and chances > 0:
             moved.append(place)
-            mercy -= 1
+            chances -= 1
         else:
             gone.append(place)
             freed += row.nbytes
-            mercy = min(mercy + 1, MOST_MERCY)
-    return Sweep(tuple(gone), tuple(moved), mercy)
+            chances = min(chances + 1, MOST_CHANCES)
+    return EvictionPlan(tuple(gone), tuple(moved), chances)
 
 
-def typical(used_s: Sequence[int]) -> int:
+def median_use_s(used_s: Sequence[int]) -> int:
     """When the median of these rows was used; half of them, at most, were used later."""
     return median_high(used_s) if used_s else 0
 
 
-def worth_noting(noted_s: int, now_s: int) -> bool:
+def should_record_use(noted_s: int, now_s: int) -> bool:
     """Whether a use is written down, of a row of which the last one is known to be at `noted_s`."""
     return now_s - noted_s >= USE_STEP_S

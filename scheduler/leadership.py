@@ -52,7 +52,7 @@ def grace_s(ttl_s: float, beats_per_ttl: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class RegistryWatch:
     """Since when one registry has answered without a gap.
 
     Attributes:
@@ -68,14 +68,16 @@ class Watch:
     heard_ms: int = 0
 
 
-def heard(watch: Watch, registry_id: str, time_ms: int, now: float, gap_s: float) -> Watch:
+def registry_answered(
+    watch: RegistryWatch, registry_id: str, time_ms: int, now: float, gap_s: float
+) -> RegistryWatch:
     """The registry answers; after another one, or more than `gap_s` of silence, it begins anew."""
     if registry_id != watch.registry_id or now - watch.heard_s > gap_s:
-        return Watch(registry_id, now, now, time_ms)
+        return RegistryWatch(registry_id, now, now, time_ms)
     return replace(watch, heard_s=now, heard_ms=time_ms)
 
 
-def sweep_until_ms(watch: Watch, now: float, grace: float, gap_s: float) -> int | None:
+def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float) -> int | None:
     """Until when, by the registry's clock, a lease that has run out means a death; None: not now.
 
     While a registry is away nobody can prolong a lease; so they are believed only after it has
@@ -87,7 +89,7 @@ def sweep_until_ms(watch: Watch, now: float, grace: float, gap_s: float) -> int 
     return watch.heard_ms + int(gap_s * 1000) if believed else None
 
 
-def led_still(listed_s: Mapping[str, float], now: float, lasting_s: float) -> dict[str, float]:
+def still_led(listed_s: Mapping[str, float], now: float, lasting_s: float) -> dict[str, float]:
     """Of services, by when each had a member last, those that are led on for `lasting_s`.
 
     Who was the last to go has yet to be said in the log by whoever leads.
@@ -118,7 +120,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class LeaseView:
     """What one candidate knows of the lease.
 
     Attributes:
@@ -136,54 +138,54 @@ class Sight:
     free_s: float = -inf
 
 
-Move = Literal["make", "take", "renew", "wait"]
+LeaseAction = Literal["make", "take", "renew", "wait"]
 
 
-def seen(sight: Sight, lease: Lease | None, me: str, now: float) -> Sight:
+def lease_read(view: LeaseView, lease: Lease | None, me: str, now: float) -> LeaseView:
     """The lease was read.
 
     Args:
-        sight: what was known.
+        view: what was known.
         lease: None: there is none.
         me: the candidate.
         now: seconds of a clock that does not go back, as everywhere here.
     """
-    renewed_s = sight.renewed_s if lease is not None and lease.holder == me else None
+    renewed_s = view.renewed_s if lease is not None and lease.holder == me else None
     if lease is None:
-        free_s = sight.free_s
-        if sight.lease is not None and not leads(sight, now):
-            free_s = now + sight.lease.duration_s
-        return Sight(None, now, None, free_s)
-    if sight.lease is None or lease.version != sight.lease.version:
-        return Sight(lease, now, renewed_s)
-    return replace(sight, renewed_s=renewed_s)
+        free_s = view.free_s
+        if view.lease is not None and not may_act(view, now):
+            free_s = now + view.lease.duration_s
+        return LeaseView(None, now, None, free_s)
+    if view.lease is None or lease.version != view.lease.version:
+        return LeaseView(lease, now, renewed_s)
+    return replace(view, renewed_s=renewed_s)
 
 
-def written(sight: Sight, lease: Lease, me: str, began_s: float) -> Sight:
+def lease_written(view: LeaseView, lease: Lease, me: str, began_s: float) -> LeaseView:
     """The candidate has changed the lease, and began to do so at `began_s`."""
-    return Sight(lease, began_s, began_s if lease.holder == me else None)
+    return LeaseView(lease, began_s, began_s if lease.holder == me else None)
 
 
-def move(sight: Sight, me: str, now: float) -> Move:
+def lease_action(view: LeaseView, me: str, now: float) -> LeaseAction:
     """What a candidate does that has just read the lease."""
-    lease = sight.lease
+    lease = view.lease
     if lease is None:
-        return "make" if now >= sight.free_s else "wait"
+        return "make" if now >= view.free_s else "wait"
     if lease.holder == me:
         return "renew"
-    if not lease.holder or now - sight.since_s >= lease.duration_s:
+    if not lease.holder or now - view.since_s >= lease.duration_s:
         return "take"
     return "wait"
 
 
-def leads(sight: Sight, now: float) -> bool:
+def may_act(view: LeaseView, now: float) -> bool:
     """Whether the candidate may act."""
-    if sight.renewed_s is None or sight.lease is None:
+    if view.renewed_s is None or view.lease is None:
         return False
-    return now - sight.renewed_s < ACTING * sight.lease.duration_s
+    return now - view.renewed_s < ACTING * view.lease.duration_s
 
 
-def ranked(client: str, servers: Iterable[str]) -> list[str]:
+def rank_servers(client: str, servers: Iterable[str]) -> list[str]:
     """`servers` in the order in which `client` turns to them, the same for everyone who asks."""
 
     def weight(server: str) -> tuple[bytes, str]:

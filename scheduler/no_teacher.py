@@ -59,7 +59,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class NoTeacherWait:
     """What one look leaves to the next.
 
     Attributes:
@@ -76,8 +76,8 @@ class Patience:
 
 
 def decide(
-    usable: int, waits: bool, answers: int, patience: Patience, now: float, policy: Policy
-) -> tuple[Action, Patience]:
+    usable: int, waits: bool, answers: int, patience: NoTeacherWait, now: float, policy: Policy
+) -> tuple[Action, NoTeacherWait]:
     """Look at a student that may be waiting in vain.
 
     Args:
@@ -91,7 +91,7 @@ def decide(
     if patience.answers is not None and answers > patience.answers:
         patience = replace(patience, answers=None)
     if not waits or (patience.heard is not None and answers > patience.heard):
-        patience = Patience(answers=patience.answers)
+        patience = NoTeacherWait(answers=patience.answers)
     if not waits:
         return "wait", patience
     if usable:

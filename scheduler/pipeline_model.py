@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, expm1, floor, hypot, inf, log1p
 
-from .cluster import Cluster, Job, Link
+from .cluster import Cluster, DeviceLink, DistillationJob
 
 #: What of a link is left for batches; headers and acknowledgements take the rest.
 FULL = 0.95
@@ -63,7 +63,7 @@ class DeviceGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Mesh:
+class PlannedMesh:
     """Who does what.
 
     Attributes:
@@ -181,7 +181,7 @@ class GroupRates:
     busy_s: float
     wire_s: float
     jitter: float
-    link: Link
+    link: DeviceLink
     window: int
 
     @property
@@ -229,7 +229,12 @@ class StudentPipeline:
 
     @classmethod
     def of(
-        cls, cluster: Cluster, job: Job, mesh: Mesh, teams: Sequence[DeviceGroup], costs: Costs
+        cls,
+        cluster: Cluster,
+        job: DistillationJob,
+        mesh: PlannedMesh,
+        teams: Sequence[DeviceGroup],
+        costs: Costs,
     ) -> StudentPipeline:
         """One student of the mesh, who has these teams."""
         rows, link = mesh.rows, cluster.kind(mesh.student).link
@@ -323,7 +328,12 @@ class StudentPipeline:
 
 
 def _crew(
-    cluster: Cluster, job: Job, team: DeviceGroup, rows: int, own: Link, costs: Costs
+    cluster: Cluster,
+    job: DistillationJob,
+    team: DeviceGroup,
+    rows: int,
+    own: DeviceLink,
+    costs: Costs,
 ) -> GroupRates:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
@@ -347,7 +357,7 @@ def _variance(crews: Sequence[GroupRates], used: float, jitter: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """What limits the rate, and where to.
 
     Attributes:
@@ -375,13 +385,15 @@ class Prediction:
     """
 
     samples_per_s: float
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     thresholds: Thresholds
     first_batch_s: float
     lost: float
 
 
-def predict(cluster: Cluster, job: Job, mesh: Mesh, costs: Costs | None = None) -> Prediction:
+def predict(
+    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, costs: Costs | None = None
+) -> Prediction:
     """What a mesh does.
 
     Args:
@@ -412,7 +424,10 @@ def predict(cluster: Cluster, job: Job, mesh: Mesh, costs: Costs | None = None) 
         seats += [seat for _, seat in dealt]
     worst = min(seats, key=lambda seat: seat.rate)
     stages = sorted(
-        (Stage(name, allowed[name] * mesh.rows, remedy) for name, _, remedy in worst.stages()),
+        (
+            PipelineStage(name, allowed[name] * mesh.rows, remedy)
+            for name, _, remedy in worst.stages()
+        ),
         key=lambda stage: stage.samples_per_s,
     )
     return Prediction(
@@ -445,7 +460,7 @@ def _moments(
     return [one_more, (1 - share, (DeviceGroup(kind, fewer),))] if fewer else [one_more]
 
 
-def _together(job: Job, rates: Sequence[tuple[int, float]]) -> float:
+def _together(job: DistillationJob, rates: Sequence[tuple[int, float]]) -> float:
     """What all students do, of how many do what: who waits for the slowest does as that does."""
     if job.synchronous:
         return sum(students for students, _ in rates) * min(rate for _, rate in rates)
@@ -476,7 +491,7 @@ def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[D
     return [(number, (DeviceGroup(kind, part),)) for number, part in groups if number]
 
 
-def step_s(job: Job, kind: str, rows: int, costs: Costs | None = None) -> float:
+def step_s(job: DistillationJob, kind: str, rows: int, costs: Costs | None = None) -> float:
     """Seconds of a student's batch, with its loader and without teachers: of N-training.
 
     Args:
@@ -494,7 +509,7 @@ def step_s(job: Job, kind: str, rows: int, costs: Costs | None = None) -> float:
     return max(own, rows / job.source_samples_per_s)
 
 
-def online_s(job: Job, kind: str, rows: int) -> float:
+def online_s(job: DistillationJob, kind: str, rows: int) -> float:
     """Seconds of a batch where the student's device runs the teacher, too.
 
     Raises:

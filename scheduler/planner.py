@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .cluster import Cluster, DeviceKind, Job
-from .pipeline_model import Costs, DeviceGroup, Mesh, Prediction, online_s, predict, step_s
+from .cluster import Cluster, DeviceKind, DistillationJob
+from .pipeline_model import Costs, DeviceGroup, PlannedMesh, Prediction, online_s, predict, step_s
 from .rates import pooled_t_t, teachers_needed
-from .verdicts import Aim, Method, Verdict, Way, judge
+from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
 #: Of a kind with more devices not every number is looked at.
 FINE = 128
@@ -17,7 +17,7 @@ PLENTY = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeshPlan:
     """The answer to "how many teachers, what will it cost, is it worth it?".
 
     Attributes:
@@ -41,21 +41,21 @@ class Plan:
     student: str
     students: int
     rows: int
-    mesh: Mesh | None
+    mesh: PlannedMesh | None
     prediction: Prediction | None
     needed: int
     micro_batches: Mapping[str, int]
     upper_bytes: int
     lower_bytes: int
-    ways: tuple[Way, ...]
-    verdict: Verdict
+    ways: tuple[MethodEstimate, ...]
+    verdict: MeshVerdict
 
-    def way(self, method: Method) -> Way:
+    def way(self, method: Method) -> MethodEstimate:
         """The way of that method."""
         return next(way for way in self.ways if way.method == method)
 
 
-def students_of(cluster: Cluster, job: Job) -> list[tuple[DeviceKind, int]]:
+def students_of(cluster: Cluster, job: DistillationJob) -> list[tuple[DeviceKind, int]]:
     """Devices that can train, each with the sizes of a batch that fit."""
     return [
         (kind, rows)
@@ -71,7 +71,7 @@ def fits(kind: DeviceKind, needs_bytes: float) -> bool:
     return kind.memory_bytes is None or needs_bytes <= kind.memory_bytes
 
 
-def why_no_student(cluster: Cluster, job: Job) -> str:
+def why_no_student(cluster: Cluster, job: DistillationJob) -> str:
     """What keeps every kind of devices from training."""
     reasons = []
     for kind in cluster.devices:
@@ -87,7 +87,7 @@ def why_no_student(cluster: Cluster, job: Job) -> str:
 
 
 def teachers_of(
-    cluster: Cluster, job: Job, student: str, rows: int
+    cluster: Cluster, job: DistillationJob, student: str, rows: int
 ) -> list[tuple[DeviceKind, int]]:
     """Kinds that can label beside the students, and how many; the cheapest labels first."""
     found = []
@@ -104,8 +104,8 @@ def teachers_of(
 
 
 def fleets(
-    cluster: Cluster, job: Job, student: str, rows: int, teachers: int | None = None
-) -> Iterator[Mesh]:
+    cluster: Cluster, job: DistillationJob, student: str, rows: int, teachers: int | None = None
+) -> Iterator[PlannedMesh]:
     """Meshes to look at, of one kind of teachers and of several.
 
     Args:
@@ -129,7 +129,7 @@ def fleets(
                 teams = (*before, DeviceGroup(kind.name, count))
                 if teams not in seen:
                     seen.add(teams)
-                    yield Mesh(student, job.students, teams, rows)
+                    yield PlannedMesh(student, job.students, teams, rows)
             labelled += free / busy_s
             sum_before += free
             before = (*before, DeviceGroup(kind.name, free))
@@ -157,11 +157,11 @@ AS_GOOD = 1.01
 
 def plan(
     cluster: Cluster,
-    job: Job,
+    job: DistillationJob,
     aim: Aim = "fastest",
     teachers: int | None = None,
     costs: Costs | None = None,
-) -> Plan:
+) -> MeshPlan:
     """The plan for a job on a cluster.
 
     Args:
@@ -193,7 +193,7 @@ def plan(
     if mesh is None:
         ways = tuple(_explained(way, job, teachers) for way in ways)
     limits, size = prediction and prediction.thresholds, job.batch_bytes(rows)
-    return Plan(
+    return MeshPlan(
         job=job.name,
         currency=cluster.currency,
         student=student,
@@ -210,7 +210,7 @@ def plan(
     )
 
 
-def cost_per_hour(cluster: Cluster, mesh: Mesh) -> float:
+def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
     """What the devices of a mesh cost in an hour; those that are away cost nothing."""
     whole = mesh.students * cluster.kind(mesh.student).price_per_hour
     for team in mesh.teams:
@@ -220,8 +220,11 @@ def cost_per_hour(cluster: Cluster, mesh: Mesh) -> float:
 
 
 def _best(
-    cluster: Cluster, job: Job, meshes: Sequence[tuple[Mesh, Prediction]], aim: Aim
-) -> tuple[Mesh, Prediction] | None:
+    cluster: Cluster,
+    job: DistillationJob,
+    meshes: Sequence[tuple[PlannedMesh, Prediction]],
+    aim: Aim,
+) -> tuple[PlannedMesh, Prediction] | None:
     if not meshes:
         return None
     rated = [(_mesh_way(cluster, job, *entry), entry) for entry in meshes]
@@ -231,32 +234,41 @@ def _best(
     return min(close, key=lambda pair: (pair[0].by(aim)[1], pair[0].teachers, pair[0].by(aim)))[1]
 
 
-def _mesh_way(cluster: Cluster, job: Job, mesh: Mesh, prediction: Prediction) -> Way:
+def _mesh_way(
+    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, prediction: Prediction
+) -> MethodEstimate:
     epoch_s = job.samples / prediction.samples_per_s + prediction.first_batch_s
     per_hour = cost_per_hour(cluster, mesh)
     return _way("mesh", job, prediction.samples_per_s, epoch_s, per_hour, mesh.teachers)
 
 
 def _way(
-    method: Method, job: Job, rate: float, epoch_s: float, per_hour: float, teachers: int = 0
-) -> Way:
+    method: Method,
+    job: DistillationJob,
+    rate: float,
+    epoch_s: float,
+    per_hour: float,
+    teachers: int = 0,
+) -> MethodEstimate:
     total_s = job.epochs * epoch_s
-    return Way(method, "", rate, epoch_s, total_s, per_hour, per_hour * total_s / 3600, teachers)
+    return MethodEstimate(
+        method, "", rate, epoch_s, total_s, per_hour, per_hour * total_s / 3600, teachers
+    )
 
 
 def _ways(
     cluster: Cluster,
-    job: Job,
+    job: DistillationJob,
     student: str,
     rows: int,
-    best: tuple[Mesh, Prediction] | None,
+    best: tuple[PlannedMesh, Prediction] | None,
     costs: Costs,
-) -> tuple[Way, ...]:
+) -> tuple[MethodEstimate, ...]:
     """All four ways, with the same students and batches."""
-    alone = Mesh(student, job.students, (), rows)
+    alone = PlannedMesh(student, job.students, (), rows)
     per_hour = cost_per_hour(cluster, alone)
 
-    def plain(method: Method, batch_s: float) -> Way:
+    def plain(method: Method, batch_s: float) -> MethodEstimate:
         rate = job.students * rows / batch_s
         return _way(method, job, rate, job.samples / rate, per_hour)
 
@@ -264,31 +276,35 @@ def _ways(
     online = _online(cluster, job, student, rows)
     if not online.why_not:
         online = plain("Online", online_s(job, student, rows))
-    mesh = Way("mesh", "no devices can be its teachers")
+    mesh = MethodEstimate("mesh", "no devices can be its teachers")
     if best is not None:
         mesh = _mesh_way(cluster, job, *best)
     store = _store(job, plain("offline store", step_s(job, student, rows, costs)), mesh, online)
     return n_training, online, store, mesh
 
 
-def _online(cluster: Cluster, job: Job, student: str, rows: int) -> Way:
+def _online(cluster: Cluster, job: DistillationJob, student: str, rows: int) -> MethodEstimate:
     """Online without figures: whether it can be."""
     kind = cluster.kind(student)
     if student not in job.teacher:
-        return Way("Online", f"the job has no rate of the teacher on {student}")
+        return MethodEstimate("Online", f"the job has no rate of the teacher on {student}")
     both = job.student[student].needs_bytes(rows) + job.teacher[student].needs_bytes(rows)
     if not fits(kind, both):
-        return Way("Online", f"both models need {both / 2**30:.3g} GiB of a {student}")
-    return Way("Online")
+        return MethodEstimate("Online", f"both models need {both / 2**30:.3g} GiB of a {student}")
+    return MethodEstimate("Online")
 
 
-def _store(job: Job, replayed: Way, mesh: Way, online: Way) -> Way:
+def _store(
+    job: DistillationJob, replayed: MethodEstimate, mesh: MethodEstimate, online: MethodEstimate
+) -> MethodEstimate:
     """The first epoch by teachers, the others from disk."""
     if not job.fixed_inputs:
-        return Way("offline store", "inputs change from epoch to epoch (fixed_inputs: false)")
+        return MethodEstimate(
+            "offline store", "inputs change from epoch to epoch (fixed_inputs: false)"
+        )
     can = [way for way in (online, mesh) if not way.why_not]
     if not can:
-        return Way("offline store", "nothing can label the first epoch")
+        return MethodEstimate("offline store", "nothing can label the first epoch")
     first = min(can, key=lambda way: way.epoch_s)
     total_s = first.epoch_s + (job.epochs - 1) * replayed.epoch_s
     labelling = first.cost_per_hour * first.epoch_s / 3600
@@ -302,7 +318,7 @@ def _store(job: Job, replayed: Way, mesh: Way, online: Way) -> Way:
     )
 
 
-def _explained(way: Way, job: Job, teachers: int | None) -> Way:
+def _explained(way: MethodEstimate, job: DistillationJob, teachers: int | None) -> MethodEstimate:
     """Why there is no mesh, in more words."""
     if way.method != "mesh":
         return way
@@ -313,7 +329,7 @@ def _explained(way: Way, job: Job, teachers: int | None) -> Way:
     return way
 
 
-def _needed(job: Job, mesh: Mesh) -> int:
+def _needed(job: DistillationJob, mesh: PlannedMesh) -> int:
     """The `n` of Algorithm 1, line 1, with what is fixed per batch spread over its samples."""
     rows = mesh.rows
     times = [
@@ -326,6 +342,6 @@ def _needed(job: Job, mesh: Mesh) -> int:
     )
 
 
-def _micro_batches(job: Job, mesh: Mesh) -> dict[str, int]:
+def _micro_batches(job: DistillationJob, mesh: PlannedMesh) -> dict[str, int]:
     known = {team.kind: job.rate("teacher", team.kind).micro_batch for team in mesh.teams}
     return {kind: min(size, mesh.rows) for kind, size in known.items() if size is not None}

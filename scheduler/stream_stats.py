@@ -148,7 +148,7 @@ SPACING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class StreamProfile:
     """What one run has measured.
 
     Attributes:
@@ -173,9 +173,9 @@ class Measured(NamedTuple):
     """What this run has measured so far.
 
     Attributes:
-        t_t_s: as in `Profile`; None before the first answer.
+        t_t_s: as in `StreamProfile`; None before the first answer.
         answers: how many it stands on.
-        t_s_s: as in `Profile`; None before the first step.
+        t_s_s: as in `StreamProfile`; None before the first step.
         steps: how many it stands on.
         content_id: what the teachers serve now; empty where it is not known.
     """
@@ -187,7 +187,7 @@ class Measured(NamedTuple):
     content_id: str = ""
 
 
-class Times(NamedTuple):
+class SampleTimes(NamedTuple):
     """What is decided by, in seconds per sample; None where nothing is known.
 
     Attributes:
@@ -201,7 +201,7 @@ class Times(NamedTuple):
     presumed: bool = False
 
 
-def times(profile: Profile | None, measured: Measured, wall: float) -> Times:
+def times(profile: StreamProfile | None, measured: Measured, wall: float) -> SampleTimes:
     """The times to decide by.
 
     What is measured counts once it stands on `ANSWERS` or `STEPS` of them: a step that was too
@@ -216,14 +216,14 @@ def times(profile: Profile | None, measured: Measured, wall: float) -> Times:
     t_t_s = measured.t_t_s if measured.answers >= ANSWERS else None
     t_s_s = measured.t_s_s if measured.steps >= STEPS else None
     if profile is None or not 0 <= wall - profile.saved_at <= BELIEVED_S:
-        return Times(t_t_s, t_s_s)
+        return SampleTimes(t_t_s, t_s_s)
     presumed = t_t_s is None or t_s_s is None
     if t_t_s is None and len({profile.content_id, measured.content_id} - {""}) < 2:
         t_t_s = profile.t_t_s
-    return Times(t_t_s, profile.t_s_s if t_s_s is None else t_s_s, presumed)
+    return SampleTimes(t_t_s, profile.t_s_s if t_s_s is None else t_s_s, presumed)
 
 
-def to_save(saved: Profile | None, measured: Measured, wall: float) -> Profile | None:
+def to_save(saved: StreamProfile | None, measured: Measured, wall: float) -> StreamProfile | None:
     """What is to be written now; None: nothing, it is not settled or stands there already.
 
     Args:
@@ -235,7 +235,7 @@ def to_save(saved: Profile | None, measured: Measured, wall: float) -> Profile |
         return None
     if measured.answers < SETTLED_STEPS or measured.steps < SETTLED_STEPS:
         return None
-    new = Profile(measured.t_t_s, measured.t_s_s, measured.content_id, wall)
+    new = StreamProfile(measured.t_t_s, measured.t_s_s, measured.content_id, wall)
     if saved is None:
         return new
     age_s = abs(wall - saved.saved_at)  # of a clock that was put back, too
@@ -247,7 +247,7 @@ def to_save(saved: Profile | None, measured: Measured, wall: float) -> Profile |
     return new if age_s >= STALE_S or (differs and age_s >= SPACING_S) else None
 
 
-def facts_of(profile: Profile) -> dict[str, str]:
+def facts_of(profile: StreamProfile) -> dict[str, str]:
     """The profile as text, for a file or a registry."""
     return {
         "t_t_seconds": repr(profile.t_t_s),
@@ -257,7 +257,7 @@ def facts_of(profile: Profile) -> dict[str, str]:
     }
 
 
-def profile_of(facts: Mapping[str, str]) -> Profile | None:
+def profile_of(facts: Mapping[str, str]) -> StreamProfile | None:
     """The profile that `facts_of` wrote; None for anything else, as nobody depends on it."""
     try:
         t_t_s, t_s_s = float(facts["t_t_seconds"]), float(facts["t_s_seconds"])
@@ -266,7 +266,7 @@ def profile_of(facts: Mapping[str, str]) -> Profile | None:
         return None
     if not (0 < t_t_s < inf and 0 < t_s_s < inf and 0 < t_t_s / t_s_s < inf):
         return None
-    return Profile(t_t_s, t_s_s, str(content_id), saved_at) if 0 <= saved_at < inf else None
+    return StreamProfile(t_t_s, t_s_s, str(content_id), saved_at) if 0 <= saved_at < inf else None
 
 
 def _moved(old: float, new: float) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from .cluster import Cluster, Job
-from .pipeline_model import Costs, DeviceGroup, Mesh, predict
+from .cluster import Cluster, DistillationJob
+from .pipeline_model import Costs, DeviceGroup, PlannedMesh, predict
 
 #: Times and costs that differ by less are equal: no prediction is better.
 EQUAL = 1.02
@@ -27,7 +27,7 @@ def money(amount: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MethodEstimate:
     """One way to train the job.
 
     Attributes:
@@ -50,7 +50,7 @@ class Way:
     cost: float = 0.0
     teachers: int = 0
 
-    def keeps(self, job: Job) -> bool:
+    def keeps(self, job: DistillationJob) -> bool:
         """Whether it is over in time and within the budget."""
         return self.total_s <= (job.deadline_s or inf) and self.cost <= (job.budget or inf)
 
@@ -60,7 +60,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MeshVerdict:
     """Whether the mesh is worth it.
 
     Attributes:
@@ -76,12 +76,12 @@ class Verdict:
 
 def judge(
     cluster: Cluster,
-    job: Job,
-    ways: Sequence[Way],
-    mesh: Mesh | None,
+    job: DistillationJob,
+    ways: Sequence[MethodEstimate],
+    mesh: PlannedMesh | None,
     aim: Aim,
     costs: Costs | None,
-) -> Verdict:
+) -> MeshVerdict:
     """Which way to take.
 
     Args:
@@ -102,10 +102,10 @@ def judge(
         reasons += _against_store(job, by)
         reasons += _against_none(by)
     reasons += _limits(cluster, job, by, take)
-    return Verdict(take == "mesh", take, tuple(reasons))
+    return MeshVerdict(take == "mesh", take, tuple(reasons))
 
 
-def _take(job: Job, ways: Sequence[Way], aim: Aim) -> Method | None:
+def _take(job: DistillationJob, ways: Sequence[MethodEstimate], aim: Aim) -> Method | None:
     """The best that distils; of equal ones the cheaper, and then the simpler."""
     order: tuple[Method, ...] = ("Online", "offline store", "mesh")
     can = [way for way in ways if way.method in order and not way.why_not]
@@ -119,7 +119,11 @@ def _take(job: Job, ways: Sequence[Way], aim: Aim) -> Method | None:
 
 
 def _against_online(
-    cluster: Cluster, job: Job, by: dict[Method, Way], mesh: Mesh, costs: Costs | None
+    cluster: Cluster,
+    job: DistillationJob,
+    by: dict[Method, MethodEstimate],
+    mesh: PlannedMesh,
+    costs: Costs | None,
 ) -> list[str]:
     online, ours = by["Online"], by["mesh"]
     if online.why_not:
@@ -147,7 +151,7 @@ def _against_online(
     return [f"{words}; from {crossing} teachers on the mesh is faster: {ours.teachers} are used"]
 
 
-def _against_store(job: Job, by: dict[Method, Way]) -> list[str]:
+def _against_store(job: DistillationJob, by: dict[Method, MethodEstimate]) -> list[str]:
     store, ours = by["offline store"], by["mesh"]
     if store.why_not or store.total_s > ours.total_s * EQUAL:
         return []
@@ -161,7 +165,7 @@ def _against_store(job: Job, by: dict[Method, Way]) -> list[str]:
     return []
 
 
-def _against_none(by: dict[Method, Way]) -> list[str]:
+def _against_none(by: dict[Method, MethodEstimate]) -> list[str]:
     ours, alone = by["mesh"], by["N-training"]
     more = ours.total_s / alone.total_s - 1
     if more < EQUAL - 1:
@@ -169,7 +173,9 @@ def _against_none(by: dict[Method, Way]) -> list[str]:
     return [f"it takes {_percent(more)} longer than training without a teacher"]
 
 
-def _limits(cluster: Cluster, job: Job, by: dict[Method, Way], take: Method | None) -> list[str]:
+def _limits(
+    cluster: Cluster, job: DistillationJob, by: dict[Method, MethodEstimate], take: Method | None
+) -> list[str]:
     if take is None:
         return []
     found = []
@@ -183,7 +189,11 @@ def _limits(cluster: Cluster, job: Job, by: dict[Method, Way], take: Method | No
 
 
 def crossover(
-    cluster: Cluster, job: Job, mesh: Mesh, rate: float, costs: Costs | None = None
+    cluster: Cluster,
+    job: DistillationJob,
+    mesh: PlannedMesh,
+    rate: float,
+    costs: Costs | None = None,
 ) -> int | None:
     """How many teachers a mesh needs to be faster, were there any number of them.
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena
-from ..scheduler.batching import BatchRule, Lane, Waiting, decide
+from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide
 from .calls import Slots
 from .jobs import Answer, Ready, Result, Results
 from .pool import PredictorPool
@@ -63,7 +63,7 @@ _LEFT: Final = "this teacher has left: ask another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ticket(Waiting):
+class _Ticket(WaitingRequest):
     """One request inside."""
 
     request: Request
@@ -283,9 +283,9 @@ class Batcher:
             self._changed.notify_all()
         return jobs
 
-    def _lanes(self) -> list[Lane]:
+    def _lanes(self) -> list[DeviceLane]:
         return [
-            Lane(
+            DeviceLane(
                 READ_AHEAD - len(jobs) if predictor.ready else 0,
                 sum(job.samples for job in jobs),
                 predictor.t_t_s,

@@ -15,9 +15,9 @@ from typing import Final
 
 from ...scheduler.pipeline_model import thresholds
 from ...scheduler.simulator import simulate
-from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
+from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
-LINK: Final = Link(bandwidth_bytes_per_s=1.25e9, latency_s=0.0002)
+LINK: Final = NetworkLink(bandwidth_bytes_per_s=1.25e9, latency_s=0.0002)
 #: Requests in flight per teacher.
 WINDOW: Final = 2
 

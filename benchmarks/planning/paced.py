@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...distill_reader import DistilReader
-from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
-from ...scheduler.pipeline_model import DeviceGroup, Mesh, predict
+from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, DistillationJob
+from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
 from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from ..pacing.streams import windows_s
@@ -67,13 +67,14 @@ def planned(asked: Configuration) -> float:
     """Samples per second of all students, as the planner has it."""
     kinds = asked.kinds
     devices = [DeviceKind(name, count) for name, (_, count) in kinds.items()]
-    job = Job(
+    job = DistillationJob(
         name=asked.name,
         samples=ROWS * _SIMULATED_BATCHES,
         batch=(ROWS,),
-        student={_STUDENT: Rate(seconds_per_sample=asked.step_s / ROWS)},
+        student={_STUDENT: DeviceRate(seconds_per_sample=asked.step_s / ROWS)},
         teacher={
-            name: Rate(seconds_per_sample=batch_s / ROWS) for name, (batch_s, _) in kinds.items()
+            name: DeviceRate(seconds_per_sample=batch_s / ROWS)
+            for name, (batch_s, _) in kinds.items()
         },
         sample_bytes=FEATURES * _FLOAT_BYTES,
         label_bytes=_CLASSES * _FLOAT_BYTES,
@@ -82,7 +83,7 @@ def planned(asked: Configuration) -> float:
     )
     cluster = Cluster((DeviceKind(_STUDENT, asked.students), *devices))
     teams = tuple(DeviceGroup(name, float(count)) for name, (_, count) in kinds.items())
-    return predict(cluster, job, Mesh(_STUDENT, asked.students, teams, ROWS)).samples_per_s
+    return predict(cluster, job, PlannedMesh(_STUDENT, asked.students, teams, ROWS)).samples_per_s
 
 
 def simulated(asked: Configuration) -> float:

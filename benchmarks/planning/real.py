@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ...mesh.cores import children_on
-from ...scheduler.cluster import Cluster, DeviceKind, Job, Rate
-from ...scheduler.pipeline_model import DeviceGroup, Mesh, online_s, predict, step_s
+from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, DistillationJob
+from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, online_s, predict, step_s
 from ..children import Child
 from ..pacing.teachers import start_teachers
 from ..paper.measured.cores import divided
@@ -80,7 +80,7 @@ def _with_teacher(layers: int, rows: int) -> list[Found]:
         batch_s(EDL_DIST, SETTLING)
         taught = [batch_s(EDL_DIST) for _ in range(MIN_ROUNDS)]
     job = _job(rows, statistics.median(step), statistics.median(labelling))
-    mesh = Mesh(_CORE, 1, (DeviceGroup(_CORE, 1.0),), rows)
+    mesh = PlannedMesh(_CORE, 1, (DeviceGroup(_CORE, 1.0),), rows)
     cluster = Cluster((DeviceKind(_CORE, count=2),))
     return [
         ("no teacher", rows / step_s(job, _CORE, rows), _rates(rows, n_training)),
@@ -89,14 +89,14 @@ def _with_teacher(layers: int, rows: int) -> list[Found]:
     ]
 
 
-def _job(rows: int, student_s: float, teacher_s: float) -> Job:
+def _job(rows: int, student_s: float, teacher_s: float) -> DistillationJob:
     """What a profile says: seconds of a batch of each model alone."""
-    return Job(
+    return DistillationJob(
         name="real",
         samples=rows * MIN_ROUNDS,
         batch=(rows,),
-        student={_CORE: Rate(seconds_per_sample=student_s / rows)},
-        teacher={_CORE: Rate(seconds_per_sample=teacher_s / rows)},
+        student={_CORE: DeviceRate(seconds_per_sample=student_s / rows)},
+        teacher={_CORE: DeviceRate(seconds_per_sample=teacher_s / rows)},
         sample_bytes=_PICTURE_BYTES,
         label_bytes=_LABEL_BYTES,
     )

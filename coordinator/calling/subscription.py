@@ -15,7 +15,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION, check_version
 from ...proto.security import ClientSecurity
 from ...scheduler.backoff import delay_s
-from ...scheduler.leadership import ranked
+from ...scheduler.leadership import rank_servers
 from ..registry import Registry, connect
 from .discovery import live_managers
 from .subscription_call import SubscriptionCall
@@ -160,7 +160,7 @@ class Subscription:
         """The first manager in this student's order, those that failed lately behind all others."""
         now = time.monotonic()
         self._shunned = {a: until for a, until in self._shunned.items() if until > now}
-        order = ranked(f"{self._service}/{self._student_id}", live_managers(registry))
+        order = rank_servers(f"{self._service}/{self._student_id}", live_managers(registry))
         return min(order, key=lambda a: self._shunned.get(a, 0.0))
 
     def _follow(self, address: str) -> None:

@@ -19,7 +19,7 @@ from ...scheduler.autoscale import (
     Desired,
     ServiceLoad,
     StudentLoad,
-    Waits,
+    WaitTotals,
     decide,
     load_of,
     may_begin,
@@ -44,7 +44,7 @@ _OLD_S: Final = 60.0
 
 class _Sums(NamedTuple):
     incarnation: int
-    waits: Waits
+    waits: WaitTotals
     cut_off: bool
 
 
@@ -72,7 +72,7 @@ class Autoscaler:
         self._due_s = self._again_s = -math.inf
         self._known: dict[str, _Sums] = {}
         self._unread: list[str] = []
-        self._waits = Waits()
+        self._waits = WaitTotals()
 
     def forget(self) -> None:
         """Another one leads from now on."""
@@ -175,7 +175,7 @@ def _sums(member: Member) -> _Sums:
     facts = member.facts
     starved_s, blocked_s = facts.get("starved_seconds"), facts.get("blocked_seconds")
     return _Sums(
-        member.incarnation, Waits(number(starved_s), number(blocked_s)), _is_cut_off(facts)
+        member.incarnation, WaitTotals(number(starved_s), number(blocked_s)), _is_cut_off(facts)
     )
 
 

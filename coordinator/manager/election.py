@@ -84,7 +84,7 @@ class Election:
         self._asked_for: set[str] = set()
         self._listed: dict[str, float] = {}
         self._looked_s = clock()
-        self._watch = rule.Watch()
+        self._watch = rule.RegistryWatch()
         self._answering = True
         self._refusal = ""
         self._stopping = False
@@ -181,7 +181,7 @@ class Election:
                 asked_for = set(self._asked_for)
             names, now = {*self._registry.services(), *asked_for}, self.clock()
             listed = self._listed | dict.fromkeys(names, now)
-            self._listed = rule.led_still(listed, now, self._grace_s)
+            self._listed = rule.still_led(listed, now, self._grace_s)
             if not self._listed:  # with services, renewing their leases tests writes
                 self._registry.check_writes()
                 self._heard()
@@ -204,7 +204,9 @@ class Election:
         answer = self._registry.lead(service, token, self._leader_ttl_s)
         now = self.clock()
         self._heard()
-        self._watch = rule.heard(self._watch, answer.registry_id, answer.time_ms, now, self._gap_s)
+        self._watch = rule.registry_answered(
+            self._watch, answer.registry_id, answer.time_ms, now, self._gap_s
+        )
         with self._lock:
             if self._tokens.get(service) == token:
                 self._standings[service] = Standing(token, answer, asked_s, self._watch.since_s)

@@ -17,7 +17,7 @@ from functools import partial
 
 from ...errors import AccessError, UnavailableError
 from ...scheduler import leadership as rule
-from ...scheduler.admission import Admission, Identity
+from ...scheduler.admission import Admission, TeacherIdentity
 from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL
@@ -102,7 +102,7 @@ class Leader:
         self._mistake_s = float("-inf")
         self._due_s = math.inf
         self._seldom_s = self._compared_s = self._viewed_s = float("-inf")
-        self._verdicts: queue.SimpleQueue[tuple[Identity, Verdict]] = queue.SimpleQueue()
+        self._verdicts: queue.SimpleQueue[tuple[TeacherIdentity, Verdict]] = queue.SimpleQueue()
         self._view: LeaderView | None = None
         self._sums = LeaderView()
 
@@ -287,7 +287,7 @@ class Leader:
             member = term.teachers.mirror.members[identity.teacher_id]
             self._prober.probe(self.service, member, partial(self._answered, identity))
 
-    def _answered(self, identity: Identity, verdict: Verdict) -> None:
+    def _answered(self, identity: TeacherIdentity, verdict: Verdict) -> None:
         self._verdicts.put((identity, verdict))
         self._wake()
 

@@ -15,7 +15,7 @@ import grpc
 from ...errors import AccessError, BadAnswer, EdlError, UsageError
 from ...proto import inference_pb2 as pb
 from ...proto.security import ClientSecurity, instance, open_channel
-from ...scheduler.admission import who_proves
+from ...scheduler.admission import identity_address
 from ..registry import Member
 from .admission import Verdict
 
@@ -108,7 +108,7 @@ class GrpcProber:
         voucher = member.facts.get(VOUCHER, "")
         if not voucher and protocol not in _OURS:
             return Verdict(False, why=f"it speaks {protocol!r:.40}, which no teacher of ours does")
-        prover = who_proves(address, voucher, has_key=bool(member.facts.get(INSTANCE_KEY)))
+        prover = identity_address(address, voucher, has_key=bool(member.facts.get(INSTANCE_KEY)))
         if prover is None:
             return Verdict(False, why=_UNPROVEN)
         if not _is_address(prover):

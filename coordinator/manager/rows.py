@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from ...scheduler.assignment import Change
+from ...scheduler.assignment import AssignmentChange
 from ..registry import LogEntry, Row
 
 
@@ -34,7 +34,7 @@ class Rows:
         return dict(self._rows)
 
     def change(
-        self, changes: Iterable[Change], alive: Container[str], counter: int, now: float
+        self, changes: Iterable[AssignmentChange], alive: Container[str], counter: int, now: float
     ) -> tuple[dict[str, Row | None], list[LogEntry]]:
         """Take over what the rule has changed.
 
@@ -81,7 +81,9 @@ class Rows:
                 self._rows[name] = written[name] = row
         return written
 
-    def _lost_of(self, change: Change, alive: Container[str], now: float) -> tuple[str, ...]:
+    def _lost_of(
+        self, change: AssignmentChange, alive: Container[str], now: float
+    ) -> tuple[str, ...]:
         lost = self._lost.setdefault(change.student_id, {})
         lost.update((teacher, now + self._lost_s) for teacher in change.lost)
         for teacher in [t for t, until in lost.items() if until <= now or t in alive]:

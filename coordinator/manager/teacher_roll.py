@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ...scheduler import assignment as rule
-from ...scheduler.admission import Admission, Identity, Outcome
+from ...scheduler.admission import Admission, ProbeOutcome, TeacherIdentity
 from ..registry import Member
 from ..registry.records import GIVEN_UP
 from ..store.records import DRAIN
@@ -91,7 +91,7 @@ class TeacherRoll:
             if name not in self.mirror.members and name in self._remembered:
                 self._gone(name, now, lost=False)
 
-    def settle(self, outcome: Outcome, now: float) -> None:
+    def settle(self, outcome: ProbeOutcome, now: float) -> None:
         """A probe of a teacher has ended."""
         name = outcome.identity.teacher_id
         member = self.mirror.members.get(name)
@@ -117,7 +117,7 @@ class TeacherRoll:
             if self._remembered.pop(name, None) not in (0, member.incarnation):
                 self._batch.log("registered", name, _registered(member))
         if self.admission is not None:
-            identity = Identity(name, member.incarnation, member.facts.get("address", ""))
+            identity = TeacherIdentity(name, member.incarnation, member.facts.get("address", ""))
             if not self.admission.appeared(identity, now) and not self._is_believed(member):
                 self._down(name, lost=True)  # another one took its name
                 return

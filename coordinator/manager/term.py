@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ...scheduler import assignment as rule
-from ...scheduler.admission import Admission, Outcome
+from ...scheduler.admission import Admission, ProbeOutcome
 from ..registry import Changes, Epoch, LogEntry, Plan, Row
 from . import contents
 from .batch import Batch
@@ -159,7 +159,7 @@ class Term:
         self.plan = plan
         self._batch.events.append(contents.planned(plan))
 
-    def settle(self, outcome: Outcome, now: float) -> None:
+    def settle(self, outcome: ProbeOutcome, now: float) -> None:
         """A probe has ended."""
         self.teachers.settle(outcome, now)
 

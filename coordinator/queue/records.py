@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Final, Self, get_args
 
-from ...scheduler.job_states import State
+from ...scheduler.job_states import ElasticJobState
 from ..store.facts import Facts
 
 #: How long what stands in a queue outlives the last sign of operators and runner.
@@ -15,7 +15,7 @@ ENDED_KEPT: Final = 50
 EVENTS_KEPT: Final = 400
 PIECES_KEPT: Final = 400
 
-STATES: Final[tuple[State, ...]] = get_args(State)
+STATES: Final[tuple[ElasticJobState, ...]] = get_args(ElasticJobState)
 ENDS: Final = frozenset({"succeeded", "failed", "stopped"})
 
 
@@ -57,7 +57,7 @@ class Progress:
         slots: of the fleet's machine, those that its nodes have.
     """
 
-    state: State = "creating"
+    state: ElasticJobState = "creating"
     target: int = 0
     running: int = 0
     reason: str = ""

@@ -24,7 +24,7 @@ from ...errors import (
 )
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
-from ...scheduler.admission import full, take
+from ...scheduler.admission import full_bucket, take_tokens
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import Limits, Places
 from ..manager import claims
@@ -184,9 +184,9 @@ class Subscribing:
         self, requests: AsyncIterator[bytes], stream: Outgoing, former: pb.StudentReport
     ) -> None:
         rate = self._limits.reports
-        bucket = full(rate, time.monotonic())
+        bucket = full_bucket(rate, time.monotonic())
         async for data in requests:
-            bucket, passes = take(rate, bucket, time.monotonic())
+            bucket, passes = take_tokens(rate, bucket, time.monotonic())
             if not passes:
                 raise RateLimited(
                     f"more than {rate.per_second:g} reports a second come from one student"

@@ -12,7 +12,15 @@ from ...errors import EdlError, LeaseSuperseded, ObjectChanged, ObjectMissing
 from ...lifecycle import Periodic
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import APP, LEASE, PART_OF_LABEL, Object, rfc3339
-from ...scheduler.leadership import RENEWING, Lease, Sight, leads, move, seen, written
+from ...scheduler.leadership import (
+    RENEWING,
+    Lease,
+    LeaseView,
+    lease_action,
+    lease_read,
+    lease_written,
+    may_act,
+)
 from .troubles import Troubles
 
 log = logging.getLogger(__name__)
@@ -58,7 +66,7 @@ class Election:
         self._on_change = on_change
         self._clock = clock
         self._now = now
-        self._sight = Sight()
+        self._sight = LeaseView()
         self._led = False
         self._troubles = Troubles()
         self._lock = threading.Lock()  # of looking and giving back
@@ -66,7 +74,7 @@ class Election:
 
     def leads(self) -> bool:
         """Whether this one may act now."""
-        return leads(self._sight, self._clock())
+        return may_act(self._sight, self._clock())
 
     def check(self, method: str, path: str) -> None:
         """A client's hook: refuses what changes something while another one may lead.
@@ -108,8 +116,8 @@ class Election:
         began_s = self._clock()
         found = self._client.find(LEASE, self._name)
         lease = None if found is None else _lease(found)
-        self._sight = seen(self._sight, lease, self._me, self._clock())
-        match move(self._sight, self._me, self._clock()):
+        self._sight = lease_read(self._sight, lease, self._me, self._clock())
+        match lease_action(self._sight, self._me, self._clock()):
             case "make":
                 made = self._client.create(LEASE, self._manifest())
                 self._wrote(made, began_s)
@@ -120,10 +128,10 @@ class Election:
         # A lead that has lapsed since the last look is one that begins anew: who rested meanwhile
         # has to be woken.
         self._led = self._led and self.leads()
-        self._sight = written(self._sight, _lease(done), self._me, began_s)
+        self._sight = lease_written(self._sight, _lease(done), self._me, began_s)
 
     def _give_back(self) -> None:
-        sight, self._sight = self._sight, Sight()
+        sight, self._sight = self._sight, LeaseView()
         if sight.lease is None or sight.renewed_s is None:
             return
         try:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from ...errors import EdlError, LeaseSuperseded
 from ...lifecycle import LOOK_UP_S, Stop
-from ...scheduler.backoff import RandomLike, Rest, next_s
+from ...scheduler.backoff import RandomLike, RetryPause, next_retry_s
 from .metrics import OperatorMetrics
 from .troubles import Troubles
 
@@ -77,7 +77,7 @@ class Loop:
         self._wake = wake
         self._metrics = metrics
         self._rng, self._clock = rng, clock
-        self._rests = dict.fromkeys(parts, Rest())
+        self._rests = dict.fromkeys(parts, RetryPause())
         self._troubles = Troubles()
 
     def run(self, stop: Stop) -> None:
@@ -87,7 +87,7 @@ class Loop:
             if self._leads():
                 pause_s = self.turn(time.time())
             else:  # as one that begins, when it leads again
-                self._rests = dict.fromkeys(self._parts, Rest())
+                self._rests = dict.fromkeys(self._parts, RetryPause())
             if stop.wait(_PAUSE_S):
                 break
             self._wake.wait(stop, pause_s - _PAUSE_S)
@@ -106,9 +106,9 @@ class Loop:
             well = self._part(name, part, now)
             self._metrics.turned(name, well, time.perf_counter() - began_s)
             self._rests[name] = (
-                Rest() if well else rest.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
+                RetryPause() if well else rest.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
             )
-        return next_s(self._rests.values(), self._clock(), self._interval_s)
+        return next_retry_s(self._rests.values(), self._clock(), self._interval_s)
 
     def _part(self, name: str, part: Part, now: float) -> bool:
         try:

@@ -135,9 +135,9 @@ class BatchDelivery:
     def execute(self, instructions: Sequence[do.StreamInstruction]) -> None:
         for one in instructions:
             match one:
-                case do.Tell(service, event):
+                case do.ForwardEvent(service, event):
                     self._members[service].handle(event)
-                case do.Offer(number, mixture):
+                case do.OfferBatch(number, mixture):
                     self._offer(number, mixture)
                 case do.Release(numbers):
                     self._channel.send("release", numbers=numbers)
@@ -150,7 +150,7 @@ class BatchDelivery:
                         member.labels.drop(number)
                 case do.GiveUp():
                     self._gave_up()
-                case do.News():
+                case do.LogMessage():
                     log_news(one)
 
     def _offer(self, number: int, mixture: Mixture | None) -> None:

@@ -14,7 +14,7 @@ from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
 from ...proto.shared_buffer import SharedBuffer
 from ...scheduler.reader_core import instructions as do
-from ...scheduler.reader_core.events import Ended, HandoffState, TakenOver, Waiting
+from ...scheduler.reader_core.events import EngineResumed, HandoffState, LoopWaiting, SourceEnded
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
 from .inbox import Inbox
@@ -102,12 +102,12 @@ class Engine:
             case "waiting":
                 self._delivery.wait()
                 for member in self.members:
-                    member.handle(Waiting())
+                    member.handle(LoopWaiting())
             case "taken":
                 self._on_taken(message, now)
             case "ended":
                 for member in self.members:
-                    member.handle(Ended())
+                    member.handle(SourceEnded())
             case "figures":
                 self._reporter.request_stats(message["number"])
             case "story":
@@ -151,7 +151,7 @@ class Engine:
         for member in self.members:
             told = legacies.get(member.config.service)
             left = HandoffState() if told is None else HandoffState.from_json(told)
-            taken_over = TakenOver(
+            taken_over = EngineResumed(
                 message["data_epoch"], left, message["ended"], message["waiting"]
             )
             member.resume(taken_over, now)
@@ -168,10 +168,12 @@ class Engine:
     # --- the members
 
     def _on_settled(
-        self, member: Member, said: do.Labelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison
+        self,
+        member: Member,
+        said: do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison,
     ) -> None:
         match said:
-            case do.Labelled(number) | do.GoesUnlabelled(number):
+            case do.BatchLabelled(number) | do.GoesUnlabelled(number):
                 self._reporter.report_before_batch()
                 if self._timeline is not None:
                     self._timeline.labelled(number)

@@ -23,7 +23,7 @@ from ...scheduler.reader_core import CoreConfig, ReaderCore
 from ...scheduler.reader_core import events as ev
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.windows import WindowConfig
-from ...scheduler.stream_stats import Profile
+from ...scheduler.stream_stats import StreamProfile
 from ..config import ReaderConfig
 from .answers import agree, furthest
 from .inbox import Inbox
@@ -55,7 +55,7 @@ class MemberListener:
     """
 
     on_settled: Callable[
-        [Member, do.Labelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison], None
+        [Member, do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison], None
     ]
     on_outcome: Callable[[Member, str, Outcome, float, bool], None]
     on_failed: Callable[[errors.EdlError, bool], None]
@@ -183,7 +183,7 @@ class Member:
             missing = cached.missing(batch.rows)
             row_nbytes = cached.row_nbytes
         if batch.number in self.ledger.withheld:
-            self.handle(ev.Found(batch.number, missing, row_nbytes))
+            self.handle(ev.StoreSearched(batch.number, missing, row_nbytes))
             return
         self.handle(
             ev.Queued(batch.number, batch.nbytes, batch.rows, missing, row_nbytes, batch.kind)
@@ -193,7 +193,9 @@ class Member:
         """An earlier engine offered the trainer this batch, labelled by these teachers."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
         self.handle(
-            ev.Held(batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes)
+            ev.BatchRestored(
+                batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes
+            )
         )
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
@@ -201,7 +203,7 @@ class Member:
         if self.label_cache is not None:
             self.label_cache.forget(number)
         self.labels.let_go(number)
-        self.handle(ev.Taken(number, samples, step_s), now)
+        self.handle(ev.BatchTaken(number, samples, step_s), now)
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; the teachers stay, if they may label `data_epoch`."""
@@ -213,7 +215,7 @@ class Member:
         for teacher, request in unsent:  # free the windows that these hold
             self.handle(ev.Cancelled(teacher, request))
 
-    def resume(self, taken_over: ev.TakenOver, now: float) -> None:
+    def resume(self, taken_over: ev.EngineResumed, now: float) -> None:
         """Continue in the state of an earlier engine."""
         self.roster.remember(taken_over.left.assigned)
         self.handle(taken_over, now)
@@ -230,12 +232,12 @@ class Member:
         if self.label_cache is not None:
             self.label_cache.look(self.core.contents.switch.awaited, self.ledger.usable, now)
             in_store, store_content = len(self.label_cache), self.label_cache.content_id
-        self.handle(ev.Look(in_store, store_content, self._coordinator_answers), now)
+        self.handle(ev.Tick(in_store, store_content, self._coordinator_answers), now)
 
     # --- the teachers
 
-    def _remembered(self, profile: Profile | None) -> None:
-        self.handle(ev.Remembered(profile, time.time()))
+    def _remembered(self, profile: StreamProfile | None) -> None:
+        self.handle(ev.ProfileLoaded(profile, time.time()))
 
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
         self._listener.on_failed(error, True)
@@ -330,7 +332,7 @@ class Member:
         """Carry out instructions; `done` is the answer that led to them, which came over `link`."""
         for one in instructions:
             match one:
-                case do.Ask():
+                case do.SendRequest():
                     self._send(one)
                 case do.Accept(_, spans):
                     assert done is not None
@@ -338,7 +340,7 @@ class Member:
                     self.labels.write(done, spans)
                     if self.label_cache is not None:
                         self.label_cache.insert(done, spans, link.inputs, self._batches)
-                case do.Labelled(number):
+                case do.BatchLabelled(number):
                     if log.isEnabledFor(logging.DEBUG):
                         log.debug("batch %d has its labels", number, extra={"batches": [number]})
                     self._listener.on_settled(self, one)
@@ -353,13 +355,13 @@ class Member:
         match instruction:
             case do.Discard():
                 self.labels.discards += 1
-            case do.Report():
+            case do.ReportNow():
                 self.reports += 1
-            case do.News():
+            case do.LogMessage():
                 log_news(instruction)
-            case do.Open(number, peer):
+            case do.OpenConnection(number, peer):
                 self._open(number, peer)
-            case do.Close(number):
+            case do.CloseConnection(number):
                 self.links.pop(number).close()
             case do.Probe(number):
                 self.links[number].probe()
@@ -372,7 +374,7 @@ class Member:
                 self._kept.clear()
             case do.Disputed():
                 self._on_disputed(instruction)
-            case do.Disown(name):
+            case do.DropCachedLabels(name):
                 if self.label_cache is not None:
                     self.label_cache.delete_rows_of(name)
             case do.DropLabels(content_id):
@@ -394,7 +396,7 @@ class Member:
                 if self.label_cache is not None:
                     self.label_cache.forget(number)
                 self._listener.on_settled(self, instruction)
-            case do.Refuse(reason):
+            case do.RefuseSettings(reason):
                 self._on_failed_for_good(errors.UsageError(reason))
 
     def _open(self, number: int, peer: ev.Peer) -> None:
@@ -411,7 +413,7 @@ class Member:
             number=number,
         )
 
-    def _send(self, ask: do.Ask) -> None:
+    def _send(self, ask: do.SendRequest) -> None:
         try:
             self._sender.send(ask)
         except errors.UsageError as error:
@@ -429,7 +431,7 @@ class Member:
         log.warning("%s", self._dispute)
 
 
-def log_news(news: do.News) -> None:
+def log_news(news: do.LogMessage) -> None:
     """Log news of the core."""
     level = logging.INFO if news.level == "info" else logging.WARNING
     log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ...proto.security.certificates import export_expiry
 from ...scheduler.circuit_breakers import IN_WORDS
-from ...scheduler.flow import State
+from ...scheduler.flow import FlowState
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
 from ..store.store import StoreStats
@@ -156,7 +156,7 @@ def _ejections(seen: MemberSnapshot) -> Iterator[Sample]:
 
 def _states(seen: MemberSnapshot) -> Iterator[Sample]:
     state = seen.member.core.decision.state
-    return (((name,), name == state) for name in get_args(State))
+    return (((name,), name == state) for name in get_args(FlowState))
 
 
 def _turnarounds(seen: MemberSnapshot) -> Iterator[Sample]:
@@ -171,18 +171,18 @@ _STREAM: Final = (
     _counter(
         "batches_delivered",
         "Batches that the training loop has taken.",
-        lambda m: m.core.figures.batches_taken,
+        lambda m: m.core.stats.batches_taken,
     ),
     _counter(
         "samples_delivered",
         "Rows of those batches.",
-        lambda m: m.core.figures.samples_taken,
+        lambda m: m.core.stats.samples_taken,
     ),
     MetricFamily(
         "gauge",
         "samples_per_second",
         "Rows taken, over the last seconds.",
-        lambda seen: [((), seen.member.core.figures.samples_per_s(seen.now))],
+        lambda seen: [((), seen.member.core.stats.samples_per_s(seen.now))],
     ),
     _counter(
         "starved_seconds",
@@ -261,12 +261,12 @@ _TEACHERS: Final = (
     _gauge(
         "teacher_seconds_per_sample",
         "t_t: the speeds of its teachers, averaged; 0 while it is not known.",
-        lambda m: m.core.figures.t_t_s or 0.0,
+        lambda m: m.core.stats.t_t_s or 0.0,
     ),
     _gauge(
         "student_seconds_per_sample",
         "t_s: the training step, unhindered; 0 while it is not known.",
-        lambda m: m.core.figures.t_s_s or 0.0,
+        lambda m: m.core.stats.t_s_s or 0.0,
     ),
     MetricFamily(
         "gauge",

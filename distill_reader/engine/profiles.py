@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from ...scheduler import stream_stats
-from ...scheduler.stream_stats import Measured, Profile, facts_of, profile_of
+from ...scheduler.stream_stats import Measured, StreamProfile, facts_of, profile_of
 from ..config import ReaderConfig
 from .inbox import Inbox
 
@@ -52,7 +52,7 @@ class ProfileFile:
         key = hashlib.sha256(json.dumps([service, job]).encode()).hexdigest()[:32]
         self.path = Path(folder) / f"{key}.json"
 
-    def read(self) -> Profile | None:
+    def read(self) -> StreamProfile | None:
         """The saved profile; None if there is none, or the file is no profile.
 
         Raises:
@@ -67,7 +67,7 @@ class ProfileFile:
             return None
         return profile_of(told)
 
-    def write(self, profile: Profile) -> None:
+    def write(self, profile: StreamProfile) -> None:
         """Replace the saved profile.
 
         Raises:
@@ -104,7 +104,7 @@ class ProfileRecorder:
         config: ReaderConfig,
         inbox: Inbox,
         measured: Callable[[str], Measured],
-        remembered: Callable[[Profile | None], None],
+        remembered: Callable[[StreamProfile | None], None],
     ) -> None:
         self._file: ProfileFile | None = None
         if config.profiles:
@@ -112,9 +112,9 @@ class ProfileRecorder:
         self._inbox = inbox
         self._measured = measured
         self._on_remembered = remembered
-        self._saved: Profile | None = None
+        self._saved: StreamProfile | None = None
         self._looks_at = inf  # until it has been read
-        self._told: SimpleQueue[Profile | None] = SimpleQueue()
+        self._told: SimpleQueue[StreamProfile | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class ProfileRecorder:
             self._told.put(None)
             self._thread.join(_END_S)
 
-    def _remembered(self, profile: Profile | None) -> None:
+    def _remembered(self, profile: StreamProfile | None) -> None:
         self._saved = profile
         self._on_remembered(profile)
         self._looks_at = 0.0

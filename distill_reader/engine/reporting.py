@@ -11,7 +11,7 @@ from ... import errors
 from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
 from ...proto.protocols import PROTOCOL_VERSION
-from ...scheduler.flow import State
+from ...scheduler.flow import FlowState
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
 from .member import Member
@@ -93,7 +93,7 @@ class CoordinatorReporter:
 def student_report(member: Member, now: float) -> pb.StudentReport:
     """The student's state in this service."""
     config, ledger, core = member.config, member.ledger, member.core
-    memory, decision, figures = core.memory, core.decision, core.figures
+    memory, decision, figures = core.memory, core.decision, core.stats
     switch, teachers = core.contents.switch, core.teachers
     return pb.StudentReport(
         protocol_version=PROTOCOL_VERSION,
@@ -135,7 +135,7 @@ def student_report(member: Member, now: float) -> pb.StudentReport:
     )
 
 
-def _otherwise(state: State) -> State:
+def _otherwise(state: FlowState) -> FlowState:
     """The state of a student that does not starve, though it may wait at this moment."""
     return "steady" if state == "starved" else state
 
@@ -278,9 +278,9 @@ def stats(members: Sequence[Member], batch_delivery: BatchDelivery, now: float) 
         "volume_bytes": min(member.ledger.volume_bytes for member in members),
         "want": sum(core.decision.want for core in cores),
         "needed": sum(core.decision.needed for core in cores),
-        "t_t_s": max(core.figures.t_t_s or 0.0 for core in cores),
-        "t_s_s": max(core.figures.t_s_s or 0.0 for core in cores),
-        "samples_per_s": members[0].core.figures.samples_per_s(now),
+        "t_t_s": max(core.stats.t_t_s or 0.0 for core in cores),
+        "t_s_s": max(core.stats.t_s_s or 0.0 for core in cores),
+        "samples_per_s": members[0].core.stats.samples_per_s(now),
         "teachers": [name for member in members for name in member.ledger.teachers],
         "ejected": [name for member in members for name in member.core.teachers.breakers.ejected],
         "ejected_for": [
@@ -292,7 +292,7 @@ def stats(members: Sequence[Member], batch_delivery: BatchDelivery, now: float) 
             for name in member.ledger.teachers
         ],
         "served": [
-            [name, member.core.figures.served(name)]
+            [name, member.core.stats.served(name)]
             for member in members
             for name in member.ledger.teachers
         ],

@@ -19,8 +19,8 @@ from ...proto.clients.client import misfit
 from ...proto.datatypes import Input, Stacked, pieces_of
 from ...proto.shared_buffer import GENERATION_BYTES, Lent, SharedBuffer
 from ...scheduler.ledger.events import Span
-from ...scheduler.reader_core.instructions import Ask
-from ...scheduler.reader_core.links import Links
+from ...scheduler.reader_core.instructions import SendRequest
+from ...scheduler.reader_core.links import TeacherLinks
 from ..config import FieldKey, ReaderConfig
 from .outcomes import TeacherRequest
 from .teacher_link import TeacherLink
@@ -300,7 +300,7 @@ class RequestSender:
         batches: Batches,
         ring: SharedBuffer,
         links: Mapping[int, TeacherLink],
-        standing: Links,
+        standing: TeacherLinks,
     ) -> None:
         self._config = config
         self._ring = ring
@@ -310,7 +310,7 @@ class RequestSender:
         self._student = config.student_id
         self._first: int | None = None  # the batch that shows whether the settings are right
 
-    def send(self, ask: Ask) -> None:
+    def send(self, ask: SendRequest) -> None:
         """Send a request.
 
         Raises:
@@ -349,7 +349,7 @@ class RequestSender:
         """Raise UsageError where no model is one for what the settings make of a batch."""
         models = [link.found.inputs for link in self._links.values() if not link.peer.foreign]
         differences = [misfit(known, inputs) for known in models if known]
-        if differences and all(differences) and not self._standing.unheard:
+        if differences and all(differences) and not self._standing.unanswered:
             raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
 
 

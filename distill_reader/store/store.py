@@ -179,7 +179,7 @@ class Store:
             found = self._table.select(keys)
         now_s = int(self._now())
         for key, used_s in found.used.items():
-            if label_cache.worth_noting(used_s, now_s):
+            if label_cache.should_record_use(used_s, now_s):
                 self._used[key] = now_s
         if found.damaged:
             self._count(damaged=len(found.damaged))
@@ -361,11 +361,11 @@ class Evictor:
         self.pages = max_bytes // PAGE_BYTES
         self._database = database
         self._table = Table(database)
-        self._mercy = label_cache.MOST_MERCY  # recently used rows that may stay
+        self._chances = label_cache.MOST_CHANCES  # recently used rows that may stay
 
     def evict_recent(self) -> None:
         """Evict recently used rows too, for now: there was no room after all."""
-        self._mercy = 0
+        self._chances = 0
 
     def evict(self, pages: int, used: Mapping[bytes, int]) -> Eviction:
         """Evict rows until so many pages are free; a bounded number of rows at a time.
@@ -385,15 +385,19 @@ class Evictor:
                 return Eviction(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
                 some = self._table.uses(_ASKED)
-                typical_s = label_cache.typical([max(at, used.get(key, 0)) for key, at in some])
+                typical_s = label_cache.median_use_s(
+                    [max(at, used.get(key, 0)) for key, at in some]
+                )
             rows = [row for row, _ in head]
             candidates = [
                 replace(one, used_s=max(one.used_s, used.get(row.key or b"", 0)))
                 for row, one in head
             ]
-            swept = label_cache.sweep(candidates, typical_s, lacking * PAGE_BYTES, self._mercy)
+            swept = label_cache.plan_eviction(
+                candidates, typical_s, lacking * PAGE_BYTES, self._chances
+            )
             self._table.behead([rows[at] for at in swept.gone], [rows[at] for at in swept.moved])
-            self._mercy = swept.mercy
+            self._chances = swept.chances
             gone += len(swept.gone)
             looked = len(swept.gone) + len(swept.moved)
             rows_left -= looked

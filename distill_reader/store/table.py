@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from ...errors import EdlError
-from ...scheduler.label_cache import Candidate
+from ...scheduler.label_cache import StoredRow
 from .database import PAGE_BYTES, Database
 from .rows import Content, Layout, Model, Row
 
@@ -127,7 +127,7 @@ class Table:
             drawn += self._database.execute(some.format("<"), (begin, lacking)).fetchall()
         return [(key, _whole(used)) for key, used in drawn]
 
-    def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, Candidate]]:
+    def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, StoredRow]]:
         """The first rows, in the order in which they were written: so many, of so many bytes."""
         if nbytes <= 0:
             return []
@@ -140,7 +140,7 @@ class Table:
         first = []
         for place, key, used, length in told:
             first.append(
-                (RowLocation(_number(place), key), Candidate(_whole(used), _whole(length)))
+                (RowLocation(_number(place), key), StoredRow(_whole(used), _whole(length)))
             )
             nbytes -= _whole(length)
             if nbytes <= 0:

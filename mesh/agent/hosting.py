@@ -20,7 +20,7 @@ from ...coordinator.machines import Deployment
 from ...coordinator.machines.options import arguments
 from ...coordinator.machines.records import State, attempt_of
 from ...errors import EdlError, ProcessFailed, UsageError
-from ...scheduler.backoff import Rest
+from ...scheduler.backoff import RetryPause
 from ...supervise import Process, describe_exit, python_command, start
 from ..local import TEACHER_READY
 from .fetching import Cache
@@ -85,7 +85,7 @@ class Host:
         self._wanted: Deployment | None = None
         self._stopping = False
         self._view = HostView()
-        self._rests: dict[str, Rest] = {}  # by attempt; made anew with each change
+        self._rests: dict[str, RetryPause] = {}  # by attempt; made anew with each change
         self._troubles: dict[str, str] = {}
         self._has = _Has()
         self._thread = threading.Thread(target=self._run, name="edl-host", daemon=True)
@@ -171,7 +171,7 @@ class Host:
             if self._view.state == "failing" and not self.view.blocked:
                 self._show("idle", None)
             return self._stopping
-        return self._rests.get(attempt_of(wanted), Rest()).until_s <= time.monotonic()
+        return self._rests.get(attempt_of(wanted), RetryPause()).until_s <= time.monotonic()
 
     def _sleep_s(self) -> float | None:
         """How long nothing can become due by itself; a teacher's end is looked for."""
@@ -270,7 +270,7 @@ class Host:
             return
         base_s, cap_s = _WRONG_S if isinstance(error, UsageError) else _FAILED_S
         name, now = attempt_of(deployment), time.monotonic()
-        rest = self._rests.get(name, Rest()).failed(now, self._rng, base_s, cap_s, sure=0.5)
+        rest = self._rests.get(name, RetryPause()).failed(now, self._rng, base_s, cap_s, sure=0.5)
         self._rests = {**self._rests, name: rest}
         self._troubles[name] = str(error)
         log.error("%s; it is tried again in %.0f s at the earliest", error, rest.until_s - now)

@@ -14,8 +14,14 @@ from typing import Final
 
 from ...errors import ProcessFailed, UsageError
 from ...lifecycle import Stop
-from ...scheduler.autoscale import Hand, Moves, died, moves, wanted
-from ...scheduler.backoff import Rest
+from ...scheduler.autoscale import (
+    FleetChange,
+    FleetProcess,
+    fleet_change,
+    fleet_size,
+    pause_after_exit,
+)
+from ...scheduler.backoff import RetryPause
 from ...supervise import Command, Process, describe_exit, start, stop_all
 from ..local import TEACHER_READY, TeacherSpec
 
@@ -108,7 +114,7 @@ class FleetRunner:
         self._rng = rng or random.Random()
         self.teachers: list[Teacher] = []
         self.ready: set[str] = set()
-        self._rest = Rest()
+        self._rest = RetryPause()
         self._count = 0
         self._started = 0
 
@@ -133,13 +139,13 @@ class FleetRunner:
         self._kill_late(now)
         fleet, desired = self._fleet, self._desired()
         if desired is not None:
-            count = wanted(desired, fleet.least, fleet.most)
+            count = fleet_size(desired, fleet.least, fleet.most)
             if count != self._count:
                 bound = "" if count == desired else f", of {desired} desired"
                 log.info("%s: teachers from now on: %d%s", fleet.teacher.service, count, bound)
             self._count = count
-        hands = [Hand(one.name, one.name in self.ready, one.told) for one in self.teachers]
-        self._carry_out(moves(hands, self._count, self._rest, now), now)
+        hands = [FleetProcess(one.name, one.name in self.ready, one.told) for one in self.teachers]
+        self._carry_out(fleet_change(hands, self._count, self._rest, now), now)
 
     def _kill_late(self, now: float) -> None:
         """Who has been told to leave and does not, and who hangs."""
@@ -157,13 +163,13 @@ class FleetRunner:
                 )
                 teacher.process.kill()
 
-    def _carry_out(self, found: Moves, now: float) -> None:
+    def _carry_out(self, found: FleetChange, now: float) -> None:
         for _ in range(found.start):
             try:
                 self._start(now)
             except ProcessFailed as error:  # no memory, no descriptors: later, perhaps
                 log.error("%s", error)
-                self._rest = died(self._rest, 0.0, now, self._rng)
+                self._rest = pause_after_exit(self._rest, 0.0, now, self._rng)
                 break
         for teacher in self.teachers:
             if teacher.name in found.drain:
@@ -198,7 +204,7 @@ class FleetRunner:
         said = next((line for line in reversed(teacher.process.tail()) if line.strip()), "")
         if teacher.process.returncode == UsageError.exit_code and not ready:
             raise UsageError(f"no teacher can be started so: {said.removeprefix('edl: ')}")
-        self._rest = died(self._rest, now - teacher.started_s, now, self._rng)
+        self._rest = pause_after_exit(self._rest, now - teacher.started_s, now, self._rng)
         pause_s = max(0.0, self._rest.until_s - now)
         log.warning(
             "%s %s; another may start in %.1f s; its last line: %s",

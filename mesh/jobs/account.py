@@ -9,7 +9,7 @@ from typing import Final
 
 from ...coordinator.queue import Progress, QueuedJob
 from ...scheduler.elastic_values import ElasticJob, Target
-from ...scheduler.job_states import Life, ending_of, limits_of, state_of
+from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
 from ...supervise import describe_exit
 from .crew import Crew, Node
 from .looking import Sight
@@ -36,7 +36,7 @@ class Account:
     ) -> None:
         self.job, self.spec, self._submitted_s = job, spec, submitted_s
         self.crew = Crew(spec, folder, first_node)
-        self.life = Life(spec.retries, job.progress.failures)
+        self.life = NodeEndings(spec.retries, job.progress.failures)
         self.target = 0
         self.sight = Sight(steady=not spec.trains)
         self.not_before_s = 0.0  # when a node may be started after one has failed

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
-from ...scheduler.cluster import Job, Rate
+from ...scheduler.cluster import DeviceRate, DistillationJob
 from ...scheduler.units import Bytes, Count, Positive, SamplesPerSecond, Seconds
 from ..files import read
 
@@ -29,8 +29,8 @@ class Profile:
         measured: how, in words.
     """
 
-    student: Mapping[str, Rate] = field(default_factory=dict)
-    teacher: Mapping[str, Rate] = field(default_factory=dict)
+    student: Mapping[str, DeviceRate] = field(default_factory=dict)
+    teacher: Mapping[str, DeviceRate] = field(default_factory=dict)
     batch: Count | None = None
     samples: Count | None = None
     sample_bytes: Bytes | None = None
@@ -41,7 +41,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job description: a `Job`, of which profiles may say a part. See `Job` for each key.
+    """A job description: a `DistillationJob`, partly from profiles; see that class for each key.
 
     Attributes:
         profiles: files of `edl profile`, relative to this one; what stands here goes before.
@@ -53,8 +53,8 @@ class JobFile:
     samples: Count | None = None
     sample_bytes: Bytes | None = None
     label_bytes: Bytes | None = None
-    student: Mapping[str, Rate] = field(default_factory=dict)
-    teacher: Mapping[str, Rate] = field(default_factory=dict)
+    student: Mapping[str, DeviceRate] = field(default_factory=dict)
+    teacher: Mapping[str, DeviceRate] = field(default_factory=dict)
     epochs: Count = 1
     students: Count = 1
     synchronous: bool = True
@@ -67,7 +67,7 @@ class JobFile:
     budget: Positive | None = None
 
 
-def load_job(path: str | os.PathLike[str]) -> Job:
+def load_job(path: str | os.PathLike[str]) -> DistillationJob:
     """The job that a file and its profiles describe.
 
     Raises:
@@ -102,7 +102,7 @@ def load_job(path: str | os.PathLike[str]) -> Job:
             " of devices, as `student: {v100: {samples_per_s: 340}}`"
         )
     try:
-        return Job(**values)
+        return DistillationJob(**values)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
 

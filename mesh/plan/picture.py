@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import UsageError
-from ...scheduler.planner import Plan
+from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Method
 from .what_if import Point
 
@@ -19,7 +19,7 @@ COLOURS: dict[Method, str] = {
 }
 
 
-def draw(plan: Plan, key: str, points: Sequence[Point], path: Path) -> None:
+def draw(plan: MeshPlan, key: str, points: Sequence[Point], path: Path) -> None:
     """Write the plot to `path`, in the format that its name says (png, svg, pdf).
 
     Raises:

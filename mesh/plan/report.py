@@ -7,7 +7,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ...scheduler.planner import Plan
+from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import money
 from .words import figure, rate, size, span
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .what_if import Point
 
 
-def lines(plan: Plan) -> Iterator[str]:
+def lines(plan: MeshPlan) -> Iterator[str]:
     """What is planned, a line each."""
     each = f", batch {plan.rows} each" if plan.students > 1 else f", batch {plan.rows}"
     yield f"students    {plan.students} x {plan.student}{each}"
@@ -56,7 +56,7 @@ def lines(plan: Plan) -> Iterator[str]:
     yield f"next        {second.name} ({rate(second.samples_per_s)} samples/s): {second.remedy}"
 
 
-def verdict(plan: Plan) -> Iterator[str]:
+def verdict(plan: MeshPlan) -> Iterator[str]:
     """Whether the mesh is worth it, and why."""
     judged = plan.verdict
     if judged.worth:
@@ -71,7 +71,7 @@ def verdict(plan: Plan) -> Iterator[str]:
         yield f"  - {reason}"
 
 
-def comparison(plan: Plan) -> Table:
+def comparison(plan: MeshPlan) -> Table:
     """All four ways that can be."""
     per_hour, cost = f"{plan.currency}/h", f"cost {plan.currency}"
     table = _table("way", "teachers", "samples/s", "epoch", "all", per_hour, cost, "")
@@ -91,7 +91,7 @@ def comparison(plan: Plan) -> Table:
     return table
 
 
-def not_compared(plan: Plan) -> Iterator[str]:
+def not_compared(plan: MeshPlan) -> Iterator[str]:
     """Which ways cannot be, and why."""
     for way in plan.ways:
         if way.why_not:
@@ -136,7 +136,7 @@ def _table(*names: str) -> Table:
     return table
 
 
-def as_json(plan: Plan, key: str = "", points: Sequence[Point] = ()) -> dict[str, Any]:
+def as_json(plan: MeshPlan, key: str = "", points: Sequence[Point] = ()) -> dict[str, Any]:
     """All of it; what is without bound is null."""
     found: dict[str, Any] = {"plan": asdict(plan)}
     if key:

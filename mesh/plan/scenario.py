@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from ...scheduler.cluster import Cluster, Job
-from ...scheduler.cluster import Link as Wire
-from ...scheduler.pipeline_model import FULL, Costs, DeviceGroup, Mesh, Prediction
-from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
+from ...scheduler.cluster import Cluster, DistillationJob
+from ...scheduler.cluster import DeviceLink as Wire
+from ...scheduler.pipeline_model import FULL, Costs, DeviceGroup, PlannedMesh, Prediction
+from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
 #: What is simulated of a training: enough batches for a steady rate.
 BATCHES, WARM_UP = 2000, 50
 
 
-def scenario_of(cluster: Cluster, job: Job, mesh: Mesh, prediction: Prediction) -> Scenario:
+def scenario_of(
+    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, prediction: Prediction
+) -> Scenario:
     """What the simulator runs of a planned mesh.
 
     Each student asks for its part of the teachers and no more, as the plan counts them.
@@ -57,7 +59,9 @@ def scenario_of(cluster: Cluster, job: Job, mesh: Mesh, prediction: Prediction) 
     )
 
 
-def _group(cluster: Cluster, job: Job, mesh: Mesh, team: DeviceGroup, costs: Costs) -> TeacherGroup:
+def _group(
+    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, team: DeviceGroup, costs: Costs
+) -> TeacherGroup:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     return TeacherGroup(
         name=kind.name if kind.name != mesh.student else f"{kind.name}-teachers",
@@ -70,5 +74,5 @@ def _group(cluster: Cluster, job: Job, mesh: Mesh, team: DeviceGroup, costs: Cos
     )
 
 
-def _link(link: Wire) -> Link:
-    return Link(FULL * link.bandwidth_bytes_per_s, link.latency_s, link.jitter)
+def _link(link: Wire) -> NetworkLink:
+    return NetworkLink(FULL * link.bandwidth_bytes_per_s, link.latency_s, link.jitter)

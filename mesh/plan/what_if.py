@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ...errors import UsageError
-from ...scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
-from ...scheduler.planner import Plan, plan
+from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
+from ...scheduler.planner import MeshPlan, plan
 from ...scheduler.units import Number
 from ...scheduler.verdicts import Aim
 from ..files.blame import unknown_key
@@ -21,7 +21,7 @@ POINTS, MOST_POINTS = 9, 64
 WIDE = 20.0
 _RANGE = re.compile(r"(?P<first>[^=]+?)\.\.(?P<last>[^=/]+|[^=]+/s)(?:/(?P<step>[\d.eE+-]+))?")
 _SPEEDS = ("samples_per_s", "seconds_per_sample")
-_LINK = tuple(key.name for key in fields(Link))
+_LINK = tuple(key.name for key in fields(DeviceLink))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Point:
     """
 
     value: float
-    plan: Plan | None
+    plan: MeshPlan | None
     why_not: str = ""
 
 
-def parse_sweep(text: str, cluster: Cluster, job: Job) -> Sweep:
+def parse_sweep(text: str, cluster: Cluster, job: DistillationJob) -> Sweep:
     """A sweep from `KEY=A..B` or `KEY=A..B/STEP`.
 
     Raises:
@@ -77,7 +77,7 @@ def parse_sweep(text: str, cluster: Cluster, job: Job) -> Sweep:
     return Sweep(key, tuple(_values(text, first, last, step, whole)))
 
 
-def points(sweep: Sweep, cluster: Cluster, job: Job, aim: Aim) -> Iterator[Point]:
+def points(sweep: Sweep, cluster: Cluster, job: DistillationJob, aim: Aim) -> Iterator[Point]:
     """The plan for each value, as it is made."""
     for value in sweep.values:
         try:
@@ -121,16 +121,16 @@ def _values(
             yield value
 
 
-def _hints(cluster: Cluster, job: Job) -> dict[str, tuple[bool, Number]]:
+def _hints(cluster: Cluster, job: DistillationJob) -> dict[str, tuple[bool, Number]]:
     """What may be varied: whether it is a whole number, and which ones it may be."""
     found = {"teachers": (True, Number(at_least=1)), "batch": (True, Number(at_least=1))}
-    found.update(_numbers(Job, ""))
+    found.update(_numbers(DistillationJob, ""))
     for kind in cluster.devices:
         found.update(_numbers(DeviceKind, f"{kind.name}."))
-        found.update(_numbers(Link, f"{kind.name}."))
+        found.update(_numbers(DeviceLink, f"{kind.name}."))
         for role in ("student", "teacher"):
             if kind.name in getattr(job, role):
-                found.update(_numbers(Rate, f"{kind.name}.{role}."))
+                found.update(_numbers(DeviceRate, f"{kind.name}.{role}."))
     return found
 
 
@@ -147,22 +147,24 @@ def _numbers(kind: type[Any], prefix: str) -> dict[str, tuple[bool, Number]]:
     return found
 
 
-def _changed(key: str, value: float, cluster: Cluster, job: Job) -> tuple[Cluster, Job]:
+def _changed(
+    key: str, value: float, cluster: Cluster, job: DistillationJob
+) -> tuple[Cluster, DistillationJob]:
     """Cluster and job with another value of the key, which is one of `_hints`."""
     if key == "batch":
         return cluster, replace(job, batch=(int(value),))
     names = [kind.name for kind in cluster.devices if key.startswith(f"{kind.name}.")]
     if not names:
-        return cluster, replace(job, **_typed(Job, key, value))
+        return cluster, replace(job, **_typed(DistillationJob, key, value))
     name = max(names, key=len)
     role, _, figure = key[len(name) + 1 :].partition(".")
     if not figure:
         devices = (_device(kind, name, role, value) for kind in cluster.devices)
         return replace(cluster, devices=tuple(devices)), job
-    changed = _typed(Rate, figure, value)
+    changed = _typed(DeviceRate, figure, value)
     if figure in _SPEEDS:  # one of them is given, the other is not
         changed = {**dict.fromkeys(_SPEEDS), **changed}
-    rates: dict[str, Rate] = dict(getattr(job, role))
+    rates: dict[str, DeviceRate] = dict(getattr(job, role))
     rates[name] = replace(rates[name], **changed)
     return cluster, (
         replace(job, student=rates) if role == "student" else replace(job, teacher=rates)
@@ -173,7 +175,7 @@ def _device(kind: DeviceKind, name: str, key: str, value: float) -> DeviceKind:
     if kind.name != name:
         return kind
     if key in _LINK:
-        return replace(kind, link=replace(kind.link, **_typed(Link, key, value)))
+        return replace(kind, link=replace(kind.link, **_typed(DeviceLink, key, value)))
     return replace(kind, **_typed(DeviceKind, key, value))
 
 

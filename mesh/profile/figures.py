@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...proto.datatypes import FREE, TensorSpec, dtype_of
-from ...scheduler.cluster import Rate
+from ...scheduler.cluster import DeviceRate
 from .stepping import Steps
 
 #: Digits that a measured time is written with.
 DIGITS = 5
 
 
-def student_rate(steps: Steps) -> Rate:
+def student_rate(steps: Steps) -> DeviceRate:
     """How fast the student is.
 
     The median counts: what gets in the way makes a step longer, and a mesh has such steps, too.
@@ -26,14 +26,14 @@ def student_rate(steps: Steps) -> Rate:
         half_s = statistics.median(steps.half_s)
         each_s = (whole_s - half_s) / (steps.rows - half_rows)
         fixed_s = min(max(whole_s - steps.rows * each_s, 0.0), 0.9 * whole_s)
-    return Rate(
+    return DeviceRate(
         seconds_per_sample=_short((whole_s - fixed_s) / steps.rows),
         batch_overhead_s=_short(fixed_s),
         jitter=_short(_spread(steps.whole_s)),
     )
 
 
-def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> Rate:
+def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> DeviceRate:
     """How fast the teacher is at its best micro-batch.
 
     Args:
@@ -46,7 +46,7 @@ def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> Rate:
     # From the median to the 99th percentile of a normal distribution are 2.33 deviations; a batch
     # of several runs scatters less than one of them.
     jitter = max(0.0, best["p99_s"] / best["p50_s"] - 1) / 2.33 / runs**0.5
-    return Rate(
+    return DeviceRate(
         seconds_per_sample=_short(best["p50_s"] / best["batch"]),
         jitter=_short(min(jitter, 1.0)),
         micro_batch=int(best["batch"]),

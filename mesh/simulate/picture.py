@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...errors import UsageError
 from ...extras import install_command
-from ...scheduler.simulator.result import Point, Result, SimulatedEvent
+from ...scheduler.simulator.result import MeshSample, SimulatedEvent, SimulationResult
 
 #: Of these a line is drawn through the plot, as long as there are not more than `MOST_MARKS`.
 MARKED: Final = {"lost": "#c0392b", "crash": "#c0392b", "hang": "#c0392b", "drain": "#d98c3f"}
@@ -35,7 +35,7 @@ def check(path: Path) -> None:
         raise UsageError(f"--plot {path}: its name has to end in one of {endings}")
 
 
-def draw(result: Result, title: str, path: Path) -> None:
+def draw(result: SimulationResult, title: str, path: Path) -> None:
     """Write the plot to `path`, in the format that its name says.
 
     Raises:
@@ -67,7 +67,7 @@ def _format(path: Path) -> str:
     return path.suffix.removeprefix(".").lower()
 
 
-def _draw_throughput(axes: Any, result: Result) -> None:
+def _draw_throughput(axes: Any, result: SimulationResult) -> None:
     times = [point.at_s for point in result.points]
     axes.plot(*_smooth(result.points), color=BLUE, linewidth=1)
     axes.set_ylabel("samples/s, all students")
@@ -79,7 +79,7 @@ def _draw_throughput(axes: Any, result: Result) -> None:
     waiting.set_ylim(0, max([point.students for point in result.points], default=0) or 1)
 
 
-def _smooth(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+def _smooth(points: Sequence[MeshSample]) -> tuple[list[float], list[float]]:
     """Samples per second over parts of the run: a point of the curve holds a few batches only."""
     times, rates = [0.0], [0.0]
     since = samples = 0.0
@@ -93,7 +93,7 @@ def _smooth(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return times, rates
 
 
-def _draw_teachers(axes: Any, result: Result) -> None:
+def _draw_teachers(axes: Any, result: SimulationResult) -> None:
     times = [point.at_s for point in result.points]
     lines = (
         ("serving", [point.serving for point in result.points], GREEN, "-"),
@@ -109,7 +109,7 @@ def _draw_teachers(axes: Any, result: Result) -> None:
     axes.legend(loc="lower right", fontsize=8)
 
 
-def _draw_volume(axes: Any, result: Result) -> None:
+def _draw_volume(axes: Any, result: SimulationResult) -> None:
     times = [point.at_s for point in result.points]
     volume = [point.volume for point in result.points]
     axes.fill_between(times, volume, color=BLUE, alpha=0.3, linewidth=0)

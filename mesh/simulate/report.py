@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-from ...scheduler.simulator.result import Result, StudentResult
+from ...scheduler.simulator.result import SimulationResult, StudentResult
 from ...scheduler.simulator.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Told:
     """
 
     scenario: Scenario
-    result: Result
+    result: SimulationResult
     wall_s: float
 
 
@@ -101,7 +101,7 @@ def sums(told: Told) -> Iterator[str]:
     )
 
 
-def cost_per_million(result: Result) -> float | None:
+def cost_per_million(result: SimulationResult) -> float | None:
     """What a million trained samples cost, of the teachers' time; None: nothing was trained."""
     samples = sum(student.samples for student in result.students)
     return result.cost * MILLION / samples if samples else None
@@ -116,7 +116,7 @@ def clock(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def _students(result: Result) -> Table:
+def _students(result: SimulationResult) -> Table:
     from rich.table import Table
 
     table = Table(title="students", title_justify="left")
@@ -149,7 +149,7 @@ def _figures(students: Sequence[StudentResult]) -> Iterator[str]:
     yield f"{sum(student.resends + student.hedges for student in students):,}"
 
 
-def _teachers(result: Result) -> Table:
+def _teachers(result: SimulationResult) -> Table:
     from rich.table import Table
 
     table = Table(title="teachers", title_justify="left")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...distill_reader.trace_file import Event, TraceFile, begin
 from ...errors import UsageError
-from ...scheduler.simulator.result import Labelled, Point, Result, Stepped
+from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, Stepped
 
 #: Groups of tracks, and the tracks of the first.
 MESH, STUDENTS, TEACHERS = 1, 2, 3
@@ -25,7 +25,7 @@ _FIRST_TRACK: Final = 101
 _ONE_PART: Final = 1 << 62
 
 
-def write(result: Result, path: Path) -> None:
+def write(result: SimulationResult, path: Path) -> None:
     """Write the timeline to `path`; what was there goes.
 
     Raises:
@@ -74,7 +74,7 @@ class _Tracks:
         return track
 
 
-def _events(result: Result, tracks: _Tracks) -> Iterator[Event]:
+def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[Event]:
     """All events, in the order of time."""
     at = _time_of
     drawn: list[Iterable[Event]] = [
@@ -86,7 +86,7 @@ def _events(result: Result, tracks: _Tracks) -> Iterator[Event]:
     return heapq.merge(*drawn, key=at)
 
 
-def _counters(points: Iterable[Point]) -> Iterator[Event]:
+def _counters(points: Iterable[MeshSample]) -> Iterator[Event]:
     last: dict[str, float] = {}
     for point in points:
         told = {
@@ -105,13 +105,13 @@ def _counters(points: Iterable[Point]) -> Iterator[Event]:
                 yield _event(name, "C", MESH, 0, point.at_s, args={"value": value})
 
 
-def _happened(result: Result) -> Iterator[Event]:
+def _happened(result: SimulationResult) -> Iterator[Event]:
     for one in result.happenings:
         name, args = f"{one.kind} {one.subject}", {"subject": one.subject, "text": one.text}
         yield _event(name, "i", MESH, _EVENTS, one.at_s, s="t", cat=one.kind, args=args)
 
 
-def _request(one: Labelled, tracks: _Tracks) -> Event:
+def _request(one: LabelledRequest, tracks: _Tracks) -> Event:
     track = tracks.teacher(one.teacher, one.began_s, one.ended_s)
     args: Mapping[str, Any] = {
         "student": one.student,
@@ -132,7 +132,7 @@ def _step(one: Stepped, tracks: _Tracks) -> Event:
     )
 
 
-def _began(one: Labelled | Stepped) -> float:
+def _began(one: LabelledRequest | Stepped) -> float:
     return one.began_s
 
 

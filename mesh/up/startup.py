@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ...scheduler.backoff import RandomLike, retry_s
-from ...scheduler.job_states import USAGE_CODE, Ending, ending_of
+from ...scheduler.job_states import USAGE_CODE, NodeEnding, ending_of
 
 Role = Literal["coordinator", "teacher", "student"]
 #: due: to be started, now or after a pause; starting: not ready yet; running: ready; leaving: told
@@ -282,7 +282,7 @@ def _late(mesh: Mesh, now: float) -> tuple[str, ...]:
     return tuple(one.part.name for one in late if now > one.due_s)
 
 
-def _ending(one: Standing, code: int) -> Ending:
+def _ending(one: Standing, code: int) -> NodeEnding:
     """How it ended: one that serves never ends well by itself."""
     told = one.phase == "leaving"
     if one.part.role == "student":

@@ -16,9 +16,9 @@ from .reducer import next_due as next_due
 from .reducer import plan_is_complete as plan_is_complete
 from .reducer import prevailing_content as prevailing_content
 from .reducer import reduce as reduce
+from .state import AssignmentChange as AssignmentChange
 from .state import AssignmentEvent as AssignmentEvent
 from .state import AssignmentState as AssignmentState
-from .state import Change as Change
 from .state import ContentPlanned as ContentPlanned
 from .state import RecoveryBegan as RecoveryBegan
 from .state import RecoveryEnded as RecoveryEnded

@@ -19,13 +19,13 @@ _Key = tuple[float, str]
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class StudentAssignment:
     """A student at the board.
 
     Attributes:
         arrival: its place in the order of arrival.
         held: its teachers, the longest held first.
-        aside: teachers that give it no labels, nor anybody else: it keeps them, and they count for
+        set_aside: teachers that give it no labels, nor anybody else: it keeps them, and they count for
             nothing.
         released: those that were put aside, and that it does not keep.
         own: power of those that serve nobody else.
@@ -40,14 +40,14 @@ class Seat:
     host: str
     job: str
     held: list[str] = field(default_factory=list)
-    aside: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
     released: set[str] = field(default_factory=set)
     own: float = 0.0
     shared: int = 0
     notes: list[str] = field(default_factory=list)
 
 
-class Idle:
+class IdleTeachers:
     """The teachers that nobody has: of equal ones the longest idle is given first.
 
     Args:
@@ -107,7 +107,7 @@ class Idle:
         return next(iter(near or self._of[power]))
 
 
-class Board:
+class AssignmentTable:
     """The teachers that serve one content, and the students that are on it.
 
     The least loaded teachers are found when they are asked for, and then known until somebody comes
@@ -119,13 +119,13 @@ class Board:
         growing: whether nobody may lose anything, so that whoever has none shares with anyone.
     """
 
-    idle: Idle  # once it is open
+    idle: IdleTeachers  # once it is open
 
     def __init__(
         self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], growing: bool
     ) -> None:
-        self.seats: list[Seat] = []
-        self.holders: dict[str, tuple[Seat, ...]] = {}
+        self.students: list[StudentAssignment] = []
+        self.holders: dict[str, tuple[StudentAssignment, ...]] = {}
         self.power = power
         self.powers = sorted(set(power.values()))
         self._teachers = teachers
@@ -135,55 +135,57 @@ class Board:
 
     # -- building
 
-    def seat(self, seat: Seat, teachers: Iterable[str], silent: Set[str]) -> None:
+    def add_student(
+        self, student: StudentAssignment, teachers: Iterable[str], silent: Set[str]
+    ) -> None:
         """Bring a student to the board, with what it holds from before, as far as it is there."""
-        self.seats.append(seat)
+        self.students.append(student)
         if silent:
             given = list(teachers)
-            seat.aside = [name for name in given if name in silent and name in self.power]
+            student.set_aside = [name for name in given if name in silent and name in self.power]
             teachers = [name for name in given if name not in silent]
-        holders, known, alone = self.holders, self.power, (seat,)
+        holders, known, alone = self.holders, self.power, (student,)
         mine = dict.fromkeys(teachers, alone)
         if mine.keys() <= known.keys() and holders.keys().isdisjoint(mine):
             holders.update(mine)  # as below, but there may be ten thousand of them
-            seat.held += mine
-            seat.own = sum(map(known.__getitem__, mine))
+            student.held += mine
+            student.own = sum(map(known.__getitem__, mine))
             return
         for name in mine:
             if name in holders:
-                self._join(seat, name)
-                seat.held.append(name)
+                self._join(student, name)
+                student.held.append(name)
             elif name in known:
                 holders[name] = alone
-                seat.held.append(name)
-                seat.own += known[name]
+                student.held.append(name)
+                student.own += known[name]
 
-    def open(self) -> None:
+    def collect_idle(self) -> None:
         """All that hold something are seated: the other teachers are idle."""
-        for seat in self.seats:
-            for name in seat.aside:
+        for student in self.students:
+            for name in student.set_aside:
                 self.holders.setdefault(name, ())
-        self.idle = Idle(self._teachers, self.power, self.holders)
+        self.idle = IdleTeachers(self._teachers, self.power, self.holders)
 
     # -- what is asked
 
     @property
     def shared(self) -> bool:
         """Whether students outnumber teachers, or light ones sit together."""
-        return any(seat.shared for seat in self.seats)
+        return any(student.shared for student in self.students)
 
     def host(self, teacher: str) -> str:
         return self._teachers[teacher].host
 
-    def part(self, seat: Seat, teacher: str) -> float:
+    def part(self, student: StudentAssignment, teacher: str) -> float:
         """How much of a teacher's time a student can use: 0 to 1."""
-        return min(1.0, seat.need / self.power[teacher])
+        return min(1.0, student.need / self.power[teacher])
 
     def load(self, teacher: str) -> float:
         """How much of its time those that hold it can use; beyond 1 they lack some."""
         load = self._loads.get(teacher)
         if load is None:
-            parts = [self.part(seat, teacher) for seat in self.holders[teacher]]
+            parts = [self.part(student, teacher) for student in self.holders[teacher]]
             load = self._loads[teacher] = sum(parts)
         return load
 
@@ -193,9 +195,9 @@ class Board:
             least: dict[_Key, tuple[float, str]] = {}
             self._least = least
             growing, loads = self._growing, self._loads
-            for teacher, seats in self.holders.items():
+            for teacher, students in self.holders.items():
                 # One more may sit where it is the only teacher of those that hold it.
-                if seats and (growing or len(seats) > 1 or len(seats[0].held) == 1):
+                if students and (growing or len(students) > 1 or len(students[0].held) == 1):
                     load, entry = loads.get(teacher), self._teachers[teacher]
                     load = self.load(teacher) if load is None else load
                     for key in ((entry.power, ""), (entry.power, entry.host)):
@@ -206,64 +208,68 @@ class Board:
             return near[1]
         return None if far is None else far[1]
 
-    def level(self, seat: Seat) -> float:
+    def level(self, student: StudentAssignment) -> float:
         """Power that a student has: its own teachers, and its part of shared ones."""
-        if not seat.shared:
-            return seat.own
-        return seat.own + sum(
-            self.power[name] * self.part(seat, name) / max(1.0, self.load(name))
-            for name in seat.held
+        if not student.shared:
+            return student.own
+        return student.own + sum(
+            self.power[name] * self.part(student, name) / max(1.0, self.load(name))
+            for name in student.held
             if len(self.holders[name]) > 1
         )
 
-    def is_served(self, seat: Seat) -> bool:
-        return self.level(seat) >= seat.need - EPS
+    def is_served(self, student: StudentAssignment) -> bool:
+        return self.level(student) >= student.need - EPS
 
-    def claim_class(self, seat: Seat, level: float, *, gives: int = 0) -> int:
+    def claim_class(self, student: StudentAssignment, level: float, *, gives: int = 0) -> int:
         """How strong its claim is at a level, or would be after giving so many of its teachers."""
-        heads = len(seat.held) - seat.shared - gives
-        if heads + seat.shared <= 0:
+        heads = len(student.held) - student.shared - gives
+        if heads + student.shared <= 0:
             return NOTHING
-        if level >= seat.need - EPS:
+        if level >= student.need - EPS:
             return SERVED
         if heads == 0:
             return A_PART
-        return BELOW_MIN if heads < seat.min else BELOW_NEED
+        return BELOW_MIN if heads < student.min else BELOW_NEED
 
     # -- what is done
 
-    def give(self, seat: Seat, teacher: str) -> None:
+    def give(self, student: StudentAssignment, teacher: str) -> None:
         """The student holds the teacher from now on, beside whoever holds it already."""
         if teacher in self.holders:
-            self._join(seat, teacher)
+            self._join(student, teacher)
         else:
             self.idle.take(teacher)
-            self.holders[teacher] = (seat,)
-            seat.own += self.power[teacher]
-        seat.held.append(teacher)
+            self.holders[teacher] = (student,)
+            student.own += self.power[teacher]
+        student.held.append(teacher)
         self._changed(teacher)
 
-    def take(self, seat: Seat, teacher: str) -> None:
+    def take(self, student: StudentAssignment, teacher: str) -> None:
         """The student does not hold the teacher any more; held by nobody, it is idle."""
-        holders = tuple(other for other in self.holders[teacher] if other is not seat)
-        seat.held.remove(teacher)
+        holders = tuple(other for other in self.holders[teacher] if other is not student)
+        student.held.remove(teacher)
         if holders:
             self.holders[teacher] = holders
-            seat.shared -= 1
+            student.shared -= 1
             if len(holders) == 1:
                 self._owns(holders[0], teacher, True)
         else:
-            seat.own = seat.own - self.power[teacher] if len(seat.held) > seat.shared else 0.0
+            student.own = (
+                student.own - self.power[teacher] if len(student.held) > student.shared else 0.0
+            )
             del self.holders[teacher]
             self.idle.put(teacher)
         self._changed(teacher)
 
-    def release(self, seat: Seat) -> None:
+    def release(self, student: StudentAssignment) -> None:
         """The student holds none of those any more that give it no labels."""
-        names, seat.aside = seat.aside, []
-        seat.released.update(names)
+        names, student.set_aside = student.set_aside, []
+        student.released.update(names)
         for name in names:
-            if not self.holders[name] and not any(name in other.aside for other in self.seats):
+            if not self.holders[name] and not any(
+                name in other.set_aside for other in self.students
+            ):
                 del self.holders[name]
                 self.idle.put(name)
 
@@ -272,28 +278,28 @@ class Board:
         self._loads.pop(teacher, None)
         self._least = None
 
-    def _join(self, seat: Seat, teacher: str) -> None:
-        seat.shared += 1
+    def _join(self, student: StudentAssignment, teacher: str) -> None:
+        student.shared += 1
         holders = self.holders[teacher]
         if len(holders) == 1:
             self._owns(holders[0], teacher, False)
-        self.holders[teacher] = (*holders, seat)
+        self.holders[teacher] = (*holders, student)
 
-    def _owns(self, seat: Seat, teacher: str, alone: bool) -> None:
-        seat.own += self.power[teacher] if alone else -self.power[teacher]
-        seat.shared += -1 if alone else 1
-        if len(seat.held) == seat.shared:
-            seat.own = 0.0
+    def _owns(self, student: StudentAssignment, teacher: str, alone: bool) -> None:
+        student.own += self.power[teacher] if alone else -self.power[teacher]
+        student.shared += -1 if alone else 1
+        if len(student.held) == student.shared:
+            student.own = 0.0
 
 
-def boards(
+def assignment_tables(
     teachers: Mapping[str, TeacherEntry],
     pools: Mapping[str, Mapping[str, float]],
     students: Mapping[str, StudentEntry],
     silent: Set[str],
     keeping: bool,
     newcomers: Set[str],
-) -> list[Board]:
+) -> list[AssignmentTable]:
     """A board for each content, with what students hold of it.
 
     Args:
@@ -304,19 +310,21 @@ def boards(
         keeping: whether what somebody holds already may be held by a newcomer too.
         newcomers: students that say themselves what they hold.
     """
-    made: dict[str, Board] = {}
+    made: dict[str, AssignmentTable] = {}
     for arrival, (name, entry) in enumerate(students.items()):
         content, job = entry.content_id, name.rpartition("/")[0] or name
-        board = made.get(content)
-        if board is None:
-            board = made[content] = Board(teachers, pools.get(content, {}), keeping)
+        table = made.get(content)
+        if table is None:
+            table = made[content] = AssignmentTable(teachers, pools.get(content, {}), keeping)
         held = entry.teachers
         if name in newcomers and not keeping:
-            held = tuple(teacher for teacher in held if teacher not in board.holders)
-        seat = Seat(name, arrival, entry.need, entry.min, entry.priority, entry.host, job)
-        board.seat(seat, held, silent)
-    for board in made.values():
-        board.open()
+            held = tuple(teacher for teacher in held if teacher not in table.holders)
+        student = StudentAssignment(
+            name, arrival, entry.need, entry.min, entry.priority, entry.host, job
+        )
+        table.add_student(student, held, silent)
+    for table in made.values():
+        table.collect_idle()
     return list(made.values())
 
 

@@ -18,14 +18,14 @@ from itertools import chain
 from typing import assert_never
 
 from .. import debounce
-from .assignment_table import Board, boards, silent_teachers
+from .assignment_table import AssignmentTable, assignment_tables, silent_teachers
 from .repair import ROUNDS, grow, repair
 from .state import (
+    AssignmentChange,
     AssignmentEvent,
     AssignmentState,
-    Change,
+    ContentPlan,
     ContentPlanned,
-    Plan,
     RecoveryBegan,
     RecoveryEnded,
     SpeedClass,
@@ -47,20 +47,22 @@ from .state import (
 )
 
 
-def settle_contents(facts: Intake) -> None:
+def settle_contents(facts: WorkingState) -> None:
     """Bring the plan and each student to the content that they are to have now."""
-    if not (facts.moved or facts.between):
+    if not (facts.must_assign or facts.between_epochs):
         return
     facts.plan = _settled_plan(facts)
     served = facts.pools.keys()
     for name, entry in facts.students.items():
-        settled = _settled(entry, facts.plan, served, name in facts.between, facts.recovering)
+        settled = _settled(
+            entry, facts.plan, served, name in facts.between_epochs, facts.recovering
+        )
         if settled is not entry:
             facts.students[name] = settled
-            facts.moved = True
+            facts.must_assign = True
 
 
-def _settled_plan(facts: Intake) -> Plan:
+def _settled_plan(facts: WorkingState) -> ContentPlan:
     """Without an operator's word, the service has what its students or else its teachers have."""
     plan = facts.plan
     if plan.declared:
@@ -72,7 +74,7 @@ def _settled_plan(facts: Intake) -> Plan:
     return replace(plan, current=prevailing_content(facts)[0] or plan.current)
 
 
-def prevailing_content(known: AssignmentState | Intake) -> tuple[str, int, int]:
+def prevailing_content(known: AssignmentState | WorkingState) -> tuple[str, int, int]:
     """What most students are on, else what most teachers serve: students have labels of it already.
 
     Returns:
@@ -86,7 +88,11 @@ def prevailing_content(known: AssignmentState | Intake) -> tuple[str, int, int]:
 
 
 def _settled(
-    entry: StudentEntry, plan: Plan, served: Container[str], between: bool, recovering: bool
+    entry: StudentEntry,
+    plan: ContentPlan,
+    served: Container[str],
+    between_epochs: bool,
+    recovering: bool,
 ) -> StudentEntry:
     """The student on the content that it is to have now, and told which comes next.
 
@@ -94,7 +100,7 @@ def _settled(
         entry: what is known of it.
         plan: the content of the service.
         served: contents that a teacher serves.
-        between: whether it stands between two epochs, and sends nothing until it is answered.
+        between_epochs: whether it stands between two epochs, and sends nothing until it is answered.
         recovering: nobody else is moved, as that would take its teachers; and nobody at all where
             the plan is a guess, as those that would tell it better have yet to come back.
     """
@@ -105,13 +111,13 @@ def _settled(
         content = goal if goal in served else plan.current
     elif known and content != goal and goal in served:
         forgotten = content not in served and content != plan.current
-        if between or ((now or forgotten) and not recovering):
+        if between_epochs or ((now or forgotten) and not recovering):
             content = goal
     coming = goal if known and content != goal and goal in served and not now else ""
     upgrading = entry.upgrading or bool(plan.next or coming)
-    if (content, coming, upgrading) == (entry.content_id, entry.next_told, entry.upgrading):
+    if (content, coming, upgrading) == (entry.content_id, entry.announced, entry.upgrading):
         return entry
-    return replace(entry, content_id=content, next_told=coming, upgrading=upgrading)
+    return replace(entry, content_id=content, announced=coming, upgrading=upgrading)
 
 
 def plan_is_complete(state: AssignmentState) -> bool:
@@ -128,17 +134,17 @@ def plan_is_complete(state: AssignmentState) -> bool:
 MADE_UP_FOR = 3
 
 
-class Intake:
+class WorkingState:
     """The facts while a batch of events is taken in.
 
     Attributes:
         lost: teachers that were lost, or came back as another incarnation.
         why: what happened to a teacher, or to a student, in words.
         notes: what the rule did to a student, in words.
-        turned: teachers that turned out to be faster or slower.
+        speed_changed: teachers that turned out to be faster or slower.
         new: students that were not known before.
-        between: those that stand between two epochs of their data, bound to no content.
-        moved: whether anybody's set may have to change.
+        between_epochs: those that stand between two epochs of their data, bound to no content.
+        must_assign: whether anybody's set may have to change.
         changed: whether anything at all is different.
     """
 
@@ -150,10 +156,10 @@ class Intake:
         self.lost: set[str] = set()
         self.why: dict[str, str] = {}
         self.notes: dict[str, list[str]] = {}
-        self.turned: set[str] = set()
+        self.speed_changed: set[str] = set()
         self.new: set[str] = set()
-        self.between: set[str] = set()
-        self.moved = self.changed = False
+        self.between_epochs: set[str] = set()
+        self.must_assign = self.changed = False
 
     @cached_property
     def pools(self) -> dict[str, dict[str, float]]:
@@ -184,21 +190,21 @@ class Intake:
                 case StudentGone(name):
                     if self.students.pop(name, None) is not None:
                         self.new.discard(name)
-                        self._happened()
+                        self._mark_changed()
                 case ContentPlanned(current, following, at):
-                    self._planned(Plan(current, following, at, declared=bool(current)))
+                    self._planned(ContentPlan(current, following, at, declared=bool(current)))
                 case RecoveryBegan() | RecoveryEnded():
                     recovering = isinstance(event, RecoveryBegan)
                     if recovering != self.recovering:
                         self.recovering = recovering
-                        self._happened()
+                        self._mark_changed()
                 case Ticked():
                     self._ticked()
                 case _:
                     assert_never(event)
 
-    def _happened(self) -> None:
-        self.moved = self.changed = True
+    def _mark_changed(self) -> None:
+        self.must_assign = self.changed = True
 
     # -- teachers
 
@@ -206,16 +212,16 @@ class Intake:
         name, known = event.teacher_id, self.teachers.get(event.teacher_id)
         if not self.anchor and is_known(event.speed):
             self.anchor = event.speed
-        pace = known.pace if known else SpeedClass()
+        speed_class = known.speed_class if known else SpeedClass()
         if known is not None and known.incarnation != event.incarnation:
-            pace = SpeedClass(pace.power)  # it may be on another machine by now
-        pace = follow_speed(pace, event.speed, self.anchor, self.now)
-        entry = TeacherEntry(event.incarnation, pace, event.content_id, event.host)
+            speed_class = SpeedClass(speed_class.power)  # it may be on another machine by now
+        speed_class = follow_speed(speed_class, event.speed, self.anchor, self.now)
+        entry = TeacherEntry(event.incarnation, speed_class, event.content_id, event.host)
         if entry == known:
             return
         self.teachers[name] = entry
-        if known is not None and replace(known, pace=pace) == entry:
-            self._paced(name, known.power, pace.power)
+        if known is not None and replace(known, speed_class=speed_class) == entry:
+            self._speed_changed(name, known.power, speed_class.power)
             return
         self.why[name] = f"teacher {name} serves"
         if known is not None and known.incarnation != event.incarnation:
@@ -223,23 +229,23 @@ class Intake:
             self.why[name] = f"teacher {name} was started anew"
         elif known is not None and known.content_id != event.content_id:
             self.why[name] = f"teacher {name} serves another content"
-        self._happened()
+        self._mark_changed()
 
-    def _paced(self, name: str, before: float, power: float) -> None:
+    def _speed_changed(self, name: str, before: float, power: float) -> None:
         """Of a teacher nothing but its speed is another one."""
         self.changed = True
         if power != before:
-            pace = "faster" if power > before else "slower"
-            self.why[name] = f"teacher {name} is {pace} than was known"
-            self.turned.add(name)
-            self.moved = True
+            speed_class = "faster" if power > before else "slower"
+            self.why[name] = f"teacher {name} is {speed_class} than was known"
+            self.speed_changed.add(name)
+            self.must_assign = True
 
     def _draining(self, name: str) -> None:
         known = self.teachers.get(name)
         if known is not None and not known.draining:
             self.teachers[name] = replace(known, draining=True)
             self.why[name] = f"teacher {name} drains"
-            self._happened()
+            self._mark_changed()
 
     def _down(self, name: str, lost: bool) -> None:
         if name not in self.teachers:
@@ -248,7 +254,7 @@ class Intake:
         if lost:
             self.lost.add(name)
         self.why[name] = f"teacher {name} was lost" if lost else f"teacher {name} has left"
-        self._happened()
+        self._mark_changed()
 
     # -- students
 
@@ -262,17 +268,17 @@ class Intake:
         unit = unit or 1.0
         asked = need_of(report, unit)
         if known is None:
-            wish = debounce.begin(asked)
+            demand = debounce.begin(asked)
         else:
-            wish = debounce.follow(known.wish, asked, report.urgent, self.now)
+            demand = debounce.follow(known.demand, asked, report.urgent, self.now)
         made_up_for = 0 if report.cut_off else max(own_heads(report), MADE_UP_FOR)
         named = report.unavailable[:made_up_for]
         counted = max(min(report.unreachable, report.want) - len(named), 0)
         entry = replace(
-            known or _newcomer(report, wish),
+            known or _newcomer(report, demand),
             want=report.want,
-            need=wish.value + counted * unit,
-            wish=wish,
+            need=demand.value + counted * unit,
+            demand=demand,
             min=report.min,
             priority=report.priority,
             unit=unit,
@@ -287,40 +293,40 @@ class Intake:
         if known is None:
             self.new.add(name)
         elif report.data_epoch != known.data_epoch and not report.content_id:
-            self.between.add(name)
+            self.between_epochs.add(name)
         if known is None or _claim(entry) != _claim(known):
             self.why[name] = f"student {name} {_asks(entry, known)}"
-            self.moved = True
+            self.must_assign = True
 
     def _ticked(self) -> None:
         for teacher, known in self.teachers.items():
-            pace = elapse_speed(known.pace, self.now)
-            if pace is not known.pace:
-                self.teachers[teacher] = replace(known, pace=pace)
-                self._paced(teacher, known.power, pace.power)
+            speed_class = elapse_speed(known.speed_class, self.now)
+            if speed_class is not known.speed_class:
+                self.teachers[teacher] = replace(known, speed_class=speed_class)
+                self._speed_changed(teacher, known.power, speed_class.power)
         for name, entry in self.students.items():
-            wish = debounce.elapse(entry.wish, self.now)
-            if wish is not entry.wish:
-                need = entry.need + wish.value - entry.wish.value
-                self.students[name] = replace(entry, need=need, wish=wish)
+            demand = debounce.elapse(entry.demand, self.now)
+            if demand is not entry.demand:
+                need = entry.need + demand.value - entry.demand.value
+                self.students[name] = replace(entry, need=need, demand=demand)
                 self.why[name] = f"student {name} wants {entry.want}"
-                self._happened()
+                self._mark_changed()
 
     # -- the plan
 
-    def _planned(self, plan: Plan) -> None:
+    def _planned(self, plan: ContentPlan) -> None:
         if not plan.declared:
             plan = replace(plan, current=self.plan.current)
         if plan != self.plan:
             self.plan = plan
-            self._happened()
+            self._mark_changed()
 
 
-def _newcomer(report: StudentReported, wish: debounce.Debounced) -> StudentEntry:
+def _newcomer(report: StudentReported, demand: debounce.Debounced) -> StudentEntry:
     return StudentEntry(
         report.want,
-        wish.value,
-        wish,
+        demand.value,
+        demand,
         content_id=report.content_id,
         labelled=bool(report.content_id),
         teachers=tuple(dict.fromkeys(report.holding)),
@@ -348,7 +354,7 @@ def _claim(entry: StudentEntry) -> tuple[object, ...]:
     return entry.need, entry.min, entry.priority, entry.unavailable
 
 
-def _reason(facts: Intake, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
+def _reason(facts: WorkingState, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
     """Why a student has what it has, and whether that is what it wants: for an operator."""
     why, had = facts.why, old.teachers if old else ()
     going = (*had, *old.finishing) if old else ()
@@ -358,7 +364,7 @@ def _reason(facts: Intake, name: str, old: StudentEntry | None, new: StudentEntr
         if teacher in why and (teacher in facts.lost or teacher not in new.teachers)
     ]
     if had != new.teachers:
-        causes += [why[teacher] for teacher in had if teacher in facts.turned]
+        causes += [why[teacher] for teacher in had if teacher in facts.speed_changed]
     if old is None or (not causes and name in why):
         causes.append(why.get(name, f"student {name} wants {new.want}"))
     causes += _about_content(old, new)
@@ -373,7 +379,7 @@ def _reason(facts: Intake, name: str, old: StudentEntry | None, new: StudentEntr
     return f"{'; '.join(list(dict.fromkeys(causes))[:4])}: {_count(facts, new)}"
 
 
-def _count(facts: Intake, entry: StudentEntry) -> str:
+def _count(facts: WorkingState, entry: StudentEntry) -> str:
     has = f"{len(entry.teachers)} of {entry.want} wanted"
     if len(entry.teachers) >= entry.want:
         return has
@@ -391,16 +397,16 @@ def _about_content(old: StudentEntry | None, new: StudentEntry) -> list[str]:
         return []
     if old.content_id != new.content_id and old.labelled:
         return [f"moves from content {old.content_id} to {new.content_id}"]
-    if new.next_told and old.next_told != new.next_told:
-        return [f"moves to content {new.next_told} with its next epoch"]
-    if old.next_told and not new.next_told and old.content_id == new.content_id:
+    if new.announced and old.announced != new.announced:
+        return [f"moves to content {new.announced} with its next epoch"]
+    if old.announced and not new.announced and old.content_id == new.content_id:
         return [f"stays with content {new.content_id}"]
     return []
 
 
 def reduce(
     state: AssignmentState, events: Sequence[AssignmentEvent], now: float
-) -> tuple[AssignmentState, tuple[Change, ...]]:
+) -> tuple[AssignmentState, tuple[AssignmentChange, ...]]:
     """Take a batch of events in: the new state, and a change for each student that must be told.
 
     A student is told when its teachers change, when one that it holds or still finishes with is
@@ -415,12 +421,12 @@ def reduce(
     Raises:
         ValueError: a student wants less than nothing.
     """
-    facts = Intake(state, now)
+    facts = WorkingState(state, now)
     facts.take(events)
     if not facts.changed:
         return state, ()
     settle_contents(facts)
-    if facts.moved:
+    if facts.must_assign:
         _assign(facts)
     changes = tuple(_changes(state, facts))
     after = AssignmentState(
@@ -431,8 +437,8 @@ def reduce(
 
 def next_due(state: AssignmentState) -> float | None:
     """When time alone changes something next, so that `Ticked` is due; None: never."""
-    wishes = (entry.wish.due for entry in state.students.values())
-    dues = chain(wishes, (entry.pace.due for entry in state.teachers.values()))
+    wishes = (entry.demand.due for entry in state.students.values())
+    dues = chain(wishes, (entry.speed_class.due for entry in state.teachers.values()))
     return min((due for due in dues if due is not None), default=None)
 
 
@@ -442,40 +448,40 @@ def content_of(state: AssignmentState, student_id: str) -> str:
     return entry.content_id if entry else ""
 
 
-def _assign(facts: Intake) -> None:
+def _assign(facts: WorkingState) -> None:
     """Let the rule work on each content."""
     new: Set[str] = facts.new
     silent = silent_teachers(facts.students)
     for _ in range(ROUNDS):
-        for board in boards(
+        for table in assignment_tables(
             facts.teachers, facts.pools, facts.students, silent, facts.recovering, new
         ):
             if facts.recovering:
-                grow(board)
+                grow(table)
             else:
-                repair(board)
-            _read_back(facts, board)
+                repair(table)
+            _read_back(facts, table)
         before, silent, new = silent, silent_teachers(facts.students), frozenset()
         if silent <= before:
             break  # nobody has left a teacher to those to whom it gives no labels
 
 
-def _read_back(facts: Intake, board: Board) -> None:
-    for seat in board.seats:
-        if seat.notes:
-            facts.notes.setdefault(seat.name, []).extend(seat.notes)
-        entry = facts.students[seat.name]
-        teachers = tuple(seat.held)
-        if seat.aside:
+def _read_back(facts: WorkingState, table: AssignmentTable) -> None:
+    for student in table.students:
+        if student.notes:
+            facts.notes.setdefault(student.name, []).extend(student.notes)
+        entry = facts.students[student.name]
+        teachers = tuple(student.held)
+        if student.set_aside:
             place = {name: index for index, name in enumerate(entry.teachers)}
-            both = (*teachers, *seat.aside)
+            both = (*teachers, *student.set_aside)
             teachers = tuple(sorted(both, key=lambda name: place.get(name, len(place))))
         if entry.unavailable:
-            unavailable = entry.unavailable.intersection(teachers) - seat.released
-            entry = facts.students[seat.name] = replace(entry, unavailable=unavailable)
+            unavailable = entry.unavailable.intersection(teachers) - student.released
+            entry = facts.students[student.name] = replace(entry, unavailable=unavailable)
         if teachers != entry.teachers or entry.finishing or entry.labelled < bool(teachers):
             held = dict.fromkeys((*entry.finishing, *entry.teachers))
-            facts.students[seat.name] = replace(
+            facts.students[student.name] = replace(
                 entry,
                 teachers=teachers,
                 finishing=tuple(
@@ -485,23 +491,23 @@ def _read_back(facts: Intake, board: Board) -> None:
             )
 
 
-def _changes(before: AssignmentState, facts: Intake) -> Iterator[Change]:
+def _changes(before: AssignmentState, facts: WorkingState) -> Iterator[AssignmentChange]:
     for name, entry in facts.students.items():
         old = None if name in facts.new else before.students.get(name)
         lost = tuple(t for t in (*old.teachers, *old.finishing) if t in facts.lost) if old else ()
-        answered = entry.upgrading and name in facts.between
+        answered = entry.upgrading and name in facts.between_epochs
         if old is None or lost or answered or _news(old, entry):
-            yield Change(
+            yield AssignmentChange(
                 name,
                 entry.teachers,
                 lost,
                 entry.content_id,
-                entry.next_told,
+                entry.announced,
                 entry.data_epoch,
                 _reason(facts, name, old, entry),
             )
 
 
 def _news(old: StudentEntry, new: StudentEntry) -> bool:
-    was = old.teachers, old.content_id, old.next_told
-    return old is not new and was != (new.teachers, new.content_id, new.next_told)
+    was = old.teachers, old.content_id, old.announced
+    return old is not new and was != (new.teachers, new.content_id, new.announced)

@@ -34,21 +34,25 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from . import sharing
-from .assignment_table import A_PART, BELOW_MIN, NOTHING, SERVED, Board, Seat
+from .assignment_table import A_PART, BELOW_MIN, NOTHING, SERVED, AssignmentTable, StudentAssignment
 from .sharing import Trades, by_priority
 from .state import EPS
 
 #: Class, priority (negative) and level: what a claim is compared by; the smaller is the stronger.
-Rank = tuple[int, int, float]
+ClaimKey = tuple[int, int, float]
 
 
-def rank(board: Board, seat: Seat, without: float = 0.0) -> Rank:
+def claim_key(table: AssignmentTable, student: StudentAssignment, without: float = 0.0) -> ClaimKey:
     """What a student can claim, or could claim if it gave a teacher of power `without`."""
-    level = board.level(seat) - without
-    return board.claim_class(seat, level, gives=int(without > 0)), -seat.priority, round(level, 6)
+    level = table.level(student) - without
+    return (
+        table.claim_class(student, level, gives=int(without > 0)),
+        -student.priority,
+        round(level, 6),
+    )
 
 
-def beats(claim: Rank, other: Rank) -> bool:
+def beats(claim: ClaimKey, other: ClaimKey) -> bool:
     """Whether a teacher is better given to `claim` than left to who would then have `other`.
 
     Priority decides neither about the first teacher, nor against a level below a guaranteed one.
@@ -59,35 +63,35 @@ def beats(claim: Rank, other: Rank) -> bool:
 
 
 @dataclass(slots=True)
-class _Job:
+class _JobClaims:
     """The claims of the students of one job, and how many of them are equal."""
 
-    heap: list[tuple[Rank, int, Seat]] = field(default_factory=list)
-    equal: Counter[Rank] = field(default_factory=Counter)
+    heap: list[tuple[ClaimKey, int, StudentAssignment]] = field(default_factory=list)
+    equal: Counter[ClaimKey] = field(default_factory=Counter)
 
 
-class Claims:
+class ClaimQueue:
     """All who have less than they need, the strongest claim first.
 
     Of equal claims the one whose job has the fewest equal ones goes first: a job is as fast as its
     slowest rank, so lifting some of its ranks is worth nothing until all are lifted.
     """
 
-    def __init__(self, board: Board, seats: Iterable[Seat]) -> None:
-        self._board = board
-        self._jobs: dict[str, _Job] = {}
-        for seat in seats:
-            if seat.need > 0 and not board.is_served(seat):
-                claim = rank(board, seat)
-                job = self._jobs.setdefault(seat.job, _Job())
-                job.heap.append((claim, seat.arrival, seat))
+    def __init__(self, table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
+        self._table = table
+        self._jobs: dict[str, _JobClaims] = {}
+        for student in students:
+            if student.need > 0 and not table.is_served(student):
+                claim = claim_key(table, student)
+                job = self._jobs.setdefault(student.job, _JobClaims())
+                job.heap.append((claim, student.arrival, student))
                 job.equal[claim] += 1
         for job in self._jobs.values():
             heapify(job.heap)
         self._heap = [self._best(name) for name in self._jobs]
         heapify(self._heap)
 
-    def pop(self) -> Seat | None:
+    def pop(self) -> StudentAssignment | None:
         """The strongest claim, which is then out of the line; None: there is none."""
         while self._heap:
             entry = heappop(self._heap)
@@ -95,74 +99,76 @@ class Claims:
             job = self._jobs[name]
             if not job.heap or entry != self._best(name):
                 continue
-            claim, _, seat = heappop(job.heap)
+            claim, _, student = heappop(job.heap)
             job.equal[claim] -= 1
             self._offer(name)
-            if seat.shared and not self._board.is_served(seat):
-                return seat  # others came or went where it shares: that is not worth a new place
-            if rank(self._board, seat) == claim:
-                return seat
-            self.push(seat)
+            if student.shared and not self._table.is_served(student):
+                return student  # others came or went where it shares: that is not worth a new place
+            if claim_key(self._table, student) == claim:
+                return student
+            self.push(student)
         return None
 
-    def push(self, seat: Seat) -> None:
+    def push(self, student: StudentAssignment) -> None:
         """Line up (again), if it still needs something."""
-        if seat.need <= 0 or self._board.is_served(seat):
+        if student.need <= 0 or self._table.is_served(student):
             return
-        claim = rank(self._board, seat)
-        job = self._jobs.setdefault(seat.job, _Job())
-        heappush(job.heap, (claim, seat.arrival, seat))
+        claim = claim_key(self._table, student)
+        job = self._jobs.setdefault(student.job, _JobClaims())
+        heappush(job.heap, (claim, student.arrival, student))
         job.equal[claim] += 1
-        self._offer(seat.job)
+        self._offer(student.job)
 
     def _offer(self, name: str) -> None:
         if self._jobs[name].heap:
             heappush(self._heap, self._best(name))
 
-    def _best(self, name: str) -> tuple[Rank, int, int, str]:
+    def _best(self, name: str) -> tuple[ClaimKey, int, int, str]:
         job = self._jobs[name]
         claim, arrival, _ = job.heap[0]
         return claim, job.equal[claim], arrival, name
 
 
-class Givers:
+class GiverQueue:
     """All who have more than one teacher, the one that would miss one least first."""
 
-    def __init__(self, board: Board, seats: Iterable[Seat]) -> None:
-        self._board = board
-        self._heap: list[tuple[tuple[int, int, float], int, int, Seat]] = []
-        for seat in seats:
-            self.push(seat)
+    def __init__(self, table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
+        self._table = table
+        self._heap: list[tuple[tuple[int, int, float], int, int, StudentAssignment]] = []
+        for student in students:
+            self.push(student)
 
-    def push(self, seat: Seat) -> None:
+    def push(self, student: StudentAssignment) -> None:
         """Offer what it has, as it has it now; what was offered before is forgotten."""
-        if len(seat.held) < 2 or seat.shared:
+        if len(student.held) < 2 or student.shared:
             return
-        after = self._after(seat)
+        after = self._after(student)
         key = (-after[0], -after[1], -after[2])
-        heappush(self._heap, (key, -seat.arrival, len(seat.held), seat))
+        heappush(self._heap, (key, -student.arrival, len(student.held), student))
 
-    def weakest(self) -> tuple[Seat, Rank] | None:
+    def weakest(self) -> tuple[StudentAssignment, ClaimKey] | None:
         """Who would miss one least, and what it could claim then; it stays in the line."""
         while self._heap:
-            key, _, _, seat = self._heap[0]
-            if len(seat.held) > 1 and not seat.shared:
-                after = self._after(seat)
+            key, _, _, student = self._heap[0]
+            if len(student.held) > 1 and not student.shared:
+                after = self._after(student)
                 if key == (-after[0], -after[1], -after[2]):
-                    return seat, after
+                    return student, after
             heappop(self._heap)
         return None
 
-    def _after(self, seat: Seat) -> Rank:
-        return rank(self._board, seat, min(self._board.power[name] for name in seat.held))
+    def _after(self, student: StudentAssignment) -> ClaimKey:
+        return claim_key(
+            self._table, student, min(self._table.power[name] for name in student.held)
+        )
 
 
 @dataclass(slots=True)
-class _Marginal:
+class _JobLevel:
     """The ranks of a job at one level: those that were lifted above it, and those that were not."""
 
-    lifted: list[Seat] = field(default_factory=list)
-    left: list[Seat] = field(default_factory=list)
+    lifted: list[StudentAssignment] = field(default_factory=list)
+    left: list[StudentAssignment] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -170,37 +176,39 @@ class _Marginal:
 
     @property
     def arrival(self) -> int:
-        return min(seat.arrival for seat in (*self.lifted, *self.left))
+        return min(student.arrival for student in (*self.lifted, *self.left))
 
 
-def whole_jobs(board: Board) -> None:
+def whole_jobs(table: AssignmentTable) -> None:
     """Between equal claims, give the last teachers so that as many jobs as can be are lifted whole.
 
     Only for teachers of one power: among others, hardly two levels are equal.
     """
-    if len(board.powers) != 1 or len({seat.job for seat in board.seats}) == len(board.seats):
+    if len(table.powers) != 1 or len({student.job for student in table.students}) == len(
+        table.students
+    ):
         return
-    for level in _levels(board).values():
+    for level in _levels(table).values():
         jobs = list(level.values())
         if any(job.lifted for job in jobs) and any(job.left for job in jobs):
-            _concentrate(board, jobs)
+            _concentrate(table, jobs)
 
 
-def _levels(board: Board) -> dict[Rank, dict[str, _Marginal]]:
-    power = board.powers[0]
-    levels: dict[Rank, dict[str, _Marginal]] = defaultdict(lambda: defaultdict(_Marginal))
-    for seat in board.seats:
-        if seat.need <= 0 or seat.shared:
+def _levels(table: AssignmentTable) -> dict[ClaimKey, dict[str, _JobLevel]]:
+    power = table.powers[0]
+    levels: dict[ClaimKey, dict[str, _JobLevel]] = defaultdict(lambda: defaultdict(_JobLevel))
+    for student in table.students:
+        if student.need <= 0 or student.shared:
             continue
-        claim = rank(board, seat)
+        claim = claim_key(table, student)
         if claim[0] != SERVED:
-            levels[claim][seat.job].left.append(seat)
-        if len(seat.held) > 1:
-            levels[rank(board, seat, power)][seat.job].lifted.append(seat)
+            levels[claim][student.job].left.append(student)
+        if len(student.held) > 1:
+            levels[claim_key(table, student, power)][student.job].lifted.append(student)
     return levels
 
 
-def _concentrate(board: Board, jobs: list[_Marginal]) -> None:
+def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
     whole = sum(not job.left for job in jobs)
     jobs.sort(key=lambda job: (job.size, len(job.left), job.arrival))
     spare, targets = sum(len(job.lifted) for job in jobs), 0
@@ -209,15 +217,15 @@ def _concentrate(board: Board, jobs: list[_Marginal]) -> None:
         targets += 1
     if targets <= whole:
         return
-    givers = [seat for job in reversed(jobs[targets:]) for seat in reversed(job.lifted)]
+    givers = [student for job in reversed(jobs[targets:]) for student in reversed(job.lifted)]
     for job in jobs[:targets]:
-        for seat in job.left:
+        for student in job.left:
             giver = givers.pop(0)
             teacher = giver.held[-1]
-            board.take(giver, teacher)
-            board.give(seat, teacher)
-            giver.notes.append(f"teacher {teacher} given to {seat.name}, the slowest of its job")
-            seat.notes.append(f"teacher {teacher} taken over from {giver.name}")
+            table.take(giver, teacher)
+            table.give(student, teacher)
+            giver.notes.append(f"teacher {teacher} given to {student.name}, the slowest of its job")
+            student.notes.append(f"teacher {teacher} taken over from {giver.name}")
 
 
 #: Two looks do, nearly always; a bound, so that no accident of rounding can hold up a service.
@@ -232,222 +240,226 @@ _WHY = {
 }
 
 
-def grow(board: Board) -> None:
+def grow(table: AssignmentTable) -> None:
     """The rule while teachers register anew: whoever lacks something gets more, nobody less."""
-    claims = Claims(board, (seat for seat in board.seats if not seat.shared))
-    while (seat := claims.pop()) is not None:
-        if board.idle:
-            board.give(seat, board.idle.fitting(seat.need - seat.own, seat.host))
-        elif not seat.held:
-            teacher = sharing.least_loaded(board, seat)
+    claims = ClaimQueue(table, (student for student in table.students if not student.shared))
+    while (student := claims.pop()) is not None:
+        if table.idle:
+            table.give(student, table.idle.fitting(student.need - student.own, student.host))
+        elif not student.held:
+            teacher = sharing.least_loaded(table, student)
             if teacher is not None:
-                board.give(seat, teacher)
+                table.give(student, teacher)
             continue
         else:
             continue
-        claims.push(seat)
+        claims.push(student)
 
 
-def repair(board: Board) -> None:
+def repair(table: AssignmentTable) -> None:
     """The rule itself."""
-    for seat in board.seats:
-        _part(board, seat)
-    _settle(board)
-    while any(_release(board, seat) for seat in board.seats):
-        _settle(board)
+    for student in table.students:
+        _part(table, student)
+    _settle(table)
+    while any(_release(table, student) for student in table.students):
+        _settle(table)
 
 
-def _settle(board: Board) -> None:
-    for seat in board.seats:
-        _give_back(board, seat)
-    if board.power:
+def _settle(table: AssignmentTable) -> None:
+    for student in table.students:
+        _give_back(table, student)
+    if table.power:
         for _ in range(ROUNDS):
-            if not _Repair(board).run():
+            if not _Repair(table).run():
                 break
-        whole_jobs(board)
-        by_priority(board)
+        whole_jobs(table)
+        by_priority(table)
 
 
 class _Repair:
     """One run of the rule over a board."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._claims = Claims(board, board.seats)
-        self._givers: Givers | None = None
+    def __init__(self, table: AssignmentTable) -> None:
+        self._table = table
+        self._claims = ClaimQueue(table, table.students)
+        self._givers: GiverQueue | None = None
         self._trades: Trades | None = None
         self._packed = False  # nobody is left to make room, so nobody is looked for
         self._nobody_gives = False  # what one claim is too weak for, weaker ones are too
         self._moved = False  # somebody made room
         self._turned_away = False  # somebody could not be helped
         self._stale = False  # and others have more or less since then
-        self._steps = STEPS * (len(board.seats) + len(board.power))
+        self._steps = STEPS * (len(table.students) + len(table.power))
 
     def run(self) -> bool:
         """Whether another look may find more: somebody made room, or was turned away too early."""
-        board = self._board
-        while (seat := self._claims.pop()) is not None and self._steps > 0:
+        table = self._table
+        while (student := self._claims.pop()) is not None and self._steps > 0:
             self._steps -= 1
-            if board.idle:
-                self._take(seat, board.idle.fitting(seat.need - seat.own, seat.host))
-            elif not self._help(seat):
-                if seat.held and self._all_compete:
+            if table.idle:
+                self._take(student, table.idle.fitting(student.need - student.own, student.host))
+            elif not self._help(student):
+                if student.held and self._all_compete:
                     break  # what is beyond this claim is beyond the weaker ones
                 self._turned_away = True
-        while board.idle and (relief := sharing.relief(board)) is not None:
+        while table.idle and (relief := sharing.relief(table)) is not None:
             self._take(*relief)
         return self._moved or self._stale
 
-    def _help(self, seat: Seat) -> bool:
+    def _help(self, student: StudentAssignment) -> bool:
         """There is no idle teacher: somebody makes room, gives way, or shares, if at all."""
-        board = self._board
-        if len(seat.held) == seat.shared:  # nothing, or only a part
-            teacher = sharing.roomy(board, seat)
+        table = self._table
+        if len(student.held) == student.shared:  # nothing, or only a part
+            teacher = sharing.roomy(table, student)
             if teacher is not None:
-                self._join(seat, teacher)
+                self._join(student, teacher)
                 return True
         if not self._packed:
-            if sharing.pack(board) is not None:
+            if sharing.pack(table) is not None:
                 self._moved, self._trades, self._nobody_gives = True, None, False
-                self._claims.push(seat)
+                self._claims.push(student)
                 return True
             self._packed = True
-        if self._transfer(seat) or self._trade(seat):
+        if self._transfer(student) or self._trade(student):
             return True
         teacher = None
-        if not seat.held:
-            teacher = sharing.least_loaded(board, seat)
-        elif seat.shared:
-            teacher = sharing.lighter(board, seat)
+        if not student.held:
+            teacher = sharing.least_loaded(table, student)
+        elif student.shared:
+            teacher = sharing.lighter(table, student)
         if teacher is not None:
-            self._join(seat, teacher)
+            self._join(student, teacher)
         return teacher is not None
 
-    def _take(self, seat: Seat, teacher: str) -> None:
+    def _take(self, student: StudentAssignment, teacher: str) -> None:
         """Give an idle teacher; a part of a shared one is left for it."""
-        board = self._board
-        if seat.shared:
-            board.take(seat, seat.held[0])
-        board.give(seat, teacher)
-        self._settled(seat)
+        table = self._table
+        if student.shared:
+            table.take(student, student.held[0])
+        table.give(student, teacher)
+        self._settled(student)
 
-    def _join(self, seat: Seat, teacher: str) -> None:
+    def _join(self, student: StudentAssignment, teacher: str) -> None:
         """Share a teacher; those who had it alone may claim something then."""
-        board = self._board
-        holders = board.holders[teacher]
-        if seat.held:
-            board.take(seat, seat.held[0])
-        board.give(seat, teacher)
-        seat.notes.append(f"shares teacher {teacher}")
+        table = self._table
+        holders = table.holders[teacher]
+        if student.held:
+            table.take(student, student.held[0])
+        table.give(student, teacher)
+        student.notes.append(f"shares teacher {teacher}")
         self._packed, self._moved = False, True
-        self._settled(seat)
+        self._settled(student)
         if len(holders) == 1:
             self._claims.push(holders[0])
 
-    def _transfer(self, seat: Seat) -> bool:
+    def _transfer(self, student: StudentAssignment) -> bool:
         if self._nobody_gives:
             return False
-        board = self._board
-        self._givers = self._givers or Givers(board, board.seats)
+        table = self._table
+        self._givers = self._givers or GiverQueue(table, table.students)
         weakest = self._givers.weakest()
-        claim = rank(board, seat)
+        claim = claim_key(table, student)
         if weakest is None or not beats(claim, weakest[1]):
             self._nobody_gives = True
             return False
         giver, self._moved = weakest[0], True
-        teacher = _to_give(board, giver, claim, seat)
-        board.take(giver, teacher)
-        giver.notes.append(f"teacher {teacher} given to {seat.name}, {_why(claim, giver)}")
-        seat.notes.append(f"teacher {teacher} taken over from {giver.name}")
-        if seat.shared:
-            board.take(seat, seat.held[0])
-        board.give(seat, teacher)
+        teacher = _to_give(table, giver, claim, student)
+        table.take(giver, teacher)
+        giver.notes.append(f"teacher {teacher} given to {student.name}, {_why(claim, giver)}")
+        student.notes.append(f"teacher {teacher} taken over from {giver.name}")
+        if student.shared:
+            table.take(student, student.held[0])
+        table.give(student, teacher)
         self._settled(giver)
-        self._settled(seat)
+        self._settled(student)
         return True
 
-    def _trade(self, seat: Seat) -> bool:
+    def _trade(self, student: StudentAssignment) -> bool:
         if self._trades is None:
-            self._trades = Trades(self._board)
-        other = self._trades.trade(seat)
+            self._trades = Trades(self._table)
+        other = self._trades.trade(student)
         if other is None:
             return False
         self._moved = True
         self._settled(other)
-        self._settled(seat)
+        self._settled(student)
         return True
 
     @property
     def _all_compete(self) -> bool:
         """Whether claims compete for the same: nobody shares, and nobody is known to trade."""
-        return not (self._board.shared or (self._trades and self._trades.anybody))
+        return not (self._table.shared or (self._trades and self._trades.anybody))
 
-    def _settled(self, seat: Seat) -> None:
-        _give_back(self._board, seat)  # a large teacher may replace small ones
+    def _settled(self, student: StudentAssignment) -> None:
+        _give_back(self._table, student)  # a large teacher may replace small ones
         self._stale, self._trades = self._stale or self._turned_away, None
         self._nobody_gives = False
-        self._claims.push(seat)
+        self._claims.push(student)
         if self._givers is not None:
-            self._givers.push(seat)
+            self._givers.push(student)
 
 
-def _part(board: Board, seat: Seat) -> None:
+def _part(table: AssignmentTable, student: StudentAssignment) -> None:
     """Whoever holds several holds none with others: that is left over from a recovery."""
-    while seat.shared and len(seat.held) > 1:
-        shared = [name for name in seat.held if len(board.holders[name]) > 1]
-        teacher = max(shared, key=lambda name: len(board.holders[name]))
-        board.take(seat, teacher)
-        other = board.holders[teacher][0].name
-        seat.notes.append(f"teacher {teacher}, shared during the recovery, left to {other}")
+    while student.shared and len(student.held) > 1:
+        shared = [name for name in student.held if len(table.holders[name]) > 1]
+        teacher = max(shared, key=lambda name: len(table.holders[name]))
+        table.take(student, teacher)
+        other = table.holders[teacher][0].name
+        student.notes.append(f"teacher {teacher}, shared during the recovery, left to {other}")
 
 
-def _give_back(board: Board, seat: Seat) -> None:
+def _give_back(table: AssignmentTable, student: StudentAssignment) -> None:
     """What a student holds beyond its need is free for others, the longest held last."""
-    _release(board, seat)
-    if seat.need == 0:
-        while seat.held:
-            _return(board, seat, seat.held[-1])
+    _release(table, student)
+    if student.need == 0:
+        while student.held:
+            _return(table, student, student.held[-1])
         return
-    if seat.shared or not seat.held or seat.own - board.powers[0] < seat.need - EPS:
+    if student.shared or not student.held or student.own - table.powers[0] < student.need - EPS:
         return
-    for teacher in list(reversed(seat.held)):
-        if board.claim_class(seat, seat.own - board.power[teacher], gives=1) == SERVED:
-            _return(board, seat, teacher)
+    for teacher in list(reversed(student.held)):
+        if table.claim_class(student, student.own - table.power[teacher], gives=1) == SERVED:
+            _return(table, student, teacher)
 
 
-def _release(board: Board, seat: Seat) -> bool:
+def _release(table: AssignmentTable, student: StudentAssignment) -> bool:
     """Who has enough keeps none that gives it no labels."""
-    if not seat.aside or not board.is_served(seat):
+    if not student.set_aside or not table.is_served(student):
         return False
-    seat.notes.append(f"without {', '.join(seat.aside)}, which gave no labels, it has enough")
-    board.release(seat)
+    student.notes.append(
+        f"without {', '.join(student.set_aside)}, which gave no labels, it has enough"
+    )
+    table.release(student)
     return True
 
 
-def _return(board: Board, seat: Seat, teacher: str) -> None:
-    board.take(seat, teacher)
-    seat.notes.append(f"teacher {teacher} not needed any more")
+def _return(table: AssignmentTable, student: StudentAssignment, teacher: str) -> None:
+    table.take(student, teacher)
+    student.notes.append(f"teacher {teacher} not needed any more")
 
 
-def _to_give(board: Board, giver: Seat, claim: Rank, seat: Seat) -> str:
+def _to_give(
+    table: AssignmentTable, giver: StudentAssignment, claim: ClaimKey, student: StudentAssignment
+) -> str:
     """Of those that may be given, the one that fits best; near ones first, then the latest held."""
-    unmet = seat.need - seat.own
+    unmet = student.need - student.own
 
     def fit(index: int) -> tuple[float, bool, int]:
         name = giver.held[index]
-        power = board.power[name]
+        power = table.power[name]
         waste = unmet - power if power <= unmet else 1e6 + power
-        return waste, board.host(name) != seat.host, -index
+        return waste, table.host(name) != student.host, -index
 
     allowed = [
         index
         for index, name in enumerate(giver.held)
-        if beats(claim, rank(board, giver, board.power[name]))
+        if beats(claim, claim_key(table, giver, table.power[name]))
     ]
     return giver.held[min(allowed, key=fit)]
 
 
-def _why(claim: Rank, giver: Seat) -> str:
+def _why(claim: ClaimKey, giver: StudentAssignment) -> str:
     if claim[0] in _WHY:
         return _WHY[claim[0]]
     return "which goes first" if -claim[1] > giver.priority else "which had less"

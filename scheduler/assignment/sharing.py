@@ -11,124 +11,124 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from .assignment_table import Board, Seat
+from .assignment_table import AssignmentTable, StudentAssignment
 from .state import EPS
 
 #: A student that needs no more of a teacher than this may sit with others in a shortage.
 LIGHT = 0.5
 
 
-def roomy(board: Board, seat: Seat, but: str = "") -> str | None:
+def roomy(table: AssignmentTable, student: StudentAssignment, but: str = "") -> str | None:
     """A held teacher that can serve the student besides, while nobody at it misses anything."""
-    if not any(_has_room(board, seat, name) for name in _least_loaded(board, seat)):
+    if not any(_has_room(table, student, name) for name in _least_loaded(table, student)):
         return None
     best: tuple[bool, float] | None = None
     found = None
-    for name in {other.held[0]: None for other in board.seats if len(other.held) == 1}:
-        if name == but or not _has_room(board, seat, name):
+    for name in {other.held[0]: None for other in table.students if len(other.held) == 1}:
+        if name == but or not _has_room(table, student, name):
             continue
-        far = not seat.host or board.host(name) != seat.host
-        fit = far, -board.load(name)
+        far = not student.host or table.host(name) != student.host
+        fit = far, -table.load(name)
         if best is None or fit < best:
             best, found = fit, name
     return found
 
 
-def pack(board: Board) -> Seat | None:
+def pack(table: AssignmentTable) -> StudentAssignment | None:
     """Seat a light student with others, so that the teacher which it had alone is idle."""
-    for seat in sorted(_lone_light(board), key=lambda seat: (seat.need, seat.arrival)):
-        teacher = roomy(board, seat, but=seat.held[0])
+    for student in sorted(_lone_light(table), key=lambda student: (student.need, student.arrival)):
+        teacher = roomy(table, student, but=student.held[0])
         if teacher is not None:
-            move(board, seat, teacher)
-            seat.notes.append(f"shares teacher {teacher}, as it needs only a part of one")
-            return seat
+            move(table, student, teacher)
+            student.notes.append(f"shares teacher {teacher}, as it needs only a part of one")
+            return student
         return None  # what has no room for the lightest has none for another
     return None
 
 
-def least_loaded(board: Board, seat: Seat) -> str | None:
+def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
     """The teacher where one more hurts least."""
-    names = _least_loaded(board, seat)
-    return min(names, key=lambda name: _load_with(board, seat, name), default=None)
+    names = _least_loaded(table, student)
+    return min(names, key=lambda name: _load_with(table, student, name), default=None)
 
 
-def lighter(board: Board, seat: Seat) -> str | None:
+def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
     """A teacher where the student, and those it leaves, have more than where it shares now."""
-    here = seat.held[0]
-    full = board.load(here)
+    here = student.held[0]
+    full = table.load(here)
     if full <= 1 + EPS:
         return None
-    there = least_loaded(board, seat)
-    if there is None or there == here or _load_with(board, seat, there) >= full - EPS:
+    there = least_loaded(table, student)
+    if there is None or there == here or _load_with(table, student, there) >= full - EPS:
         return None
     return there
 
 
-def relief(board: Board) -> tuple[Seat, str] | None:
+def relief(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
     """Who moves to which idle teacher, though nobody misses anything: the latest at the fullest."""
-    shared = [name for name, seats in board.holders.items() if len(seats) > 1]
-    for name in sorted(shared, key=board.load, reverse=True):
-        for seat in reversed(board.holders[name]):
-            teacher = board.idle.enough(seat.need, seat.host)
+    shared = [name for name, students in table.holders.items() if len(students) > 1]
+    for name in sorted(shared, key=table.load, reverse=True):
+        for student in reversed(table.holders[name]):
+            teacher = table.idle.enough(student.need, student.host)
             if teacher is not None:
-                return seat, teacher
+                return student, teacher
     return None
 
 
-def move(board: Board, seat: Seat, teacher: str) -> None:
+def move(table: AssignmentTable, student: StudentAssignment, teacher: str) -> None:
     """From the one teacher that it has to another."""
-    board.take(seat, seat.held[0])
-    board.give(seat, teacher)
+    table.take(student, student.held[0])
+    table.give(student, teacher)
 
 
-def _lone_light(board: Board) -> Iterator[Seat]:
-    for seat in board.seats:
+def _lone_light(table: AssignmentTable) -> Iterator[StudentAssignment]:
+    for student in table.students:
         if (
-            len(seat.held) == 1
-            and not seat.shared
-            and board.part(seat, seat.held[0]) <= LIGHT + EPS
+            len(student.held) == 1
+            and not student.shared
+            and table.part(student, student.held[0]) <= LIGHT + EPS
         ):
-            yield seat
+            yield student
 
 
-def _least_loaded(board: Board, seat: Seat) -> list[str]:
+def _least_loaded(table: AssignmentTable, student: StudentAssignment) -> list[str]:
     """Of each power, the teacher with the smallest load."""
-    names = (board.least_loaded(power, seat.host) for power in board.powers)
+    names = (table.least_loaded(power, student.host) for power in table.powers)
     return [name for name in names if name is not None]
 
 
-def _has_room(board: Board, seat: Seat, name: str) -> bool:
-    part = seat.need / board.power[name]
-    return part <= LIGHT + EPS and board.load(name) + part <= 1 + EPS
+def _has_room(table: AssignmentTable, student: StudentAssignment, name: str) -> bool:
+    part = student.need / table.power[name]
+    return part <= LIGHT + EPS and table.load(name) + part <= 1 + EPS
 
 
-def _load_with(board: Board, seat: Seat, name: str) -> float:
-    return board.load(name) + board.part(seat, name)
+def _load_with(table: AssignmentTable, student: StudentAssignment, name: str) -> float:
+    return table.load(name) + table.part(student, name)
 
 
 class Trades:
     """Trades that leave nobody short: a powerful teacher for a weaker one."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._spare: dict[float, tuple[float, Seat]] = {}
-        if len(board.powers) > 1:
-            for seat in board.seats:
-                self._offer(seat)
+    def __init__(self, table: AssignmentTable) -> None:
+        self._table = table
+        self._spare: dict[float, tuple[float, StudentAssignment]] = {}
+        if len(table.powers) > 1:
+            for student in table.students:
+                self._offer(student)
 
     @property
     def anybody(self) -> bool:
         """Whether there is anybody who would trade."""
         return bool(self._spare)
 
-    def trade(self, seat: Seat) -> Seat | None:
+    def trade(self, student: StudentAssignment) -> StudentAssignment | None:
         """Trade one of the student's own teachers for a more powerful one; returns with whom."""
-        if seat.shared or not seat.held or not self._spare:
+        if student.shared or not student.held or not self._spare:
             return None
-        board = self._board
+        table = self._table
         gains = [
             (power - less, power, less)
-            for less in {board.power[name] for name in seat.held}
+            for less in {table.power[name] for name in student.held}
             for power, (spare, _) in self._spare.items()
             if EPS < power - less <= spare + EPS
         ]
@@ -136,59 +136,65 @@ class Trades:
             return None
         _, power, less = min(gains)
         other = self._spare[power][1]
-        _trade(board, seat, _latest(board, seat, less), other, _latest(board, other, power))
+        _trade(table, student, _latest(table, student, less), other, _latest(table, other, power))
         return other
 
-    def _offer(self, seat: Seat) -> None:
+    def _offer(self, student: StudentAssignment) -> None:
         """For each power, the student that can do best with a weaker one."""
-        spare = seat.own - seat.need
-        if seat.shared or seat.need <= 0 or spare <= EPS:
+        spare = student.own - student.need
+        if student.shared or student.need <= 0 or spare <= EPS:
             return
-        for name in seat.held:
-            power = self._board.power[name]
+        for name in student.held:
+            power = self._table.power[name]
             if power not in self._spare or spare > self._spare[power][0] + EPS:
-                self._spare[power] = spare, seat
+                self._spare[power] = spare, student
 
 
-def _latest(board: Board, seat: Seat, power: float) -> str:
-    return next(name for name in reversed(seat.held) if board.power[name] == power)
+def _latest(table: AssignmentTable, student: StudentAssignment, power: float) -> str:
+    return next(name for name in reversed(student.held) if table.power[name] == power)
 
 
-def _trade(board: Board, seat: Seat, weak: str, other: Seat, strong: str) -> None:
-    board.take(seat, weak)
-    board.take(other, strong)
-    board.give(seat, strong)
-    board.give(other, weak)
-    seat.notes.append(f"teacher {strong} taken over from {other.name} for teacher {weak}")
-    other.notes.append(f"teacher {strong} traded for {weak} with {seat.name}, which needs more")
+def _trade(
+    table: AssignmentTable,
+    student: StudentAssignment,
+    weak: str,
+    other: StudentAssignment,
+    strong: str,
+) -> None:
+    table.take(student, weak)
+    table.take(other, strong)
+    table.give(student, strong)
+    table.give(other, weak)
+    student.notes.append(f"teacher {strong} taken over from {other.name} for teacher {weak}")
+    other.notes.append(f"teacher {strong} traded for {weak} with {student.name}, which needs more")
 
 
 #: A place must be better by this factor to be worth moving two students.
 WORTH = 1.5
 
 
-def by_priority(board: Board) -> None:
+def by_priority(table: AssignmentTable) -> None:
     """Exchange places, until nobody has a much worse one than a student of lower priority.
 
     Only students that can use as much of every teacher change places: so nobody else notices, and
     whoever gets the worse place has nowhere better to go than the one who had it.
     """
-    if len({seat.priority for seat in board.seats}) < 2 or not board.shared:
+    if len({student.priority for student in table.students}) < 2 or not table.shared:
         return
-    most = board.powers[-1]
-    alike: dict[tuple[float, float], list[Seat]] = defaultdict(list)
-    for seat in board.seats:
-        if len(seat.held) == 1 and seat.need > 0:
-            alike[board.power[seat.held[0]], round(min(seat.need, most), 6)].append(seat)
-    for seats in alike.values():
-        _sort_by_priority(board, seats)
+    most = table.powers[-1]
+    alike: dict[tuple[float, float], list[StudentAssignment]] = defaultdict(list)
+    for student in table.students:
+        if len(student.held) == 1 and student.need > 0:
+            alike[table.power[student.held[0]], round(min(student.need, most), 6)].append(student)
+    for students in alike.values():
+        _sort_by_priority(table, students)
 
 
-def _sort_by_priority(board: Board, seats: Iterable[Seat]) -> None:
+def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
     """The highest priority takes from the lowest, while there is anything to be gained."""
-    buckets: dict[tuple[int, float], list[Seat]] = defaultdict(list)
-    for seat in seats:
-        buckets[seat.priority, round(board.level(seat), 6)].append(seat)
+    buckets: dict[tuple[int, float], list[StudentAssignment]] = defaultdict(list)
+    for student in students:
+        buckets[student.priority, round(table.level(student), 6)].append(student)
     while True:
         pairs = [
             (-mine[0], mine[1], theirs[0], -theirs[1])
@@ -200,19 +206,21 @@ def _sort_by_priority(board: Board, seats: Iterable[Seat]) -> None:
             return
         first, worse, last, better = min(pairs)
         mine, theirs = (-first, worse), (last, -better)
-        seat, other = buckets[mine].pop(), buckets[theirs].pop()
-        _change_places(board, seat, other)
-        buckets[seat.priority, theirs[1]].append(seat)
+        student, other = buckets[mine].pop(), buckets[theirs].pop()
+        _change_places(table, student, other)
+        buckets[student.priority, theirs[1]].append(student)
         buckets[other.priority, mine[1]].append(other)
         for key in (mine, theirs):
             if not buckets[key]:
                 del buckets[key]
 
 
-def _change_places(board: Board, seat: Seat, other: Seat) -> None:
-    mine, theirs = seat.held[0], other.held[0]
-    for one, leaves, takes in ((seat, mine, theirs), (other, theirs, mine)):
-        board.give(one, takes)
-        board.take(one, leaves)
-    seat.notes.append(f"teacher {theirs} taken over from {other.name}")
-    other.notes.append(f"teacher {theirs} given to {seat.name}, which goes first")
+def _change_places(
+    table: AssignmentTable, student: StudentAssignment, other: StudentAssignment
+) -> None:
+    mine, theirs = student.held[0], other.held[0]
+    for one, leaves, takes in ((student, mine, theirs), (other, theirs, mine)):
+        table.give(one, takes)
+        table.take(one, leaves)
+    student.notes.append(f"teacher {theirs} taken over from {other.name}")
+    other.notes.append(f"teacher {theirs} given to {student.name}, which goes first")

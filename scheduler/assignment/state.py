@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from ..debounce import Debounced, Run, longer
+from ..debounce import Debounced, DeviationRun, extend_run
 
 When = Literal["epoch", "now"]
 
@@ -143,7 +143,7 @@ AssignmentEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AssignmentChange:
     """A student's new set of teachers, and why.
 
     A teacher that is absent from `teachers` and not in `lost` is revoked: the student lets it
@@ -230,7 +230,7 @@ class SpeedClass:
 
     power: float = 1.0
     measured: bool = False
-    doubt: Run | None = None
+    doubt: DeviationRun | None = None
 
     @property
     def due(self) -> float | None:
@@ -238,35 +238,35 @@ class SpeedClass:
         return None if self.doubt is None else self.doubt.since + HOLD_S
 
 
-def follow_speed(pace: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
+def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
     """Take in a speed, in samples per second; `anchor` is that of the usual teacher."""
-    pace = elapse_speed(pace, now)  # what stood until now comes into force first
+    speed_class = elapse_speed(speed_class, now)  # what stood until now comes into force first
     if not (is_known(speed) and is_known(anchor)):
-        return pace
-    if not pace.measured:
+        return speed_class
+    if not speed_class.measured:
         return SpeedClass(power_class(speed, anchor), measured=True)
-    return _weigh(pace, min(max(speed / anchor, 1 / FASTEST), FASTEST), now)
+    return _weigh(speed_class, min(max(speed / anchor, 1 / FASTEST), FASTEST), now)
 
 
-def elapse_speed(pace: SpeedClass, now: float) -> SpeedClass:
+def elapse_speed(speed_class: SpeedClass, now: float) -> SpeedClass:
     """Bring into force what has lasted long enough by `now`."""
-    if pace.doubt is None or now < pace.doubt.since + HOLD_S:
-        return pace
-    power = power_class(1 / pace.doubt.mean(now), 1.0)
-    return _weigh(SpeedClass(power, True), 1 / pace.doubt.latest, now)
+    if speed_class.doubt is None or now < speed_class.doubt.since + HOLD_S:
+        return speed_class
+    power = power_class(1 / speed_class.doubt.mean(now), 1.0)
+    return _weigh(SpeedClass(power, True), 1 / speed_class.doubt.latest, now)
 
 
-def _weigh(pace: SpeedClass, speed: float, now: float) -> SpeedClass:
+def _weigh(speed_class: SpeedClass, speed: float, now: float) -> SpeedClass:
     """Count a speed to those that lie on the same side of the class, or drop them."""
-    power = power_class(speed, 1.0, pace.power)
-    if power == pace.power:
-        return SpeedClass(pace.power, True) if pace.doubt else pace
-    if max(speed / pace.power, pace.power / speed) >= FAR:
+    power = power_class(speed, 1.0, speed_class.power)
+    if power == speed_class.power:
+        return SpeedClass(speed_class.power, True) if speed_class.doubt else speed_class
+    if max(speed / speed_class.power, speed_class.power / speed) >= FAR:
         return SpeedClass(power, True)
-    doubt = pace.doubt
-    if doubt is not None and (1 / doubt.latest > pace.power) != (speed > pace.power):
+    doubt = speed_class.doubt
+    if doubt is not None and (1 / doubt.latest > speed_class.power) != (speed > speed_class.power):
         doubt = None
-    return SpeedClass(pace.power, True, longer(doubt, 1 / speed, now))
+    return SpeedClass(speed_class.power, True, extend_run(doubt, 1 / speed, now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +274,11 @@ class TeacherEntry:
     """What is known of a teacher.
 
     Attributes:
-        pace: the class of its speed.
+        speed_class: the class of its speed.
     """
 
     incarnation: int = 0
-    pace: SpeedClass = field(default_factory=SpeedClass)
+    speed_class: SpeedClass = field(default_factory=SpeedClass)
     content_id: str = ""
     host: str = ""
     draining: bool = False
@@ -286,7 +286,7 @@ class TeacherEntry:
     @property
     def power(self) -> float:
         """How many of the service's usual teachers it is worth."""
-        return self.pace.power
+        return self.speed_class.power
 
 
 def pools(teachers: Mapping[str, TeacherEntry]) -> dict[str, dict[str, float]]:
@@ -294,7 +294,7 @@ def pools(teachers: Mapping[str, TeacherEntry]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, entry in teachers.items():
         if not entry.draining:
-            found.setdefault(entry.content_id, {})[name] = entry.pace.power
+            found.setdefault(entry.content_id, {})[name] = entry.speed_class.power
     return found
 
 
@@ -305,12 +305,12 @@ class StudentEntry:
     Attributes:
         want: how many teachers it asks for.
         need: power that it is to have: what the rule goes by.
-        wish: the power that it asks for, debounced.
+        demand: the power that it asks for, debounced.
         unit: power of the teachers that it counts in `want`.
         unavailable: teachers that give it no labels, and so do not count in its share.
         content_id: what it is labelled with.
         labelled: whether it may have labels of it already: else it is still free to choose.
-        next_told: the content that it was told to expect.
+        announced: the content that it was told to expect.
         upgrading: an upgrade was on once, so it may wait for an answer between two epochs.
         teachers: those assigned to it, the longest held first.
         finishing: those revoked from it and still there: it may have requests in flight at them,
@@ -319,7 +319,7 @@ class StudentEntry:
 
     want: int
     need: float
-    wish: Debounced
+    demand: Debounced
     min: int = 1
     priority: int = 0
     unit: float = 1.0
@@ -328,14 +328,14 @@ class StudentEntry:
     data_epoch: int = 0
     content_id: str = ""
     labelled: bool = False
-    next_told: str = ""
+    announced: str = ""
     upgrading: bool = False
     teachers: tuple[str, ...] = ()
     finishing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ContentPlan:
     """The content of the service: see `ContentPlanned`.
 
     Attributes:
@@ -360,5 +360,5 @@ class AssignmentState:
     teachers: Mapping[str, TeacherEntry] = field(default_factory=dict)
     students: Mapping[str, StudentEntry] = field(default_factory=dict)
     anchor: float = 0.0
-    plan: Plan = Plan()
+    plan: ContentPlan = ContentPlan()
     recovering: bool = False

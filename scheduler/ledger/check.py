@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from .dispatch import judge
-from .state import LABELLED, RELEASED, UNLABELLED, Batch, Request, Tables
+from .state import LABELLED, RELEASED, UNLABELLED, LedgerBatch, LedgerRequest, Tables
 
 
 class LedgerInvariant(AssertionError):
@@ -27,7 +27,7 @@ def check(tables: Tables) -> None:
 
 
 def _in_rows(tables: Tables) -> Iterator[str]:
-    sent: defaultdict[Batch, list[tuple[int, int]]] = defaultdict(list)
+    sent: defaultdict[LedgerBatch, list[tuple[int, int]]] = defaultdict(list)
     for request in _requests(tables):
         if request.holders:
             for span, batch in zip(request.spans, request.batches, strict=True):
@@ -112,7 +112,7 @@ def _in_what_waits(tables: Tables) -> Iterator[str]:
             yield f"batch {batch_id} was refused by all there are and is not poison"
 
 
-def _requests(tables: Tables) -> list[Request]:
+def _requests(tables: Tables) -> list[LedgerRequest]:
     """All that are in flight, each once."""
     found = {r.id: r for t in tables.teachers.values() for r in t.in_flight.values()}
     return list(found.values())

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from .events import Instruction, Send, Span
-from .state import Batch, Refusal, Request, Tables, Teacher, count, cut, runs
+from .state import LedgerBatch, LedgerRequest, LedgerTeacher, Refusal, Tables, count, cut, runs
 
 Verdict = Literal["poison", "again", "wait"]
 
@@ -16,7 +16,7 @@ Verdict = Literal["poison", "again", "wait"]
 POISON_REFUSALS = 3
 
 
-def soonest(rows: int, able: Sequence[Teacher]) -> Teacher | None:
+def soonest(rows: int, able: Sequence[LedgerTeacher]) -> LedgerTeacher | None:
     """The teacher that would be through first with what it gets; of equals, the first to join.
 
     A teacher works off its rows one by one, so it is through after (rows in flight + the rows it
@@ -31,7 +31,7 @@ def soonest(rows: int, able: Sequence[Teacher]) -> Teacher | None:
     known = [t.seconds_per_row for t in able if t.seconds_per_row is not None]
     usual = sum(known) / len(known) if known else 1.0  # nothing known: all alike
 
-    def through(teacher: Teacher) -> tuple[float, int]:
+    def through(teacher: LedgerTeacher) -> tuple[float, int]:
         seconds = teacher.seconds_per_row
         ahead = teacher.rows_in_flight + teacher.portion(rows)
         return ahead * (usual if seconds is None else seconds), teacher.order
@@ -40,7 +40,10 @@ def soonest(rows: int, able: Sequence[Teacher]) -> Teacher | None:
 
 
 def judge(
-    batch: Batch, teachers: Iterable[Teacher], awaited: int, queue: Iterable[Batch]
+    batch: LedgerBatch,
+    teachers: Iterable[LedgerTeacher],
+    awaited: int,
+    queue: Iterable[LedgerBatch],
 ) -> Verdict:
     """What becomes of a batch that was refused.
 
@@ -81,7 +84,7 @@ def may_recur(refusal: Refusal) -> bool:
     return refusal.crashes > 0 and few
 
 
-def _may_retry(batch: Batch, teacher: Teacher, queue: Iterable[Batch]) -> bool:
+def _may_retry(batch: LedgerBatch, teacher: LedgerTeacher, queue: Iterable[LedgerBatch]) -> bool:
     """Whether a teacher that has labelled nothing may get a batch again that has crashed it.
 
     First it gets the batches that it has not tried, then those that crashed it less often. Once it
@@ -98,7 +101,9 @@ def _may_retry(batch: Batch, teacher: Teacher, queue: Iterable[Batch]) -> bool:
     return True
 
 
-def is_useless(teacher: Teacher, others: Iterable[Teacher], queue: Iterable[Batch]) -> bool:
+def is_useless(
+    teacher: LedgerTeacher, others: Iterable[LedgerTeacher], queue: Iterable[LedgerBatch]
+) -> bool:
     """Whether a teacher that has labelled nothing is to be ejected for what it has refused.
 
     Three requests are enough where another teacher labels batches. Else it is asked all that waits
@@ -162,29 +167,29 @@ class Dispatcher:
                 continue
             out.append(_start(tables, request, teacher))
 
-    def _send(self, tables: Tables, first: Batch, teacher: Teacher) -> Send:
+    def _send(self, tables: Tables, first: LedgerBatch, teacher: LedgerTeacher) -> Send:
         """Make a request to `teacher` of the front of the queue, where `first` is."""
         if len(first.waiting) == 1 and teacher.most_rows is None:  # as nearly always
             start, stop, attempts = first.waiting.pop()
             heappop(tables.queue)
             spans: tuple[Span, ...] = (Span(first.id, start, stop),)
-            owners: tuple[Batch, ...] = (first,)
+            owners: tuple[LedgerBatch, ...] = (first,)
             rows = stop - start
         else:
             spans, owners, rows, attempts = _gather(tables, first, teacher)
         self.sent += 1
         if attempts:
             self.resends += 1
-        return _start(tables, Request(self.sent, spans, owners, rows, attempts), teacher)
+        return _start(tables, LedgerRequest(self.sent, spans, owners, rows, attempts), teacher)
 
 
 def _gather(
-    tables: Tables, first: Batch, teacher: Teacher
-) -> tuple[tuple[Span, ...], tuple[Batch, ...], int, int]:
+    tables: Tables, first: LedgerBatch, teacher: LedgerTeacher
+) -> tuple[tuple[Span, ...], tuple[LedgerBatch, ...], int, int]:
     """Take rows from the front of the queue, for one request: their spans, batches, number, age."""
     queue = tables.queue
     spans: list[Span] = []
-    owners: list[Batch] = []
+    owners: list[LedgerBatch] = []
     room = first.rows if teacher.most_rows is None else teacher.most_rows
     rows = attempts = 0
     while queue and rows < room:
@@ -204,8 +209,8 @@ def _gather(
     return tuple(spans), tuple(owners), rows, attempts
 
 
-def _best_for(batch: Batch, open_teachers: dict[str, Teacher]) -> Teacher | None:
-    able: Iterable[Teacher] = open_teachers.values()
+def _best_for(batch: LedgerBatch, open_teachers: dict[str, LedgerTeacher]) -> LedgerTeacher | None:
+    able: Iterable[LedgerTeacher] = open_teachers.values()
     if batch.refusals is not None:
         able = [teacher for teacher in able if batch.may_go_to(teacher.name)]
     elif len(open_teachers) == 1:
@@ -213,7 +218,7 @@ def _best_for(batch: Batch, open_teachers: dict[str, Teacher]) -> Teacher | None
     return soonest(count(batch.waiting), [*able])
 
 
-def _start(tables: Tables, request: Request, teacher: Teacher) -> Send:
+def _start(tables: Tables, request: LedgerRequest, teacher: LedgerTeacher) -> Send:
     """Put the request into the teacher's window."""
     request.attempt += 1
     if not teacher.on_trial:

@@ -6,8 +6,8 @@ by the ledger. Teachers are named by their id. After a `Hedge` several teachers 
 request; (request, teacher) identifies one copy.
 
 The driver owns the connections: it turns what happens into events and carries out instructions.
-Exactly one of `Answered`, `Failed`, `Refused` and `Cancelled` ends each `Send`, or the loss of its
-teacher does. After `TeacherLost` the driver must drop everything that arrives over the old
+Exactly one of `Answered`, `AttemptFailed`, `Refused` and `Cancelled` ends each `Send`, or the loss of its
+teacher does. After `TeacherGone` the driver must drop everything that arrives over the old
 connection: the teacher's next life begins with the next `TeacherJoined`.
 
 Values created for every batch are named tuples: they take half the time of a frozen dataclass.
@@ -69,7 +69,7 @@ class Discard:
     teacher: str
 
 
-class Labelled(NamedTuple):
+class BatchLabelled(NamedTuple):
     """All rows of the batch have their labels: it may be released."""
 
     batch: int
@@ -86,7 +86,7 @@ class GoesUnlabelled:
 class Poison:
     """The batch will never be labelled: raise in its place.
 
-    It comes instead of the batch's `Labelled`. `reasons` are "teacher: what it said", in the order
+    It comes instead of the batch's `BatchLabelled`. `reasons` are "teacher: what it said", in the order
     in which they refused.
     """
 
@@ -96,7 +96,7 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class LabelsRevoked:
-    """A batch that was `Labelled`, `GoesUnlabelled` or `Poison` is to be labelled anew.
+    """A batch that was `BatchLabelled`, `GoesUnlabelled` or `Poison` is to be labelled anew.
 
     Attributes:
         batch: its id.
@@ -110,7 +110,7 @@ class LabelsRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Ask the store which rows of the batch it has labels for, and answer `Found`.
+    """Ask the store which rows of the batch it has labels for, and answer `StoreSearched`.
 
     Until then the batch is withheld from teachers. One that is looked up already is looked up anew:
     what was found before is of another model.
@@ -119,7 +119,9 @@ class LookUp:
     batch: int
 
 
-Instruction = Send | Accept | Discard | Labelled | GoesUnlabelled | LabelsRevoked | Poison | LookUp
+Instruction = (
+    Send | Accept | Discard | BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison | LookUp
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class TeacherRevoked:
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherLost:
+class TeacherGone:
     """The teacher is gone with all that it had in flight; unknown names are welcome."""
 
     teacher: str
@@ -199,7 +201,7 @@ class RequestSizeChanged:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The pause after a `Failed` is over: the teacher may be sent to again."""
+    """The pause after a `AttemptFailed` is over: the teacher may be sent to again."""
 
     teacher: str
 
@@ -268,7 +270,7 @@ class Queued(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BatchRestored:
     """The student's side has this batch with its labels, from before the engine restarted.
 
     Or it is poison: then it has no labels, and the volume counts its inputs until it is taken.
@@ -291,7 +293,7 @@ class Held:
     row_nbytes: int = 0
 
 
-class Found(NamedTuple):
+class StoreSearched(NamedTuple):
     """A store has been asked for a batch, as `LookUp` said; one that is over is welcome.
 
     Attributes:
@@ -322,7 +324,7 @@ class Answered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class AttemptFailed:
     """A retryable failure: the rows are sent again, here or elsewhere; the teacher rests.
 
     It gets nothing new until `Resumed` or `TeacherJoined`; its other requests go on.
@@ -381,7 +383,7 @@ class Hedge:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BatchConsumed:
     """The student has consumed a released batch: its bytes are free."""
 
     batch: int
@@ -442,16 +444,16 @@ class Relabel:
 Event = (
     Answered
     | Queued
-    | Taken
-    | Held
-    | Failed
+    | BatchConsumed
+    | BatchRestored
+    | AttemptFailed
     | Refused
     | Cancelled
     | Hedge
     | TeacherJoined
     | Awaited
     | TeacherRevoked
-    | TeacherLost
+    | TeacherGone
     | WindowChanged
     | RequestSizeChanged
     | Resumed
@@ -459,7 +461,7 @@ Event = (
     | Readmitted
     | InvalidateTeacher
     | Released
-    | Found
+    | StoreSearched
     | InvalidateBatch
     | DeliverUnlabelled
     | Reset

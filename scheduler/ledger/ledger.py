@@ -36,11 +36,11 @@ from .state import (
     POISONED,
     RELEASED,
     UNLABELLED,
-    Batch,
+    LedgerBatch,
+    LedgerRequest,
+    LedgerTeacher,
     Refusal,
-    Request,
     Tables,
-    Teacher,
     count,
     pieces_of,
 )
@@ -63,21 +63,21 @@ class Ledger(LedgerView):
                 self._on_answered(event, out)
             case ev.Queued():
                 self._on_queued(event)
-            case ev.Taken():
+            case ev.BatchConsumed():
                 self._on_taken(event)
                 return out  # nothing follows from it
             case ev.Released():
                 self._on_released(event)
                 return out
-            case ev.Failed() | ev.Refused() | ev.Cancelled():
+            case ev.AttemptFailed() | ev.Refused() | ev.Cancelled():
                 self._on_given_up(event)
             case ev.Hedge():
                 self._on_hedge(event)
-            case ev.Held():
+            case ev.BatchRestored():
                 self._on_held(event)
             case ev.DeliverUnlabelled():
                 self._on_deliver_unlabelled(event)
-            case ev.Found():
+            case ev.StoreSearched():
                 _found(self._tables, event)
             case ev.InvalidateBatch():
                 _invalidate_batch(self._tables, event)
@@ -87,7 +87,7 @@ class Ledger(LedgerView):
                 _join(self._tables, event)
             case ev.Awaited(teachers):
                 self._tables.awaited = teachers
-            case ev.TeacherLost():
+            case ev.TeacherGone():
                 _lose(self._tables, event)
             case (
                 ev.TeacherRevoked()
@@ -126,7 +126,7 @@ class Ledger(LedgerView):
         tables = self._tables
         rows, waiting = event.rows, pieces_of(event.rows, event.missing)
         lacking = rows if event.missing is None else count(waiting)
-        batch = Batch(
+        batch = LedgerBatch(
             event.batch, rows, event.nbytes, event.row_nbytes, waiting, lacking, event.kind
         )
         tables.admit(batch)
@@ -137,9 +137,11 @@ class Ledger(LedgerView):
         else:
             tables.settle(batch, LABELLED)
 
-    def _on_held(self, event: ev.Held) -> None:
+    def _on_held(self, event: ev.BatchRestored) -> None:
         tables = self._tables
-        batch = Batch(event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.kind)
+        batch = LedgerBatch(
+            event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.kind
+        )
         batch.makers = event.makers
         batch.stage = LABELLED
         tables.admit(batch)
@@ -167,12 +169,12 @@ class Ledger(LedgerView):
         for span in spans:
             self._tables.label(span, event.teacher, event.row_nbytes)
 
-    def _on_given_up(self, event: ev.Failed | ev.Refused | ev.Cancelled) -> None:
+    def _on_given_up(self, event: ev.AttemptFailed | ev.Refused | ev.Cancelled) -> None:
         teacher, request = self._end_copy(event.teacher, event.request)
         if teacher is None or request is None:
             return
         match event:
-            case ev.Failed(crash=crash):
+            case ev.AttemptFailed(crash=crash):
                 teacher.resting = True
                 self._tables.refresh(teacher)
                 if crash and teacher.name in request.holders:
@@ -186,7 +188,7 @@ class Ledger(LedgerView):
         self._tables.give_up(request, teacher)
 
     def _on_refused(
-        self, teacher: Teacher, request: Request, reason: str, *, is_crash: bool = False
+        self, teacher: LedgerTeacher, request: LedgerRequest, reason: str, *, is_crash: bool = False
     ) -> None:
         """Find the batch to blame, or see to it that the next time it can be found."""
         # A batch with gaps has several spans in a request, and is refused once.
@@ -202,7 +204,9 @@ class Ledger(LedgerView):
                 batch.refusals = {**known, teacher.name: refusal}
                 self._tables.refused[batch.id] = batch
 
-    def _end_copy(self, name: str, number: int) -> tuple[Teacher | None, Request | None]:
+    def _end_copy(
+        self, name: str, number: int
+    ) -> tuple[LedgerTeacher | None, LedgerRequest | None]:
         """Take a request out of its teacher's window; (None, None) if it is not in flight there."""
         teacher = self._tables.teachers.get(name)
         if teacher is None or (request := teacher.in_flight.pop(number, None)) is None:
@@ -226,7 +230,7 @@ class Ledger(LedgerView):
 
     # -------------------------------------------------------------------------- the student
 
-    def _on_taken(self, event: ev.Taken) -> None:
+    def _on_taken(self, event: ev.BatchConsumed) -> None:
         tables = self._tables
         batch = tables.batches.get(event.batch)
         if batch is None:
@@ -288,7 +292,9 @@ def _join(tables: Tables, event: ev.TeacherJoined) -> None:
     teacher = tables.teachers.get(event.teacher)
     if teacher is None:
         tables.joined += 1
-        teacher = Teacher(event.teacher, tables.joined, event.window, labels=event.has_labelled)
+        teacher = LedgerTeacher(
+            event.teacher, tables.joined, event.window, labels=event.has_labelled
+        )
         tables.teachers[teacher.name] = teacher
     teacher.window, teacher.most_rows = event.window, event.most_rows
     teacher.on_trial = event.on_trial
@@ -328,7 +334,7 @@ def _change(
     tables.refresh(teacher)
 
 
-def _lose(tables: Tables, event: ev.TeacherLost) -> None:
+def _lose(tables: Tables, event: ev.TeacherGone) -> None:
     """A teacher is gone: the rows that nobody else has go to the front."""
     if (teacher := tables.teachers.pop(event.teacher, None)) is not None:
         tables.open.pop(teacher.name, None)
@@ -367,7 +373,7 @@ def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> No
         out += [ev.LookUp(number) for number in tables.withheld]
 
 
-def _found(tables: Tables, event: ev.Found) -> None:
+def _found(tables: Tables, event: ev.StoreSearched) -> None:
     """A store has been asked: the rows that it lacks go to teachers."""
     if (batch := tables.withheld.pop(event.batch, None)) is None:
         return
@@ -390,7 +396,7 @@ def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
         tables.unsettle(batch, batch.disown_all())
 
 
-def _start_over(tables: Tables, batch: Batch, stored: bool) -> None:
+def _start_over(tables: Tables, batch: LedgerBatch, stored: bool) -> None:
     batch.waiting.clear()
     batch.labels, batch.makers, batch.refusals, batch.alone = (), (), None, False
     if stored:

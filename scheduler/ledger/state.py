@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappush
 
-from .events import GoesUnlabelled, Instruction, Labelled, LabelsRevoked, Poison, Span
+from .events import BatchLabelled, GoesUnlabelled, Instruction, LabelsRevoked, Poison, Span
 
 #: How much of a teacher's speed estimate the newest answer replaces.
 SPEED_GAIN = 0.25
 #: Rows [start, stop) of some batch that wait for a teacher, and how often they were sent:
 #: (start, stop, sent). A plain tuple, as one is made for every batch.
-Piece = tuple[int, int, int]
+WaitingRows = tuple[int, int, int]
 
 
-class Stage(Enum):
+class BatchStage(Enum):
     """Where a batch is in its life; one that is disbelieved is unlabelled again."""
 
     UNLABELLED = "unlabelled"  # some of its rows wait or are in flight
@@ -31,8 +31,8 @@ class Stage(Enum):
 
 
 #: By name, as the look-up of an enum's member takes longer than most of what is done with it.
-UNLABELLED, LABELLED = Stage.UNLABELLED, Stage.LABELLED
-POISONED, RELEASED = Stage.POISONED, Stage.RELEASED
+UNLABELLED, LABELLED = BatchStage.UNLABELLED, BatchStage.LABELLED
+POISONED, RELEASED = BatchStage.POISONED, BatchStage.RELEASED
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Refusal:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class LedgerBatch:
     """One batch, from `Queued` to `Taken`.
 
     While it is unlabelled, each of its rows either waits, or is in one request whose answer counts,
@@ -64,10 +64,10 @@ class Batch:
     rows: int
     input_bytes: int
     row_nbytes: int  # of labels, once they are known
-    waiting: list[Piece]  # in order
+    waiting: list[WaitingRows]  # in order
     unlabelled_rows: int  # waiting or in flight
     kind: int = 0
-    stage: Stage = UNLABELLED
+    stage: BatchStage = UNLABELLED
     #: Rows that teachers have labelled, and who.
     labels: tuple[tuple[Span, str], ...] = ()
     #: By teacher. None, not an empty dict: hardly any batch is ever refused.
@@ -86,7 +86,7 @@ class Batch:
             return True
         return refusal.again
 
-    def may_join(self, other: Batch) -> bool:
+    def may_join(self, other: LedgerBatch) -> bool:
         """Whether one request may have rows of both."""
         return self.kind == other.kind and not (self.alone or other.alone)
 
@@ -107,12 +107,12 @@ class Batch:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class LedgerRequest:
     """Rows that are at one teacher, or at several once it is hedged."""
 
     id: int
     spans: tuple[Span, ...]
-    batches: tuple[Batch, ...]  # of each span
+    batches: tuple[LedgerBatch, ...]  # of each span
     rows: int
     attempt: int
     #: Teachers whose answer would count. A copy that does not count still fills a window.
@@ -138,7 +138,7 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Teacher:
+class LedgerTeacher:
     """One teacher, from `TeacherJoined` until it is lost, or revoked and done."""
 
     name: str
@@ -151,7 +151,7 @@ class Teacher:
     resting: bool = False  # failed, and not resumed yet
     labels: bool = False  # it has answered with labels: its refusals say something of batches
     refused: int = 0  # requests, since it joined
-    in_flight: dict[int, Request] = field(default_factory=dict)  # in the order of sending
+    in_flight: dict[int, LedgerRequest] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
 
     @property
@@ -183,7 +183,7 @@ class Teacher:
         """How many of `rows` one request to it may have."""
         return rows if self.most_rows is None else min(rows, self.most_rows)
 
-    def may_copy(self, request: Request) -> bool:
+    def may_copy(self, request: LedgerRequest) -> bool:
         """Whether a copy of `request` may be sent there, once there is room."""
         return request.id not in self.in_flight and all(
             batch.may_go_to(self.name) for batch in request.batches
@@ -200,12 +200,12 @@ class Teacher:
             self.seconds_per_row += SPEED_GAIN * (seconds - self.seconds_per_row)
 
 
-def put_back(pieces: list[Piece], piece: Piece) -> None:
+def put_back(pieces: list[WaitingRows], piece: WaitingRows) -> None:
     """Put `piece` where its rows belong; none of them may be there already."""
     insort(pieces, piece)
 
 
-def cut(pieces: list[Piece], most_rows: int) -> list[Piece]:
+def cut(pieces: list[WaitingRows], most_rows: int) -> list[WaitingRows]:
     """Take the first `most_rows` rows (>= 1), or all there are, out of `pieces`."""
     taken = []
     while pieces and most_rows:
@@ -220,7 +220,7 @@ def cut(pieces: list[Piece], most_rows: int) -> list[Piece]:
     return taken
 
 
-def runs(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
+def runs(pieces: Iterable[WaitingRows]) -> list[tuple[int, int]]:
     """The rows of `pieces`, in growing order, as few (start, stop) as they can be said in."""
     joined: list[tuple[int, int]] = []
     for start, stop, _ in pieces:
@@ -231,7 +231,7 @@ def runs(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
     return joined
 
 
-def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[Piece]:
+def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[WaitingRows]:
     """What waits of a new batch of `rows`: those that are `missing`, or all of it.
 
     Raises:
@@ -249,7 +249,7 @@ def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[Piec
     return [(start, stop, 0) for start, stop in missing or ()]
 
 
-def count(pieces: Iterable[Piece]) -> int:
+def count(pieces: Iterable[WaitingRows]) -> int:
     """How many rows they have."""
     return sum(stop - start for start, stop, _ in pieces)
 
@@ -276,14 +276,14 @@ class Tables:
         awaited: teachers that may join any moment.
     """
 
-    teachers: dict[str, Teacher] = field(default_factory=dict)
-    open: dict[str, Teacher] = field(default_factory=dict)
-    batches: dict[int, Batch] = field(default_factory=dict)
+    teachers: dict[str, LedgerTeacher] = field(default_factory=dict)
+    open: dict[str, LedgerTeacher] = field(default_factory=dict)
+    batches: dict[int, LedgerBatch] = field(default_factory=dict)
     news: list[Instruction] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)
-    refused: dict[int, Batch] = field(default_factory=dict)
-    withheld: dict[int, Batch] = field(default_factory=dict)
-    hedges: list[tuple[Request, str | None]] = field(default_factory=list)
+    refused: dict[int, LedgerBatch] = field(default_factory=dict)
+    withheld: dict[int, LedgerBatch] = field(default_factory=dict)
+    hedges: list[tuple[LedgerRequest, str | None]] = field(default_factory=list)
     unlabelled: int = 0
     volume_bytes: int = 0
     last_id: int = -1
@@ -294,7 +294,7 @@ class Tables:
 
     # ---------------------------------------------------------------------------- the batches
 
-    def admit(self, batch: Batch) -> None:
+    def admit(self, batch: LedgerBatch) -> None:
         """List a new batch, not placed yet."""
         if batch.id <= self.last_id:
             raise ValueError(f"batch {batch.id} comes after batch {self.last_id}: ids must grow")
@@ -303,14 +303,14 @@ class Tables:
         if batch.input_bytes > self.batch_bytes:
             self.batch_bytes = batch.input_bytes
 
-    def enqueue(self, batch: Batch, pieces: Iterable[Piece]) -> None:
+    def enqueue(self, batch: LedgerBatch, pieces: Iterable[WaitingRows]) -> None:
         """Rows of an unlabelled batch wait for a teacher, where its id belongs."""
         if not batch.waiting:
             heappush(self.queue, batch.id)
         for piece in pieces:
             put_back(batch.waiting, piece)
 
-    def unsettle(self, batch: Batch, spans: Iterable[Span], sent: int = 1) -> None:
+    def unsettle(self, batch: LedgerBatch, spans: Iterable[Span], sent: int = 1) -> None:
         """These rows of the batch, which had labels, are to be labelled anew."""
         pieces = [(start, stop, sent) for _, start, stop in spans]
         self._reopen(batch, whole=count(pieces) == batch.rows)
@@ -330,25 +330,25 @@ class Tables:
         if not batch.unlabelled_rows:
             self.settle(batch, LABELLED)
 
-    def forgo(self, batch: Batch) -> None:
+    def forgo(self, batch: LedgerBatch) -> None:
         """An unlabelled batch is to have no labels at all."""
         self.unqueue(batch)
         self.withheld.pop(batch.id, None)
         batch.labels, batch.row_nbytes, batch.unlabelled_rows = (), 0, 0
         self.settle(batch, LABELLED, is_forgone=True)
 
-    def waiting(self) -> Iterator[Batch]:
+    def waiting(self) -> Iterator[LedgerBatch]:
         """The batches with rows that wait, in no order."""
         return (self.batches[number] for number in self.queue)
 
-    def unqueue(self, batch: Batch) -> None:
+    def unqueue(self, batch: LedgerBatch) -> None:
         """No row of the batch waits any more; what is in flight of it will not matter."""
         if batch.waiting:
             batch.waiting.clear()
             self.queue.remove(batch.id)
             heapify(self.queue)
 
-    def settle(self, batch: Batch, stage: Stage, *, is_forgone: bool = False) -> None:
+    def settle(self, batch: LedgerBatch, stage: BatchStage, *, is_forgone: bool = False) -> None:
         """An unlabelled batch is decided: LABELLED, or POISONED and never to be."""
         batch.stage = stage
         self.unlabelled -= 1
@@ -363,15 +363,15 @@ class Tables:
         self.volume_bytes += nbytes
         if nbytes > self.batch_bytes:
             self.batch_bytes = nbytes
-        self.news.append(GoesUnlabelled(batch.id) if is_forgone else Labelled(batch.id))
+        self.news.append(GoesUnlabelled(batch.id) if is_forgone else BatchLabelled(batch.id))
 
-    def withhold(self, batch: Batch) -> None:
+    def withhold(self, batch: LedgerBatch) -> None:
         """Nothing of the batch has a label, and none of its rows is sent before `Found`."""
         self._reopen(batch, whole=True)
         batch.unlabelled_rows = batch.rows
         self.withheld[batch.id] = batch
 
-    def _reopen(self, batch: Batch, *, whole: bool) -> None:
+    def _reopen(self, batch: LedgerBatch, *, whole: bool) -> None:
         """A batch is unlabelled from now on, if it was not."""
         if batch.stage is not UNLABELLED:
             self.volume_bytes -= batch.nbytes * (batch.stage is not POISONED)
@@ -381,7 +381,7 @@ class Tables:
 
     # --------------------------------------------------------------------------- the requests
 
-    def give_up(self, request: Request, teacher: Teacher) -> None:
+    def give_up(self, request: LedgerRequest, teacher: LedgerTeacher) -> None:
         """The answer of `teacher` does not count: unless another's does, back with its rows."""
         if teacher.name not in request.holders:
             return
@@ -389,7 +389,7 @@ class Tables:
         if not request.holders:
             self.put_back(request)
 
-    def put_back(self, request: Request) -> None:
+    def put_back(self, request: LedgerRequest) -> None:
         """No answer to it counts any more: what is still wanted of it goes to the front."""
         request.holders.clear()
         for batch, span in zip(request.batches, request.spans, strict=True):
@@ -405,7 +405,7 @@ class Tables:
 
     # --------------------------------------------------------------------------- the teachers
 
-    def believe_refusals(self, teacher: Teacher) -> None:
+    def believe_refusals(self, teacher: LedgerTeacher) -> None:
         """The teacher labels batches: what it has refused may be to blame."""
         teacher.labels = True
         for batch in self.batches.values():
@@ -424,7 +424,7 @@ class Tables:
                     batch.refusals = None
                     self.refused.pop(batch.id, None)
 
-    def refresh(self, teacher: Teacher) -> None:
+    def refresh(self, teacher: LedgerTeacher) -> None:
         """List the teacher where it belongs, after any change to it; one that is done goes."""
         shut = teacher.revoked or teacher.resting or teacher.on_trial
         if not shut and len(teacher.in_flight) < teacher.window:

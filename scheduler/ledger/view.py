@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .dispatch import Dispatcher, is_useless
 from .events import Span
-from .state import UNLABELLED, Request, Tables
+from .state import UNLABELLED, LedgerRequest, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class InFlight:
         return sum(span.rows for span in self.spans)
 
 
-class Load(NamedTuple):
+class LedgerLoad(NamedTuple):
     """How much there is, and how far the teachers are taken up.
 
     Attributes:
@@ -189,7 +189,7 @@ class LedgerView:
     # --------------------------------------------------------------------------- the teachers
 
     @property
-    def load(self) -> Load:
+    def load(self) -> LedgerLoad:
         """All that flow control is told of the ledger, as it asks with every few answers."""
         tables = self._tables
         usual = tables.last_rows
@@ -205,7 +205,7 @@ class LedgerView:
                 rows += window * (usual or 1)
             elif usual:
                 rows += window * teacher.most_rows
-        return Load(
+        return LedgerLoad(
             tables.volume_bytes,
             tables.batch_bytes,
             len(tables.queue) + len(tables.withheld),
@@ -246,6 +246,6 @@ class LedgerView:
         return frozenset(name for name, t in self._tables.teachers.items() if t.usable)
 
 
-def _told(request: Request) -> InFlight:
+def _told(request: LedgerRequest) -> InFlight:
     teachers = tuple(sorted(request.holders))
     return InFlight(request.id, request.spans, request.attempt, teachers)

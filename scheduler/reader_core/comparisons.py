@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ..backoff import RandomLike
-from ..canaries import CanaryConfig, Panel, Verdict
+from ..canaries import CanaryConfig, ComparisonPanel, ComparisonVerdict
 from ..ledger import Ledger
 from ..ledger import events as ev
 from .events import AnswerCame
@@ -19,7 +19,7 @@ from .instructions import Disputed, DropAllAnswers, DropAnswers, Instruction, Ke
 
 
 @dataclass(slots=True)
-class _Case:
+class _ComparedRequest:
     """One request that is compared.
 
     Attributes:
@@ -67,9 +67,9 @@ class Comparisons:
         self._ledger = ledger
         self._rng = rng
         self._emit = emit
-        self.panel = Panel()
+        self.panel = ComparisonPanel()
         self._numerics: dict[str, str] = {}
-        self._cases: dict[int, _Case] = {}
+        self._cases: dict[int, _ComparedRequest] = {}
         self._resting: set[str] = set()  # since a request failed there
 
     # --- teachers
@@ -84,7 +84,7 @@ class Comparisons:
         self._numerics[name] = numerics_id
         return self.panel.join(name)
 
-    def left(self, name: str) -> list[Verdict]:
+    def left(self, name: str) -> list[ComparisonVerdict]:
         """A teacher cannot be asked any more, and what it has said counts no more."""
         verdicts = [self.panel.leave(name)]
         self._numerics.pop(name, None)
@@ -99,7 +99,7 @@ class Comparisons:
             verdicts += self._close(request, case)
         return verdicts
 
-    def look(self, answering: Collection[str], now: float) -> list[Verdict]:
+    def look(self, answering: Collection[str], now: float) -> list[ComparisonVerdict]:
         """Time goes by, and these teachers would answer."""
         return [self.panel.look(answering, now)]
 
@@ -135,7 +135,9 @@ class Comparisons:
             case.copied.add(send.teacher)
         return is_copy, []
 
-    def answered(self, answer: AnswerCame, accepted: tuple[ev.Span, ...]) -> list[Verdict]:
+    def answered(
+        self, answer: AnswerCame, accepted: tuple[ev.Span, ...]
+    ) -> list[ComparisonVerdict]:
         """A teacher has answered; where not all was accepted, it may be of other samples.
 
         Batches are overwritten once nobody needs them, and somebody who is late is sent whatever
@@ -163,11 +165,11 @@ class Comparisons:
         """A request failed at a teacher: it gets no copies until it has answered a probe."""
         self._resting.add(name)
 
-    def refused(self, name: str) -> list[Verdict]:
+    def refused(self, name: str) -> list[ComparisonVerdict]:
         """A teacher refuses a request, which the ledger is told next."""
         return [self.panel.refused(name)]
 
-    def ended(self, name: str, request: int) -> list[Verdict]:
+    def ended(self, name: str, request: int) -> list[ComparisonVerdict]:
         """A request came to nothing at a teacher."""
         if (case := self._cases.get(request)) is None:
             return []
@@ -192,10 +194,10 @@ class Comparisons:
             return []
         self._end(self._resting.intersection(chosen))
         if names := [name for name in chosen if name not in self._resting]:
-            self._cases[request] = _Case({teacher}, set(names))
+            self._cases[request] = _ComparedRequest({teacher}, set(names))
         return [ev.Hedge(request, name) for name in names]
 
-    def _close(self, request: int, case: _Case) -> list[Verdict]:
+    def _close(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
         """Judge a case once nothing more is to come, and forget it."""
         told = self._ledger.request(request)
         if told is None or not told.teachers:  # it has its labels: the ledger copies it no more
@@ -204,7 +206,7 @@ class Comparisons:
         if case.asked or case.planned or self._cases.get(request) is not case:
             return []
         del self._cases[request]
-        verdicts: list[Verdict] = []
+        verdicts: list[ComparisonVerdict] = []
         if case.judged == len(case.answers) or len(case.answers) < 2:
             self._end(case.answers)
         else:
@@ -213,7 +215,7 @@ class Comparisons:
             self._emit(DropAnswers(request))
         return verdicts
 
-    def _judge(self, request: int, case: _Case) -> list[Verdict]:
+    def _judge(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
         case.judged = len(case.answers)
         answers = sorted(case.answers)
         verdict = self.panel.judge(answers, case.agreeing)

@@ -15,36 +15,44 @@ from ..debounce import Starvation
 from ..flow import FlowConfig, FlowDecision, FlowMemory, FlowView
 from ..ledger import Ledger
 from ..ledger import events as ev
-from ..ledger.view import Load
-from ..stream_stats import Measured, Profile, StreamStats, Times
+from ..ledger.view import LedgerLoad
+from ..stream_stats import Measured, SampleTimes, StreamProfile, StreamStats
 from .events import (
     AnswerCame,
     Assigned,
+    BatchRestored,
+    BatchTaken,
     Cancelled,
     DeliverUnlabelled,
-    Ended,
+    EngineResumed,
     EpochBegan,
     Event,
-    Found,
-    Held,
     InvalidateBatch,
-    Look,
+    LoopWaiting,
     PathsTried,
     Probed,
     ProbeFailed,
+    ProfileLoaded,
     Pulled,
     Queued,
     Released,
-    Remembered,
     RequestFailed,
-    Taken,
-    TakenOver,
-    Waiting,
+    SourceEnded,
+    StoreSearched,
+    Tick,
 )
-from .instructions import Ask, Discard, DropLabels, Instruction, Level, News, Report
+from .instructions import (
+    Discard,
+    DropLabels,
+    Instruction,
+    LogLevel,
+    LogMessage,
+    ReportNow,
+    SendRequest,
+)
 from .model_switch import ModelSwitch, NumericsPin
 from .request_pacing import RequestPacing
-from .teachers import Teachers
+from .teachers import TeacherPool
 from .windows import WindowConfig
 
 #: Interval of the checks that depend on time alone.
@@ -106,7 +114,7 @@ class ReaderCore:
     Attributes:
         config: the settings.
         ledger: the state of each row; drivers only read it.
-        figures: measurements of the stream.
+        stats: measurements of the stream.
         pace: windows and sizes of requests.
         teachers: membership and health.
         numerics: restricts a deterministic reader to teachers with one numerics_id.
@@ -114,7 +122,7 @@ class ReaderCore:
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
         starves: whether the student starves, as reported to the coordinator.
-        is_cut_off: whether more teachers would not help, as reported: see `Teachers.cut_off`.
+        is_cut_off: whether more teachers would not help, as reported: see `TeacherPool.cut_off`.
         waiting_since: since when the training loop waits for a batch; None while it does not.
         source_ended: whether the source has nothing more for this epoch.
         epoch: the highest (term, counter) of an assignment so far.
@@ -124,12 +132,12 @@ class ReaderCore:
     def __init__(self, config: CoreConfig, rng: RandomLike) -> None:
         self.config = config
         self.ledger = Ledger()
-        self.figures = StreamStats()
+        self.stats = StreamStats()
         self.pace = RequestPacing(config.window, config.request_rows)
-        self.teachers = Teachers(
+        self.teachers = TeacherPool(
             self.ledger,
             self.pace,
-            self.figures,
+            self.stats,
             config.canaries,
             rng,
             self._emit,
@@ -147,12 +155,12 @@ class ReaderCore:
         self.epoch = (0, 0)
         self.stimulus = 0
         self._starvation = Starvation()
-        self._profile: Profile | None = None
+        self._profile: StreamProfile | None = None
         self._wall_ahead_s = 0.0  # of the driver's clock
         self._out: list[Instruction] = []
         self._now = 0.0
-        self._load: Load | None = None  # None: what decisions stand on may have changed
-        self._times = Times(None, None)
+        self._load: LedgerLoad | None = None  # None: what decisions stand on may have changed
+        self._times = SampleTimes(None, None)
         self._pace_s: float | None = None
         self._awaited = 0  # teachers, as the ledger was told
         self._looked_at = -inf
@@ -170,7 +178,7 @@ class ReaderCore:
         self._out, self._now = out, now
         self.stimulus += 1
         match event:
-            case Look():
+            case Tick():
                 self._look(event, now)
             case AnswerCame():
                 self._on_answer(event, now)
@@ -179,11 +187,11 @@ class ReaderCore:
             case Pulled(source_s, samples, rows):
                 self.source_ended = False
                 self.pace.batch(rows)
-                self.figures.pulled(source_s, samples)
+                self.stats.pulled(source_s, samples)
                 self._load = None
-            case Taken():
+            case BatchTaken():
                 self._on_taken(event, now)
-            case Waiting(waits):
+            case LoopWaiting(waits):
                 self.waiting_since = now if waits else None
             case RequestFailed():
                 if self._links.hear(event.teacher, event.link):
@@ -199,15 +207,21 @@ class ReaderCore:
             case Assigned():
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.contents.assigned(event, now), now)
-            case Found() | Held() | InvalidateBatch() | DeliverUnlabelled() | Cancelled():
+            case (
+                StoreSearched()
+                | BatchRestored()
+                | InvalidateBatch()
+                | DeliverUnlabelled()
+                | Cancelled()
+            ):
                 self._apply(event)
-            case Ended():
+            case SourceEnded():
                 self.source_ended = True
             case EpochBegan(data_epoch):
                 self._on_epoch(data_epoch, now)
-            case TakenOver():
+            case EngineResumed():
                 self._on_taken_over(event, now)
-            case Remembered(profile, wall_s):
+            case ProfileLoaded(profile, wall_s):
                 self._profile, self._wall_ahead_s = profile, wall_s - now
                 self._load = None
             case _:
@@ -215,9 +229,9 @@ class ReaderCore:
         links = self._links
         if now >= links.next_probe_at:
             links.start_probes(now)
-        if len(links.unheard) != self._awaited:
+        if len(links.unanswered) != self._awaited:
             self._tell_awaited()
-        if self.config.remembered and (out or not isinstance(event, Look)):
+        if self.config.remembered and (out or not isinstance(event, Tick)):
             self._steps.append((self.stimulus, now, event, out))
         return out
 
@@ -241,8 +255,8 @@ class ReaderCore:
 
     def measured(self, content_id: str) -> Measured:
         """Measurements of the student, and of the teachers, which serve this content."""
-        figures = self.figures
-        return Measured(figures.t_t_s, figures.answers, figures.t_s_s, figures.steps, content_id)
+        stats = self.stats
+        return Measured(stats.t_t_s, stats.answers, stats.t_s_s, stats.steps, content_id)
 
     def story(self, batch: int) -> list[Step]:
         """Explain the path of a batch: the latest events and instructions that concern it.
@@ -258,23 +272,23 @@ class ReaderCore:
 
     # --- the stream
 
-    def _on_taken(self, event: Taken, now: float) -> None:
+    def _on_taken(self, event: BatchTaken, now: float) -> None:
         self.waiting_since = None
         if event.step_s is not None:
-            self.figures.step(event.step_s, event.samples)
-        self.figures.taken(event.samples, now)
+            self.stats.step(event.step_s, event.samples)
+        self.stats.taken(event.samples, now)
         self.contents.labelled()
-        self._apply(ev.Taken(event.batch))
+        self._apply(ev.BatchConsumed(event.batch))
 
     def _on_epoch(self, data_epoch: int, now: float) -> None:
         self.teachers.comparisons.clear()
         self.waiting_since = None
         self.source_ended = False
-        self.figures.begin()
+        self.stats.begin()
         self._apply(ev.Reset())
         self._follow(self.contents.epoch_began(data_epoch, now), now)
 
-    def _on_taken_over(self, event: TakenOver, now: float) -> None:
+    def _on_taken_over(self, event: EngineResumed, now: float) -> None:
         self.epoch = max(self.epoch, event.left.assigned.epoch)
         self.source_ended = event.ended
         self.waiting_since = now if event.waiting else None
@@ -301,14 +315,14 @@ class ReaderCore:
             teachers.failed(failed, now)
             return
         teachers.heard(name)
-        self.figures.answer(name, answer.device_s, answer.samples)
+        self.stats.answer(name, answer.device_s, answer.samples)
         in_flight = len(self.ledger.in_flight_at(name))
         said = len(self._out)
         self._apply(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
         accepted = self._out[said]  # the ledger says first whether the answer counts
         spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
         if spans:
-            self.figures.labelled(name)
+            self.stats.labelled(name)
             self.contents.labelled()
         teachers.answered(answer, in_flight, spans, now)
         teachers.let_go(name, now)
@@ -336,12 +350,12 @@ class ReaderCore:
 
     def _tell_awaited(self) -> None:
         """Tell the ledger how many teachers may join at any moment."""
-        self._awaited = len(self._links.unheard)
+        self._awaited = len(self._links.unanswered)
         self._apply(ev.Awaited(self._awaited))
 
     # --- time
 
-    def _look(self, look: Look, now: float) -> None:
+    def _look(self, look: Tick, now: float) -> None:
         """One round of Algorithm 1 (the paper), and checks that depend on time."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
@@ -356,17 +370,17 @@ class ReaderCore:
         epoch = self.contents.switch.data_epoch
         news = (self.decision.want, unavailable, self.is_cut_off, epoch, content_id)
         if news != self._reported[:-1] or (starves and not self._reported[-1]):
-            self._emit(Report())
+            self._emit(ReportNow())
         self._reported = (*news, starves)
 
     def _decide(
-        self, look: Look, content_id: str, unreachable: int, cut_off: bool, now: float
+        self, look: Tick, content_id: str, unreachable: int, cut_off: bool, now: float
     ) -> None:
         if (load := self._load) is None:  # most turns follow from time alone
             load = self._load = self.ledger.load
             measured = self.measured(content_id or look.store_content)
             self._times = stream_stats.times(self._profile, measured, now + self._wall_ahead_s)
-            self._pace_s = self.figures.pace_s(self._times.t_s_s)
+            self._pace_s = self.stats.pace_s(self._times.t_s_s)
         view = FlowView(
             load.volume_bytes,
             load.queued + look.in_store,
@@ -396,8 +410,8 @@ class ReaderCore:
     def _emit(self, instruction: Instruction) -> None:
         self._out.append(instruction)
 
-    def _log(self, level: Level, text: str, teacher: str) -> None:
-        self._out.append(News(level, text, teacher))
+    def _log(self, level: LogLevel, text: str, teacher: str) -> None:
+        self._out.append(LogMessage(level, text, teacher))
 
     def _apply(self, event: ev.Event) -> None:
         """Apply an event to the ledger, emit its instructions, and copy requests for comparison."""
@@ -407,7 +421,7 @@ class ReaderCore:
             if isinstance(one, ev.Send):
                 is_copy, more = self.teachers.comparisons.sent(one)
                 copies += more
-                self._out.append(Ask(self._links.number(one.teacher), one, is_copy))
+                self._out.append(SendRequest(self._links.number(one.teacher), one, is_copy))
                 self.pace.sent(one.teacher, one.request, self._now)
                 self.teachers.lateness.sent(self._now)
             else:

@@ -17,20 +17,20 @@ from .. import no_teacher
 from ..ledger import Ledger
 from ..no_teacher import Ensemble, Mixture, Policy, mixture
 from ..rates import RecentMean, rounded_up
-from .events import DeliverUnlabelled, InvalidateBatch, Released, Waiting
+from .events import DeliverUnlabelled, InvalidateBatch, LoopWaiting, Released
 from .instructions import (
+    BatchLabelled,
     DropBatch,
+    ForwardEvent,
     GiveUp,
     GoesUnlabelled,
-    Labelled,
     LabelsRevoked,
-    News,
-    Offer,
+    LogMessage,
+    OfferBatch,
     OfferPoison,
     Poison,
     Release,
     StreamInstruction,
-    Tell,
     Withdraw,
 )
 
@@ -43,7 +43,7 @@ STEPS: Final = 64
 
 _WAIT_FOR_EVER: Final = Policy()
 #: Nobody waits without a teacher, and nobody has.
-_CALM: Final = no_teacher.Patience()
+_CALM: Final = no_teacher.NoTeacherWait()
 
 
 def look_ahead(batch_s: float | None) -> int:
@@ -92,7 +92,7 @@ class Delivery:
         self._poison: dict[int, tuple[str, ...]] = {}  # why a batch will never be labelled
         self._held: set[int] = set()  # batches that an engine before this one has offered
         #: Not released, in the order of their release; None: poison, or held.
-        self._offered: dict[int, Offer | None] = {}
+        self._offered: dict[int, OfferBatch | None] = {}
         self._released: set[int] = set()  # and not taken
         self._batch_s = RecentMean(STEPS)
 
@@ -109,7 +109,7 @@ class Delivery:
             self._offered[batch] = None
             return []
         self._released.add(batch)
-        return [Tell(service, Released(batch)) for service in self._services]
+        return [ForwardEvent(service, Released(batch)) for service in self._services]
 
     def wait(self, *, waits: bool = True) -> None:
         """The training loop waits for a batch; or it does not."""
@@ -135,7 +135,7 @@ class Delivery:
     # ------------------------------------------------------------------------------ the services
 
     def heard(
-        self, service: str, said: Labelled | GoesUnlabelled | LabelsRevoked | Poison
+        self, service: str, said: BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
     ) -> list[StreamInstruction]:
         """The ledger of a service has said what became of a batch."""
         batch = said.batch
@@ -210,7 +210,7 @@ class Delivery:
                 if without := self._without.get(number):
                     gone = dict.fromkeys(without, -inf)  # since when they are missing
                     mixed = mixture(self._ensemble, set(self._services) - without, gone, 0.0)
-                offer = self._offered[number] = Offer(number, mixed)
+                offer = self._offered[number] = OfferBatch(number, mixed)
                 out.append(offer)
         if self._ordered and complete and complete[0] < last:  # it was withdrawn
             self._offered = dict(sorted(self._offered.items()))
@@ -250,7 +250,7 @@ class Delivery:
                 self.partial += offer.mixture is not None
                 self.unlabelled += offer.mixture is None
             for service in self._services:
-                out.append(Tell(service, Released(number)))
+                out.append(ForwardEvent(service, Released(number)))
         out.append(Release(tuple(batches)))
         return out
 
@@ -258,7 +258,7 @@ class Delivery:
         self, service: str, event: InvalidateBatch | DeliverUnlabelled
     ) -> list[StreamInstruction]:
         """Have the cores of all other services hear of something."""
-        return [Tell(other, event) for other in self._services if other != service]
+        return [ForwardEvent(other, event) for other in self._services if other != service]
 
 
 class NoTeacherPolicy:
@@ -303,7 +303,7 @@ class NoTeacherPolicy:
         head = None
         for batch, services in lacking.items():
             if services and self._is_tolerated(batch, services, without.get(batch, ()), now):
-                out += [Tell(service, DeliverUnlabelled(batch)) for service in services]
+                out += [ForwardEvent(service, DeliverUnlabelled(batch)) for service in services]
             elif services and head is None:
                 head = batch
         return out + self._decide(head, now)
@@ -340,7 +340,7 @@ class NoTeacherPolicy:
             return []
         self.loop_waits = False  # it has what it waits for
         return [
-            News("warning", f"batch {head} goes without soft labels: there is no teacher"),
-            *(Tell(service, DeliverUnlabelled(head)) for service in self._ledgers),
-            *(Tell(service, Waiting(False)) for service in self._ledgers),
+            LogMessage("warning", f"batch {head} goes without soft labels: there is no teacher"),
+            *(ForwardEvent(service, DeliverUnlabelled(head)) for service in self._ledgers),
+            *(ForwardEvent(service, LoopWaiting(False)) for service in self._ledgers),
         ]

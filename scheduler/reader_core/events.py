@@ -5,7 +5,7 @@ instructions that come back. It counts nothing that decides something. It report
 request or of a probe with the number of the connection that it went over; what comes late, over a
 connection that was closed, the core ignores.
 
-Of the ledger's events a driver uses `Queued`, `Found`, `Held`, `Released`, `InvalidateBatch`,
+Of the ledger's events a driver uses `Queued`, `StoreSearched`, `BatchRestored`, `Released`, `InvalidateBatch`,
 `DeliverUnlabelled` and `Cancelled` as they are.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
+from ..ledger.events import BatchRestored as BatchRestored
 from ..ledger.events import Cancelled as Cancelled
 from ..ledger.events import DeliverUnlabelled as DeliverUnlabelled
-from ..ledger.events import Found as Found
-from ..ledger.events import Held as Held
 from ..ledger.events import InvalidateBatch as InvalidateBatch
 from ..ledger.events import Queued as Queued
 from ..ledger.events import Released as Released
-from ..stream_stats import Profile
+from ..ledger.events import StoreSearched as StoreSearched
+from ..stream_stats import StreamProfile
 
 #: What a request or a probe came to, from the least to the worst:
 #:
@@ -34,7 +34,7 @@ from ..stream_stats import Profile
 #: * "failed": anything else that may go well the next time; the connection holds.
 #: * "bad answer": what came cannot be labels.
 #: * "lost": the connection broke.
-Failure = Literal[
+RequestFailure = Literal[
     "overwritten", "refused", "full", "shut out", "crashed", "failed", "bad answer", "lost"
 ]
 
@@ -170,13 +170,13 @@ class Pulled(NamedTuple):
     rows: int
 
 
-class Waiting(NamedTuple):
+class LoopWaiting(NamedTuple):
     """The training loop waits for a batch; or it has, or will have at once, what it waited for."""
 
     waits: bool = True
 
 
-class Taken(NamedTuple):
+class BatchTaken(NamedTuple):
     """The training loop has a batch, after `step_s` of work on the one before; None: the first."""
 
     batch: int
@@ -184,7 +184,7 @@ class Taken(NamedTuple):
     step_s: float | None
 
 
-class Ended(NamedTuple):
+class SourceEnded(NamedTuple):
     """The source has nothing more for this epoch."""
 
 
@@ -195,7 +195,7 @@ class EpochBegan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOver:
+class EngineResumed:
     """The engine goes on where another one ended.
 
     Attributes:
@@ -211,10 +211,10 @@ class TakenOver:
     waiting: bool
 
 
-class Remembered(NamedTuple):
+class ProfileLoaded(NamedTuple):
     """What the last run of this job has measured; `wall_s` is the wall clock's time, now."""
 
-    profile: Profile | None
+    profile: StreamProfile | None
     wall_s: float
 
 
@@ -244,7 +244,7 @@ class ProbeFailed(NamedTuple):
 
     teacher: str
     link: int
-    failure: Failure
+    failure: RequestFailure
     reason: str
     room_in_s: float | None = None
 
@@ -295,7 +295,7 @@ class RequestFailed(NamedTuple):
     teacher: str
     link: int
     request: int
-    failure: Failure
+    failure: RequestFailure
     reason: str
     room_in_s: float | None = None
     void: bool = False
@@ -313,7 +313,7 @@ class PathsTried(NamedTuple):
     refusals: Mapping[Peer, str]
 
 
-class Look(NamedTuple):
+class Tick(NamedTuple):
     """All that has happened is told, or time has passed: decide what follows.
 
     Attributes:
@@ -330,21 +330,21 @@ class Look(NamedTuple):
 Event = (
     Pulled
     | Queued
-    | Waiting
-    | Taken
+    | LoopWaiting
+    | BatchTaken
     | AnswerCame
-    | Look
-    | Ended
+    | Tick
+    | SourceEnded
     | EpochBegan
-    | TakenOver
-    | Remembered
+    | EngineResumed
+    | ProfileLoaded
     | Assigned
     | Probed
     | ProbeFailed
     | RequestFailed
     | PathsTried
-    | Found
-    | Held
+    | StoreSearched
+    | BatchRestored
     | InvalidateBatch
     | Released
     | DeliverUnlabelled

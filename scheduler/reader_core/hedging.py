@@ -137,7 +137,7 @@ class Hedging:
             look until it is seen as hedged, or gone, and is paid for once. One that is hedged to a
             teacher which has fallen silent too comes again.
         """
-        look = _Look(teachers, times, awaited, self.awake_since, now)
+        look = _PoolView(teachers, times, awaited, self.awake_since, now)
         standing = {teacher.name: look.standing(teacher) for teacher in teachers}
         self.late = frozenset(name for name, found in standing.items() if found != "in time")
         self.silent = frozenset(name for name, found in standing.items() if found == "silent")
@@ -173,7 +173,7 @@ def _stuck(teacher: BusyTeacher, silent: Set[str]) -> list[Flight]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _PoolView:
     """One look at the pool."""
 
     teachers: Sequence[BusyTeacher]

@@ -1,6 +1,6 @@
 """What the reader core has its driver do, in this order: `ReaderCore`, and `Delivery`.
 
-The ledger's `Accept`, `Discard`, `Labelled`, `GoesUnlabelled`, `LabelsRevoked`, `Poison` and
+The ledger's `Accept`, `Discard`, `BatchLabelled`, `GoesUnlabelled`, `LabelsRevoked`, `Poison` and
 `LookUp` are among them.
 """
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ..ledger.events import Accept as Accept
+from ..ledger.events import BatchLabelled as BatchLabelled
 from ..ledger.events import Discard as Discard
 from ..ledger.events import GoesUnlabelled as GoesUnlabelled
-from ..ledger.events import Labelled as Labelled
 from ..ledger.events import LabelsRevoked as LabelsRevoked
 from ..ledger.events import LookUp as LookUp
 from ..ledger.events import Poison as Poison
 from ..ledger.events import Send, Span
 from ..no_teacher import Mixture
-from .events import DeliverUnlabelled, InvalidateBatch, Peer, Released, Waiting
+from .events import DeliverUnlabelled, InvalidateBatch, LoopWaiting, Peer, Released
 
-Level = Literal["info", "warning"]
+LogLevel = Literal["info", "warning"]
 
 
-class Ask(NamedTuple):
+class SendRequest(NamedTuple):
     """Send rows to a teacher as one request.
 
     Attributes:
@@ -42,14 +42,14 @@ class Ask(NamedTuple):
         return self.send.spans
 
 
-class Open(NamedTuple):
+class OpenConnection(NamedTuple):
     """There is a teacher to connect to; it is probed when `Probe` says so."""
 
     link: int
     peer: Peer
 
 
-class Close(NamedTuple):
+class CloseConnection(NamedTuple):
     """End a connection; what is still heard over it counts no more."""
 
     link: int
@@ -98,7 +98,7 @@ class Disputed(NamedTuple):
         return self.teachers[0], self.teachers[1]
 
 
-class Disown(NamedTuple):
+class DropCachedLabels(NamedTuple):
     """Keep nothing in a label store that this teacher has labelled: it is not believed."""
 
     teacher: str
@@ -110,45 +110,45 @@ class DropLabels(NamedTuple):
     content_id: str
 
 
-class Report(NamedTuple):
+class ReportNow(NamedTuple):
     """The coordinator should hear of the reader now, not at its next turn."""
 
 
-class Refuse(NamedTuple):
+class RefuseSettings(NamedTuple):
     """The reader's settings are for none of the models; it cannot go on."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class LogMessage:
     """Something that people may want to know, for a log."""
 
-    level: Level
+    level: LogLevel
     text: str
     teacher: str = ""
 
 
 Instruction = (
-    Ask
+    SendRequest
     | Accept
     | Discard
-    | Labelled
+    | BatchLabelled
     | GoesUnlabelled
     | LabelsRevoked
-    | Open
-    | Close
+    | OpenConnection
+    | CloseConnection
     | Probe
     | TryPaths
     | KeepAnswer
     | DropAnswers
     | DropAllAnswers
     | Disputed
-    | Disown
+    | DropCachedLabels
     | DropLabels
-    | Report
-    | Refuse
-    | News
+    | ReportNow
+    | RefuseSettings
+    | LogMessage
     | Poison
     | LookUp
 )
@@ -157,14 +157,14 @@ Instruction = (
 # ------------------------------------------------------------------- of a stream: `Delivery`
 
 
-class Tell(NamedTuple):
+class ForwardEvent(NamedTuple):
     """Have the core of a service hear of something."""
 
     service: str
-    event: Released | DeliverUnlabelled | InvalidateBatch | Waiting
+    event: Released | DeliverUnlabelled | InvalidateBatch | LoopWaiting
 
 
-class Offer(NamedTuple):
+class OfferBatch(NamedTuple):
     """Give the trainer a batch's labels, which the training loop gets once it is released.
 
     Attributes:
@@ -209,4 +209,6 @@ class GiveUp:
     """There has been no teacher for as long as the user is willing to wait: raise that."""
 
 
-StreamInstruction = Tell | Offer | Release | OfferPoison | Withdraw | DropBatch | GiveUp | News
+StreamInstruction = (
+    ForwardEvent | OfferBatch | Release | OfferPoison | Withdraw | DropBatch | GiveUp | LogMessage
+)

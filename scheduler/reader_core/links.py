@@ -13,12 +13,12 @@ from math import inf
 from .. import reachability
 from ..backoff import RandomLike
 from ..circuit_breakers import Log
-from .events import Assigned, Failure, Peer
-from .instructions import Close, Instruction, Open, Probe
+from .events import Assigned, Peer, RequestFailure
+from .instructions import CloseConnection, Instruction, OpenConnection, Probe
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class LinkState:
     """The connection to one teacher.
 
     Attributes:
@@ -38,7 +38,7 @@ class Link:
     attempts: int = 0
 
 
-class Links:
+class TeacherLinks:
     """One link for each assigned teacher, by teacher id.
 
     Args:
@@ -50,7 +50,7 @@ class Links:
         last_trouble: in words, the latest loss of a teacher.
         wanted: those that are assigned and that may be asked.
         out_of_reach: of these, to which no connection can be made.
-        unheard: of these, that have not answered the first probe, nor failed to.
+        unanswered: of these, that have not answered the first probe, nor failed to.
         next_probe_at: when the first probe that is planned is due.
     """
 
@@ -58,12 +58,12 @@ class Links:
         self.last_trouble = ""
         self.wanted: dict[str, Peer] = {}
         self.out_of_reach: frozenset[str] = frozenset()
-        self.unheard: set[str] = set()
+        self.unanswered: set[str] = set()
         self.next_probe_at = inf
         self._rng = rng
         self._emit = emit
         self._log = log
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, LinkState] = {}
         self._opened = 0
         self._barred: frozenset[str] = frozenset()  # not to be asked
         self._silent: set[str] = set()
@@ -93,7 +93,7 @@ class Links:
     @property
     def is_shut_out(self) -> bool:
         """Whether no teacher that is assigned lets the reader in, as far as they have said."""
-        return bool(self._refusing) and self.wanted.keys() <= self._refusing | self.unheard
+        return bool(self._refusing) and self.wanted.keys() <= self._refusing | self.unanswered
 
     def states(self) -> dict[str, int]:
         """How many teachers there are of each kind, for those who watch."""
@@ -124,7 +124,7 @@ class Links:
         link = self._links.get(name)
         if link is None or link.number != number:
             return False
-        self.unheard.discard(name)
+        self.unanswered.discard(name)
         return True
 
     def answers(self, name: str) -> None:
@@ -135,7 +135,7 @@ class Links:
         self._refusing.discard(name)
 
     def probe_failed(
-        self, name: str, failure: Failure, reason: str, room_in_s: float | None, now: float
+        self, name: str, failure: RequestFailure, reason: str, room_in_s: float | None, now: float
     ) -> None:
         """A probe came to nothing: there is another one after a pause."""
         link = self._links[name]
@@ -145,7 +145,7 @@ class Links:
         pause_s = self._pause_s(link.attempts, failure, room_in_s)
         self._plan(link, now + pause_s)
 
-    def is_silent(self, name: str, failure: Failure, reason: str) -> None:
+    def is_silent(self, name: str, failure: RequestFailure, reason: str) -> None:
         """A teacher could not be reached, or does not let the reader in."""
         self._silent.add(name)
         if failure == "shut out":
@@ -195,7 +195,7 @@ class Links:
     def retry(
         self,
         name: str,
-        failure: Failure,
+        failure: RequestFailure,
         reason: str,
         room_in_s: float | None,
         least_s: float,
@@ -253,12 +253,12 @@ class Links:
                 link.leaves = True
         for name, peer in self.wanted.items():
             if (known_link := self._links.get(name)) is None:
-                self.unheard.add(name)
+                self.unanswered.add(name)
                 self._open(peer, now)
             elif known_link.leaves:  # it is the same one: its requests go on
                 known_link.leaves = False
                 self.connect(name, now)
-        self.unheard = {name for name in self.unheard if self.is_assigned(name)}
+        self.unanswered = {name for name in self.unanswered if self.is_assigned(name)}
         if new:
             names = ", ".join(sorted(new))
             self.last_trouble = f"{names}: of other numerics than this deterministic stream"
@@ -273,14 +273,14 @@ class Links:
     def drop(self, name: str, why: str) -> None:
         """Close the connection to a teacher that is gone."""
         if (link := self._links.pop(name, None)) is not None:
-            self._emit(Close(link.number))
+            self._emit(CloseConnection(link.number))
             self.last_trouble = f"teacher {name} was lost: {why}"
             self._log("warning", self.last_trouble, name)
 
     def reopen(
         self,
         name: str,
-        failure: Failure,
+        failure: RequestFailure,
         reason: str,
         room_in_s: float | None,
         least_s: float,
@@ -310,7 +310,7 @@ class Links:
         if link is None or not link.leaves:
             return False
         del self._links[name]
-        self._emit(Close(link.number))
+        self._emit(CloseConnection(link.number))
         if link.peer == self.wanted.get(name):
             self._open(link.peer, now)
         return True
@@ -321,16 +321,16 @@ class Links:
         self._failures[name] = before + 1
         return before
 
-    def _pause_s(self, failures: int, failure: Failure, room_in_s: float | None) -> float:
+    def _pause_s(self, failures: int, failure: RequestFailure, room_in_s: float | None) -> float:
         refused = failure == "shut out"
         return reachability.pause_s(failures, self._rng, refused=refused, room_in_s=room_in_s)
 
-    def _plan(self, link: Link, at: float) -> None:
+    def _plan(self, link: LinkState, at: float) -> None:
         link.probe_at = at
         self.next_probe_at = min(self.next_probe_at, at)
 
     def _open(self, peer: Peer, now: float, pause_s: float = 0.0) -> None:
         self._opened += 1
-        link = self._links[peer.teacher_id] = Link(self._opened, peer)
-        self._emit(Open(link.number, peer))
+        link = self._links[peer.teacher_id] = LinkState(self._opened, peer)
+        self._emit(OpenConnection(link.number, peer))
         self._plan(link, now + pause_s)

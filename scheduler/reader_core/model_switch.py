@@ -32,11 +32,11 @@ AWAY_S = 5.0
 
 #: What to do: send to the teachers of the latest advice, at once or after labelling anew; send to
 #: nobody; or leave things as they are for now.
-Step = Literal["follow", "relabel", "hold", "stay"]
+SwitchAction = Literal["follow", "relabel", "hold", "stay"]
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class ContentState:
     """Where a student stands.
 
     Attributes:
@@ -66,7 +66,7 @@ class Switch:
         return self.content_id or self.advice.content_id
 
 
-def begin(state: Switch, data_epoch: int, now: float) -> tuple[Switch, Step]:
+def begin(state: ContentState, data_epoch: int, now: float) -> tuple[ContentState, SwitchAction]:
     """The student begins an epoch; nothing of it has been sent yet."""
     state = replace(state, data_epoch=data_epoch, bound=False, held_since=None)
     if _is_to_be_moved(state, state.advice):
@@ -75,8 +75,8 @@ def begin(state: Switch, data_epoch: int, now: float) -> tuple[Switch, Step]:
 
 
 def resume(
-    state: Switch, data_epoch: int, left: Switch, heard: bool, now: float
-) -> tuple[Switch, Step]:
+    state: ContentState, data_epoch: int, left: ContentState, heard: bool, now: float
+) -> tuple[ContentState, SwitchAction]:
     """Take over in mid-epoch from one who is gone.
 
     Args:
@@ -91,7 +91,7 @@ def resume(
     return advise(state, advice, now)
 
 
-def advise(state: Switch, advice: Advice, now: float) -> tuple[Switch, Step]:
+def advise(state: ContentState, advice: Advice, now: float) -> tuple[ContentState, SwitchAction]:
     """An assignment has come."""
     state = replace(state, advice=advice)
     pending = _is_to_be_moved(state, advice)
@@ -111,7 +111,9 @@ def advise(state: Switch, advice: Advice, now: float) -> tuple[Switch, Step]:
     return replace(state, content_id=new), "relabel"
 
 
-def look(state: Switch, now: float, away_since: float | None, usable: int) -> tuple[Switch, Step]:
+def look(
+    state: ContentState, now: float, away_since: float | None, usable: int
+) -> tuple[ContentState, SwitchAction]:
     """Time goes by.
 
     Args:
@@ -131,7 +133,7 @@ def look(state: Switch, now: float, away_since: float | None, usable: int) -> tu
     return state, "stay"
 
 
-def _is_to_be_moved(state: Switch, advice: Advice) -> bool:
+def _is_to_be_moved(state: ContentState, advice: Advice) -> bool:
     """Whether another content is announced, for epochs after one that is over."""
     return bool(advice.next_content_id) and advice.data_epoch < state.data_epoch
 
@@ -213,7 +215,7 @@ class NumericsPin:
         return admits(self.pinned, numerics_id)
 
 
-class Kinds:
+class LabelKinds:
     """What the numbers of each output are taken for.
 
     The first teacher that publishes a kind settles it: labels that are read in two ways are wrong
@@ -273,8 +275,8 @@ class ModelSwitch:
     """
 
     def __init__(self, numerics: NumericsPin, log: Log) -> None:
-        self.switch = Switch()
-        self.kinds = Kinds()
+        self.switch = ContentState()
+        self.kinds = LabelKinds()
         self.handoff_state = HandoffState()
         self._numerics = numerics
         self._log = log
@@ -305,7 +307,7 @@ class ModelSwitch:
         self.kinds.settled = {one.output: one for one in left.kinds}
         self.kinds.is_firm = bool(left.kinds)
         heard = self._latest.epoch >= there.epoch
-        before = Switch(left.content_id, advice=there.advice, bound=left.bound)
+        before = ContentState(left.content_id, advice=there.advice, bound=left.bound)
         self.switch, step = resume(self.switch, data_epoch, before, heard, now)
         if not heard:
             self._latest = there
@@ -331,7 +333,7 @@ class ModelSwitch:
             self._leave()
 
     def published(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
-        """As `Kinds.hear`."""
+        """As `LabelKinds.hear`."""
         misfit = self.kinds.hear(teacher, kinds)
         self._leave()
         return misfit
@@ -355,12 +357,12 @@ class ModelSwitch:
             )
         return None if step == "stay" else self._changed(step)
 
-    def _changed(self, step: Step) -> tuple[Assigned, bool] | None:
+    def _changed(self, step: SwitchAction) -> tuple[Assigned, bool] | None:
         before = self._followed
         after, anew = self._carry_out(step, frozenset())
         return (after, anew) if anew or after.peers != before.peers else None
 
-    def _carry_out(self, step: Step, lost: frozenset[str]) -> tuple[Assigned, bool]:
+    def _carry_out(self, step: SwitchAction, lost: frozenset[str]) -> tuple[Assigned, bool]:
         match step:
             case "follow" | "relabel":
                 self._followed = self._latest

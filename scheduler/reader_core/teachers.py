@@ -10,7 +10,7 @@ from typing import Final
 
 from .. import reachability
 from ..backoff import RandomLike
-from ..canaries import CanaryConfig, Verdict
+from ..canaries import CanaryConfig, ComparisonVerdict
 from ..circuit_breakers import CircuitBreakers, Log
 from ..ledger import Ledger
 from ..ledger import events as ev
@@ -19,21 +19,21 @@ from ..stream_stats import StreamStats
 from .comparisons import Comparisons
 from .events import AnswerCame, PathsTried, Peer, Probed, ProbeFailed, RequestFailed
 from .hedging import Lateness
-from .instructions import Disown, Instruction, Refuse, TryPaths
-from .links import Links
+from .instructions import DropCachedLabels, Instruction, RefuseSettings, TryPaths
+from .links import TeacherLinks
 from .request_pacing import RequestPacing
 
 #: Nothing has to be found out.
 _CALM: Final[Reachability[Peer]] = Reachability()
 
 
-class Teachers:
+class TeacherPool:
     """The teachers of one service.
 
     Args:
         ledger: of the service; it is only read here.
         pace: how fast they answer.
-        figures: what they label.
+        stats: what they label.
         canaries: how much is compared; None: nothing.
         rng: scatters probes, and draws what is compared.
         emit: takes an instruction for the driver.
@@ -51,7 +51,7 @@ class Teachers:
         self,
         ledger: Ledger,
         pace: RequestPacing,
-        figures: StreamStats,
+        stats: StreamStats,
         canaries: CanaryConfig | None,
         rng: RandomLike,
         emit: Callable[[Instruction], None],
@@ -60,11 +60,11 @@ class Teachers:
     ) -> None:
         self._ledger = ledger
         self._pace = pace
-        self._figures = figures
+        self._stats = stats
         self._emit = emit
         self._apply = apply
         self._log = log
-        self.links = Links(rng, emit, log)
+        self.links = TeacherLinks(rng, emit, log)
         self.breakers = CircuitBreakers(rng, log)
         self.lateness = Lateness(ledger, pace, log)
         self.comparisons = Comparisons(canaries, ledger, rng, emit)
@@ -208,7 +208,7 @@ class Teachers:
         links.mark_useless(name)
         links.probe(name, self._pause_s(name, now), f"does not fit: {words}", now)
         if links.all_useless and not self._ledger.sent:
-            self._emit(Refuse(f"teacher {name}: {words}"))
+            self._emit(RefuseSettings(f"teacher {name}: {words}"))
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
         """A probe has failed."""
@@ -227,14 +227,14 @@ class Teachers:
             self._lost(name, now)
 
     def _lost(self, name: str, now: float) -> None:
-        self._figures.forget_teacher(name)
+        self._stats.forget_teacher(name)
         self._forget(name)
-        self._apply(ev.TeacherLost(name))
+        self._apply(ev.TeacherGone(name))
         self._judge(self.comparisons.left(name), now)
 
     def revoked(self, name: str, now: float) -> None:
         """Send this teacher no more requests."""
-        self._figures.forget_teacher(name)
+        self._stats.forget_teacher(name)
         self.links.leave(name)
         self._apply(ev.TeacherRevoked(name))
         self._judge(self.comparisons.left(name), now)
@@ -294,7 +294,7 @@ class Teachers:
             links.reopen(name, failure, reason, event.room_in_s, pause_s, now)
         else:  # not the batch's fault
             self.comparisons.rests(name)
-            self._apply(ev.Failed(name, request, reason if failure == "crashed" else ""))
+            self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
             others = len(self._answering - self.breakers.ejected.keys() - {name})
             self._resting.add(name)
             counts = failure not in ("full", "shut out")
@@ -312,7 +312,7 @@ class Teachers:
         self._judge(self.comparisons.left(name), now)
         self.links.probe(name, self._pause_s(name, now), why, now)
 
-    def _judge(self, verdicts: Iterable[Verdict], now: float) -> None:
+    def _judge(self, verdicts: Iterable[ComparisonVerdict], now: float) -> None:
         """Carry out verdicts of comparisons: put teachers on trial, readmit or convict them."""
         waiting = deque(verdicts)
         while waiting:
@@ -328,6 +328,6 @@ class Teachers:
                 self.breakers.convict(name, "lied", now)
                 self._apply(ev.InvalidateTeacher(name))
                 waiting.extend(self.comparisons.left(name))
-                self._emit(Disown(name))
+                self._emit(DropCachedLabels(name))
                 pause_s = self._pause_s(name, now)
                 self.links.probe(name, pause_s, "says other labels than the others", now)

@@ -1,6 +1,6 @@
 """The control plane of a simulated mesh, and `simulate`, which runs it to the end.
 
-Students arrive, report and leave; teachers come, fail and go (`Lives`); the leader of each service
+Students arrive, report and leave; teachers come, fail and go (`TeacherFleet`); the leader of each service
 collects events and assigns (`leader.py`); autoscaling starts and drains teachers. A decision of a
 leader reaches students and teachers after the latency of the scenario's link.
 """
@@ -13,14 +13,14 @@ from math import inf
 from typing import Final
 
 from .. import assignment as rule
-from ..autoscale import Hand, moves
-from ..backoff import Rest
-from .environment import Clock, Environment, Seeding, Trace
+from ..autoscale import FleetProcess, fleet_change
+from ..backoff import RetryPause
+from .environment import EventTrace, Seeding, SimulationRun, VirtualClock
 from .leader import SimulatedLeader
-from .result import Point, Result, StudentResult, TeachersResult
-from .scenario import Fault, Scenario, StudentGroup, TeacherGroup
-from .student import Ranks, Student
-from .teacher import Lives, Teacher
+from .result import MeshSample, SimulationResult, StudentResult, TeachersResult
+from .scenario import Scenario, ScenarioFault, StudentGroup, TeacherGroup
+from .student import JobRanks, SimulatedStudent
+from .teacher import SimulatedTeacher, TeacherFleet
 
 #: Virtual seconds without a trained batch that a run without an end in time is given at least; and
 #: so many times as long as a batch takes.
@@ -28,44 +28,44 @@ LEAST_PATIENCE_S: Final = 600.0
 PATIENCE_TIMES: Final = 20.0
 
 
-class Control:
+class SimulatedControl:
     """Plays a scenario's control plane on a clock.
 
     Args:
-        env: of the run.
+        run: of the run.
 
     Attributes:
         scenario, clock, trace: of the run.
         students: all that there will be, in the order of the scenario.
-        lives: the teachers.
+        fleet: the teachers.
         points: the curves so far.
     """
 
-    def __init__(self, env: Environment) -> None:
-        self.scenario, self.clock, self.trace = env.scenario, env.clock, env.trace
-        self._there: list[Student] = []  # in the order in which they came
-        self.lives = Lives(env, self._broke, self._hear)
-        ranks = {group.name: Ranks() for group in env.scenario.students if group.together}
+    def __init__(self, run: SimulationRun) -> None:
+        self.scenario, self.clock, self.trace = run.scenario, run.clock, run.trace
+        self._there: list[SimulatedStudent] = []  # in the order in which they came
+        self.fleet = TeacherFleet(run, self._broke, self._hear)
+        ranks = {group.name: JobRanks() for group in run.scenario.students if group.together}
         self.students = [
-            Student(
-                env,
+            SimulatedStudent(
+                run,
                 group,
                 number,
-                self.lives.teachers,
+                self.fleet.teachers,
                 ranks.get(group.name),
                 self._report,
                 partial(self._part, kind="done", text="has trained its last batch"),
             )
-            for group in env.scenario.students
+            for group in run.scenario.students
             for number in range(group.count)
         ]
         self._by_name = {student.name: student for student in self.students}
-        self.points: list[Point] = []
+        self.points: list[MeshSample] = []
         self._leaders = {
-            name: SimulatedLeader(env.scenario.autoscale) for name in env.scenario.services
+            name: SimulatedLeader(run.scenario.autoscale) for name in run.scenario.services
         }
         self._look_at = dict.fromkeys(self._leaders, inf)
-        self._rng = env.seeding(f"{env.scenario.seed}/faults")
+        self._rng = run.seeding(f"{run.scenario.seed}/faults")
         self._to_leave = len(self.students)
         self._samples, self._sampled_at = 0, 0.0
         self._progress = (0, 0.0)  # batches of all students, and when there were more last
@@ -75,7 +75,7 @@ class Control:
     def begin(self) -> None:
         """Plan all that the scenario says."""
         scenario, clock = self.scenario, self.clock
-        self.lives.begin()
+        self.fleet.begin()
         for student in self.students:
             group = student.group
             joins_s = group.join_s + student.number * group.join_every_s
@@ -110,7 +110,7 @@ class Control:
 
     # -- students
 
-    def _join(self, student: Student) -> None:
+    def _join(self, student: SimulatedStudent) -> None:
         if student.ended_s is not None:
             return
         self.trace.tell("join", student.name)
@@ -118,7 +118,7 @@ class Control:
         student.begin()
         self._report(student)
 
-    def _leave(self, student: Student) -> None:
+    def _leave(self, student: SimulatedStudent) -> None:
         if student.is_there:
             student.leave()
             self._part(student, "leave", "leaves as the scenario says")
@@ -126,7 +126,9 @@ class Control:
             student.ended_s = self.clock.now  # it never came
             self._to_leave -= 1
 
-    def _part(self, student: Student, kind: str, text: str, told_in_s: float = 0.0) -> None:
+    def _part(
+        self, student: SimulatedStudent, kind: str, text: str, told_in_s: float = 0.0
+    ) -> None:
         student.ended_s = self.clock.now
         self._there.remove(student)
         self._to_leave -= 1
@@ -134,11 +136,11 @@ class Control:
         if student.group.needs_labels:
             self.clock.after(told_in_s, partial(self._forget, student))
 
-    def _forget(self, student: Student) -> None:
+    def _forget(self, student: SimulatedStudent) -> None:
         self._leaders[student.group.service].forget(student)
         self._wake(student.group.service, self.clock.now + self.scenario.look_s)
 
-    def _report(self, student: Student) -> None:
+    def _report(self, student: SimulatedStudent) -> None:
         if not (student.group.needs_labels and student.is_there):
             return
         service = student.group.service
@@ -157,14 +159,14 @@ class Control:
         for student in self._there:
             student.reader.broke(teacher)
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: ScenarioFault) -> None:
         members = [s for s in self.students if s.group.name == fault.group]
         if not members:
-            for teacher in self.lives.strike(fault.group, fault.kind, fault.count, self._rng):
+            for teacher in self.fleet.strike(fault.group, fault.kind, fault.count, self._rng):
                 if fault.kind == "slow":
-                    self._slow(fault, partial(self.lives.slow, teacher))
+                    self._slow(fault, partial(self.fleet.slow, teacher))
                 else:
-                    self.lives.end(teacher, fault.kind, fault.for_s)
+                    self.fleet.end(teacher, fault.kind, fault.for_s)
             return
         there = [student for student in members if student.is_there]
         self._rng.shuffle(there)
@@ -177,12 +179,12 @@ class Control:
             text = "crashes" if is_crash else "leaves in good order"
             self._part(student, fault.kind, text, self.scenario.ttl_s if is_crash else 0.0)
 
-    def _slow(self, fault: Fault, slow: Callable[[float], None]) -> None:
+    def _slow(self, fault: ScenarioFault, slow: Callable[[float], None]) -> None:
         slow(fault.factor)
         if fault.for_s is not None:
             self.clock.after(fault.for_s, partial(slow, 1 / fault.factor))
 
-    def _slow_student(self, student: Student, factor: float) -> None:
+    def _slow_student(self, student: SimulatedStudent, factor: float) -> None:
         student.slowed *= factor
         self.trace.tell("slow", student.name, f"{student.slowed:g} times its usual time")
 
@@ -205,12 +207,14 @@ class Control:
         self._look_at[service] = inf
         leader = self._leaders[service]
         changes = leader.look(now)
-        draining = [t for t in self.lives.draining.values() if t.group.service == service]
+        draining = [t for t in self.fleet.draining.values() if t.group.service == service]
         self.clock.after(self.scenario.link.latency_s, partial(self._push, changes, draining))
         if (due := leader.due_at) < inf:
             self._wake(service, max(due, now + self.scenario.look_s))
 
-    def _push(self, changes: tuple[rule.Change, ...], draining: list[Teacher]) -> None:
+    def _push(
+        self, changes: tuple[rule.AssignmentChange, ...], draining: list[SimulatedTeacher]
+    ) -> None:
         """Students hear what the leader has decided; draining teachers, that they have."""
         for change in changes:
             student = self._by_name[change.student_id]
@@ -220,7 +224,7 @@ class Control:
                 student.reader.assign(change.teachers, change.lost)
         for teacher in draining:
             teacher.drain_heard = True
-            self.lives.rested(teacher)
+            self.fleet.rested(teacher)
 
     def _sweep(self) -> None:
         """Once in `report_s`: everybody reports, and autoscaling decides."""
@@ -229,8 +233,8 @@ class Control:
             self._report(student)
         for service, leader in self._leaders.items():
             before = leader.desired
-            starting = self.lives.count(service, "starting")
-            desired = leader.scale(self.lives.believed(service), starting, self.clock.now)
+            starting = self.fleet.count(service, "starting")
+            desired = leader.scale(self.fleet.believed(service), starting, self.clock.now)
             if desired is not None:
                 if before is None or desired.count != before.count:
                     text = f"{desired.count} teachers: {desired.reason}"
@@ -243,13 +247,16 @@ class Control:
         groups = [group for group in self.scenario.teachers if group.service == service]
         if not groups:
             return
-        hands = [Hand(one.name, serves=one.state == "serving") for one in self.lives.kept(service)]
-        found = moves(hands, desired, Rest(), self.clock.now)
+        hands = [
+            FleetProcess(one.name, serves=one.state == "serving")
+            for one in self.fleet.kept(service)
+        ]
+        found = fleet_change(hands, desired, RetryPause(), self.clock.now)
         for _ in range(found.start):
-            self.lives.order(groups[0], groups[0].start_s)
+            self.fleet.order(groups[0], groups[0].start_s)
         for name in found.drain:
             self.trace.tell("drain", name, "not desired any more")
-            self.lives.drain(self.lives.teachers[name])
+            self.fleet.drain(self.fleet.teachers[name])
 
     def _look_whether_stuck(self) -> None:
         """Give up where nothing is trained, and nothing would ever end the run.
@@ -259,7 +266,7 @@ class Control:
         """
         if self.scenario.duration_s is not None:
             return
-        some_come = any(self.lives.count(service, "starting") for service in self._leaders)
+        some_come = any(self.fleet.count(service, "starting") for service in self._leaders)
         batches, now = self._batches, self.clock.now
         if batches != self._progress[0] or some_come or now < self.scenario.quiet_from_s:
             self._progress = (batches, now)
@@ -272,7 +279,7 @@ class Control:
     def _patience_s(self) -> float:
         """Seconds without a trained batch after which none is to be expected any more."""
         scenario, there = self.scenario, self._there
-        teachers = [one for one in self.lives.teachers.values() if one.works]
+        teachers = [one for one in self.fleet.teachers.values() if one.works]
         batch = max((one.group.batch for one in there), default=0)
         step_s = max((one.step_s(one.group.teachers_max) for one in there), default=0.0)
         source_s = max((one.group.source_s for one in there), default=0.0)
@@ -290,7 +297,7 @@ class Control:
         self.clock.after(self.scenario.sample_s, self._sample)
         self.points.append(self.point())
 
-    def point(self) -> Point:
+    def point(self) -> MeshSample:
         """The mesh at this moment."""
         now = self.clock.now
         there = [student for student in self.students if student.is_there]
@@ -300,10 +307,10 @@ class Control:
         rate = (samples - self._samples) / span_s if span_s > 0 else 0.0
         self._samples, self._sampled_at = samples, now
         desired = [o.desired.count for o in self._leaders.values() if o.desired is not None]
-        return Point(
+        return MeshSample(
             now,
             len(there),
-            sum(self.lives.count(service, "serving") for service in self._leaders),
+            sum(self.fleet.count(service, "serving") for service in self._leaders),
             sum(
                 len(entry.teachers)
                 for leader in self._leaders.values()
@@ -317,14 +324,14 @@ class Control:
         )
 
 
-def _summary(control: Control) -> Result:
+def _summary(control: SimulatedControl) -> SimulationResult:
     """The result of a run that is over."""
     control.points.append(control.point())
     trace = control.trace
     students = tuple(_student(student, control) for student in control.students)
     for student in students:
         trace.hash(student)
-    return Result(
+    return SimulationResult(
         virtual_s=control.clock.now,
         students=students,
         teachers=tuple(_teachers(group, control) for group in control.scenario.teachers),
@@ -337,7 +344,7 @@ def _summary(control: Control) -> Result:
     )
 
 
-def _student(student: Student, control: Control) -> StudentResult:
+def _student(student: SimulatedStudent, control: SimulatedControl) -> StudentResult:
     group, reader, now = student.group, student.reader, control.clock.now
     has_come = student.began_s is not None
     began_s = now if student.began_s is None else student.began_s
@@ -367,14 +374,14 @@ def _student(student: Student, control: Control) -> StudentResult:
     )
 
 
-def _teachers(group: TeacherGroup, control: Control) -> TeachersResult:
-    mine = [one for one in control.lives.teachers.values() if one.group is group]
+def _teachers(group: TeacherGroup, control: SimulatedControl) -> TeachersResult:
+    mine = [one for one in control.fleet.teachers.values() if one.group is group]
     there_s = sum(teacher.there_until_now_s for teacher in mine)
     busy_s = sum(teacher.busy_s for teacher in mine)
     return TeachersResult(
         group.name,
-        control.lives.started[group.name],
-        control.lives.lost[group.name],
+        control.fleet.started[group.name],
+        control.fleet.lost[group.name],
         there_s,
         busy_s,
         busy_s / (there_s * group.lanes) if there_s > 0 else 0.0,
@@ -392,7 +399,7 @@ def simulate(
     seeding: Seeding,
     on_progress: Callable[[float, float | None], None] | None = None,
     keep_batches: bool = False,
-) -> Result:
+) -> SimulationResult:
     """Run a scenario.
 
     Args:
@@ -406,8 +413,10 @@ def simulate(
     Returns:
         The same for the same scenario and seed, to the last bit.
     """
-    clock = Clock()
-    control = Control(Environment(scenario, seeding, clock, Trace(clock, keep_batches)))
+    clock = VirtualClock()
+    control = SimulatedControl(
+        SimulationRun(scenario, seeding, clock, EventTrace(clock, keep_batches))
+    )
     control.begin()
     end_s = inf if scenario.duration_s is None else scenario.duration_s
     while clock.next_at <= end_s and not (control.is_over and end_s == inf):

@@ -13,11 +13,11 @@ from heapq import heappop, heappush
 from math import inf, log, log1p, sqrt
 from typing import Any, Protocol
 
-from .result import Labelled, SimulatedEvent, Stepped
-from .scenario import Link, Scenario
+from .result import LabelledRequest, SimulatedEvent, Stepped
+from .scenario import NetworkLink, Scenario
 
 
-class Clock:
+class VirtualClock:
     """Actions in the order of their times; of equal times, in the order in which they were planned.
 
     Attributes:
@@ -101,7 +101,7 @@ def lifetime_s(generator: Generator, leave_per_minute: float) -> float:
     return -log(1 - generator.random()) / rate
 
 
-class Trace:
+class EventTrace:
     """Hears all that happens, in order.
 
     Args:
@@ -113,9 +113,9 @@ class Trace:
         labelled, stepped: requests and steps, if they are kept.
     """
 
-    def __init__(self, clock: Clock, keep_batches: bool = False) -> None:
+    def __init__(self, clock: VirtualClock, keep_batches: bool = False) -> None:
         self.happenings: list[SimulatedEvent] = []
-        self.labelled: list[Labelled] = []
+        self.labelled: list[LabelledRequest] = []
         self.stepped: list[Stepped] = []
         self._clock = clock
         self._keep = keep_batches
@@ -131,7 +131,7 @@ class Trace:
         """Something has happened that is too small to be told: it counts for the hash."""
         self._hash.update(f"{self._clock.now!r} {facts!r}\n".encode())
 
-    def answered(self, one: Labelled) -> None:
+    def answered(self, one: LabelledRequest) -> None:
         """The answer to a request has come."""
         self._hash.update(
             f"{one.answered_s!r} L {one.teacher} {one.student} {one.batch} {one.rows}"
@@ -153,7 +153,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class SimulationRun:
     """One run.
 
     Attributes:
@@ -165,8 +165,8 @@ class Environment:
 
     scenario: Scenario
     seeding: Seeding
-    clock: Clock
-    trace: Trace
+    clock: VirtualClock
+    trace: EventTrace
 
     def rng(self, who: str, what: str) -> Generator:
         """The generator of one machine for one kind of chance."""
@@ -177,23 +177,23 @@ class Environment:
         return Jitter(self.rng(who, what), deviation)
 
 
-class Port:
+class NetworkPort:
     """The network of one machine, both directions apart.
 
     Args:
-        env: of the run.
+        run: of the run.
         name: of the machine.
         link: what it can do; None: as the scenario says.
     """
 
     __slots__ = ("_in_free_at", "_jitter", "_link", "_out_free_at")
 
-    def __init__(self, env: Environment, name: str, link: Link | None) -> None:
-        self._link = link or env.scenario.link
-        self._jitter = env.jitter(name, "link", self._link.jitter)
+    def __init__(self, run: SimulationRun, name: str, link: NetworkLink | None) -> None:
+        self._link = link or run.scenario.link
+        self._jitter = run.jitter(name, "link", self._link.jitter)
         self._out_free_at = self._in_free_at = 0.0
 
-    def arrives_at(self, to: Port, nbytes: float, now: float) -> float:
+    def arrives_at(self, to: NetworkPort, nbytes: float, now: float) -> float:
         """When what is sent now has arrived as a whole; it is booked.
 
         It goes through both machines at once, as fast as the slower of them lets it, after what

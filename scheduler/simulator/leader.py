@@ -14,11 +14,11 @@ from ..autoscale import (
     AutoscaleMemory,
     Desired,
     StudentLoad,
-    Waits,
+    WaitTotals,
     decide,
     load_of,
 )
-from .student import Student
+from .student import SimulatedStudent
 from .teacher import CONTENT
 
 #: A measured time is news when it has moved by more than this, relative to what was told.
@@ -43,8 +43,8 @@ class SimulatedLeader:
         self._memory = AutoscaleMemory()
         self._events: list[rule.AssignmentEvent] = []
         self._told: dict[str, rule.StudentReported] = {}
-        self._heard: dict[str, tuple[StudentLoad, Waits]] = {}
-        self._waits = Waits()
+        self._heard: dict[str, tuple[StudentLoad, WaitTotals]] = {}
+        self._waits = WaitTotals()
 
     @property
     def has_news(self) -> bool:
@@ -61,11 +61,11 @@ class SimulatedLeader:
         """Something has happened to a teacher."""
         self._events.append(event)
 
-    def hear_of(self, student: Student) -> None:
+    def hear_of(self, student: SimulatedStudent) -> None:
         """A student reports; what it says comes to the rule where it is news."""
         name, group, core = student.name, student.group, student.reader.core
-        memory, t_t_s, t_s_s = core.memory, core.figures.t_t_s or 0.0, core.figures.t_s_s or 0.0
-        waits = Waits(memory.starved_s, memory.blocked_s)
+        memory, t_t_s, t_s_s = core.memory, core.stats.t_t_s or 0.0, core.stats.t_s_s or 0.0
+        waits = WaitTotals(memory.starved_s, memory.blocked_s)
         if (before := self._heard.get(name)) is not None:
             self._waits = self._waits.grown(before[1], waits)
         self._heard[name] = StudentLoad(core.decision.want, t_t_s, t_s_s, core.starves), waits
@@ -87,13 +87,13 @@ class SimulatedLeader:
             self._told[name] = event
             self._events.append(event)
 
-    def forget(self, student: Student) -> None:
+    def forget(self, student: SimulatedStudent) -> None:
         """A student has left, or its lease is over."""
         self._heard.pop(student.name, None)
         if self._told.pop(student.name, None) is not None:
             self._events.append(rule.StudentGone(student.name))
 
-    def look(self, now: float) -> tuple[rule.Change, ...]:
+    def look(self, now: float) -> tuple[rule.AssignmentChange, ...]:
         """Take in what has come: what students are to be told."""
         events: list[rule.AssignmentEvent] = [*self._events, rule.Ticked()]
         self._events = []

@@ -71,7 +71,7 @@ class TeachersResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeshSample:
     """The mesh at one moment; all services together.
 
     Attributes:
@@ -116,7 +116,7 @@ class SimulatedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledRequest:
     """A request at a teacher's device; kept only if that is asked for.
 
     Attributes:
@@ -142,7 +142,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step of a student; kept like `Labelled`."""
+    """A step of a student; kept like `LabelledRequest`."""
 
     student: str
     batch: int
@@ -151,7 +151,7 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SimulationResult:
     """A run.
 
     Attributes:
@@ -167,9 +167,9 @@ class Result:
     virtual_s: float
     students: tuple[StudentResult, ...]
     teachers: tuple[TeachersResult, ...]
-    points: tuple[Point, ...]
+    points: tuple[MeshSample, ...]
     happenings: tuple[SimulatedEvent, ...]
-    labelled: tuple[Labelled, ...]
+    labelled: tuple[LabelledRequest, ...]
     stepped: tuple[Stepped, ...]
     trace_hash: str
     events: int

@@ -28,13 +28,13 @@ from ..units import (
 
 #: How a teacher ends. "crash": its process dies, connections break, its lease runs out. "hang": it
 #: says nothing any more, as after SIGSTOP. "drain": it takes nothing new, finishes, and leaves.
-Ending = Literal["crash", "hang", "drain"]
+TeacherEnding = Literal["crash", "hang", "drain"]
 #: What can be done to a group: an ending of some of its members, or "slow": they work slower.
 FaultKind = Literal["crash", "hang", "drain", "slow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NetworkLink:
     """The network of one machine; what several send over it at once is sent in turn.
 
     Attributes:
@@ -49,7 +49,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpeedChange:
     """From a moment on another speed.
 
     Attributes:
@@ -115,12 +115,12 @@ class StudentGroup:
     together: bool = False
     input_bytes: Bytes = 150_528.0
     label_bytes: BytesOrZero = 4_000.0
-    link: Link | None = None
+    link: NetworkLink | None = None
     service: str = "teachers"
     join_s: SecondsOrZero = 0.0
     join_every_s: SecondsOrZero = 0.0
     leave_s: Seconds | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SpeedChange, ...] = ()
 
     def __post_init__(self) -> None:
         _require_name(self.name)
@@ -181,16 +181,16 @@ class TeacherGroup:
     batch_overhead_s: SecondsOrZero = 0.0
     lanes: Count = 1
     jitter: NotNegative = 0.0
-    link: Link | None = None
+    link: NetworkLink | None = None
     service: str = "teachers"
     join_s: SecondsOrZero = 0.0
     join_every_s: SecondsOrZero = 0.0
     start_s: SecondsOrZero = 10.0
     leave_per_minute: Share = 0.0
-    leaves_by: Ending = "crash"
+    leaves_by: TeacherEnding = "crash"
     back_after_s: SecondsOrZero | None = None
     price_per_hour: NotNegative = 0.0
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SpeedChange, ...] = ()
 
     def __post_init__(self) -> None:
         _require_name(self.name)
@@ -206,7 +206,7 @@ class TeacherGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScenarioFault:
     """Something that is done to some members of a group.
 
     Attributes:
@@ -262,9 +262,9 @@ class Scenario:
     seed: CountOrZero = 0
     duration_s: Seconds | None = None
     batches: Count | None = None
-    link: Link = field(default_factory=Link)
+    link: NetworkLink = field(default_factory=NetworkLink)
     autoscale: AutoscaleConfig | None = None
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ScenarioFault, ...] = ()
     warm_up_s: SecondsOrZero = 0.0
     sample_s: Seconds = 1.0
     ttl_s: Seconds = 6.0
@@ -293,7 +293,7 @@ class Scenario:
         for number, fault in enumerate(self.faults):
             self._check(number, fault)
 
-    def _check(self, number: int, fault: Fault) -> None:
+    def _check(self, number: int, fault: ScenarioFault) -> None:
         students = {group.name for group in self.students}
         if fault.group not in students | {group.name for group in self.teachers}:
             raise ValueError(f"faults[{number}]: there is no group {fault.group!r}")
@@ -321,14 +321,14 @@ class Scenario:
         return self.batches if group.batches is None else group.batches
 
 
-def _at(first_s: float, changes: tuple[Change, ...], now: float) -> float:
+def _at(first_s: float, changes: tuple[SpeedChange, ...], now: float) -> float:
     for change in reversed(changes):
         if now >= change.at_s:
             return change.to_s
     return first_s
 
 
-def _require_order(changes: tuple[Change, ...]) -> None:
+def _require_order(changes: tuple[SpeedChange, ...]) -> None:
     times = [change.at_s for change in changes]
     if times != sorted(times):
         raise ValueError("changes stand in the order of their at_s")

@@ -19,10 +19,10 @@ from ..reader_core import events as ev
 from ..reader_core import instructions as do
 from ..reader_core.delivery import Delivery
 from ..reader_core.windows import WindowConfig
-from .environment import Environment, Port
-from .result import Labelled, Stepped
+from .environment import NetworkPort, SimulationRun
+from .result import LabelledRequest, Stepped
 from .scenario import StudentGroup
-from .teacher import Job, Teacher
+from .teacher import DeviceJob, SimulatedTeacher
 
 #: Decisions that depend on time alone are looked at so often at least, as in a live engine; or this
 #: share of a training step, where that is longer; but this often in any case.
@@ -30,7 +30,7 @@ TICK_S: Final = 0.05
 TICK_STEPS: Final = 0.4
 LONGEST_TICK_S: Final = 0.4
 
-_LOOK: Final = ev.Look()
+_LOOK: Final = ev.Tick()
 
 
 @cache
@@ -38,11 +38,11 @@ def _peer(name: str) -> ev.Peer:
     return ev.Peer(name, name, "")
 
 
-class Reader:
+class SimulatedReader:
     """Pulls, has labelled, and delivers the batches of one student.
 
     Args:
-        env: of the run.
+        run: of the run.
         name: of the student.
         group: what the student is like.
         limit: batches that its source has; None: no end.
@@ -57,15 +57,15 @@ class Reader:
 
     def __init__(
         self,
-        env: Environment,
+        run: SimulationRun,
         name: str,
         group: StudentGroup,
         limit: int | None,
-        teachers: Mapping[str, Teacher],
+        teachers: Mapping[str, SimulatedTeacher],
         deliver: Callable[[int], None],
         news: Callable[[], None],
     ) -> None:
-        scenario, upper = env.scenario, max(round(group.upper * group.batch_bytes), 1)
+        scenario, upper = run.scenario, max(round(group.upper * group.batch_bytes), 1)
         self.core = ReaderCore(
             CoreConfig(
                 name,
@@ -79,12 +79,12 @@ class Reader:
                 group.request_samples,
                 remembered=0,
             ),
-            env.rng(name, "probes"),
+            run.rng(name, "probes"),
         )
         self.most_volume = 0
         self._name, self._group, self._limit = name, group, limit
-        self._env, self._clock = env, env.clock
-        self._port = Port(env, name, group.link)
+        self._run, self._clock = run, run.clock
+        self._port = NetworkPort(run, name, group.link)
         self._delivery = Delivery({name: self.core.ledger})
         self._teachers = teachers
         self._deliver = deliver
@@ -115,13 +115,13 @@ class Reader:
     def wait(self) -> None:
         """The training loop waits for a batch."""
         self._delivery.wait()
-        self._tell(ev.Waiting())
+        self._tell(ev.LoopWaiting())
         self.decide()
 
     def taken(self, batch: int, step_s: float | None) -> None:
         """The training loop has a batch, after so long a step on the one before."""
         self._delivery.taken(batch, step_s)
-        self._tell(ev.Taken(batch, self._group.batch, step_s))
+        self._tell(ev.BatchTaken(batch, self._group.batch, step_s))
         self.decide()
 
     def decide(self) -> None:
@@ -182,7 +182,7 @@ class Reader:
         self._delivery.queue(number)
         self._tell(ev.Queued(number, nbytes, group.batch, missing))
         if self._ended:
-            self._tell(ev.Ended())
+            self._tell(ev.SourceEnded())
 
     # -- the teachers
 
@@ -202,7 +202,7 @@ class Reader:
         if requests and number is not None:
             self._fail(number, name, requests[0])
 
-    def _answered(self, job: Job) -> None:
+    def _answered(self, job: DeviceJob) -> None:
         """The labels of a request are there."""
         if self._closed:
             self._show(job, used=False)
@@ -228,23 +228,23 @@ class Reader:
         out = self.core.handle(event, self._clock.now)
         for instruction in out:
             match instruction:
-                case do.Ask():
+                case do.SendRequest():
                     self._ask(instruction)
-                case do.Labelled() | do.GoesUnlabelled() | do.LabelsRevoked() | do.Poison():
+                case do.BatchLabelled() | do.GoesUnlabelled() | do.LabelsRevoked() | do.Poison():
                     self._deliver_all(self._delivery.heard(self._name, instruction))
-                case do.Report():
+                case do.ReportNow():
                     self._news()
-                case do.Open(number, peer):
+                case do.OpenConnection(number, peer):
                     self._links[number] = peer.teacher_id
-                case do.Close(number):
+                case do.CloseConnection(number):
                     del self._links[number]
                 case do.Probe(number, name):
                     self._clock.after(
-                        self._env.scenario.connect_s, partial(self._probed, number, name)
+                        self._run.scenario.connect_s, partial(self._probed, number, name)
                     )
                 case do.TryPaths():
                     self._clock.after(
-                        self._env.scenario.connect_s, partial(self._paths_tried, instruction)
+                        self._run.scenario.connect_s, partial(self._paths_tried, instruction)
                     )
         self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
         return out
@@ -253,22 +253,22 @@ class Reader:
         """Let the training loop have what it may take."""
         for one in instructions:
             match one:
-                case do.Tell(_, event):
+                case do.ForwardEvent(_, event):
                     self._tell(event)
                 case do.Release(batches):
                     for batch in batches:
                         self._deliver(batch)
 
-    def _ask(self, ask: do.Ask) -> None:
+    def _ask(self, ask: do.SendRequest) -> None:
         now, send = self._clock.now, ask.send
         teacher = self._teachers[send.teacher]
         if teacher.state == "gone":
             fail = partial(self._fail, ask.link, send.teacher, send.request)
-            self._clock.after(self._env.scenario.connect_s, fail)
+            self._clock.after(self._run.scenario.connect_s, fail)
             return
         rows = sum([span.rows for span in send.spans])
         label_bytes, nbytes = self._group.label_bytes, rows * self._group.input_bytes
-        job = Job(self._answered, self._port, label_bytes, ask.link, send, rows, now)
+        job = DeviceJob(self._answered, self._port, label_bytes, ask.link, send, rows, now)
         teacher.send(job, nbytes)
 
     def _fail(self, number: int, name: str, request: int) -> None:
@@ -296,32 +296,34 @@ class Reader:
     def _refusal(self, name: str) -> str:
         return "refused" if self._teachers[name].state == "gone" else ""
 
-    def _show(self, job: Job, *, used: bool) -> None:
+    def _show(self, job: DeviceJob, *, used: bool) -> None:
         send, now = job.send, self._clock.now
         times = (job.sent_s, job.began_s, job.ends_s, now)
         batch = send.spans[0].batch
-        self._env.trace.answered(Labelled(send.teacher, self._name, batch, job.rows, *times, used))
+        self._run.trace.answered(
+            LabelledRequest(send.teacher, self._name, batch, job.rows, *times, used)
+        )
 
 
-class Ranks:
+class JobRanks:
     """Students of one job: a step of each ends when those of all that are at work are over."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Student] = {}
-        self._through: list[Student] = []
+        self._members: dict[str, SimulatedStudent] = {}
+        self._through: list[SimulatedStudent] = []
 
-    def join(self, student: Student) -> None:
+    def join(self, student: SimulatedStudent) -> None:
         """One more rank."""
         self._members[student.name] = student
 
-    def leave(self, student: Student) -> None:
+    def leave(self, student: SimulatedStudent) -> None:
         """A rank is gone, or done: it is not waited for."""
         self._members.pop(student.name, None)
         if student in self._through:
             self._through.remove(student)
         self._release()
 
-    def through(self, student: Student) -> None:
+    def through(self, student: SimulatedStudent) -> None:
         """A rank has done its part of the step; one that is gone since is of no account."""
         if student.name in self._members:
             self._through.append(student)
@@ -335,11 +337,11 @@ class Ranks:
             student.end_step()
 
 
-class Student:
+class SimulatedStudent:
     """One student.
 
     Args:
-        env: of the run.
+        run: of the run.
         group: what it is like.
         number: within its group.
         teachers: all that there are or were, by name.
@@ -360,28 +362,28 @@ class Student:
 
     def __init__(
         self,
-        env: Environment,
+        run: SimulationRun,
         group: StudentGroup,
         number: int,
-        teachers: Mapping[str, Teacher],
-        ranks: Ranks | None,
-        news: Callable[[Student], None],
-        done: Callable[[Student], None],
+        teachers: Mapping[str, SimulatedTeacher],
+        ranks: JobRanks | None,
+        news: Callable[[SimulatedStudent], None],
+        done: Callable[[SimulatedStudent], None],
     ) -> None:
         self.name = f"{group.name}/{number}"
         self.group = group
         self.number = number
-        self.limit = env.scenario.batches_of(group)
+        self.limit = run.scenario.batches_of(group)
         self.began_s: float | None = None
         self.ended_s: float | None = None
         self.slowed = 1.0
         self.batches = self.measured = 0
         self.last_s = self._training_s = 0.0
-        self.reader = Reader(
-            env, self.name, group, self.limit, teachers, self._deliver, partial(news, self)
+        self.reader = SimulatedReader(
+            run, self.name, group, self.limit, teachers, self._deliver, partial(news, self)
         )
-        self._env, self._clock = env, env.clock
-        self._jitter = env.jitter(self.name, "step", group.jitter)
+        self._run, self._clock = run, run.clock
+        self._jitter = run.jitter(self.name, "step", group.jitter)
         self._ranks = ranks
         self._done = done
         self._ready: deque[int] = deque()
@@ -457,9 +459,9 @@ class Student:
         self._training_s += now - began_s
         self.batches += 1
         self.last_s = now
-        if now >= self._env.scenario.warm_up_s:
+        if now >= self._run.scenario.warm_up_s:
             self.measured += 1
-        self._env.trace.stepped_on(Stepped(self.name, batch, began_s, now))
+        self._run.trace.stepped_on(Stepped(self.name, batch, began_s, now))
         if self.batches == self.limit:
             self.leave()
             self._done(self)

@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 from .. import assignment as rule
 from ..ledger.events import Send
-from .environment import Environment, Generator, Port, lifetime_s
-from .scenario import Ending, FaultKind, TeacherGroup
+from .environment import Generator, NetworkPort, SimulationRun, lifetime_s
+from .scenario import FaultKind, TeacherEnding, TeacherGroup
 
 #: "starting": ordered, and not there yet. "serving". "draining": takes nothing new. "hung": says
 #: nothing, but its lease may still run. "gone": its process is over; its lease may still run.
@@ -25,7 +25,7 @@ TeacherState = Literal["starting", "serving", "draining", "hung", "gone"]
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class DeviceJob:
     """A request at a teacher.
 
     Attributes:
@@ -42,8 +42,8 @@ class Job:
         ends_s: when the device is through with it.
     """
 
-    answered: Callable[[Job], None]
-    port: Port
+    answered: Callable[[DeviceJob], None]
+    port: NetworkPort
     answer_bytes: float
     link: int
     send: Send
@@ -55,11 +55,11 @@ class Job:
     ends_s: float = 0.0
 
 
-class Teacher:
+class SimulatedTeacher:
     """Works on what arrives.
 
     Args:
-        env: of the run.
+        run: of the run.
         group: what it is like.
         number: within its group; later ones have greater numbers.
         rested: called when it has nothing more, with answers arrived.
@@ -79,7 +79,11 @@ class Teacher:
     """
 
     def __init__(
-        self, env: Environment, group: TeacherGroup, number: int, rested: Callable[[Teacher], None]
+        self,
+        run: SimulationRun,
+        group: TeacherGroup,
+        number: int,
+        rested: Callable[[SimulatedTeacher], None],
     ) -> None:
         self.name = f"{group.name}/{number}"
         self.group = group
@@ -89,12 +93,12 @@ class Teacher:
         self.life = 0
         self.registered_at = self.beats_from = self.there_s = self.batches = 0.0
         self.served_from: float | None = None
-        self._clock = env.clock
-        self._port = Port(env, self.name, group.link)
-        self._jitter = env.jitter(self.name, "work", group.jitter)
+        self._clock = run.clock
+        self._port = NetworkPort(run, self.name, group.link)
+        self._jitter = run.jitter(self.name, "work", group.jitter)
         self._rested = rested
-        self._waiting: deque[Job] = deque()
-        self._running: list[Job] = []
+        self._waiting: deque[DeviceJob] = deque()
+        self._running: list[DeviceJob] = []
         self._on_the_way = 0  # requests to it, and answers from it
         self._turn = 0  # what was planned before it stood still is void
         self._busy_s = 0.0
@@ -127,14 +131,14 @@ class Teacher:
             return self._busy_s
         return self._busy_s + sum(now - job.ends_s + job.left_s for job in self._running)
 
-    def send(self, job: Job, nbytes: float) -> None:
+    def send(self, job: DeviceJob, nbytes: float) -> None:
         """A request is sent to it."""
         now = self._clock.now
         self._on_the_way += 1
         arrives = job.port.arrives_at(self._port, nbytes, now)
         self._clock.at(arrives, partial(self._arrive, job))
 
-    def _arrive(self, job: Job) -> None:
+    def _arrive(self, job: DeviceJob) -> None:
         self._on_the_way -= 1
         if self.state == "gone":
             return
@@ -152,13 +156,13 @@ class Teacher:
             job.left_s = job.device_s
             self._plan(job)
 
-    def _plan(self, job: Job) -> None:
+    def _plan(self, job: DeviceJob) -> None:
         """It works on a job until that is over, unless something happens to it."""
         self._running.append(job)
         job.ends_s = self._clock.now + job.left_s
         self._clock.at(job.ends_s, partial(self._end, job, self._turn))
 
-    def _end(self, job: Job, turn: int) -> None:
+    def _end(self, job: DeviceJob, turn: int) -> None:
         if turn != self._turn:
             return
         self._running.remove(job)
@@ -168,7 +172,7 @@ class Teacher:
         self._clock.at(arrives, partial(self._answer, job))
         self._begin()
 
-    def _answer(self, job: Job) -> None:
+    def _answer(self, job: DeviceJob) -> None:
         self._on_the_way -= 1
         job.answered(job)
         if self.state == "draining" and self.is_idle:
@@ -213,11 +217,11 @@ CONTENT: Final = "model"
 BEATS_PER_TTL: Final = 2.5
 
 
-class Lives:
+class TeacherFleet:
     """Carries out what happens to teachers.
 
     Args:
-        env: of the run.
+        run: of the run.
         broke: called with the name of a teacher whose connections break.
         hear: the coordinator's ear: a service, and what has happened there.
 
@@ -229,23 +233,23 @@ class Lives:
 
     def __init__(
         self,
-        env: Environment,
+        run: SimulationRun,
         broke: Callable[[str], None],
         hear: Callable[[str, rule.AssignmentEvent], None],
     ) -> None:
-        self.teachers: dict[str, Teacher] = {}
+        self.teachers: dict[str, SimulatedTeacher] = {}
         self.started: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
-        self.draining: dict[str, Teacher] = {}
-        self._env, self._scenario = env, env.scenario
-        self._clock, self._trace = env.clock, env.trace
+        self.draining: dict[str, SimulatedTeacher] = {}
+        self._run, self._scenario = run, run.scenario
+        self._clock, self._trace = run.clock, run.trace
         self._broke = broke
         self._hear = hear
-        groups = env.scenario.teachers
-        self._rngs = {group.name: env.rng("lives", group.name) for group in groups}
+        groups = run.scenario.teachers
+        self._rngs = {group.name: run.rng("lives", group.name) for group in groups}
         self._numbers: Counter[str] = Counter()
         self._usual_batch = {
-            group.service: group.batch for group in reversed(env.scenario.students)
+            group.service: group.batch for group in reversed(run.scenario.students)
         }
 
     def begin(self) -> None:
@@ -258,7 +262,7 @@ class Lives:
 
     # -- who there is
 
-    def of(self, service: str) -> Iterator[Teacher]:
+    def of(self, service: str) -> Iterator[SimulatedTeacher]:
         """The teachers of a service, in the order in which they were ordered."""
         return (one for one in self.teachers.values() if one.group.service == service)
 
@@ -270,7 +274,7 @@ class Lives:
         """How many serve as far as the registry knows: whose lease runs, and that do not drain."""
         return sum(one.leased and one.state != "draining" for one in self.of(service))
 
-    def kept(self, service: str) -> list[Teacher]:
+    def kept(self, service: str) -> list[SimulatedTeacher]:
         """Whom a fleet has: a crash is seen at once, that one hangs when its lease is over."""
         return [
             one
@@ -278,7 +282,7 @@ class Lives:
             if one.state in ("starting", "serving") or (one.state == "hung" and one.leased)
         ]
 
-    def _becomes(self, teacher: Teacher, state: TeacherState) -> None:
+    def _becomes(self, teacher: SimulatedTeacher, state: TeacherState) -> None:
         teacher.state = state
         if state == "draining":
             self.draining[teacher.name] = teacher
@@ -291,14 +295,14 @@ class Lives:
         """One more serves after so long."""
         number = self._numbers[group.name]
         self._numbers[group.name] += 1
-        teacher = Teacher(self._env, group, number, self.rested)
+        teacher = SimulatedTeacher(self._run, group, number, self.rested)
         self.teachers[teacher.name] = teacher
         if in_s <= 0:
             self._serve(teacher)
         else:
             self._clock.after(in_s, partial(self._serve, teacher))
 
-    def _serve(self, teacher: Teacher) -> None:
+    def _serve(self, teacher: SimulatedTeacher) -> None:
         if teacher.state != "starting":
             return  # it was called off
         now, group = self._clock.now, teacher.group
@@ -312,7 +316,7 @@ class Lives:
             leaves_in_s = lifetime_s(self._rngs[group.name], group.leave_per_minute)
             self._clock.after(leaves_in_s, partial(self._leave, teacher))
 
-    def _register(self, teacher: Teacher) -> None:
+    def _register(self, teacher: SimulatedTeacher) -> None:
         teacher.leased = True
         teacher.life += 1
         teacher.registered_at = self._clock.now
@@ -321,7 +325,7 @@ class Lives:
         teacher.beats_from = self._clock.now - phase_s
         self._tell_speed(teacher)
 
-    def _tell_speed(self, teacher: Teacher) -> None:
+    def _tell_speed(self, teacher: SimulatedTeacher) -> None:
         group = teacher.group
         batch = self._usual_batch.get(group.service, 1)
         speed = group.lanes * batch / teacher.device_s(batch)
@@ -336,13 +340,13 @@ class Lives:
             if teacher.group is group and teacher.works:
                 self._paced(teacher)
 
-    def slow(self, teacher: Teacher, factor: float) -> None:
+    def slow(self, teacher: SimulatedTeacher, factor: float) -> None:
         """Its work takes so many times as long from now on."""
         teacher.slowed *= factor
         self._trace.tell("slow", teacher.name, f"{teacher.slowed:g} times its usual time")
         self._paced(teacher)
 
-    def _paced(self, teacher: Teacher) -> None:
+    def _paced(self, teacher: SimulatedTeacher) -> None:
         teacher.turned()
 
         def told() -> None:
@@ -353,11 +357,13 @@ class Lives:
 
     # -- they end
 
-    def _leave(self, teacher: Teacher) -> None:
+    def _leave(self, teacher: SimulatedTeacher) -> None:
         if teacher.state == "serving":
             self.end(teacher, teacher.group.leaves_by)
 
-    def end(self, teacher: Teacher, how: Ending, for_s: float | None = None) -> None:
+    def end(
+        self, teacher: SimulatedTeacher, how: TeacherEnding, for_s: float | None = None
+    ) -> None:
         """It crashes, hangs (for so long; None: for good) or drains; another one may be ordered."""
         self._trace.tell(how, teacher.name)
         match how:
@@ -371,20 +377,20 @@ class Lives:
         if group.back_after_s is not None and for_s is None:
             self._clock.after(group.back_after_s, partial(self.order, group, group.start_s))
 
-    def _stop(self, teacher: Teacher) -> None:
+    def _stop(self, teacher: SimulatedTeacher) -> None:
         """Its process is over; whoever is connected notices at once, the registry later."""
         self._plan_expiry(teacher)
         self._becomes(teacher, "gone")
         self._gone(teacher)
 
-    def _hang(self, teacher: Teacher, for_s: float | None) -> None:
+    def _hang(self, teacher: SimulatedTeacher, for_s: float | None) -> None:
         self._plan_expiry(teacher)
         self._becomes(teacher, "hung")
         teacher.turned()
         if for_s is not None:
             self._clock.after(for_s, partial(self._wake, teacher))
 
-    def _wake(self, teacher: Teacher) -> None:
+    def _wake(self, teacher: SimulatedTeacher) -> None:
         if teacher.state != "hung":
             return
         self._becomes(teacher, "serving")
@@ -397,7 +403,7 @@ class Lives:
         else:
             self._register(teacher)
 
-    def _plan_expiry(self, teacher: Teacher) -> None:
+    def _plan_expiry(self, teacher: SimulatedTeacher) -> None:
         """Its lease runs out one TTL after its last beat."""
         if not teacher.leased:
             return
@@ -405,7 +411,7 @@ class Lives:
         expiry = partial(self._expire, teacher, teacher.life)
         self._clock.at(last_beat + self._scenario.ttl_s, expiry)
 
-    def _expire(self, teacher: Teacher, life: int) -> None:
+    def _expire(self, teacher: SimulatedTeacher, life: int) -> None:
         if not teacher.leased or teacher.life != life:
             return
         teacher.leased = False
@@ -415,7 +421,7 @@ class Lives:
         self._trace.tell("lost", teacher.name, "its lease ran out")
         self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=True))
 
-    def drain(self, teacher: Teacher) -> None:
+    def drain(self, teacher: SimulatedTeacher) -> None:
         """It takes nothing new, finishes, and leaves; `rested` follows. One that hangs is ended."""
         if teacher.state == "starting":
             self._becomes(teacher, "gone")
@@ -429,13 +435,13 @@ class Lives:
         self._hear(teacher.group.service, rule.TeacherDraining(teacher.name))
         teacher.turned()
 
-    def _gone(self, teacher: Teacher) -> None:
+    def _gone(self, teacher: SimulatedTeacher) -> None:
         """Its process is over, and students that are connected notice at once."""
         self._part(teacher)
         teacher.turned()
         self._broke(teacher.name)
 
-    def rested(self, teacher: Teacher) -> None:
+    def rested(self, teacher: SimulatedTeacher) -> None:
         """It drains, and has nothing to do: it leaves as soon as nobody sends to it any more."""
         if teacher.state != "draining" or not (teacher.drain_heard and teacher.is_idle):
             return
@@ -445,7 +451,9 @@ class Lives:
         self._gone(teacher)
         self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=False))
 
-    def strike(self, group: str, kind: FaultKind, count: int, rng: Generator) -> list[Teacher]:
+    def strike(
+        self, group: str, kind: FaultKind, count: int, rng: Generator
+    ) -> list[SimulatedTeacher]:
         """Some of a group that serve, drawn for a fault."""
         there = [t for t in self.teachers.values() if t.group.name == group and t.works]
         if kind != "slow":
@@ -455,7 +463,7 @@ class Lives:
 
     # -- time
 
-    def _part(self, teacher: Teacher) -> None:
+    def _part(self, teacher: SimulatedTeacher) -> None:
         """It is not there any more, as far as costs go."""
         teacher.there_s, teacher.served_from = teacher.there_until_now_s, None
 
@@ -463,7 +471,7 @@ class Lives:
     def _beat_s(self) -> float:
         return self._scenario.ttl_s / BEATS_PER_TTL
 
-    def _next_beat(self, teacher: Teacher) -> float:
+    def _next_beat(self, teacher: SimulatedTeacher) -> float:
         """When it beats next; a beat of this very moment has been."""
         beats = (self._clock.now - teacher.beats_from) // self._beat_s
         return teacher.beats_from + (beats + 1) * self._beat_s

@@ -2,7 +2,7 @@
 
 Nobody leads. Before each step every rank says in a few numbers how it stands. All get all votes, in
 the order of ranks, and `decide` is a function of them alone: so all do the same, or none of it
-would end. Likewise every rank keeps the same `Proportion` and tells it the same votes, so all of
+would end. Likewise every rank keeps the same `RowShares` and tells it the same votes, so all of
 them know all shares: in proportion to how fast each rank is, and known ahead. Ranks read ahead; so
 a change holds only from a step on that nobody has pulled.
 """
@@ -22,7 +22,7 @@ PATIENT_FROM_S: Final = 5.0
 
 #: "step": train what is there; "again": some rank has no batch yet, ask once more; "over": nobody
 #: has anything left of this epoch.
-Verdict = Literal["step", "again", "over"]
+StepVerdict = Literal["step", "again", "over"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class StepDecision:
     """What all ranks do now.
 
     Attributes:
@@ -71,7 +71,7 @@ class Decision:
         patient: ranks may be far apart at what comes now.
     """
 
-    verdict: Verdict
+    verdict: StepVerdict
     rows: tuple[int, ...] = ()
     leave: bool = False
     save: bool = False
@@ -84,14 +84,14 @@ class Decision:
         return sum(self.rows)
 
 
-def decide(votes: Sequence[Vote]) -> Decision:
+def decide(votes: Sequence[Vote]) -> StepDecision:
     """What follows from the votes of all ranks, in their order."""
-    verdict: Verdict
+    verdict: StepVerdict
     if any(vote.waiting for vote in votes):
         verdict = "again"
     else:
         verdict = "step" if any(vote.rows for vote in votes) else "over"
-    return Decision(
+    return StepDecision(
         verdict,
         tuple(vote.rows for vote in votes) if verdict == "step" else (),
         leave=any(vote.leaving for vote in votes),
@@ -164,7 +164,7 @@ def useful(part: int, left: int, total: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowsChange:
     """From step `step` on, rank r takes `rows[r]`."""
 
     step: int
@@ -172,7 +172,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Proportion:
+class RowShares:
     """The shares of all steps that are known, and what is known of the ranks.
 
     Attributes:
@@ -183,14 +183,14 @@ class Proportion:
     """
 
     total: int
-    changes: tuple[Change, ...]
+    changes: tuple[RowsChange, ...]
     times: tuple[tuple[float, ...], ...]
     floors: tuple[float, ...]
 
     @classmethod
     def equal(cls, total: int, world: int, step: int = 0) -> Self:
         """Equal shares from `step` on, of ranks of which nothing is known."""
-        first = Change(step, equal_rows(total, world))
+        first = RowsChange(step, equal_rows(total, world))
         return cls(total, (first,), ((),) * world, (0.0,) * world)
 
     def rows(self, step: int) -> Rows:
@@ -212,7 +212,7 @@ class Proportion:
                 the shares that follow from this.
         """
         kept = [change for change in self.changes if change.step > step]
-        changes = (Change(step, self.rows(step)), *kept)
+        changes = (RowsChange(step, self.rows(step)), *kept)
         now = replace(self, changes=changes, floors=tuple(FADES * one for one in self.floors))
         if kept:
             return now  # a change is on its way: what is seen is of the shares before it
@@ -227,7 +227,7 @@ class Proportion:
         rows, better = changes[-1].rows, rows_by_speed(self.total, [1 / time for time in believed])
         if _duration(better, believed) > (1 - WORTH) * _duration(rows, believed):
             return now
-        change = Change(max(free_from, step + 1), better)
+        change = RowsChange(max(free_from, step + 1), better)
         unseen: tuple[tuple[float, ...], ...] = ((),) * len(times)
         return replace(now, changes=(*changes, change), times=unseen, floors=believed)
 

@@ -31,7 +31,7 @@ _FEWEST_STEPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class RankProgress:
     """What is known of one rank.
 
     Attributes:
@@ -53,35 +53,35 @@ class Sign:
     suspended: bool = False
 
 
-def allowed_s(sign: Sign, hang_s: float) -> float:
+def allowed_s(progress: RankProgress, hang_s: float) -> float:
     """How long this rank may go without a step, in seconds."""
-    return hang_s if sign.started else max(START_FACTOR * hang_s, START_S)
+    return hang_s if progress.started else max(START_FACTOR * hang_s, START_S)
 
 
-def hung(signs: Sequence[Sign], hang_s: float, now_s: float) -> tuple[int, ...]:
+def hung(ranks: Sequence[RankProgress], hang_s: float, now_s: float) -> tuple[int, ...]:
     """The ranks of one node that hang and are to blame; empty: none does.
 
     Args:
-        signs: of the ranks that still run.
+        ranks: of the ranks that still run.
         hang_s: seconds without a step, while nothing is waited for.
         now_s: of the clock that the signs are told by.
     """
-    silent = [sign for sign in signs if _is_silent(sign, hang_s, now_s)]
+    silent = [progress for progress in ranks if _is_silent(progress, hang_s, now_s)]
     if not silent:
         return ()
-    suspended = [sign.rank for sign in silent if sign.suspended]
+    suspended = [progress.rank for progress in silent if progress.suspended]
     if suspended:
         return tuple(suspended)
-    behind = min(sign.step for sign in silent)
-    return tuple(sign.rank for sign in silent if sign.step == behind)
+    behind = min(progress.step for progress in silent)
+    return tuple(progress.rank for progress in silent if progress.step == behind)
 
 
-def _is_silent(sign: Sign, hang_s: float, now_s: float) -> bool:
-    if sign.suspended:  # it cannot say what it waits for, nor will it stop waiting by itself
-        return now_s - max(sign.at_s, sign.heard_s) >= hang_s
+def _is_silent(progress: RankProgress, hang_s: float, now_s: float) -> bool:
+    if progress.suspended:  # it cannot say what it waits for, nor will it stop waiting by itself
+        return now_s - max(progress.at_s, progress.heard_s) >= hang_s
     # What it waits for has limits of its own; yet it has to say so anew, lest it died saying it.
-    since_s = sign.heard_s if sign.waiting_for else sign.at_s
-    return now_s - since_s >= allowed_s(sign, hang_s)
+    since_s = progress.heard_s if progress.waiting_for else progress.at_s
+    return now_s - since_s >= allowed_s(progress, hang_s)
 
 
 def deadlocked(peers_s: Sequence[float], ranks: int, hang_s: float) -> bool:
@@ -116,7 +116,7 @@ def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:
 
 #: How a rank failed: its code raised; it ended by a signal or without a word; it made no progress;
 #: its whole node has gone; it went because others were gone, which nobody else has told of.
-How = Literal["crash", "killed", "hang", "lost", "adrift"]
+FailureKind = Literal["crash", "killed", "hang", "lost", "adrift"]
 #: These say nothing against the step or the node that tells of them.
 _BLAMELESS: Final = ("lost", "adrift")
 
@@ -128,7 +128,7 @@ _SHOWN: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """One rank that failed, in one generation.
 
     Attributes:
@@ -148,7 +148,7 @@ class Failure:
     generation: int
     node: str
     rank: int = -1
-    how: How = "crash"
+    how: FailureKind = "crash"
     step: int = 0
     epoch: int = 0
     positions: tuple[int, ...] = ()
@@ -188,7 +188,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
+class ExcludeNode:
     """The others form it; `why` in words."""
 
     node: str
@@ -196,7 +196,7 @@ class Without:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopJob:
     """The job cannot go on; `report` says why and what to do.
 
     Attributes:
@@ -209,7 +209,9 @@ class Stop:
     gave_up: bool = False
 
 
-def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without | Stop | None:
+def react_to_failures(
+    failures: Sequence[RankFailure], nodes: Set[str], least: int
+) -> ExcludeNode | StopJob | None:
     """What to do after the latest generation of `failures`; None: its nodes form the next one.
 
     Args:
@@ -222,25 +224,25 @@ def climb(failures: Sequence[Failure], nodes: Set[str], least: int) -> Without |
     newest = [one for one in failures if one.generation == failures[-1].generation]
     for one in newest:
         if one.usage:
-            return Stop(one.error or one.in_words(), usage=True)
+            return StopJob(one.error or one.in_words(), usage=True)
         if one.gave_up:
-            return Stop(one.in_words(), gave_up=True)
+            return StopJob(one.in_words(), gave_up=True)
     for one in newest:
         if (
             one.how not in _BLAMELESS
             and (times := _times_on_the_same_step(one, failures)) >= SAME_STEP
         ):
-            return Stop(
+            return StopJob(
                 f"{one.in_words()}; that step failed {times} times, so it is not tried again"
             )
     if (vain := _in_vain(failures)) >= IN_VAIN:
-        return Stop(
+        return StopJob(
             f"{newest[0].in_words()}; {vain} generations in a row came no further than step"
             f" {max(one.step for one in failures[-vain:])}, so the job stops"
         )
     node = _fails_again(failures)
     if node and len(nodes - {node}) >= least:
-        return Without(node, f"its ranks failed twice in a row: {newest[0].in_words()}")
+        return ExcludeNode(node, f"its ranks failed twice in a row: {newest[0].in_words()}")
     return None
 
 
@@ -252,19 +254,19 @@ def positions_in_words(positions: Iterable[int]) -> str:
     return f"position{'s' if ranges.count > 1 else ''} {', '.join(texts[:_SHOWN])}{more}"
 
 
-def _times_on_the_same_step(one: Failure, failures: Sequence[Failure]) -> int:
+def _times_on_the_same_step(one: RankFailure, failures: Sequence[RankFailure]) -> int:
     return len({o.generation for o in failures if o.how not in _BLAMELESS and o.place == one.place})
 
 
-def _of_generations(failures: Sequence[Failure]) -> list[Failure]:
+def _of_generations(failures: Sequence[RankFailure]) -> list[RankFailure]:
     """The first failure of each generation: the others are often its consequences."""
-    firsts: dict[int, Failure] = {}
+    firsts: dict[int, RankFailure] = {}
     for one in failures:
         firsts.setdefault(one.generation, one)
     return list(firsts.values())
 
 
-def _in_vain(failures: Sequence[Failure]) -> int:
+def _in_vain(failures: Sequence[RankFailure]) -> int:
     """How many of the last generations failed that came no further than one before them."""
     firsts = _of_generations(failures)
     count, furthest = 1, firsts[0].step
@@ -275,7 +277,7 @@ def _in_vain(failures: Sequence[Failure]) -> int:
     return count
 
 
-def _fails_again(failures: Sequence[Failure]) -> str:
+def _fails_again(failures: Sequence[RankFailure]) -> str:
     """The node that failed in the last two generations and came no further; empty: none."""
     firsts = [one for one in _of_generations(failures) if one.how not in _BLAMELESS]
     if len(firsts) < 2:

@@ -18,7 +18,7 @@ LEAST_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class SaveSchedule:
     """How often a training is saved: as the user says, or as often as an overhead allows.
 
     Attributes:
@@ -73,7 +73,7 @@ class Rhythm:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """A checkpoint in the history of a training.
 
     Attributes:
@@ -92,7 +92,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class CheckpointHistory:
     """What the job board knows of the history.
 
     Attributes:
@@ -100,7 +100,7 @@ class History:
         dropped: names of checkpoints that have left the history, and may be removed at any time.
     """
 
-    newest: Entry | None = None
+    newest: CheckpointEntry | None = None
     dropped: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -111,10 +111,12 @@ class History:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """What `to_json` gave. Raises TypeError where it is something else."""
         newest = value.get("newest")
-        return cls(None if newest is None else Entry(**newest), tuple(value.get("dropped", ())))
+        return cls(
+            None if newest is None else CheckpointEntry(**newest), tuple(value.get("dropped", ()))
+        )
 
 
-def may_join(history: History, step: int, generation: int) -> bool:
+def may_join(history: CheckpointHistory, step: int, generation: int) -> bool:
     """Whether a save of the current generation continues the history.
 
     Args:
@@ -139,7 +141,7 @@ def may_continue(after: str, generation: int, newest: str, ended: int | None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredCheckpoint:
     """A checkpoint that lies in a repository.
 
     Attributes:
@@ -164,12 +166,12 @@ class Found:
         return self.sequence, self.step, self.made_s, self.name
 
 
-def newest_first(found: Sequence[Found]) -> list[Found]:
+def newest_first(found: Sequence[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """In the order in which a start tries them."""
     return sorted(found, key=lambda one: one.order, reverse=True)
 
 
-def to_prune(found: Sequence[Found], keep: int) -> list[str]:
+def to_prune(found: Sequence[StoredCheckpoint], keep: int) -> list[str]:
     """Names of those that may go, the oldest first.
 
     What stays: the `keep` newest whole ones, what is newer than the oldest of these, and what may

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: "keep": nothing, as befits a total batch that stays the same; "linear", "sqrt": as the ranks.
-Policy = Literal["keep", "linear", "sqrt"]
+RateScaling = Literal["keep", "linear", "sqrt"]
 
 
-def factor(policy: Policy, old: int, new: int) -> float:
+def factor(policy: RateScaling, old: int, new: int) -> float:
     """By what the learning rate is multiplied when `old` ranks become `new`.
 
     Exactly 1 where nothing changes, or where there was no world before (`old` is 0).
@@ -29,7 +29,7 @@ def factor(policy: Policy, old: int, new: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchPiece:
     """Rows [start, stop) of a local batch.
 
     Attributes:
@@ -48,7 +48,7 @@ class Piece:
         return (self.stop - self.start) / self.total
 
 
-def pieces(rows: int, total: int, most: int | None) -> list[Piece]:
+def pieces(rows: int, total: int, most: int | None) -> list[BatchPiece]:
     """A local batch of `rows` in as few pieces of at most `most` rows as can be, of like sizes.
 
     Args:
@@ -59,7 +59,9 @@ def pieces(rows: int, total: int, most: int | None) -> list[Piece]:
     if rows == 0:
         return []
     count = 1 if most is None else -(-rows // most)
-    return [Piece(rows * part // count, rows * (part + 1) // count, total) for part in range(count)]
+    return [
+        BatchPiece(rows * part // count, rows * (part + 1) // count, total) for part in range(count)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from .failures import REMEMBERED, Failure, Stop, Without, climb
-from .saving import Entry
+from .failures import REMEMBERED, ExcludeNode, RankFailure, StopJob, react_to_failures
+from .saving import CheckpointEntry
 
 Fingerprint = Mapping[str, Any]
 
@@ -105,7 +105,7 @@ def moves_positions(changes: Iterable[Difference]) -> bool:
     return any(change.field in ORDER for change in changes)
 
 
-def in_words(changes: Sequence[Difference], there: str) -> str:
+def differences_in_words(changes: Sequence[Difference], there: str) -> str:
     """Each difference with both values."""
     return "; ".join(change.in_words(there) for change in changes)
 
@@ -120,7 +120,7 @@ GATHER_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorldLimits:
     """What the user allows.
 
     Attributes:
@@ -145,7 +145,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LiveNode:
     """A node that lives.
 
     Attributes:
@@ -167,7 +167,7 @@ class Member:
     phase: Phase = "waiting"
     generation: int = 0
     ending: Ending = ""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
     snapshot: int = -1
     leaving: bool = False
     fingerprint: Fingerprint = field(default_factory=dict)
@@ -192,9 +192,9 @@ class World:
 
     number: int
     nodes: tuple[str, ...]
-    origin: Entry | None = None
+    origin: CheckpointEntry | None = None
     keeper: str = ""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
     barred: tuple[str, ...] = ()
     reason: str = ""
     fingerprint: Fingerprint = field(default_factory=dict)
@@ -227,14 +227,14 @@ class WorldProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepWorld:
     """Nothing is to be done; `reason`: what is waited for, empty where nothing is."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class RecallWorld:
     """All nodes of generation `number` end their ranks: at a safe point, or `at_once`."""
 
     number: int
@@ -243,29 +243,29 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FormWorld:
     """The next generation."""
 
     world: World
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishJob:
     """The job is done."""
 
 
-Decision = Keep | Recall | Form | Finish | Stop
+WorldDecision = KeepWorld | RecallWorld | FormWorld | FinishJob | StopJob
 
 
 def decide(
-    limits: Limits,
+    limits: WorldLimits,
     world: World | None,
-    members: Sequence[Member],
+    members: Sequence[LiveNode],
     pace: WorldProgress,
-    saved: Entry | None,
+    saved: CheckpointEntry | None,
     forgotten: bool = False,
     settled: bool = True,
-) -> Decision:
+) -> WorldDecision:
     """What is to be done now.
 
     Args:
@@ -282,32 +282,32 @@ def decide(
         known = {"", *(one.node for one in members)}
         needed = dict.fromkeys((*world.nodes, world.keeper))
         if missing := [node for node in needed if node not in known]:
-            return Keep(f"waiting for {', '.join(missing)}: the job board was away")
+            return KeepWorld(f"waiting for {', '.join(missing)}: the job board was away")
     if world is None:
         return _form(limits, World(0, ()), members, saved, "the job begins")
     alive = {one.node: one for one in members}
     own = [alive[node] for node in world.nodes if node in alive]
     if any(one.generation == world.number and one.ending == "finished" for one in own):
-        return Finish()
+        return FinishJob()
     failures = _failures(world, alive)
     busy = [one.node for one in own if not _has_ended(one, world.number)]
     if not busy:
         return _next(limits, world, members, saved, failures, pace.stepped)
     if failures:
-        return Recall(world.number, True, failures[0].in_words())
+        return RecallWorld(world.number, True, failures[0].in_words())
     if forgotten:
-        return Recall(world.number, False, "the job board had lost its memory")
+        return RecallWorld(world.number, False, "the job board had lost its memory")
     if gone := [one.node for one in own if one.leaving]:
-        return Recall(world.number, False, f"node {gone[0]} leaves")
+        return RecallWorld(world.number, False, f"node {gone[0]} leaves")
     if world.keeper and world.keeper not in alive:
         why = f"node {world.keeper} is gone, which had the checkpoint of step {world.restored}"
-        return Recall(world.number, False, why)
+        return RecallWorld(world.number, False, why)
     if any(_has_ended(one, world.number) for one in own):
-        return Keep(f"waiting until the ranks of {', '.join(busy)} have ended")
+        return KeepWorld(f"waiting until the ranks of {', '.join(busy)} have ended")
     return _grow(limits, world, members, pace)
 
 
-def is_over(world: World | None, members: Sequence[Member]) -> bool:
+def is_over(world: World | None, members: Sequence[LiveNode]) -> bool:
     """Whether no node that lives has ranks of this world: then the next one can be formed."""
     if world is None:
         return True
@@ -315,12 +315,12 @@ def is_over(world: World | None, members: Sequence[Member]) -> bool:
     return all(_has_ended(one, world.number) for one in own)
 
 
-def has_members(world: World, members: Sequence[Member]) -> bool:
+def has_members(world: World, members: Sequence[LiveNode]) -> bool:
     """Whether a node of this world lives: else what trains next is a new run of the job."""
     return any(one.node in world.nodes for one in members)
 
 
-def expected_fingerprint(world: World | None, members: Sequence[Member]) -> Fingerprint:
+def expected_fingerprint(world: World | None, members: Sequence[LiveNode]) -> Fingerprint:
     """The fingerprint that a node needs to take part; empty: any will do.
 
     That of the world while one of its nodes lives, else that of the node that joined first.
@@ -331,11 +331,11 @@ def expected_fingerprint(world: World | None, members: Sequence[Member]) -> Fing
     return min(staying, key=lambda one: one.joined).fingerprint if staying else {}
 
 
-def _has_ended(member: Member, number: int) -> bool:
+def _has_ended(member: LiveNode, number: int) -> bool:
     return member.phase == "ended" and member.generation >= number
 
 
-def _failures(world: World, alive: dict[str, Member]) -> tuple[Failure, ...]:
+def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ...]:
     """Of this generation: what nodes tell, first what is no consequence, then who is lost."""
     told = [
         failure
@@ -345,7 +345,7 @@ def _failures(world: World, alive: dict[str, Member]) -> tuple[Failure, ...]:
         if failure.generation == world.number
     ]
     lost = [
-        Failure(world.number, node, how="lost", restored=world.restored)
+        RankFailure(world.number, node, how="lost", restored=world.restored)
         for node in world.nodes
         if node not in alive
     ]
@@ -353,33 +353,35 @@ def _failures(world: World, alive: dict[str, Member]) -> tuple[Failure, ...]:
     return (*causes, *lost) or tuple(told)  # who lost its peers saw only what followed
 
 
-def _grow(limits: Limits, world: World, members: Sequence[Member], pace: WorldProgress) -> Decision:
+def _grow(
+    limits: WorldLimits, world: World, members: Sequence[LiveNode], pace: WorldProgress
+) -> WorldDecision:
     """Whether a world that runs is called back for newcomers."""
     new = [one for one in _candidates(world, members) if one.node not in world.nodes]
     if not new:
-        return Keep()
+        return KeepWorld()
     names = ", ".join(one.node for one in new)
     room = limits.room - len(world.nodes)
     if room <= 0:
         why = f", as a step has {limits.rows} rows" if limits.room < limits.most else ""
-        return Keep(f"{names} in reserve: the world is full with {limits.room} nodes{why}")
+        return KeepWorld(f"{names} in reserve: the world is full with {limits.room} nodes{why}")
     if pace.near_end:
-        return Keep(f"{names} in reserve: the job is near its end")
+        return KeepWorld(f"{names} in reserve: the job is near its end")
     if not pace.stepped:
-        return Keep(f"{names} to be taken in once generation {world.number} has made a step")
+        return KeepWorld(f"{names} to be taken in once generation {world.number} has made a step")
     if len(new) < room and any(one.seen_s < limits.gather_s for one in new):
-        return Keep(f"{names} to be taken in; others may be coming")
-    return Recall(world.number, False, f"{names} came")
+        return KeepWorld(f"{names} to be taken in; others may be coming")
+    return RecallWorld(world.number, False, f"{names} came")
 
 
 def _next(
-    limits: Limits,
+    limits: WorldLimits,
     world: World,
-    members: Sequence[Member],
-    saved: Entry | None,
-    failures: tuple[Failure, ...],
+    members: Sequence[LiveNode],
+    saved: CheckpointEntry | None,
+    failures: tuple[RankFailure, ...],
     stepped: bool,
-) -> Decision:
+) -> WorldDecision:
     """All ranks of `world` have ended: who goes on?"""
     if not has_members(world, members):
         fresh = World(world.number, ())
@@ -390,17 +392,17 @@ def _next(
     candidates = {one.node for one in _candidates(world, members)}
     reason, barred = failures[0].in_words() if failures else "", world.barred
     if counted:
-        rung = climb(past, candidates, limits.least)
-        if isinstance(rung, Stop):
+        rung = react_to_failures(past, candidates, limits.least)
+        if isinstance(rung, StopJob):
             return rung
-        if isinstance(rung, Without):
+        if isinstance(rung, ExcludeNode):
             barred, reason = (*barred, rung.node), rung.why
     untried = () if stepped else world.untried
     ended = replace(world, failures=past, barred=barred, untried=untried)
     return _form(limits, ended, members, saved, reason or _changed(world, members))
 
 
-def _changed(world: World, members: Sequence[Member]) -> str:
+def _changed(world: World, members: Sequence[LiveNode]) -> str:
     """Why a world without a failure ended."""
     leaving = [one.node for one in members if one.leaving and one.node in world.nodes]
     new = [one.node for one in members if one.node not in world.nodes and not one.leaving]
@@ -410,8 +412,12 @@ def _changed(world: World, members: Sequence[Member]) -> str:
 
 
 def _form(
-    limits: Limits, ended: World, members: Sequence[Member], saved: Entry | None, reason: str
-) -> Decision:
+    limits: WorldLimits,
+    ended: World,
+    members: Sequence[LiveNode],
+    saved: CheckpointEntry | None,
+    reason: str,
+) -> WorldDecision:
     candidates = _candidates(ended, members)
     stayed = [one for node in ended.nodes for one in candidates if one.node == node]
     new = sorted(
@@ -419,15 +425,15 @@ def _form(
     )
     chosen = [*stayed, *new][: limits.room]
     if len(chosen) < limits.least:
-        return Keep(
+        return KeepWorld(
             f"{len(chosen)} of at least {limits.least} nodes alive: start the same command on"
             " another; no deadline"
         )
     fresh = len(chosen) < limits.room and any(one.seen_s < limits.gather_s for one in new)
     if fresh and not any(one.failures for one in stayed):
-        return Keep(f"{len(chosen)} nodes; others, up to {limits.room}, may be coming")
+        return KeepWorld(f"{len(chosen)} nodes; others, up to {limits.room}, may be coming")
     origin, keeper = _origin(ended, members, saved)
-    return Form(
+    return FormWorld(
         replace(
             ended,
             number=ended.number + 1,
@@ -445,7 +451,7 @@ def _form(
     )
 
 
-def _candidates(world: World, members: Sequence[Member]) -> list[Member]:
+def _candidates(world: World, members: Sequence[LiveNode]) -> list[LiveNode]:
     expected = expected_fingerprint(world, members)
     return [
         one
@@ -456,8 +462,8 @@ def _candidates(world: World, members: Sequence[Member]) -> list[Member]:
 
 
 def _origin(
-    ended: World, members: Sequence[Member], saved: Entry | None
-) -> tuple[Entry | None, str]:
+    ended: World, members: Sequence[LiveNode], saved: CheckpointEntry | None
+) -> tuple[CheckpointEntry | None, str]:
     """The newest checkpoint that can be had, and who has to write it; "" where it is on the disk.
 
     One that is to be written has no name yet: the leader draws it.
@@ -474,4 +480,4 @@ def _origin(
     newest = max(one.snapshot for one in holders)
     holders = [one for one in holders if one.snapshot == newest]
     holders.sort(key=lambda one: (one.leaving, one.node not in ended.nodes))
-    return Entry("", newest), holders[0].node
+    return CheckpointEntry("", newest), holders[0].node

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from ...errors import CheckpointDamaged
-from ...scheduler.students.saving import Entry
+from ...scheduler.students.saving import CheckpointEntry
 from .files import Files
 from .manifest import JOINED, MANIFEST, Joined, Manifest, Provenance, digest_of
 from .names import generation_of, step_of
@@ -58,9 +58,9 @@ class Checkpoint:
         return self.counts and not self.problem
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> CheckpointEntry:
         """As the history knows it."""
-        return Entry(self.name, self.step, self.digest, self.sequence, self.generation)
+        return CheckpointEntry(self.name, self.step, self.digest, self.sequence, self.generation)
 
 
 def checkpoint_from(

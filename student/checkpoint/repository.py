@@ -27,9 +27,9 @@ from typing import Final, Protocol
 
 from ...errors import CheckpointDamaged, EdlError, UsageError
 from ...scheduler.students.saving import (
-    Entry,
-    Found,
-    History,
+    CheckpointEntry,
+    CheckpointHistory,
+    StoredCheckpoint,
     may_continue,
     may_join,
     newest_first,
@@ -58,10 +58,10 @@ class Fence(Protocol):
     generation: int
     after: str
 
-    def history(self) -> History:
+    def history(self) -> CheckpointHistory:
         """The history. Raises GenerationSuperseded, or an error of whoever keeps it."""
 
-    def replace(self, known: History, history: History) -> bool:
+    def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
         """Replace the history, if it still is `known`; whether it was. Raises as above."""
 
 
@@ -168,7 +168,9 @@ class Repository:
                 newest = history.newest.sequence
             newest = max([newest, *(one.sequence for one in self.list())])
             joined = replace(written, sequence=newest + 1)
-            following = History(joined.entry, tuple(to_prune(self._found(joined), self._keep)))
+            following = CheckpointHistory(
+                joined.entry, tuple(to_prune(self._found(joined), self._keep))
+            )
             history = following if fence.replace(history, following) else fence.history()
         assert history.newest is not None
         joined = replace(written, sequence=history.newest.sequence)
@@ -177,7 +179,7 @@ class Repository:
         self._clear_behind(joined, lambda: history.dropped)
         return joined
 
-    def mark(self, entry: Entry) -> None:
+    def mark(self, entry: CheckpointEntry) -> None:
         """Note in a checkpoint's folder that it has joined the history, unless it is noted.
 
         Raises:
@@ -188,7 +190,7 @@ class Repository:
             self._files.add(entry.name, JOINED, Joined(entry.sequence, entry.digest).pack())
 
     def newest_of(
-        self, history: History, generation: int | None, known: Checkpoint | None = None
+        self, history: CheckpointHistory, generation: int | None, known: Checkpoint | None = None
     ) -> Checkpoint | None:
         """The newest valid checkpoint for the generation that follows.
 
@@ -225,7 +227,9 @@ class Repository:
         # The next save comes behind the newest also where that is missing for a while.
         return replace(valid, sequence=max(valid.sequence, history.newest.sequence))
 
-    def _warn_if_missing(self, newest: Entry | None, listed: Sequence[Checkpoint]) -> None:
+    def _warn_if_missing(
+        self, newest: CheckpointEntry | None, listed: Sequence[Checkpoint]
+    ) -> None:
         """Say once that the newest checkpoint of the history is not here."""
         if newest is None or newest.name in self._missing:
             return
@@ -353,7 +357,7 @@ class Repository:
                 " --checkpoint; or start both with the same --coordinator, as nodes of one job"
             ) from error
 
-    def _found(self, saved: Checkpoint) -> Sequence[Found]:
+    def _found(self, saved: Checkpoint) -> Sequence[StoredCheckpoint]:
         """All checkpoints as the scheduler sees them, behind the save of `saved`.
 
         Of a training that was restored from an older checkpoint because a newer one is damaged, the
@@ -367,13 +371,13 @@ class Repository:
         listed = [one for one in self.list() if one.name != saved.name]
         return [self._as_found(one, saved) for one in [saved, *listed]]
 
-    def _as_found(self, one: Checkpoint, saved: Checkpoint | None = None) -> Found:
+    def _as_found(self, one: Checkpoint, saved: Checkpoint | None = None) -> StoredCheckpoint:
         """As the scheduler sees it, behind the save of `saved`, if any."""
         if saved is not None and saved.sequence:
             pending = one.generation == saved.generation and one.step > saved.step
         else:  # whoever writes it may still be alive
             pending = time.time() - (begun_s(one.name) or 0) < LEFTOVER_S
-        return Found(
+        return StoredCheckpoint(
             one.name,
             one.step,
             one.made_s,

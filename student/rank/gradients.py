@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...scheduler.students.weights import Piece, pieces
+from ...scheduler.students.weights import BatchPiece, pieces
 from ..job.batches import Parts
 from .collective import Group
 from .precision import Precision
@@ -62,7 +62,7 @@ class Learner:
                 means[name] = means[name] + part if name in means else part
         return means
 
-    def _piece(self, part: Parts, piece: Piece, step: int) -> Mapping[str, Any]:
+    def _piece(self, part: Parts, piece: BatchPiece, step: int) -> Mapping[str, Any]:
         with self.precision.forward():
             terms = self.loss(part.forward(self.model), part.labels, part.soft, step)
         # Of weight 1 it is left as it is: training alone is the plain one, bit for bit.
@@ -83,5 +83,5 @@ class Learner:
         return [one for one in self.model.buffers() if one.is_floating_point()]
 
 
-def _share(piece: Piece, rows: int) -> float:
+def _share(piece: BatchPiece, rows: int) -> float:
     return (piece.stop - piece.start) / rows

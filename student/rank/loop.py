@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 
 from ...errors import UsageError
-from ...scheduler.students.agreement import Decision, Vote, decide
+from ...scheduler.students.agreement import StepDecision, Vote, decide
 from ..job.batches import Parts
 from .gradients import Learner
 from .intake import OVER, Intake
@@ -213,7 +213,7 @@ class Loop:
             self.watcher.save(self.place)
             self._unsaved = False
 
-    def _vote(self, batch: Any) -> Decision:
+    def _vote(self, batch: Any) -> StepDecision:
         now = time.perf_counter()
         busy_s = now - self._voted_at if self._voted_at else 0.0
         vote = Vote(
@@ -237,7 +237,7 @@ class Loop:
             self.shares.told(told)
         return decision
 
-    def _step(self, batch: Parts | None, decision: Decision) -> None:
+    def _step(self, batch: Parts | None, decision: StepDecision) -> None:
         positions = [] if batch is None or batch.positions is None else batch.positions.tolist()
         self.watcher.step_begins(self.place, positions)
         began = time.perf_counter()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import MemoryRefused
-from ...scheduler.students.saving import Rhythm
+from ...scheduler.students.saving import SaveSchedule
 from ..checkpoint.capture import Trained, capture
 from ..checkpoint.snapshot import SnapshotWriter
 from ..feeding import ShardedSource, UnshardedSource, merged
@@ -68,7 +68,9 @@ class Saver:
         if self.order.rank:
             return False
         settings = self.order.settings
-        rhythm = Rhythm(settings.save_every_steps, settings.save_every_s, settings.save_overhead)
+        rhythm = SaveSchedule(
+            settings.save_every_steps, settings.save_every_s, settings.save_overhead
+        )
         now_s = time.monotonic()
         return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
 

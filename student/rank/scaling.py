@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...scheduler.students.weights import Policy, factor
+from ...scheduler.students.weights import RateScaling, factor
 
 
 class LearningRate:
@@ -73,7 +73,7 @@ class LearningRate:
         schedule.last_lr *= self.factor
 
 
-def scaled(policy: Policy, old: int, new: int, rate: LearningRate, on_scale: Any) -> bool:
+def scaled(policy: RateScaling, old: int, new: int, rate: LearningRate, on_scale: Any) -> bool:
     """Do what a change from `old` ranks to `new` asks for; whether there was one."""
     if old in (0, new):
         return False

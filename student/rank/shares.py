@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from ...errors import PeerLost
-from ...scheduler.students.agreement import Proportion, within
+from ...scheduler.students.agreement import RowShares, within
 
 #: So many steps ahead of what it has read may a rank go until the next vote. More of it lets a
 #: buffer fill faster, and lets shares change later.
@@ -23,7 +23,7 @@ class Shares:
         rank: this one.
     """
 
-    def __init__(self, proportion: Proportion, rank: int) -> None:
+    def __init__(self, proportion: RowShares, rank: int) -> None:
         self.proportion = proportion
         self._rank = rank
         self._changed = threading.Condition()
@@ -67,7 +67,7 @@ class Shares:
             self._changed.notify_all()
             return self._promised
 
-    def told(self, proportion: Proportion) -> None:
+    def told(self, proportion: RowShares) -> None:
         """What follows from the votes."""
         with self._changed:
             self.proportion = proportion

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ...scheduler.students.agreement import Proportion
+from ...scheduler.students.agreement import RowShares
 from ..checkpoint import open_checkpoint
 from ..checkpoint.capture import Trained, restore
 from ..checkpoint.contents import Contents
@@ -87,7 +87,7 @@ def start(order: Order, link: RankLink) -> Start:
     # Positions that name other samples now say nothing of what is trained: the epoch begins anew.
     fed = None if order.moved else state.get(FEED)
     place = Place(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
-    shares = Shares(Proportion.equal(world, world), rank)
+    shares = Shares(RowShares.equal(world, world), rank)
     source = source_for(
         spec.feed("train"),
         settings=settings,
@@ -99,7 +99,7 @@ def start(order: Order, link: RankLink) -> Start:
     )
     if source.total_batch is not None:
         _check_total(source.total_batch, world)
-        shares.told(Proportion.equal(source.total_batch, world, place.step))
+        shares.told(RowShares.equal(source.total_batch, world, place.step))
     steps = _steps(settings, source)
     seed_all(settings.seed)
     assembly = assemble(spec, steps)

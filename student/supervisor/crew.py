@@ -15,7 +15,7 @@ from typing import Final
 
 from ...errors import EdlError, UsageError, WireError
 from ...lifecycle import Stop
-from ...scheduler.students.failures import Sign, allowed_s, hung
+from ...scheduler.students.failures import RankProgress, allowed_s, hung
 from ...scheduler.students.world import Fingerprint
 from ...supervise import Process, describe_exit, python_command, start
 from ..link import RankPort
@@ -77,9 +77,9 @@ class Rank:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
         return False
 
-    def sign(self) -> Sign:
+    def sign(self) -> RankProgress:
         """For the watch over hangs."""
-        return Sign(
+        return RankProgress(
             self.number,
             self.step,
             self.at_s,

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from ...coordinator.jobs import GenerationRecord, Node
 from ...errors import WireError
-from ...scheduler.students.failures import Failure
-from ...scheduler.students.saving import Entry, History
-from ...scheduler.students.world import Ending, Fingerprint, Member, Phase, Recall, World
+from ...scheduler.students.failures import RankFailure
+from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
+from ...scheduler.students.world import Ending, Fingerprint, LiveNode, Phase, RecallWorld, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class NodeFacts:
     phase: Phase = "waiting"
     generation: int = 0
     ending: Ending = ""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
     snapshot: int = -1
     saved: int = 0
     leaving: bool = False
     result: Mapping[str, Any] = field(default_factory=dict)
-    recall: Recall | None = None
+    recall: RecallWorld | None = None
     says: str = ""
     fingerprint: Fingerprint = field(default_factory=dict)
 
@@ -71,16 +71,16 @@ class NodeFacts:
                 **{
                     **given,
                     "endpoints": tuple(given.get("endpoints", ())),
-                    "failures": tuple(map(Failure.from_json, given.get("failures", ()))),
-                    "recall": None if recall is None else Recall(**recall),
+                    "failures": tuple(map(RankFailure.from_json, given.get("failures", ()))),
+                    "recall": None if recall is None else RecallWorld(**recall),
                 }
             )
         except (TypeError, AttributeError) as error:
             raise WireError(f"not what a node tells of itself: {error}") from error
 
-    def member(self, node: Node, seen_s: float = 0.0) -> Member:
+    def member(self, node: Node, seen_s: float = 0.0) -> LiveNode:
         """As the reducer of worlds sees this node."""
-        return Member(
+        return LiveNode(
             node.node_id,
             node.joined,
             seen_s,
@@ -117,7 +117,7 @@ class Generation:
     world: World
     places: tuple[Place, ...]
     previous_ranks: int = 0
-    history: History = field(default_factory=History)
+    history: CheckpointHistory = field(default_factory=CheckpointHistory)
 
     @property
     def number(self) -> int:
@@ -163,15 +163,15 @@ class Generation:
             world = World(
                 number,
                 tuple(place.node for place in places),
-                None if (origin := body.get("origin")) is None else Entry(**origin),
+                None if (origin := body.get("origin")) is None else CheckpointEntry(**origin),
                 body["keeper"],
-                tuple(map(Failure.from_json, body["failures"])),
+                tuple(map(RankFailure.from_json, body["failures"])),
                 tuple(body["barred"]),
                 body["reason"],
                 body.get("fingerprint", {}),
                 tuple(body.get("untried", ())),
             )
-            history = History.from_json(record.history)
+            history = CheckpointHistory.from_json(record.history)
             return cls(world, places, body["previous_ranks"], history)
         except (TypeError, KeyError, AttributeError) as error:
             raise WireError(f"generation {number} at the board is none: {error!r}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...coordinator.jobs import JobBoard
 from ...errors import GenerationSuperseded
-from ...scheduler.students.saving import History
+from ...scheduler.students.saving import CheckpointHistory
 
 
 class BoardFence:
@@ -21,13 +21,13 @@ class BoardFence:
         self._board, self._job = board, job
         self.generation, self.after = generation, after
 
-    def history(self) -> History:
+    def history(self) -> CheckpointHistory:
         record = self._board.generation(self._job)
         if record is None or record.number != self.generation:
             raise GenerationSuperseded(f"generation {self.generation} of {self._job} is over")
-        return History.from_json(record.history)
+        return CheckpointHistory.from_json(record.history)
 
-    def replace(self, known: History, history: History) -> bool:
+    def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
         return self._board.replace_history(
             self._job, self.generation, known.to_json(), history.to_json()
         )

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from ...scheduler.students.saving import Entry, History
+from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from ..checkpoint import Checkpoint, Repository
 
 #: What is small is waited for.
@@ -27,10 +27,10 @@ class Newest:
     """
 
     checkpoint: Checkpoint | None
-    history: History
+    history: CheckpointHistory
 
     @property
-    def entry(self) -> Entry | None:
+    def entry(self) -> CheckpointEntry | None:
         """The checkpoint as the history knows it."""
         return None if self.checkpoint is None else self.checkpoint.entry
 
@@ -47,7 +47,7 @@ class Judge:
         self._repository, self._patience_s = repository, patience_s
         self._look: _Look | None = None
 
-    def newest(self, generation: int, history: History) -> Newest | None:
+    def newest(self, generation: int, history: CheckpointHistory) -> Newest | None:
         """The newest valid checkpoint; None: it is being read.
 
         Args:
@@ -75,7 +75,7 @@ class _Look:
     def __init__(
         self,
         repository: Repository,
-        asked: tuple[int, History],
+        asked: tuple[int, CheckpointHistory],
         known: Checkpoint | None,
     ) -> None:
         self.asked = asked

@@ -13,7 +13,7 @@ from typing import Final
 
 from ...coordinator.jobs import JobBoard
 from ...errors import CheckpointUnavailable
-from ...scheduler.students.saving import Entry
+from ...scheduler.students.saving import CheckpointEntry
 from ...scheduler.students.world import Fingerprint
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.manifest import Provenance
@@ -117,7 +117,7 @@ class Keeping:
             return f"not known: {error}"
         return "none" if whole is None else f"that of step {whole.step}"
 
-    def find(self, origin: Entry) -> Checkpoint | None:
+    def find(self, origin: CheckpointEntry) -> Checkpoint | None:
         """The checkpoint that a generation begins with; None: it is not on the disk (yet).
 
         One that could not join the history before has joined it now: that is noted in its folder.

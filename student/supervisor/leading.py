@@ -11,16 +11,16 @@ from typing import Any
 from ...coordinator.jobs import JobBoard
 from ...coordinator.store import Leads
 from ...errors import CheckpointUnavailable
-from ...scheduler.students.failures import Stop
-from ...scheduler.students.saving import History
+from ...scheduler.students.failures import StopJob
+from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
-    Decision,
-    Finish,
-    Form,
-    Keep,
-    Limits,
-    Recall,
+    FinishJob,
+    FormWorld,
+    KeepWorld,
+    RecallWorld,
     World,
+    WorldDecision,
+    WorldLimits,
     WorldProgress,
     decide,
     is_over,
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 class Orders:
     """What a leader tells of the generation: who is to end it, what is waited for."""
 
-    recall: Recall | None = None
+    recall: RecallWorld | None = None
     says: str = ""
 
 
@@ -57,8 +57,8 @@ class Leading:
         self,
         board: JobBoard,
         job: str,
-        limits: Limits,
-        newest_saved: Callable[[int, History], Newest | None],
+        limits: WorldLimits,
+        newest_saved: Callable[[int, CheckpointHistory], Newest | None],
         say: Callable[[Orders], None],
     ) -> None:
         self._board, self._job, self._limits = board, job, limits
@@ -91,7 +91,7 @@ class Leading:
         why = "the newest checkpoint is being verified"
         if is_over(world, members):
             try:
-                history = view.generation.history if view.generation else History()
+                history = view.generation.history if view.generation else CheckpointHistory()
                 newest = self._newest_saved(0 if world is None else world.number, history)
             except CheckpointUnavailable as error:
                 why = f"no generation can begin: {error}"
@@ -146,28 +146,28 @@ class Leading:
 
     def _do(
         self,
-        decision: Decision,
+        decision: WorldDecision,
         view: View,
         fence: Leads,
         generation: Generation | None,
         newest: Newest | None,
     ) -> None:
         match decision:
-            case Keep():
+            case KeepWorld():
                 self._tell(replace(self._orders, says=decision.reason))
-            case Recall():
+            case RecallWorld():
                 if decision != self._orders.recall:
                     log.info("generation %d ends: %s", decision.number, decision.reason)
                     self._note(
                         "recall", decision.number, at_once=decision.at_once, why=decision.reason
                     )
                 self._tell(Orders(decision, decision.reason))
-            case Form():
+            case FormWorld():
                 assert newest is not None  # the last world is over
                 self._form(decision.world, view, fence, generation, newest)
-            case Finish():
+            case FinishJob():
                 self._end(fence, {"kind": "finished", **_result(view)})
-            case Stop():
+            case StopJob():
                 self._end(fence, {"kind": "failed", **asdict(decision)})
 
     def _form(
@@ -182,7 +182,7 @@ class Leading:
             name = unique_name_of(world.restored, world.number)
             world = replace(world, origin=replace(world.origin, name=name))
         following = generation_of(world, view.facts, before.endpoints if before else None)
-        history = newest.history.to_json(), History(newest.entry).to_json()
+        history = newest.history.to_json(), CheckpointHistory(newest.entry).to_json()
         if not self._board.publish(self._job, fence, world.number, following.to_json(), history):
             return  # another leads, or was faster, or a save joined: the next look shows it
         self._known = following

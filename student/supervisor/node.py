@@ -11,15 +11,15 @@ from typing import Any, Final
 from ...coordinator.jobs import JobBoard
 from ...errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
 from ...lifecycle import Stop
-from ...scheduler.students.failures import Failure
-from ...scheduler.students.saving import History
+from ...scheduler.students.failures import RankFailure
+from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
     Fingerprint,
-    Limits,
+    WorldLimits,
     differences,
+    differences_in_words,
     expected_fingerprint,
     has_members,
-    in_words,
     moves_positions,
     since_checkpoint,
 )
@@ -79,7 +79,7 @@ class Supervisor:
             settings.job,
             alone=settings.coordinator is None,
         )
-        limits = Limits(
+        limits = WorldLimits(
             *settings.nodes,
             self._means.gather_s,
             settings.ranks_per_node,
@@ -96,7 +96,7 @@ class Supervisor:
         self._finished = False  # the ranks of this node have nothing left to train
         self._fingerprint: Fingerprint = {}
         #: Of this node, which had joined a job that goes on without it.
-        self._final_failure: Failure | None = None
+        self._final_failure: RankFailure | None = None
 
     def run(self, stop: Stop) -> Outcome:
         """Train until the job ends, or `stop` is requested and the ranks have left.
@@ -159,7 +159,7 @@ class Supervisor:
         """The checkpoint that the next generation begins with; None: it is being verified."""
         generation = view.generation
         if generation is None:
-            return self._keeping.judge.newest(0, History())
+            return self._keeping.judge.newest(0, CheckpointHistory())
         return self._keeping.judge.newest(generation.number, generation.history)
 
     def _check_fits_checkpoint(self, newest: Checkpoint) -> None:
@@ -175,11 +175,13 @@ class Supervisor:
             options = " ".join(f"--accept-change {change.field}" for change in refused)
             raise UsageError(
                 f"the checkpoint {newest.location} was trained with other settings:"
-                f" {in_words(refused, 'in the checkpoint')}. Start with these, give an empty"
-                f" --checkpoint, or allow the change with {options}"
+                f" {differences_in_words(refused, 'in the checkpoint')}."
+                f" Start with these, give an empty --checkpoint, or allow the change with {options}"
             )
         if changes:
-            self._teller.say(f"accepted changes: {in_words(changes, 'in the checkpoint')}")
+            self._teller.say(
+                f"accepted changes: {differences_in_words(changes, 'in the checkpoint')}"
+            )
 
     def _check_fits_job(self, view: View) -> None:
         world = view.generation.world if view.generation else None
@@ -187,8 +189,8 @@ class Supervisor:
         if changes := differences(expected, self._fingerprint):
             raise UsageError(
                 f"node {self._node} is refused, as its settings are not those of the other nodes"
-                f" of job {self._settings.job}: {in_words(changes, 'in the job')}. Start it with"
-                " the job's settings, or another job with --job NAME"
+                f" of job {self._settings.job}: {differences_in_words(changes, 'in the job')}."
+                " Start it with the job's settings, or another job with --job NAME"
             )
 
     def _check_shared(self, generation: Generation) -> None:
@@ -463,7 +465,7 @@ def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:
 
 
 def _not_started(order: Order, restored: int, why: str) -> Conclusion:
-    failure = Failure(
+    failure = RankFailure(
         order.generation, order.node, order.rank, "crash", error=why, restored=restored
     )
     return Conclusion("failed", (failure,))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...errors import UsageError
 from ...scheduler.students.shards import rows_of_rank, shard_rows
-from ...scheduler.students.world import Limits
+from ...scheduler.students.world import WorldLimits
 from ..checkpoint import Repository
 from ..feeding import check_feed
 from ..feeding.order import Ordered, why_not
@@ -68,7 +68,7 @@ def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
         f" world; {min(steps)} steps in all"
     )
     least, most = settings.nodes
-    room = Limits(least, most, ranks=settings.ranks_per_node, rows=batch).room
+    room = WorldLimits(least, most, ranks=settings.ranks_per_node, rows=batch).room
     for nodes in sorted({least, room}):
         world = nodes * settings.ranks_per_node
         rows = rows_of_rank(batch, 0, world)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...coordinator.jobs import JobBoard, Node, RankReport
 from ...coordinator.store import Leads
 from ...errors import EdlError, WireError
-from ...scheduler.students.world import Member
+from ...scheduler.students.world import LiveNode
 from .facts import Generation, NodeFacts
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class View:
     settled: bool = True
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[LiveNode]:
         """The nodes that live, as the reducer of worlds sees them."""
         return [self.facts[node.node_id].member(node) for node in self.nodes]
 

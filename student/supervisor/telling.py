@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ... import logs
-from ...scheduler.students.failures import Failure
+from ...scheduler.students.failures import RankFailure
 from ...standard_streams import visible
 from ..show import Display
 from ..words import Failed, FromRank, Progress, Ready, Scaled
@@ -60,7 +60,7 @@ class Teller:
                 for line in word.traceback.splitlines():
                     self.line(rank.number, line)
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: RankFailure) -> None:
         """A rank of this node failed; of what nobody can do the command itself tells at its end."""
         if not failure.is_final:
             self.say(failure.in_words())

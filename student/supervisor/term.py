@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...coordinator.jobs import RankReport
 from ...scheduler.students import failures
-from ...scheduler.students.failures import Failure, How
+from ...scheduler.students.failures import FailureKind, RankFailure
 from ...scheduler.students.world import Ending
 from ..words import EXIT_AGAIN, Failed, Finished, FromRank, Left, Order
 from .asking import Desk
@@ -39,7 +39,7 @@ class Conclusion:
     """
 
     ending: Ending
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
     result: dict[str, Any] = field(default_factory=dict)
 
 
@@ -165,7 +165,7 @@ class Term:
             return Conclusion("left", (self._told(rank, "adrift", why or "they are gone"),))
         return Conclusion("left")
 
-    def _failure(self, rank: Rank) -> Failure | None:
+    def _failure(self, rank: Rank) -> RankFailure | None:
         if rank.killed_for == "hang":
             how = "it was suspended" if rank.suspended else "it did not say why"
             if self._deadlocked:
@@ -175,7 +175,7 @@ class Term:
             return None
         if isinstance(rank.last, Failed):
             last = rank.last
-            return Failure(
+            return RankFailure(
                 self.generation,
                 self.node,
                 rank.number,
@@ -195,10 +195,10 @@ class Term:
             rank, "killed", rank.ending() + (f"; its last line: {said}" if said else "")
         )
 
-    def _told(self, rank: Rank, how: How, error: str) -> Failure:
+    def _told(self, rank: Rank, how: FailureKind, error: str) -> RankFailure:
         step = max(rank.step, rank.ready.step) + 1 if rank.ready else 0
         epoch = rank.progress.epoch if rank.progress else rank.ready.epoch if rank.ready else 0
-        return Failure(
+        return RankFailure(
             self.generation,
             self.node,
             rank.number,

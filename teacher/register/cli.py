@@ -188,7 +188,7 @@ def register(
     supervise.end_with_parent()
     configure_logging(verbose, log_format)
     from ...proto.datatypes import TensorSpec
-    from ...scheduler.admission import Patience
+    from ...scheduler.admission import HealthCheckSettings
     from .config import RegisterConfig
     from .sidecar import register as keep_registered
 
@@ -207,7 +207,7 @@ def register(
         teacher_id=teacher_id,
         ttl_s=ttl,
         timeout_s=timeout,
-        patience=Patience(every, test_every),
+        patience=HealthCheckSettings(every, test_every),
         host=host,
         port=port,
         advertise=advertise,

@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...proto.datatypes import TensorSpec
 from ...proto.protocols import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
-from ...scheduler.admission import Patience
+from ...scheduler.admission import HealthCheckSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RegisterConfig:
     ttl_s: float = 6.0
     grace_s: float = 30.0
     timeout_s: float = 30.0
-    patience: Patience = field(default_factory=Patience)
+    patience: HealthCheckSettings = field(default_factory=HealthCheckSettings)
     host: str = "127.0.0.1"
     port: int = 0
     advertise: str | None = None

@@ -28,7 +28,15 @@ from ...errors import (
 from ...lifecycle import Stop
 from ...proto.clients import open_client
 from ...proto.protocols import OIP
-from ...scheduler.admission import Found, HealthCheck, Look, Step, looked, next_look, not_taken
+from ...scheduler.admission import (
+    CheckMode,
+    CheckResult,
+    HealthCheck,
+    RegistryAction,
+    after_check,
+    next_check,
+    registration_failed,
+)
 from ..self_test import Canary
 from .config import RegisterConfig
 from .registered_server import AttestationServer, RegisteredServer, with_canary
@@ -208,17 +216,17 @@ class Sidecar:
 
     def _look_once(self, standing: RegisteredServer) -> None:
         patience = self.config.patience
-        look, wait_s = next_look(self._vouching, time.monotonic(), patience)
+        look, wait_s = next_check(self._vouching, time.monotonic(), patience)
         if self.stop.wait(wait_s):
             return
         found, why = self._look(look)
         if self.stop.requested:
             return
         now = time.monotonic()
-        self._vouching, step = looked(self._vouching, look, found, now, patience, random)
+        self._vouching, step = after_check(self._vouching, look, found, now, patience, random)
         self._carry_out(step, why, standing)
 
-    def _look(self, look: Look) -> tuple[Found, str]:
+    def _look(self, look: CheckMode) -> tuple[CheckResult, str]:
         try:
             if look == "ask":
                 self.trial.ask(ASK_S)
@@ -234,7 +242,7 @@ class Sidecar:
             return "silent", str(error)
         return "well", ""
 
-    def _carry_out(self, step: Step, why: str, standing: RegisteredServer) -> None:
+    def _carry_out(self, step: RegistryAction, why: str, standing: RegisteredServer) -> None:
         where = f"{self.config.model} at {self.config.endpoint}"
         if step == "register":
             self._register(standing)
@@ -254,7 +262,7 @@ class Sidecar:
         try:
             standing.take(shown)
         except (UnavailableError, AccessError) as error:
-            self._vouching = not_taken(time.monotonic(), config.patience)
+            self._vouching = registration_failed(time.monotonic(), config.patience)
             self._say(str(error))
             return
         self._told = ""

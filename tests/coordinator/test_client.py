@@ -19,7 +19,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.status import from_status
-from edl.scheduler.leadership import ranked
+from edl.scheduler.leadership import rank_servers
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret
@@ -149,7 +149,7 @@ def test_students_spread_over_managers_each_by_its_own_order() -> None:
         students = [undo.enter_context(Student(url, name).start()) for name in names]
         wait_until(lambda: all(student.told for student in students))
         for name in names:
-            first = ranked(f"s/{name}", both)[0]
+            first = rank_servers(f"s/{name}", both)[0]
             assert name in both[first].manager.streams
         assert one.manager.streams
         assert two.manager.streams

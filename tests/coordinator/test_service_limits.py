@@ -14,7 +14,7 @@ import pytest
 
 from edl.coordinator.limits import Limits, Places, TooLarge
 from edl.errors import RateLimited
-from edl.scheduler.admission import Rate
+from edl.scheduler.admission import RateLimit
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.waiting import wait_until
 
@@ -50,7 +50,7 @@ def test_garbage_on_the_port_harms_nobody(mesh: Served, capfd: pytest.CaptureFix
 
 
 def test_who_reports_too_often_is_refused() -> None:
-    with served(limits=Limits(reports=Rate(0.1, 5.0))) as mesh:
+    with served(limits=Limits(reports=RateLimit(0.1, 5.0))) as mesh:
         ended = subscribe(mesh.address, *[report()] * 10)
         assert_refused(ended, "RESOURCE_EXHAUSTED", "reports a second")
         assert len(mesh.manager.reports) == 6  # the first, and a burst

@@ -63,7 +63,7 @@ class LedgerTeachers(RuleBasedStateMachine):
         for request in worker.requests:
             self.world.gives_up(name, request)
             self.world.ghosts.append((name, request))
-        self.world.tell(ev.TeacherLost(name))
+        self.world.tell(ev.TeacherGone(name))
 
     @rule(name=names, size=sizes, window=windows, how=st.sampled_from(["window", "size"]))
     def a_figure_changes(self, name: str, size: int | None, window: int, how: str) -> None:
@@ -144,7 +144,7 @@ class LedgerTeachers(RuleBasedStateMachine):
                 world.ends(name, request)
                 worker.resting = True
                 world.gives_up(name, request)
-                world.tell(ev.Failed(name, request))
+                world.tell(ev.AttemptFailed(name, request))
             case "refuse":
                 self.is_refused(name, worker, request)
             case "crash":
@@ -189,7 +189,7 @@ class LedgerTeachers(RuleBasedStateMachine):
         worker.resting |= crash
         world.gives_up(name, request)
         if crash:
-            world.tell(ev.Failed(name, request, "bad shape"))
+            world.tell(ev.AttemptFailed(name, request, "bad shape"))
         else:
             world.tell(ev.Refused(name, request, "bad shape"))
 

@@ -153,7 +153,7 @@ class World:
             match instruction:
                 case ev.Send():
                     self.is_sent(instruction)
-                case ev.Labelled(batch):
+                case ev.BatchLabelled(batch):
                     book = self.settles(batch)
                     assert not book.condemned, "labelled poison"
                     assert not book.forgone, "it goes without labels"
@@ -184,9 +184,11 @@ class World:
             assert self.books[batch].told is self.books[batch].settled, "and nobody was told"
         return out
 
-    def heard(self, said: ev.Labelled | ev.GoesUnlabelled | ev.LabelsRevoked | ev.Poison) -> None:
+    def heard(
+        self, said: ev.BatchLabelled | ev.GoesUnlabelled | ev.LabelsRevoked | ev.Poison
+    ) -> None:
         out = self.delivery.heard("s", said)
-        assert not any(isinstance(one, do.Tell) for one in out), "there is no other service"
+        assert not any(isinstance(one, do.ForwardEvent) for one in out), "there is no other service"
 
     def settles(self, batch: int) -> Book:
         assert batch in self.line
@@ -201,7 +203,7 @@ class World:
         ahead = look_ahead(fmean(self.steps[-STEPS:]) if self.steps else None)
         out = self.delivery.release()
         released = [batch for one in out if isinstance(one, do.Release) for batch in one.batches]
-        assert [one.event for one in out if isinstance(one, do.Tell)] == [
+        assert [one.event for one in out if isinstance(one, do.ForwardEvent)] == [
             ev.Released(batch) for batch in released
         ]
         if not self.student:
@@ -226,7 +228,7 @@ class World:
         del self.books[batch]
         self.steps.append(step_s)
         self.delivery.taken(batch, step_s)
-        self.tell(ev.Taken(batch))
+        self.tell(ev.BatchConsumed(batch))
 
     def judge(self) -> None:
         there = {n for n, w in self.workers.items() if not (w.revoked or w.on_trial)}
@@ -448,11 +450,11 @@ def _answers_until_the_head_is_out(ledger: Ledger, healthy: str, names: Sequence
     """Lose all of `names` but one, let that answer in order: how many answers label the head."""
     head = ledger.head
     others = [name for name in names if name != healthy]
-    out = [i for name in others for i in ledger.handle(ev.TeacherLost(name))]
-    out += [i for batch in tuple(ledger.withheld) for i in ledger.handle(ev.Found(batch))]
+    out = [i for name in others for i in ledger.handle(ev.TeacherGone(name))]
+    out += [i for batch in tuple(ledger.withheld) for i in ledger.handle(ev.StoreSearched(batch))]
     out += ledger.handle(ev.Awaited(0))
     answers = 0
-    while not any(isinstance(i, ev.Labelled | ev.Poison) and i.batch == head for i in out):
+    while not any(isinstance(i, ev.BatchLabelled | ev.Poison) and i.batch == head for i in out):
         oldest = ledger.in_flight_at(healthy)
         if not oldest and ledger.is_useless(healthy):
             break

@@ -140,7 +140,7 @@ class Mesh(VirtualTime):
         for batch in (*self.ready, *self.in_line):
             if batch in kept:
                 row_nbytes = 0 if batch in self.poison else LABEL_BYTES // ROWS
-                self.tell(ev.Held(batch, BATCH_BYTES, ROWS, row_nbytes=row_nbytes))
+                self.tell(ev.BatchRestored(batch, BATCH_BYTES, ROWS, row_nbytes=row_nbytes))
                 self.deliver(self.delivery.hold(batch, released=batch in self.ready))
             else:
                 self.delivery.queue(batch)
@@ -156,7 +156,7 @@ class Mesh(VirtualTime):
             match instruction:
                 case ev.Send():
                     self.send(instruction)
-                case ev.Labelled(batch) | ev.LabelsRevoked(batch) | ev.Poison(batch):
+                case ev.BatchLabelled(batch) | ev.LabelsRevoked(batch) | ev.Poison(batch):
                     self.judged.discard(batch)
                     if isinstance(instruction, ev.Poison):
                         self.judged.add(batch)
@@ -171,7 +171,7 @@ class Mesh(VirtualTime):
         released: list[int] = []
         for instruction in instructions:
             match instruction:
-                case do.Offer(batch):
+                case do.OfferBatch(batch):
                     self.offered.add(batch)
                 case do.OfferPoison(batch):
                     self.offered.add(batch)
@@ -181,7 +181,7 @@ class Mesh(VirtualTime):
                     self.poison.discard(batch)
                 case do.Release(batches):
                     released += batches
-                case do.Tell(_, event):
+                case do.ForwardEvent(_, event):
                     assert isinstance(event, ev.Released)
                     assert self.ledger.handle(event) == []
         for batch in released:
@@ -190,7 +190,7 @@ class Mesh(VirtualTime):
             if batch in self.poison:  # the loop of a real student would end
                 self.poisoned.append(batch)
                 self.delivery.taken(batch, None)
-                assert self.ledger.handle(ev.Taken(batch)) == []
+                assert self.ledger.handle(ev.BatchConsumed(batch)) == []
                 continue
             assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
                 "rows without labels, or with those of a model that was exchanged"
@@ -267,7 +267,7 @@ class Mesh(VirtualTime):
 
     def is_taken(self, batch: int) -> None:
         self.delivery.taken(batch, self.step_s)
-        self.tell(ev.Taken(batch))
+        self.tell(ev.BatchConsumed(batch))
 
     def leave_epoch(self) -> None:
         """The training loop breaks, and begins another epoch at once."""
@@ -332,7 +332,7 @@ class Mesh(VirtualTime):
         teacher.lost = True
         if name in self.assigned:
             self.assigned.remove(name)
-        self.tell(ev.TeacherLost(name))
+        self.tell(ev.TeacherGone(name))
 
     def hang(self, name: str) -> None:
         """A teacher says nothing more; it is noticed when its lease is over."""
@@ -365,7 +365,7 @@ class Mesh(VirtualTime):
                 self.tell(ev.Ejected(teacher.name))
                 self.connect(teacher)
         elif mishap == "fail":
-            self.tell(ev.Failed(teacher.name, send.request))
+            self.tell(ev.AttemptFailed(teacher.name, send.request))
             self.after(delay_s(1, self.rng), partial(self.rested, teacher, engine))
         else:
             rows = sum(span.rows for span in send.spans)

@@ -37,7 +37,9 @@ class Machine(RuleBasedStateMachine):
         self.see([assignment.TeacherUp("anchor", speed=100.0)])
         self.see([assignment.TeacherDown("anchor", lost=False)])
 
-    def see(self, events: list[assignment.AssignmentEvent]) -> dict[str, assignment.Change]:
+    def see(
+        self, events: list[assignment.AssignmentEvent]
+    ) -> dict[str, assignment.AssignmentChange]:
         before = self.state
         self.state, changes = assignment.reduce(before, events, self.now)
         again = assignment.reduce(before, events, self.now)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from edl.scheduler.assignment import (
+    AssignmentChange,
     AssignmentEvent,
     AssignmentState,
-    Change,
     ContentPlanned,
     RecoveryBegan,
     RecoveryEnded,
@@ -23,7 +23,14 @@ from edl.scheduler.assignment import (
     reduce,
 )
 from edl.scheduler.reader_core.events import Advice
-from edl.scheduler.reader_core.model_switch import AWAY_S, Step, Switch, advise, begin, look
+from edl.scheduler.reader_core.model_switch import (
+    AWAY_S,
+    ContentState,
+    SwitchAction,
+    advise,
+    begin,
+    look,
+)
 
 from . import assignment_laws as laws
 
@@ -45,13 +52,13 @@ class Reader:
         mail: what it has not heard yet.
     """
 
-    switch: Switch = field(default_factory=lambda: Switch(data_epoch=1))
+    switch: ContentState = field(default_factory=lambda: ContentState(data_epoch=1))
     sending: str | None = None
     had_teachers: bool = False
     labelled: set[str] = field(default_factory=set)
     may_mix: bool = False
-    heard: Change | None = None
-    mail: Change | None = None
+    heard: AssignmentChange | None = None
+    mail: AssignmentChange | None = None
 
 
 class Upgrade(RuleBasedStateMachine):
@@ -82,7 +89,7 @@ class Upgrade(RuleBasedStateMachine):
         epoch, content = switch.data_epoch, switch.told
         self.see([StudentReported(name, 2, holding, data_epoch=epoch, content_id=content)])
 
-    def do(self, name: str, after: tuple[Switch, Step]) -> None:
+    def do(self, name: str, after: tuple[ContentState, SwitchAction]) -> None:
         """A student takes a step, and reports it."""
         reader = self.readers[name]
         before, (reader.switch, step) = reader.switch, after

@@ -11,7 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, Turn, decide, wanted
+from edl.scheduler.flow import (
+    FlowConfig,
+    FlowDecision,
+    FlowMemory,
+    FlowView,
+    PullTransition,
+    decide,
+    wanted,
+)
 from edl.scheduler.rates import teachers_needed, time_ratio
 from edl.scheduler.stream_stats import (
     ANSWERS,
@@ -67,7 +75,7 @@ class FlowMachine(RuleBasedStateMachine):
         if self.decision.needed == before.needed:
             self.check_correction(old_want)
 
-    def check_turn(self, before: Turn | None) -> None:
+    def check_turn(self, before: PullTransition | None) -> None:
         """The event log says when pulling paused above `ut` and went on below `lt`."""
         turn, config = self.decision.turn, self.config
         if turn is before:

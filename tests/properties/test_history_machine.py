@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded
-from edl.scheduler.students.saving import History
+from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint
 from edl.student.supervisor.fencing import BoardFence
 from edl.tests.student.checkpoint.history import (
@@ -110,7 +110,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_start_goes_on_from_the_line_whatever_the_board_has_forgotten(self) -> None:
-        found = self.training.repository().newest_of(History(), None)
+        found = self.training.repository().newest_of(CheckpointHistory(), None)
         if self.line:
             assert found is not None
             self.is_new(found)

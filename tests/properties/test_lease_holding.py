@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.leadership import RENEWING, Lease, Sight, leads, move, seen, written
+from edl.scheduler.leadership import (
+    RENEWING,
+    Lease,
+    LeaseView,
+    lease_action,
+    lease_read,
+    lease_written,
+    may_act,
+)
 
 DURATION_S = 15.0
 
@@ -32,25 +40,25 @@ class Candidate:
 
     name: str
     ahead_s: float
-    sight: Sight = field(default_factory=Sight)
+    sight: LeaseView = field(default_factory=LeaseView)
     expects: str | None = None
     wants: bool = False
 
     def leads(self, now: float) -> bool:
-        return leads(self.sight, now + self.ahead_s)
+        return may_act(self.sight, now + self.ahead_s)
 
     def read(self, server: Server, now: float) -> None:
         own_s = now + self.ahead_s
-        self.sight = seen(self.sight, server.lease, self.name, own_s)
+        self.sight = lease_read(self.sight, server.lease, self.name, own_s)
         self.expects = None if server.lease is None else server.lease.version
-        self.wants = move(self.sight, self.name, own_s) != "wait"
+        self.wants = lease_action(self.sight, self.name, own_s) != "wait"
 
     def write(self, server: Server, began_s: float) -> None:
         """What follows from what it has read last, whatever has become of the lease since."""
         done = server.write(self.name, self.expects) if self.wants else None
         self.wants = False
         if done is not None:
-            self.sight = written(self.sight, done, self.name, began_s + self.ahead_s)
+            self.sight = lease_written(self.sight, done, self.name, began_s + self.ahead_s)
 
     def look(self, server: Server, now: float) -> None:
         self.read(server, now)
@@ -100,23 +108,27 @@ def test_after_a_death_another_leads_in_time(gap_s: float, ahead_s: float) -> No
 
 
 def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
-    sight = seen(Sight(), Lease("1", "", 1.0), "b", 0.0)
-    assert move(sight, "b", 0.0) == "take"
-    assert move(seen(Sight(), None, "b", 0.0), "b", 0.0) == "make"
+    sight = lease_read(LeaseView(), Lease("1", "", 1.0), "b", 0.0)
+    assert lease_action(sight, "b", 0.0) == "take"
+    assert lease_action(lease_read(LeaseView(), None, "b", 0.0), "b", 0.0) == "make"
 
 
 def test_a_lease_that_is_deleted_is_its_holders_for_as_long_as_it_may_not_know() -> None:
     before = Lease("1", "a", DURATION_S)
-    other = seen(seen(Sight(), before, "b", 0.0), None, "b", 1.0)
-    assert move(other, "b", 1.0) == move(seen(other, None, "b", 9.0), "b", 15.9) == "wait"
-    assert move(other, "b", 16.0) == "make"
-    holder = seen(written(Sight(), before, "a", 0.0), None, "a", 1.0)
-    assert move(holder, "a", 1.0) == "make"
+    other = lease_read(lease_read(LeaseView(), before, "b", 0.0), None, "b", 1.0)
+    assert (
+        lease_action(other, "b", 1.0)
+        == lease_action(lease_read(other, None, "b", 9.0), "b", 15.9)
+        == "wait"
+    )
+    assert lease_action(other, "b", 16.0) == "make"
+    holder = lease_read(lease_written(LeaseView(), before, "a", 0.0), None, "a", 1.0)
+    assert lease_action(holder, "a", 1.0) == "make"
 
 
 def test_an_answer_that_was_lost_is_no_lead_until_it_is_renewed() -> None:
     mine = Lease("1", "a", DURATION_S)
-    sight = seen(Sight(), mine, "a", 0.0)
-    assert move(sight, "a", 0.0) == "renew"
-    assert not leads(sight, 0.0)
-    assert leads(written(sight, Lease("2", "a", DURATION_S), "a", 0.0), 5.0)
+    sight = lease_read(LeaseView(), mine, "a", 0.0)
+    assert lease_action(sight, "a", 0.0) == "renew"
+    assert not may_act(sight, 0.0)
+    assert may_act(lease_written(sight, Lease("2", "a", DURATION_S), "a", 0.0), 5.0)

@@ -42,12 +42,14 @@ class LedgerMachine(LedgerTeachers):
         book = self.world.books[batch] = Book([STORE] * rows, nbytes, kind, makers={*makers})
         book.told = True
         self.world.line.append(batch)
-        assert self.world.tell(ev.Held(batch, nbytes, rows, kind, makers, ROW_NBYTES)) == []
+        assert (
+            self.world.tell(ev.BatchRestored(batch, nbytes, rows, kind, makers, ROW_NBYTES)) == []
+        )
         if released:
             self.world.line.remove(batch)
             self.world.student.append(batch)
         told = self.world.delivery.hold(batch, released=released)
-        assert told == [do.Tell("s", ev.Released(batch))] * released
+        assert told == [do.ForwardEvent("s", ev.Released(batch))] * released
         if released:
             assert self.world.ledger.handle(ev.Released(batch)) == []
 
@@ -120,8 +122,8 @@ class LedgerMachine(LedgerTeachers):
             rows = range(len(book.rows))
             book.rows = [STORE if known[row] else WAITS for row in rows]
             missing = runs_of([row for row in rows if not known[row]])
-            world.tell(ev.Found(batch, missing, ROW_NBYTES))
-            assert world.ledger.handle(ev.Found(batch)) == [], "once"
+            world.tell(ev.StoreSearched(batch, missing, ROW_NBYTES))
+            assert world.ledger.handle(ev.StoreSearched(batch)) == [], "once"
 
     @precondition(lambda self: self.world.line)
     @rule(index=nth, head=st.booleans(), now=seldom)

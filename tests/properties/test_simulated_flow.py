@@ -16,11 +16,11 @@ from edl.scheduler.reader_core import hedging
 from edl.scheduler.reader_core.hedging import Straggling
 from edl.scheduler.reader_core.request_pacing import Turnarounds, began
 from edl.scheduler.simulator import (
-    Change,
-    Fault,
-    Link,
-    Result,
+    NetworkLink,
     Scenario,
+    ScenarioFault,
+    SimulationResult,
+    SpeedChange,
     StudentGroup,
     TeacherGroup,
     simulate,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.system  # seconds of CPU for each
 few = settings(max_examples=max(2, settings().max_examples // 50))  # each is minutes of a mesh
 seeds = st.integers(0, 2**32 - 1)
 ROWS, ROW_BYTES = 32, 100.0
-FREE = Link(latency_s=0.0)
+FREE = NetworkLink(latency_s=0.0)
 
 
 def student(step_s: float = 0.1, **changed: float | None) -> StudentGroup:
@@ -44,32 +44,32 @@ def teachers(
     batch_s: float,
     *,
     told: float = 1.0,
-    changes: tuple[Change, ...] = (),
+    changes: tuple[SpeedChange, ...] = (),
     **more: float,
 ) -> TeacherGroup:
     """Teachers that need `batch_s` for a batch; `told`: the part of it that is device time.
 
     The rest is what their network takes.
     """
-    link = FREE if told == 1.0 else Link(ROWS * ROW_BYTES / batch_s, latency_s=0.0)
+    link = FREE if told == 1.0 else NetworkLink(ROWS * ROW_BYTES / batch_s, latency_s=0.0)
     group = TeacherGroup("t", told * batch_s / ROWS, count=count, link=link, changes=changes)
     return replace(group, **more)  # type: ignore[arg-type]
 
 
 def play(
     group: StudentGroup, pool: TeacherGroup, duration_s: float, seed: int = 0, **more: object
-) -> Result:
+) -> SimulationResult:
     known = {"duration_s": duration_s, "seed": seed, "link": FREE, "sample_s": 0.5, "ttl_s": 60.0}
     scenario = Scenario((group,), (pool,), **known | more)  # type: ignore[arg-type]
     return simulate(scenario, random.Random, keep_batches=True)
 
 
-def wants(result: Result, since_s: float = 0.0) -> list[int]:
+def wants(result: SimulationResult, since_s: float = 0.0) -> list[int]:
     """The numbers of teachers that were wanted, one after another."""
     return [want for want, _ in groupby(p.wanted for p in result.points if p.at_s >= since_s)]
 
 
-def rate(result: Result, since_s: float, until_s: float) -> float:
+def rate(result: SimulationResult, since_s: float, until_s: float) -> float:
     """Batches per second of the student between two moments."""
     points = [p.samples_per_s for p in result.points if since_s < p.at_s <= until_s]
     return fmean(points) / ROWS
@@ -123,7 +123,7 @@ def test_with_teachers_twice_as_fast_fewer_are_assigned(n: int, less: float, see
     """Of n teachers all are needed; `less`: how much of the last one is idle."""
     ratio = n - less
     batch_s = 0.1 * ratio
-    faster = (Change(120.0, batch_s / 2 / ROWS),)
+    faster = (SpeedChange(120.0, batch_s / 2 / ROWS),)
     result = play(student(), teachers(12, batch_s, changes=faster), 300.0, seed)
     assert wants(result, since_s=60.0)[0] == n
     assert wants(result, since_s=240.0) == [ceil(ratio / 2)]
@@ -152,7 +152,7 @@ def test_a_slow_source_does_not_move_the_want(
     assert result.students[0].source_wait_s > 0.2 * 300.0 * (1 - 1 / slower)
 
 
-def named_at(result: Result) -> dict[str, float]:
+def named_at(result: SimulationResult) -> dict[str, float]:
     """When which teachers are called stragglers, by the times of their answers."""
     answers = sorted(result.labelled, key=lambda one: one.answered_s)
     times, seen, found, last = Turnarounds(), Straggling(), dict[str, float](), dict[str, float]()
@@ -185,7 +185,7 @@ def test_a_slow_teacher_adds_what_it_can_and_is_named(
     end_s = since_s + 30.0 + 60 * slower * batch_s
     group = student(0.001, upper=300.0, lower=150.0, teachers_min=others + 1)
     pool = teachers(others + 1, batch_s, jitter=jitter)
-    fault = Fault(since_s, "t", "slow", factor=slower)
+    fault = ScenarioFault(since_s, "t", "slow", factor=slower)
     result = play(group, pool, end_s, seed, faults=(fault,))
     ((slow, named_s),) = named_at(result).items()
     assert slow in next(one.subject for one in result.happenings if one.kind == "slow")

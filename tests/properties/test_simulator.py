@@ -27,7 +27,7 @@ def seconds(least: float, most: float) -> st.SearchStrategy[float]:
 
 
 LINKS = st.builds(
-    simulator.Link,
+    simulator.NetworkLink,
     bandwidth_bytes_per_s=st.none() | st.sampled_from([2e5, 1e6]),
     latency_s=seconds(0, 0.02),
     jitter=st.sampled_from([0.0, 0.5]),
@@ -75,9 +75,9 @@ def teacher_groups(
     )
 
 
-def faults_of(*groups: str) -> st.SearchStrategy[tuple[simulator.Fault, ...]]:
+def faults_of(*groups: str) -> st.SearchStrategy[tuple[simulator.ScenarioFault, ...]]:
     one = st.builds(
-        simulator.Fault,
+        simulator.ScenarioFault,
         at_s=seconds(0.1, 3),
         group=st.sampled_from(groups),
         kind=st.sampled_from(["crash", "hang", "drain", "slow"]),
@@ -105,7 +105,7 @@ def scenarios(draw: st.DrawFn, jitter: float, faults: bool = True) -> simulator.
     )
 
 
-def run(scenario: simulator.Scenario) -> simulator.Result:
+def run(scenario: simulator.Scenario) -> simulator.SimulationResult:
     return simulator.simulate(scenario, random.Random, keep_batches=True)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from edl.scheduler.assignment import (
+    AssignmentChange,
     AssignmentEvent,
     AssignmentState,
-    Change,
     StudentReported,
     TeacherUp,
     Ticked,
@@ -22,7 +22,7 @@ class Service:
         self.now = 0.0
         self.see(*events)
 
-    def see(self, *events: AssignmentEvent) -> dict[str, Change]:
+    def see(self, *events: AssignmentEvent) -> dict[str, AssignmentChange]:
         """Tell a batch of events; the changes by student."""
         self.state, changes = reduce(self.state, events, self.now)
         return {change.student_id: change for change in changes}
@@ -37,9 +37,9 @@ class Service:
         change = self.see(*events)["a/0"]
         return change.content_id, change.next_content_id
 
-    def wait(self, seconds: float) -> list[Change]:
+    def wait(self, seconds: float) -> list[AssignmentChange]:
         """Let time pass, ticking when the rule says that it is due."""
-        changes: list[Change] = []
+        changes: list[AssignmentChange] = []
         end = self.now + seconds
         while (due := next_due(self.state)) is not None and due <= end:
             self.now = due

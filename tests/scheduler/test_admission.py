@@ -16,20 +16,20 @@ from edl.scheduler.admission import (
     AT_ONCE,
     LOST_S,
     Admission,
-    Found,
+    CheckMode,
+    CheckResult,
     HealthCheck,
-    Identity,
-    Look,
-    Outcome,
-    Patience,
-    Step,
-    looked,
-    next_look,
-    not_taken,
-    who_proves,
+    HealthCheckSettings,
+    ProbeOutcome,
+    RegistryAction,
+    TeacherIdentity,
+    after_check,
+    identity_address,
+    next_check,
+    registration_failed,
 )
 
-A = Identity("a", 1, "h:1")
+A = TeacherIdentity("a", 1, "h:1")
 
 
 @pytest.fixture
@@ -39,19 +39,21 @@ def admission() -> Admission:
 
 class TestAdmission:
     def test_who_proves_an_identity(self) -> None:
-        assert who_proves("h:1", "", has_key=True) == "h:1", "it does so itself"
-        assert who_proves("h:1", "h:2", has_key=True) == "h:2", "who vouches for it"
+        assert identity_address("h:1", "", has_key=True) == "h:1", "it does so itself"
+        assert identity_address("h:1", "h:2", has_key=True) == "h:2", "who vouches for it"
         for voucher in ("", "h:2"):
-            assert who_proves("h:1", voucher, has_key=False) is None, "nobody can"
+            assert identity_address("h:1", voucher, has_key=False) is None, "nobody can"
 
-    @pytest.mark.parametrize("other", [Identity("a", 2, "h:1"), Identity("a", 1, "h:2")])
+    @pytest.mark.parametrize(
+        "other", [TeacherIdentity("a", 2, "h:1"), TeacherIdentity("a", 1, "h:2")]
+    )
     def test_each_instance_and_address_is_probed_once(
-        self, admission: Admission, other: Identity
+        self, admission: Admission, other: TeacherIdentity
     ) -> None:
         assert not admission.appeared(A, 0.0)
         assert admission.due(0.0) == [A]
         assert admission.due(1.0) == []
-        assert admission.answered(A, "ok", "", 1.0) == Outcome(A, True, "", True)
+        assert admission.answered(A, "ok", "", 1.0) == ProbeOutcome(A, True, "", True)
         assert admission.appeared(A, 2.0)
         assert admission.due(99.0) == []
         assert not admission.appeared(other, 99.0)
@@ -60,8 +62,8 @@ class TestAdmission:
     def test_admitted_by_another_leader(self) -> None:
         admission = Admission(random.Random(7), {"a": 1, "b": 1, "c": 0})
         assert admission.appeared(A, 0.0)
-        assert not admission.appeared(Identity("b", 2, "h:2"), 0.0)
-        assert not admission.appeared(Identity("c", 0, "h:3"), 0.0), "nobody has probed it"
+        assert not admission.appeared(TeacherIdentity("b", 2, "h:2"), 0.0)
+        assert not admission.appeared(TeacherIdentity("c", 0, "h:3"), 0.0), "nobody has probed it"
 
     def test_refused_teacher_is_probed_less_often(self, admission: Admission) -> None:
         admission.appeared(A, 0.0)
@@ -83,7 +85,7 @@ class TestAdmission:
             ("wrong", True),
             ("silent", True),
         ):
-            assert admission.answered(A, "retry", why, 0.0) == Outcome(A, False, why, is_news)
+            assert admission.answered(A, "retry", why, 0.0) == ProbeOutcome(A, False, why, is_news)
         assert admission.refused == {"a": "silent"}
 
     def test_final_refusal_ends_with_another_life(self, admission: Admission) -> None:
@@ -94,10 +96,10 @@ class TestAdmission:
         assert admission.is_refused("a")
         assert not admission.appeared(A, 1.0)
         assert admission.due(9999.0) == []
-        assert not admission.appeared(Identity("a", 2, "h:1"), 1.0)
+        assert not admission.appeared(TeacherIdentity("a", 2, "h:1"), 1.0)
         assert not admission.is_refused("a")
         assert not admission.is_refused("b")
-        assert admission.due(1.0) == [Identity("a", 2, "h:1")]
+        assert admission.due(1.0) == [TeacherIdentity("a", 2, "h:1")]
 
     def test_lost_and_late_answers(self, admission: Admission) -> None:
         admission.appeared(A, 0.0)
@@ -111,13 +113,13 @@ class TestAdmission:
 
     def test_unreachable_teachers_keep_no_new_one_out(self, admission: Admission) -> None:
         seconds = 60
-        crowd = [Identity(f"t{i}", 1, f"h:{i}") for i in range(1000)]
+        crowd = [TeacherIdentity(f"t{i}", 1, f"h:{i}") for i in range(1000)]
         for one in crowd:
             admission.appeared(one, 0.0)
         asked: Counter[str] = Counter()
-        ends: list[tuple[float, Identity]] = []
+        ends: list[tuple[float, TeacherIdentity]] = []
 
-        def pass_by(now: float) -> list[Identity]:
+        def pass_by(now: float) -> list[TeacherIdentity]:
             while ends and ends[0][0] <= now:
                 admission.answered(ends.pop(0)[1], "retry", "no answer", now)
             due = admission.due(now)
@@ -135,34 +137,34 @@ class TestAdmission:
         admission.appeared(A, seconds)
         assert admission.waiting == 1
         assert pass_by(seconds)[0] == A
-        assert admission.answered(A, "ok", "", seconds + 0.1) == Outcome(A, True, "", True)
+        assert admission.answered(A, "ok", "", seconds + 0.1) == ProbeOutcome(A, True, "", True)
 
     def test_new_teacher_goes_before_lost_probes(self, admission: Admission) -> None:
         for i in range(AT_ONCE + 1):
-            admission.appeared(Identity(f"t{i}", 1, f"h:{i}"), 0.0)
+            admission.appeared(TeacherIdentity(f"t{i}", 1, f"h:{i}"), 0.0)
         assert len(admission.due(0.0)) == AT_ONCE
         admission.appeared(A, 1.0)
         assert [one.teacher_id for one in admission.due(LOST_S)][:2] == [f"t{AT_ONCE}", "a"]
 
 
-PATIENCE = Patience(every_s=1.0, test_every_s=15.0, strikes=2, retry_s=10.0)
-FOUND: st.SearchStrategy[Found] = st.sampled_from(["well", "silent", "wrong"])
+PATIENCE = HealthCheckSettings(every_s=1.0, test_every_s=15.0, strikes=2, retry_s=10.0)
+FOUND: st.SearchStrategy[CheckResult] = st.sampled_from(["well", "silent", "wrong"])
 
 
 @dataclass
 class Case:
     """One server, and a clock."""
 
-    patience: Patience = PATIENCE
+    patience: HealthCheckSettings = PATIENCE
     now: float = 100.0
-    vouching: HealthCheck = field(default_factory=HealthCheck)
+    health: HealthCheck = field(default_factory=HealthCheck)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def look(self, found: Found, took_s: float = 0.0) -> tuple[Look, Step]:
-        look, wait_s = next_look(self.vouching, self.now, self.patience)
+    def look(self, found: CheckResult, took_s: float = 0.0) -> tuple[CheckMode, RegistryAction]:
+        look, wait_s = next_check(self.health, self.now, self.patience)
         assert wait_s >= 0
         self.now += wait_s + took_s
-        self.vouching, step = looked(self.vouching, look, found, self.now, self.patience, self.rng)
+        self.health, step = after_check(self.health, look, found, self.now, self.patience, self.rng)
         return look, step
 
 
@@ -170,21 +172,21 @@ class TestHealthChecks:
     def test_server_that_nobody_took_is_tested_again(self) -> None:
         case = Case()
         case.look("well")
-        case.vouching = not_taken(case.now, PATIENCE)
+        case.health = registration_failed(case.now, PATIENCE)
         before = case.now
         assert case.look("well") == ("test", "register")
         assert case.now == before + PATIENCE.every_s
 
     def test_times_of_health_checks(self) -> None:
         case = Case()
-        assert next_look(case.vouching, case.now, PATIENCE) == ("test", 0.0)
+        assert next_check(case.health, case.now, PATIENCE) == ("test", 0.0)
         case.look("well")
         looks = [case.look("well") for _ in range(40)]
         assert case.now == 140.0
         assert [number for number, (look, _) in enumerate(looks) if look == "test"] == [14, 29]
 
     @pytest.mark.parametrize("found", ["silent", "wrong"])
-    def test_failing_server_is_tested_less_often(self, found: Found) -> None:
+    def test_failing_server_is_tested_less_often(self, found: CheckResult) -> None:
         case = Case()
         times = []
         for _ in range(30):
@@ -193,9 +195,9 @@ class TestHealthChecks:
         assert times[-1] - times[-6] > times[5] - times[0]
 
     @given(st.lists(st.tuples(FOUND, st.floats(0, 60)), min_size=5, max_size=60), st.integers(1, 4))
-    def test_laws(self, script: list[tuple[Found, float]], strikes: int) -> None:
+    def test_laws(self, script: list[tuple[CheckResult, float]], strikes: int) -> None:
         """Only a test registers a server; only lasting silence or a wrong answer withdraws it."""
-        case = Case(Patience(strikes=strikes))
+        case = Case(HealthCheckSettings(strikes=strikes))
         registered, silent = False, 0
         for found, took_s in script:
             began = case.now
@@ -210,7 +212,7 @@ class TestHealthChecks:
             assert not (registered and found == "wrong" and step == "stay")
             assert silent < strikes or step == "withdraw"
             registered = {"register": True, "withdraw": False, "stay": registered}[step]
-            assert case.vouching.registered is registered
+            assert case.health.registered is registered
 
 
 NOW_MS = 1_700_000_000_000
@@ -238,11 +240,13 @@ class TestLeadership:
     def test_leases_count_after_the_grace_time(self) -> None:
         grace = leadership.grace_s(6.0, 3)
         assert grace == pytest.approx(8.0)
-        assert leadership.sweep_until_ms(leadership.Watch(), 1000.0, grace, 4.0) is None
-        watch = leadership.heard(leadership.Watch(), "a", NOW_MS, 0.0, gap_s=4.0)
+        assert leadership.sweep_until_ms(leadership.RegistryWatch(), 1000.0, grace, 4.0) is None
+        watch = leadership.registry_answered(
+            leadership.RegistryWatch(), "a", NOW_MS, 0.0, gap_s=4.0
+        )
         for now in range(1, 9):
             time_ms = NOW_MS + 1000 * now
-            watch = leadership.heard(watch, "a", time_ms, float(now), gap_s=4.0)
+            watch = leadership.registry_answered(watch, "a", time_ms, float(now), gap_s=4.0)
             until_ms = leadership.sweep_until_ms(watch, now, grace, 4.0)
             assert until_ms == (time_ms + 4000 if now >= 8 else None), "no later: it may hang"
         assert leadership.sweep_until_ms(watch, 12.5, grace, 4.0) is None, (
@@ -250,10 +254,14 @@ class TestLeadership:
         )
 
     def test_gap_or_another_server_restarts_the_grace_time(self) -> None:
-        watch = leadership.heard(
-            leadership.heard(leadership.Watch(), "a", NOW_MS, 0.0, 4.0), "a", NOW_MS, 3.0, 4.0
+        watch = leadership.registry_answered(
+            leadership.registry_answered(leadership.RegistryWatch(), "a", NOW_MS, 0.0, 4.0),
+            "a",
+            NOW_MS,
+            3.0,
+            4.0,
         )
         assert watch.since_s == 0.0
-        assert leadership.heard(watch, "a", NOW_MS, 7.5, 4.0).since_s == 7.5
-        assert leadership.heard(watch, "b", NOW_MS, 3.5, 4.0).since_s == 3.5
-        assert leadership.led_still({"a": 1.0, "b": 5.0}, 6.0, 5.0) == {"b": 5.0}
+        assert leadership.registry_answered(watch, "a", NOW_MS, 7.5, 4.0).since_s == 7.5
+        assert leadership.registry_answered(watch, "b", NOW_MS, 3.5, 4.0).since_s == 3.5
+        assert leadership.still_led({"a": 1.0, "b": 5.0}, 6.0, 5.0) == {"b": 5.0}

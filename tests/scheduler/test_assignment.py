@@ -166,7 +166,7 @@ class TestContents:
         service.see(on("", 4))
         assert content_of(service.state, "a/0") == "y"
         service.see(ContentPlanned("x"))
-        assert service.state.students["a/0"].next_told == "x"
+        assert service.state.students["a/0"].announced == "x"
         teachers = (*up("ab", content="old"), *up("cd", content="new"))
         service = Service(ContentPlanned("old", "new"), *teachers)
         changes = service.see(on("old", 4), on("new", 5, student="b/0"), on("", 6, student="c/0"))
@@ -196,7 +196,7 @@ class TestContents:
     def test_upgrade_is_announced_and_done_between_epochs(self) -> None:
         service = upgrading()
         assert service.has("a/0") == "ab"
-        assert service.state.students["a/0"].next_told == "new"
+        assert service.state.students["a/0"].announced == "new"
         assert service.see(on("old", 1, want=2)) == {}
         change = service.see(on("", 2, want=2))["a/0"]
         assert (sorted(change.teachers), change.content_id) == (["c", "d"], "new")
@@ -221,7 +221,7 @@ class TestContents:
     def test_immediate_upgrade_waits_for_a_teacher(self) -> None:
         service = upgrading(at_now=True)
         assert service.has("a/0") == "cd"
-        assert service.state.students["a/0"].next_told == ""
+        assert service.state.students["a/0"].announced == ""
         service = Service(ContentPlanned("old"), *up("a", content="old"), on("", 1))
         service.see(ContentPlanned("old", "new", "now"))
         assert service.has("a/0") == "a"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.scheduler.assignment import (
-    Change,
+    AssignmentChange,
     StudentReported,
     TeacherDown,
     TeacherUp,
@@ -106,7 +106,7 @@ class TestStability:
         bases = [2, 4, 6, 8, 10]
         service = Service(*teachers(pool))
         service.see(*(wants(f"job{index}/0", base) for index, base in enumerate(bases)))
-        moved: list[Change] = []
+        moved: list[AssignmentChange] = []
         for _ in range(300):
             moved += service.wait(1.0)
             noisy = [round(base * noise.uniform(0.7, 1.3)) for base in bases]

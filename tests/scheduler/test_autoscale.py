@@ -16,20 +16,20 @@ from edl.scheduler.autoscale import (
     HEALTHY_S,
     AutoscaleConfig,
     AutoscaleMemory,
-    Hand,
+    FleetProcess,
     ServiceLoad,
     StudentLoad,
-    Waits,
+    WaitTotals,
     decide,
-    died,
+    fleet_change,
     left_to_fleets,
     load_of,
     may_begin,
-    moves,
+    pause_after_exit,
     resumed,
 )
-from edl.scheduler.autoscale import wanted as bounded
-from edl.scheduler.backoff import Rest
+from edl.scheduler.autoscale import fleet_size as bounded
+from edl.scheduler.backoff import RetryPause
 from edl.scheduler.elastic_values import Pool
 
 CONFIG = AutoscaleConfig(max=10, freeze_s=10, up_after_s=4, down_after_s=20, idle_to_zero_s=30)
@@ -100,7 +100,7 @@ class TestServiceLoad:
     def test_load_of_students(self) -> None:
         quick = StudentLoad(want=5, t_t_s=0.04, t_s_s=0.01, starves=True)
         slow = StudentLoad(want=1, t_t_s=0.02, t_s_s=0.04, starves=False)
-        load = load_of((quick, slow), Waits(3.0, 1.0), serving=4, starting=1)
+        load = load_of((quick, slow), WaitTotals(3.0, 1.0), serving=4, starting=1)
         assert (load.students, load.wanted, load.starving) == (2, 6, 1)
         assert (load.serving, load.starting, load.starved_s, load.blocked_s) == (4, 1, 3.0, 1.0)
         assert load.demand_per_s == pytest.approx(125.0)
@@ -109,13 +109,13 @@ class TestServiceLoad:
     def test_load_sums(self) -> None:
         known = StudentLoad(want=2, t_t_s=0.02, t_s_s=0.01, starves=False)
         for unknown in (known._replace(t_t_s=0.0), known._replace(t_s_s=0.0)):
-            load = load_of((known, unknown), Waits(), serving=1)
+            load = load_of((known, unknown), WaitTotals(), serving=1)
             assert load.ratio is None
             assert load.wanted == 4
-        assert load_of((), Waits(), serving=3).ratio is None
-        waits = Waits(5.0, 7.0).grown(Waits(1.0, 1.0), Waits(3.0, 1.5))
-        assert waits == Waits(7.0, 7.5)
-        assert waits.grown(Waits(9.0, 9.0), Waits(0.0, 9.5)) == Waits(7.0, 8.0)
+        assert load_of((), WaitTotals(), serving=3).ratio is None
+        waits = WaitTotals(5.0, 7.0).grown(WaitTotals(1.0, 1.0), WaitTotals(3.0, 1.5))
+        assert waits == WaitTotals(7.0, 7.5)
+        assert waits.grown(WaitTotals(9.0, 9.0), WaitTotals(0.0, 9.5)) == WaitTotals(7.0, 8.0)
 
     @given(COUNTS, COUNTS, COUNTS)
     def test_when_a_leader_may_begin(self, students: int, holding: int, teachers: int) -> None:
@@ -129,37 +129,42 @@ class TestServiceLoad:
 
 
 HANDS = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8).map(
-    lambda hands: [Hand(str(i), serves, leaves) for i, (serves, leaves) in enumerate(hands)]
+    lambda hands: [FleetProcess(str(i), serves, leaves) for i, (serves, leaves) in enumerate(hands)]
 )
 
 
 class TestHeadcount:
     @given(HANDS, st.integers(0, 8))
-    def test_moves_reach_the_count(self, hands: list[Hand], count: int) -> None:
+    def test_moves_reach_the_count(self, hands: list[FleetProcess], count: int) -> None:
         staying = [hand.name for hand in hands if not hand.leaves]
-        found = moves(hands, count, Rest(), 0.0)
+        found = fleet_change(hands, count, RetryPause(), 0.0)
         assert len(staying) + found.start - len(found.drain) == count
         assert found.start == 0 or not found.drain
         assert set(found.drain) <= set(staying)
 
     def test_unused_processes_leave_first_and_bounds_hold(self) -> None:
-        hands = [Hand("a"), Hand("b", serves=True), Hand("c", serves=True), Hand("d")]
-        assert moves(hands, 3, Rest(), 0.0).drain == ("d",)
-        assert moves(hands, 1, Rest(), 0.0).drain == ("d", "a", "c")
+        hands = [
+            FleetProcess("a"),
+            FleetProcess("b", serves=True),
+            FleetProcess("c", serves=True),
+            FleetProcess("d"),
+        ]
+        assert fleet_change(hands, 3, RetryPause(), 0.0).drain == ("d",)
+        assert fleet_change(hands, 1, RetryPause(), 0.0).drain == ("d", "a", "c")
         assert [bounded(n, 2, 4) for n in (0, 1, 3, 9)] == [0, 2, 3, 4]
-        assert died(Rest(), 1.0, 5.0, random.Random(1)).until_s == 5.0
+        assert pause_after_exit(RetryPause(), 1.0, 5.0, random.Random(1)).until_s == 5.0
 
     @given(st.integers(0, 1 << 30))
     def test_pauses_grow_until_one_stays(self, seed: int) -> None:
-        rng, rest, now = random.Random(seed), Rest(), 0.0
+        rng, rest, now = random.Random(seed), RetryPause(), 0.0
         for _ in range(50):
-            rest = died(rest, 0.1, now, rng)
+            rest = pause_after_exit(rest, 0.1, now, rng)
             assert rest.until_s <= now + CAP_S
             now = max(now, rest.until_s)
         assert now > CAP_S
-        assert moves([], 1, Rest(1, now + 1.0), now).start == 0
-        assert moves([], 1, Rest(1, now), now).start == 1
-        assert died(rest, HEALTHY_S, now, rng) == Rest()
+        assert fleet_change([], 1, RetryPause(1, now + 1.0), now).start == 0
+        assert fleet_change([], 1, RetryPause(1, now), now).start == 1
+        assert pause_after_exit(rest, HEALTHY_S, now, rng) == RetryPause()
 
 
 class TestTeacherCount:

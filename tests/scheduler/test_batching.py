@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader.engine.answers import widest_float
-from edl.scheduler.batching import BatchRule, Lane, Waiting, decide, promise_s, soonest
+from edl.scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, promise_s, soonest
 
 
-def waiting(*samples: int, at: float = 0.0) -> list[Waiting]:
-    return [Waiting(number, "a", rows, at) for number, rows in enumerate(samples)]
+def waiting(*samples: int, at: float = 0.0) -> list[WaitingRequest]:
+    return [WaitingRequest(number, "a", rows, at) for number, rows in enumerate(samples)]
 
 
-def sent(rule: BatchRule, line: list[Waiting], now: float = 0.0) -> list[tuple[int, ...]]:
-    return [batch.requests for batch in decide(rule, line, [Lane(2, 0, 0.01)], now).batches]
+def sent(rule: BatchRule, line: list[WaitingRequest], now: float = 0.0) -> list[tuple[int, ...]]:
+    return [batch.requests for batch in decide(rule, line, [DeviceLane(2, 0, 0.01)], now).batches]
 
 
 @st.composite
@@ -48,18 +48,18 @@ class Device:
     rule: BatchRule
     t_ts_s: list[float]
     now: float = 0.0
-    line: list[Waiting] = field(default_factory=list)
+    line: list[WaitingRequest] = field(default_factory=list)
     at_lane: list[list[tuple[float, int]]] = field(default_factory=list)
     gone: dict[int, float] = field(default_factory=dict)
-    batches: list[tuple[float, list[Waiting]]] = field(default_factory=list)
+    batches: list[tuple[float, list[WaitingRequest]]] = field(default_factory=list)
     expired: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.at_lane = [[] for _ in self.t_ts_s]
 
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[DeviceLane]:
         return [
-            Lane(2 - len(jobs), sum(samples for _, samples in jobs), t_t_s)
+            DeviceLane(2 - len(jobs), sum(samples for _, samples in jobs), t_t_s)
             for jobs, t_t_s in zip(self.at_lane, self.t_ts_s, strict=True)
         ]
 
@@ -107,7 +107,7 @@ class TestBatching:
     def test_partial_batch_waits_for_the_delay(self) -> None:
         rule, requests = BatchRule(8, 0.5), waiting(2, 3, at=10.0)
         assert sent(rule, requests, 10.2) == []
-        assert decide(rule, requests, [Lane(1, 0, 0.01)], 10.2).look_again_s == 10.5
+        assert decide(rule, requests, [DeviceLane(1, 0, 0.01)], 10.2).look_again_s == 10.5
         assert sent(rule, requests, 10.5) == [(0, 1)]
 
     def test_full_batches_go_at_once(self) -> None:
@@ -125,7 +125,7 @@ class TestBatching:
         for number, (gap_s, shape, samples, patience_s) in enumerate(arrivals):
             world.advance(world.now + gap_s)
             deadline_s = world.now + patience_s
-            world.line.append(Waiting(number, shape, samples, world.now, deadline_s))
+            world.line.append(WaitingRequest(number, shape, samples, world.now, deadline_s))
         world.advance(1e6)
 
         # Nobody starves: each was sent or, its time over, expired; once.
@@ -145,10 +145,10 @@ class TestBatching:
     def test_rare_shape_is_not_delayed(self, most: int, delay_s: float, rounds: int) -> None:
         """Two of the frequent shape come for each batch that the device can take; one is rare."""
         world = Device(BatchRule(most, delay_s), [0.01])
-        rare = Waiting(0, "rare", 1, 0.0)
+        rare = WaitingRequest(0, "rare", 1, 0.0)
         world.line.append(rare)
         for number in range(1, 2 * rounds):
-            world.line.append(Waiting(number, "often", most, world.now))
+            world.line.append(WaitingRequest(number, "often", most, world.now))
             world.advance(world.now + most * 0.005)
             if rare.number in world.gone:
                 break
@@ -159,12 +159,14 @@ class TestBatching:
         assert not late
 
 
-LANES = st.lists(st.builds(Lane, st.integers(0, 2), st.integers(0, 100), st.floats(1e-4, 10.0)))
+LANES = st.lists(
+    st.builds(DeviceLane, st.integers(0, 2), st.integers(0, 100), st.floats(1e-4, 10.0))
+)
 
 
 class TestLanes:
     @given(LANES, st.integers(1, 64))
-    def test_soonest(self, lanes: list[Lane], samples: int) -> None:
+    def test_soonest(self, lanes: list[DeviceLane], samples: int) -> None:
         index = soonest(lanes, samples)
         if index is None:
             assert not any(lane.room for lane in lanes)

@@ -14,8 +14,8 @@ from edl.scheduler import circuit_breakers
 from edl.scheduler.canaries import (
     ALONE_S,
     CanaryConfig,
-    Panel,
-    Verdict,
+    ComparisonPanel,
+    ComparisonVerdict,
 )
 from edl.scheduler.circuit_breakers import (
     LONGEST_PAUSE_OF_LIARS_S,
@@ -30,9 +30,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 rng = random.Random(0)
 
 
-def panel(names: str, trial: str = "") -> Panel:
+def panel(names: str, trial: str = "") -> ComparisonPanel:
     """Teachers in the order of joining, trusted but for those in `trial`."""
-    it = Panel()
+    it = ComparisonPanel()
     for name in names:
         it.join(name)
     for name in names[1:]:
@@ -72,21 +72,26 @@ class TestCanaries:
     @pytest.mark.parametrize(
         ("it", "answers", "agree", "verdict", "trusted"),
         [
-            (panel("ab", trial="b"), "ab", ("ab",), Verdict(readmit=("b",)), "ab"),
-            (panel("abc"), "abc", ("bc",), Verdict(liars=("a",)), "bc"),
-            (panel("abcde"), "abcde", ("bd",), Verdict(liars=("a", "c", "e")), "bd"),
+            (panel("ab", trial="b"), "ab", ("ab",), ComparisonVerdict(readmit=("b",)), "ab"),
+            (panel("abc"), "abc", ("bc",), ComparisonVerdict(liars=("a",)), "bc"),
+            (panel("abcde"), "abcde", ("bd",), ComparisonVerdict(liars=("a", "c", "e")), "bd"),
             # Without a third teacher the elder goes on, and nobody is called a liar.
-            (panel("ab", trial="b"), "ab", (), Verdict(disputed=("a", "b")), "a"),
-            (panel("ab"), "ba", (), Verdict(trial=("b",), disputed=("a", "b")), "a"),
-            (panel("abc", trial="bc"), "abc", (), Verdict(disputed=("a", "b", "c")), "a"),
+            (panel("ab", trial="b"), "ab", (), ComparisonVerdict(disputed=("a", "b")), "a"),
+            (panel("ab"), "ba", (), ComparisonVerdict(trial=("b",), disputed=("a", "b")), "a"),
+            (panel("abc", trial="bc"), "abc", (), ComparisonVerdict(disputed=("a", "b", "c")), "a"),
             # Near the tolerance agreement is not transitive.
-            (panel("abc"), "abc", ("ab", "bc"), Verdict(), "abc"),
-            (panel("ab"), "a", (), Verdict(), "ab"),
-            (panel("ab"), "ax", (), Verdict(), "ab"),  # x is gone
+            (panel("abc"), "abc", ("ab", "bc"), ComparisonVerdict(), "abc"),
+            (panel("ab"), "a", (), ComparisonVerdict(), "ab"),
+            (panel("ab"), "ax", (), ComparisonVerdict(), "ab"),  # x is gone
         ],
     )
     def test_verdicts(
-        self, it: Panel, answers: str, agree: tuple[str, ...], verdict: Verdict, trusted: str
+        self,
+        it: ComparisonPanel,
+        answers: str,
+        agree: tuple[str, ...],
+        verdict: ComparisonVerdict,
+        trusted: str,
     ) -> None:
         found = it.judge(list(answers), agreeing(*agree))
         assert (found, it.trusted) == (verdict, list(trusted))
@@ -94,9 +99,9 @@ class TestCanaries:
     def test_a_dispute_is_reported_once_and_wants_another_teacher(self) -> None:
         for gone in "ab":
             it = panel("ab", trial="b")
-            assert it.judge(["b", "a"], set()) == Verdict(disputed=("a", "b"))
+            assert it.judge(["b", "a"], set()) == ComparisonVerdict(disputed=("a", "b"))
             assert it.judges == 1
-            assert it.judge(["a", "b"], set()) == Verdict()
+            assert it.judge(["a", "b"], set()) == ComparisonVerdict()
             assert it.judges == 1
             it.leave(gone)
             assert (it.judges, it.disputed) == (0, ())
@@ -111,30 +116,30 @@ class TestCanaries:
     def test_the_next_is_readmitted_when_the_last_trusted_leaves_or_refuses(self) -> None:
         it = panel("abc", trial="bc")
         verdict = it.leave("a")
-        assert (verdict, it.trusted) == (Verdict(readmit=("b",)), ["b"])
+        assert (verdict, it.trusted) == (ComparisonVerdict(readmit=("b",)), ["b"])
         verdict = it.leave("c")
-        assert verdict == Verdict()
+        assert verdict == ComparisonVerdict()
         verdict = it.leave("b")
-        assert (it.trusted, verdict) == ([], Verdict())
+        assert (it.trusted, verdict) == ([], ComparisonVerdict())
         assert it.join("d") is False
         it = panel("abc", trial="bc")
-        assert it.refused("a") == Verdict(readmit=("b",))
-        assert it.refused("a") == Verdict(), "another one can be asked"
-        assert panel("a").refused("a") == Verdict()
-        assert panel("ab", trial="b").refused("b") == Verdict(), "it was a copy"
+        assert it.refused("a") == ComparisonVerdict(readmit=("b",))
+        assert it.refused("a") == ComparisonVerdict(), "another one can be asked"
+        assert panel("a").refused("a") == ComparisonVerdict()
+        assert panel("ab", trial="b").refused("b") == ComparisonVerdict(), "it was a copy"
 
     def test_one_is_readmitted_when_only_teachers_on_trial_answer_for_long(self) -> None:
         it = panel("abc", trial="bc")
         for now, answering in ((0.0, "abc"), (1.0, "bc"), (1.9, "abc"), (2.0, "c"), (2.9, "bc")):
             verdict = it.look(answering, now)
-            assert verdict == Verdict()
+            assert verdict == ComparisonVerdict()
         verdict = it.look("c", 2.0 + ALONE_S)
-        assert verdict == Verdict(readmit=("c",))
-        assert it.look("bc", 10.0) == Verdict(), "one is enough"
+        assert verdict == ComparisonVerdict(readmit=("c",))
+        assert it.look("bc", 10.0) == ComparisonVerdict(), "one is enough"
         it = panel("ab", trial="b")
         for now in (0.0, 5.0, 10.0):
             verdict = it.look("", now)
-            assert verdict == Verdict()
+            assert verdict == ComparisonVerdict()
 
     def test_teachers_readmitted_without_proof_are_compared_first(self) -> None:
         it = panel("abc", trial="c")
@@ -165,7 +170,7 @@ class TestCanaries:
         assert verdict.liars == ("a",)
 
     def test_an_unproven_teacher_that_gets_all_requests_is_compared_with_a_proven_one(self) -> None:
-        it = Panel()
+        it = ComparisonPanel()
         for name in "acd":
             it.join(name)
         for now in (0.0, ALONE_S):

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from edl.scheduler.elastic import decide, fulfilment
 from edl.scheduler.elastic_values import ElasticConfig, ElasticJob, ElasticMemory, Pool, Target
-from edl.scheduler.job_states import Ending, Life, ending_of, limits_of, state_of
+from edl.scheduler.job_states import NodeEnding, NodeEndings, ending_of, limits_of, state_of
 
 AT_ONCE = ElasticConfig(freeze_s=0)
 COUNTS = st.integers(0, 4)
-ENDED: st.SearchStrategy[list[Ending]] = st.lists(st.sampled_from(get_args(Ending)), max_size=12)
+ENDED: st.SearchStrategy[list[NodeEnding]] = st.lists(
+    st.sampled_from(get_args(NodeEnding)), max_size=12
+)
 
 
 def ask(
@@ -164,7 +166,7 @@ class TestSeveralJobs:
             ask(2, ElasticJob("a", 1, 1), ElasticJob("a", 1, 2))
 
 
-def state(life: Life, **given: object) -> str:
+def state(life: NodeEndings, **given: object) -> str:
     facts = {"stop": False, "target": 2, "least": 1, "nodes": 2, "leaving": 0, "begun": True}
     return state_of(life, **{**facts, **given})  # type: ignore[arg-type]
 
@@ -185,11 +187,13 @@ class TestJobStates:
             (2, True, True, "left"),
         ],
     )
-    def test_ending_of_a_node(self, code: int, told: bool, trains: bool, ending: Ending) -> None:
+    def test_ending_of_a_node(
+        self, code: int, told: bool, trains: bool, ending: NodeEnding
+    ) -> None:
         assert ending_of(code, told, trains) == ending
 
     def test_failures_are_retried_later_each_time(self) -> None:
-        life, delays = Life(retries=50), []
+        life, delays = NodeEndings(retries=50), []
         for _ in range(40):
             life = life.after("failed")
             assert life.grows
@@ -201,16 +205,21 @@ class TestJobStates:
     @pytest.mark.parametrize(
         ("life", "asked", "nodes", "limits"),
         [
-            (Life(), None, 0, (2, 4)),
-            (Life(), 3, 4, (2, 3)),
-            (Life(), 1, 4, (2, 2)),  # anybody may write to the queue: never below the minimum
-            (Life(), 9, 4, (2, 4)),
-            (Life(done=True), None, 3, (2, 3)),
-            (Life(done=True), 4, 1, (1, 1)),
-            (Life(hopeless=True), 4, 0, (1, 1)),
+            (NodeEndings(), None, 0, (2, 4)),
+            (NodeEndings(), 3, 4, (2, 3)),
+            (
+                NodeEndings(),
+                1,
+                4,
+                (2, 2),
+            ),  # anybody may write to the queue: never below the minimum
+            (NodeEndings(), 9, 4, (2, 4)),
+            (NodeEndings(done=True), None, 3, (2, 3)),
+            (NodeEndings(done=True), 4, 1, (1, 1)),
+            (NodeEndings(hopeless=True), 4, 0, (1, 1)),
         ],
     )
-    def test_limits(self, life: Life, asked: int | None, nodes: int, limits: object) -> None:
+    def test_limits(self, life: NodeEndings, asked: int | None, nodes: int, limits: object) -> None:
         assert limits_of(life, 2, 4, asked=asked, nodes=nodes) == limits
 
     @pytest.mark.parametrize(
@@ -228,14 +237,20 @@ class TestJobStates:
         ],
     )
     def test_states(self, given: dict[str, object], expected: str) -> None:
-        assert state(Life(retries=3), **given) == expected
-        assert state(Life(retries=3).after("done"), nodes=1) == "running"
+        assert state(NodeEndings(retries=3), **given) == expected
+        assert state(NodeEndings(retries=3).after("done"), nodes=1) == "running"
 
     @given(ENDED, COUNTS, st.booleans(), COUNTS, COUNTS, st.booleans())
     def test_job_ends_with_its_last_node(
-        self, endings: list[Ending], retries: int, stop: bool, count: int, leaving: int, begun: bool
+        self,
+        endings: list[NodeEnding],
+        retries: int,
+        stop: bool,
+        count: int,
+        leaving: int,
+        begun: bool,
     ) -> None:
-        life = Life(retries)
+        life = NodeEndings(retries)
         for ending in endings:
             grew = life.grows
             life = life.after(ending)

@@ -12,7 +12,7 @@ from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.deploy.operator.jobs.ledger import PodsConfig
 from edl.deploy.operator.teachers.count import Wish
 from edl.errors import UsageError
-from edl.scheduler.admission import Patience, Rate
+from edl.scheduler.admission import HealthCheckSettings, RateLimit
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
 from edl.scheduler.canaries import CanaryConfig
@@ -21,8 +21,8 @@ from edl.scheduler.flow import FlowConfig
 from edl.scheduler.no_teacher import Ensemble, Policy
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
 from edl.scheduler.reader_core.windows import HillClimbRule, SizeConfig, WindowConfig
-from edl.scheduler.simulator import Change, StudentGroup
-from edl.scheduler.students.saving import Rhythm
+from edl.scheduler.simulator import SpeedChange, StudentGroup
+from edl.scheduler.students.saving import SaveSchedule
 from edl.scheduler.students.shards import Ranges, RankShard, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
 
@@ -66,22 +66,22 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (FlowConfig, FLOW | {"tolerated": 1.0}, "not negative"),
         (LowQuantile, (0, 0.5), "needs size"),
         (LowQuantile, (5, 1.1), "needs size"),
-        (Patience, {"every_s": 0.0}, "above 0"),
-        (Patience, {"strikes": 0}, "above 0"),
+        (HealthCheckSettings, {"every_s": 0.0}, "above 0"),
+        (HealthCheckSettings, {"strikes": 0}, "above 0"),
         (PodsConfig, {"place_within_s": -1}, "place_within_s"),
         (Policy, ("panic", 1.0), "policy"),
         (Policy, ("fail", None), "needs"),
         (Policy, ("wait", -1.0), "wait"),
         (Pool.of_slots, (-1,), "capacity of 'slots'"),
-        (Rate, (0.0, 1.0), "rate"),
-        (Rate, (1.0, 0.5), "rate"),
-        (Rate, (inf, 1.0), "rate"),
+        (RateLimit, (0.0, 1.0), "rate"),
+        (RateLimit, (1.0, 0.5), "rate"),
+        (RateLimit, (inf, 1.0), "rate"),
         (RecentMean, (0,), "size >= 1"),
         (RecentRate, (0.0,), "horizon"),
         (RecentRate, (inf,), "horizon"),
-        (Rhythm, {"every_steps": 0}, "must be positive"),
-        (Rhythm, {"every_s": 0.0}, "must be positive"),
-        (Rhythm, {"overhead": 1.0}, "from 0 to below 1"),
+        (SaveSchedule, {"every_steps": 0}, "must be positive"),
+        (SaveSchedule, {"every_s": 0.0}, "must be positive"),
+        (SaveSchedule, {"overhead": 1.0}, "from 0 to below 1"),
         (Linear, (-1, 0), "a weight is"),
         (Cosine, (1, nan), "a weight is"),
         (Linear, (1, 0, 0), "at least 1 step"),
@@ -103,7 +103,11 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (StudentGroup, STUDENT | {"lower": 16.0}, "lower < upper"),
         (StudentGroup, STUDENT | {"teachers_min": 5, "teachers_max": 4}, "teachers_min <= "),
         (StudentGroup, STUDENT | {"join_s": 5.0, "leave_s": 4.0}, "leaves at 4 s, joins at 5 s"),
-        (StudentGroup, STUDENT | {"changes": (Change(2, 1), Change(1, 1))}, "in the order"),
+        (
+            StudentGroup,
+            STUDENT | {"changes": (SpeedChange(2, 1), SpeedChange(1, 1))},
+            "in the order",
+        ),
         (WindowConfig, (3, 2), "least"),
         (Wish, (None, 3, 2), "least <= most"),
     ],

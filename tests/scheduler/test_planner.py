@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from edl.benchmarks.paper import meshes
 from edl.scheduler import pipeline_model
-from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
-from edl.scheduler.pipeline_model import Costs, DeviceGroup, Mesh, room_for, throughput
+from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
+from edl.scheduler.pipeline_model import Costs, DeviceGroup, PlannedMesh, room_for, throughput
 from edl.scheduler.planner import fleets, plan
 
 FREE = Costs(0.0, 0.0)
@@ -20,17 +20,17 @@ ONLINE = {1: 5.92, 2: 11.51, 4: 21.76, 8: 37.87, 16: 59.94}
 
 
 def cluster_of(latency_s: float = 0.0) -> Cluster:
-    wide, far = Link(1e12), Link(1e12, latency_s)
+    wide, far = DeviceLink(1e12), DeviceLink(1e12, latency_s)
     return Cluster((DeviceKind("v100", 8, link=wide), DeviceKind("p4", 56, link=far)))
 
 
-def job_with(**changes: object) -> Job:
-    base = Job(
+def job_with(**changes: object) -> DistillationJob:
+    base = DistillationJob(
         "x",
         samples=100_000,
         batch=(32,),
-        student={"v100": Rate(samples_per_s=350)},
-        teacher={"p4": Rate(samples_per_s=70)},
+        student={"v100": DeviceRate(samples_per_s=350)},
+        teacher={"p4": DeviceRate(samples_per_s=70)},
         sample_bytes=150_528,
         label_bytes=4000,
     )
@@ -38,7 +38,7 @@ def job_with(**changes: object) -> Job:
 
 
 def predicted(
-    work: Job,
+    work: DistillationJob,
     teachers: int,
     students: int = 1,
     *,
@@ -47,12 +47,12 @@ def predicted(
     costs: Costs = FREE,
 ) -> pipeline_model.Prediction:
     """What a mesh of V100 students and P4 teachers does."""
-    mesh = Mesh("v100", students, (DeviceGroup("p4", teachers),), rows)
+    mesh = PlannedMesh("v100", students, (DeviceGroup("p4", teachers),), rows)
     return pipeline_model.predict(there or cluster_of(), work, mesh, costs)
 
 
 rates = st.floats(0.01, 1e4)
-RATES = st.builds(Rate, seconds_per_sample=st.floats(1e-4, 1), jitter=st.floats(0, 0.5))
+RATES = st.builds(DeviceRate, seconds_per_sample=st.floats(1e-4, 1), jitter=st.floats(0, 0.5))
 
 
 class TestCostModel:
@@ -87,19 +87,19 @@ class TestCostModel:
 
     def test_fixed_costs_per_batch(self) -> None:
         given = job_with(
-            student={"v100": Rate(samples_per_s=350, batch_overhead_s=0.1)},
-            teacher={"p4": Rate(samples_per_s=1e6)},
+            student={"v100": DeviceRate(samples_per_s=350, batch_overhead_s=0.1)},
+            teacher={"p4": DeviceRate(samples_per_s=1e6)},
         )
         found = predicted(given, 1, costs=Costs(teacher_s=0.0, student_s=0.05))
         assert found.samples_per_s == pytest.approx(32 / (32 / 350 + 0.15), rel=1e-6)
         assert pipeline_model.step_s(given, "v100", 32) == pytest.approx(32 / 350 + 0.1)
-        both = replace(given, teacher={"v100": Rate(samples_per_s=700)})
+        both = replace(given, teacher={"v100": DeviceRate(samples_per_s=700)})
         assert pipeline_model.online_s(both, "v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
 
     def test_small_buffer_with_jitter(self) -> None:
         uneven = job_with(
-            student={"v100": Rate(samples_per_s=350, jitter=0.5)},
-            teacher={"p4": Rate(samples_per_s=70, jitter=0.5)},
+            student={"v100": DeviceRate(samples_per_s=350, jitter=0.5)},
+            teacher={"p4": DeviceRate(samples_per_s=70, jitter=0.5)},
         )
         roomy = predicted(uneven, 5)
         small = predicted(replace(uneven, buffer_bytes=2 * 32 * 154_528.0), 5)
@@ -123,7 +123,7 @@ class TestCostModel:
 
     @hypothesis.given(st.integers(1, 40), st.integers(1, 8), RATES, RATES, st.integers(1, 128))
     def test_more_teachers_are_not_slower(
-        self, teachers: int, students: int, teacher: Rate, student: Rate, rows: int
+        self, teachers: int, students: int, teacher: DeviceRate, student: DeviceRate, rows: int
     ) -> None:
         given = job_with(student={"v100": student}, teacher={"p4": teacher}, students=students)
         few = predicted(given, teachers, students, rows=rows)
@@ -140,7 +140,7 @@ class TestCostModel:
             ("a100", (DeviceGroup("p4", 1),), "no devices 'a100'"),
         ):
             with pytest.raises(ValueError, match=message):
-                pipeline_model.predict(cluster_of(), job_with(), Mesh(kind, 1, teams, 32))
+                pipeline_model.predict(cluster_of(), job_with(), PlannedMesh(kind, 1, teams, 32))
 
 
 V100 = DeviceKind("v100", 8, price_per_hour=2.5)
@@ -149,8 +149,11 @@ CLUSTER = Cluster((V100, P4))
 
 JOB = job_with(
     samples=1_000_000,
-    student={"v100": Rate(samples_per_s=345)},
-    teacher={"p4": Rate(samples_per_s=70, micro_batch=8), "v100": Rate(samples_per_s=800)},
+    student={"v100": DeviceRate(samples_per_s=345)},
+    teacher={
+        "p4": DeviceRate(samples_per_s=70, micro_batch=8),
+        "v100": DeviceRate(samples_per_s=800),
+    },
     students=8,
     epochs=10,
 )
@@ -179,7 +182,9 @@ class TestPlanner:
         assert way.cost == pytest.approx(way.cost_per_hour * way.total_s / 3600)
 
     def test_labels_are_kept_where_inputs_are_fixed_and_light_teachers_need_no_mesh(self) -> None:
-        light = replace(JOB, teacher={name: Rate(samples_per_s=1e6) for name in ("p4", "v100")})
+        light = replace(
+            JOB, teacher={name: DeviceRate(samples_per_s=1e6) for name in ("p4", "v100")}
+        )
         made = plan(CLUSTER, light)
         assert not made.verdict.worth
         assert made.verdict.take == "Online"
@@ -207,7 +212,9 @@ class TestPlanner:
 
     def test_cheap_labels_come_first(self) -> None:
         cluster = Cluster((V100, replace(P4, count=20), DeviceKind("t4", 40, price_per_hour=1.0)))
-        job = replace(JOB, teacher={"p4": Rate(samples_per_s=70), "t4": Rate(samples_per_s=140)})
+        job = replace(
+            JOB, teacher={"p4": DeviceRate(samples_per_s=70), "t4": DeviceRate(samples_per_s=140)}
+        )
         made = plan(cluster, job)
         assert made.mesh is not None
         assert made.mesh.teams[0] == DeviceGroup("p4", 20)
@@ -220,12 +227,14 @@ class TestPlanner:
     def test_memory_limits(self) -> None:
         gib = 2.0**30
         small = Cluster((replace(V100, memory_bytes=16 * gib), replace(P4, memory_bytes=8 * gib)))
-        large = Rate(samples_per_s=345, memory_bytes=2 * gib, memory_per_sample_bytes=gib / 4)
+        large = DeviceRate(samples_per_s=345, memory_bytes=2 * gib, memory_per_sample_bytes=gib / 4)
         made = plan(small, replace(JOB, batch=(32, 64), student={"v100": large}))
         assert made.rows == 32
         with pytest.raises(ValueError, match="v100 have too little memory"):
             plan(small, replace(JOB, batch=(64,), student={"v100": large}))
-        heavy = {name: Rate(samples_per_s=70, memory_bytes=9 * gib) for name in ("p4", "v100")}
+        heavy = {
+            name: DeviceRate(samples_per_s=70, memory_bytes=9 * gib) for name in ("p4", "v100")
+        }
         made = plan(small, replace(JOB, student={"v100": large}, teacher=heavy))
         assert made.mesh is None
         assert "both models need 19 GiB" in made.way("Online").why_not
@@ -240,12 +249,17 @@ class TestPlanner:
     @hypothesis.given(
         st.tuples(st.integers(1, 8), st.integers(1, 60), st.integers(1, 300)),
         st.tuples(*[st.floats(0, 5)] * 3),
-        st.tuples(*[st.builds(Rate, samples_per_s=st.floats(1, 1000))] * 3),
+        st.tuples(*[st.builds(DeviceRate, samples_per_s=st.floats(1, 1000))] * 3),
         st.floats(0.1, 1),
         st.booleans(),
     )
     def test_no_plan_promises_too_much(
-        self, counts: list[int], prices: list[float], speeds: list[Rate], up: float, fixed: bool
+        self,
+        counts: list[int],
+        prices: list[float],
+        speeds: list[DeviceRate],
+        up: float,
+        fixed: bool,
     ) -> None:
         v100 = DeviceKind("v100", counts[0], prices[0])
         p4 = DeviceKind("p4", counts[1], prices[1], availability=up)

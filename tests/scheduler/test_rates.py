@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.admission import Bucket, Rate, full, take
-from edl.scheduler.backoff import Rest, ceiling_s, delay_s, next_s, retry_s
+from edl.scheduler.admission import RateLimit, TokenBucket, full_bucket, take_tokens
+from edl.scheduler.backoff import RetryPause, ceiling_s, delay_s, next_retry_s, retry_s
 from edl.scheduler.rates import (
     ROUNDING,
     LowQuantile,
@@ -158,7 +158,7 @@ class TestBackoff:
         half = Draws(0.5)
         delays = [delay_s(attempt, half, base_s=0.2, cap_s=1.0) for attempt in range(5)]
         assert delays == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
-        half, rest, ends = Draws(0.5), Rest(), []
+        half, rest, ends = Draws(0.5), RetryPause(), []
         for _ in range(4):
             rest = rest.failed(100.0, half, base_s=2.0, cap_s=6.0)
             ends.append(rest.until_s)
@@ -169,7 +169,7 @@ class TestBackoff:
 
     @given(attempt=st.integers(0, 100), number=st.floats(0, 1, exclude_max=True))
     def test_a_part_that_is_sure(self, attempt: int, number: float) -> None:
-        wait_s = Rest(attempt).failed(0.0, Draws(number), 10.0, 300.0, sure=0.5).until_s
+        wait_s = RetryPause(attempt).failed(0.0, Draws(number), 10.0, 300.0, sure=0.5).until_s
         assert ceiling_s(attempt, 10.0, 300.0) / 2 <= wait_s <= ceiling_s(attempt, 10.0, 300.0)
 
     def test_nothing_negative(self) -> None:
@@ -178,12 +178,14 @@ class TestBackoff:
                 delay_s(attempt, Draws(0.5), base_s, cap_s)
 
     def test_next_attempt(self) -> None:
-        rests = [Rest(), Rest(3, 130.0), Rest(2, 104.0)]
-        assert next_s(rests, 100.0, 60.0) == 4.0
-        assert next_s(rests, 105.0, 60.0) == 0.0, "it rested while others were tried"
-        assert next_s(rests[:2], 105.0, 60.0) == 25.0
-        assert next_s(rests[:2], 105.0, 5.0) == 5.0
-        assert next_s(rests[:1], 105.0, 60.0) == 60.0, "who does well waits for what wakes all"
+        rests = [RetryPause(), RetryPause(3, 130.0), RetryPause(2, 104.0)]
+        assert next_retry_s(rests, 100.0, 60.0) == 4.0
+        assert next_retry_s(rests, 105.0, 60.0) == 0.0, "it rested while others were tried"
+        assert next_retry_s(rests[:2], 105.0, 60.0) == 25.0
+        assert next_retry_s(rests[:2], 105.0, 5.0) == 5.0
+        assert next_retry_s(rests[:1], 105.0, 60.0) == 60.0, (
+            "who does well waits for what wakes all"
+        )
 
 
 class TestOutputs:
@@ -218,15 +220,17 @@ class TestProbing:
             assert pause == (delay_s(count, random.Random(seed)) if count else 0.0)
 
 
-RATES = st.builds(Rate, per_second=st.floats(0.01, 1000.0), burst=st.integers(1, 100).map(float))
+RATES = st.builds(
+    RateLimit, per_second=st.floats(0.01, 1000.0), burst=st.integers(1, 100).map(float)
+)
 GAPS = st.lists(st.floats(0.0, 5.0), min_size=5, max_size=50)
 
 
-def passed_at(rate: Rate, times: list[float]) -> list[float]:
+def passed_at(rate: RateLimit, times: list[float]) -> list[float]:
     """Those of `times` at which something passed."""
-    bucket, out = full(rate, times[0] if times else 0.0), []
+    bucket, out = full_bucket(rate, times[0] if times else 0.0), []
     for now in times:
-        bucket, ok = take(rate, bucket, now)
+        bucket, ok = take_tokens(rate, bucket, now)
         if ok:
             out.append(now)
     return out
@@ -234,39 +238,39 @@ def passed_at(rate: Rate, times: list[float]) -> list[float]:
 
 class TestLimits:
     @given(RATES, GAPS)
-    def test_at_most_burst_and_rate(self, rate: Rate, gaps: list[float]) -> None:
+    def test_at_most_burst_and_rate(self, rate: RateLimit, gaps: list[float]) -> None:
         times = passed_at(rate, list(itertools.accumulate(gaps)))
         for first, last in itertools.combinations(range(len(times)), 2):
             stretch_s = times[last] - times[first]
             assert last - first + 1 <= rate.burst + rate.per_second * stretch_s + 1e-6
 
     @given(RATES, st.lists(st.floats(0.0, 5.0), min_size=1, max_size=100))
-    def test_below_the_rate_nothing_is_refused(self, rate: Rate, extra: list[float]) -> None:
+    def test_below_the_rate_nothing_is_refused(self, rate: RateLimit, extra: list[float]) -> None:
         # A little more than one period, so that rounding refuses nobody.
         times = list(itertools.accumulate(1.001 / rate.per_second + more for more in extra))
         assert passed_at(rate, times) == times
 
     @given(RATES, GAPS)
-    def test_burst_after_a_pause(self, rate: Rate, gaps: list[float]) -> None:
-        bucket = full(rate, 0.0)
+    def test_burst_after_a_pause(self, rate: RateLimit, gaps: list[float]) -> None:
+        bucket = full_bucket(rate, 0.0)
         for now in itertools.accumulate(gaps):
-            bucket, _ = take(rate, bucket, now)
+            bucket, _ = take_tokens(rate, bucket, now)
         rested = bucket.at + rate.burst / rate.per_second * 1.001 + 1e-3
         answers = []
         for _ in range(int(rate.burst) + 1):
-            bucket, ok = take(rate, bucket, rested)
+            bucket, ok = take_tokens(rate, bucket, rested)
             answers.append(ok)
         assert answers == [True] * int(rate.burst) + [False]
 
     @given(RATES, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
-    def test_clock_that_goes_back(self, rate: Rate, tokens: float, back: float) -> None:
-        bucket = Bucket(min(tokens, rate.burst), 1000.0)
-        after, _ = take(rate, bucket, 1000.0 - back, cost=0.5)
+    def test_clock_that_goes_back(self, rate: RateLimit, tokens: float, back: float) -> None:
+        bucket = TokenBucket(min(tokens, rate.burst), 1000.0)
+        after, _ = take_tokens(rate, bucket, 1000.0 - back, cost=0.5)
         assert after.tokens <= bucket.tokens
         assert after.at == bucket.at
 
     def test_refusal_takes_nothing(self) -> None:
-        rate = Rate(1.0, 2.0)
-        bucket, ok = take(rate, Bucket(1.5, 0.0), 0.0, cost=2.0)
-        assert (bucket, ok) == (Bucket(1.5, 0.0), False)
-        assert take(rate, bucket, 0.5, cost=2.0)[1]
+        rate = RateLimit(1.0, 2.0)
+        bucket, ok = take_tokens(rate, TokenBucket(1.5, 0.0), 0.0, cost=2.0)
+        assert (bucket, ok) == (TokenBucket(1.5, 0.0), False)
+        assert take_tokens(rate, bucket, 0.5, cost=2.0)[1]

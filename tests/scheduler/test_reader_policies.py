@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edl.scheduler import flow
 from edl.scheduler.debounce import LASTING_S, STARVING_S, WINDOW_S, Starvation, StarvationLog
 from edl.scheduler.flow import FlowConfig, FlowMemory, FlowView
-from edl.scheduler.no_teacher import Action, Ensemble, Patience, Policy, decide, mixture
+from edl.scheduler.no_teacher import Action, Ensemble, NoTeacherWait, Policy, decide, mixture
 from edl.scheduler.reader_core.model_switch import admits, pinned, promises
 from edl.scheduler.stream_stats import (
     ANSWERS,
@@ -23,7 +23,7 @@ from edl.scheduler.stream_stats import (
     STALE_S,
     STEPS,
     Measured,
-    Profile,
+    StreamProfile,
     facts_of,
     profile_of,
     times,
@@ -39,7 +39,7 @@ class Student:
     """A student that looks at its teachers as time goes by."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.patience = policy, Patience()
+        self.policy, self.patience = policy, NoTeacherWait()
         self.now, self.answers = 1000.0, 7
 
     def look(self, usable: int = 0, waits: bool = True, after_s: float = 0.0) -> Action:
@@ -140,7 +140,7 @@ class TestStarvation:
 
 SECONDS = st.floats(1e-9, 1e6)
 WALL = 1.7e9
-LAST_RUN = Profile(0.05, 0.01, "m1", WALL - 3600)
+LAST_RUN = StreamProfile(0.05, 0.01, "m1", WALL - 3600)
 NOTHING_YET = Measured(content_id="m1")
 SETTLED = Measured(0.05, SETTLED_STEPS, 0.01, SETTLED_STEPS, "m1")
 COLD = Measured(0.9, ANSWERS - 1, 0.7, STEPS - 1, "m1")
@@ -173,12 +173,14 @@ class TestProfiles:
             (replace(LAST_RUN, saved_at=WALL + 1), NOTHING_YET, (None, None, False)),
         ],
     )
-    def test_times(self, profile: Profile | None, measured: Measured, expected: object) -> None:
+    def test_times(
+        self, profile: StreamProfile | None, measured: Measured, expected: object
+    ) -> None:
         assert times(profile, measured, WALL) == expected
 
     def test_profile_is_saved_when_settled_moved_or_stale(self) -> None:
         saved = to_save(None, SETTLED, WALL)
-        assert saved == Profile(0.05, 0.01, "m1", WALL)
+        assert saved == StreamProfile(0.05, 0.01, "m1", WALL)
         assert to_save(None, SETTLED._replace(steps=SETTLED_STEPS - 1), WALL) is None
         assert to_save(None, SETTLED._replace(answers=SETTLED_STEPS - 1), WALL) is None
         assert to_save(None, NOTHING_YET, WALL) is None
@@ -190,8 +192,8 @@ class TestProfiles:
         assert to_save(saved, SETTLED._replace(content_id="m2"), later) is not None
         assert to_save(saved, SETTLED, WALL + STALE_S) is not None
 
-    @given(st.builds(Profile, SECONDS, SECONDS, st.text(max_size=8), st.floats(0, 1e10)))
-    def test_round_trip(self, profile: Profile) -> None:
+    @given(st.builds(StreamProfile, SECONDS, SECONDS, st.text(max_size=8), st.floats(0, 1e10)))
+    def test_round_trip(self, profile: StreamProfile) -> None:
         assert profile_of(facts_of(profile)) == profile
 
     @given(

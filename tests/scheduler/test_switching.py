@@ -12,21 +12,29 @@ from hypothesis import strategies as st
 
 from edl.scheduler.label_cache import (
     FIRST_ANSWER_S,
-    MOST_MERCY,
+    MOST_CHANCES,
     OFFLINE_AFTER_S,
     USE_STEP_S,
     CacheView,
-    Candidate,
+    StoredRow,
     cache_step,
-    sweep,
-    typical,
-    worth_noting,
+    median_use_s,
+    plan_eviction,
+    should_record_use,
 )
-from edl.scheduler.leadership import ranked
+from edl.scheduler.leadership import rank_servers
 from edl.scheduler.reader_core.events import Advice
-from edl.scheduler.reader_core.model_switch import AWAY_S, Step, Switch, advise, begin, look, resume
+from edl.scheduler.reader_core.model_switch import (
+    AWAY_S,
+    ContentState,
+    SwitchAction,
+    advise,
+    begin,
+    look,
+    resume,
+)
 
-ON_OLD = Switch("old", 1, Advice("old", "", 1))
+ON_OLD = ContentState("old", 1, Advice("old", "", 1))
 
 
 class TestSwitching:
@@ -56,21 +64,24 @@ class TestSwitching:
         assert begin(state, 3, 30.0)[0].told == "new"
 
     @pytest.mark.parametrize(("told", "step"), [("", "hold"), ("old", "follow")])
-    def test_new_engine_resumes(self, told: str, step: Step) -> None:
+    def test_new_engine_resumes(self, told: str, step: SwitchAction) -> None:
         advice = Advice("old", "new", 1)
-        for before, heard in ((advise(Switch(), advice, 0.0)[0], True), (Switch(), False)):
-            state, taken = resume(before, 2, Switch(told, advice=advice), heard, 0.1)
+        for before, heard in (
+            (advise(ContentState(), advice, 0.0)[0], True),
+            (ContentState(), False),
+        ):
+            state, taken = resume(before, 2, ContentState(told, advice=advice), heard, 0.1)
             assert (state.told, taken) == (told, step)
             state, taken = advise(state, advice, 0.2)
             assert (state.told, taken) == (told, step)
 
     def test_new_engine_keeps_a_bound_content(self) -> None:
-        left = Switch("old", advice=Advice("old", "", 1), bound=True)
-        state, step = resume(Switch(), 2, left, False, 0.0)
+        left = ContentState("old", advice=Advice("old", "", 1), bound=True)
+        state, step = resume(ContentState(), 2, left, False, 0.0)
         assert (state.told, step) == ("old", "follow")
         state, step = advise(state, Advice("new", "", 2), 1.0)
         assert (state.told, step) == ("old", "stay")
-        heard, _ = advise(Switch(), Advice("new", "", 2), 0.0)
+        heard, _ = advise(ContentState(), Advice("new", "", 2), 0.0)
         state, step = resume(heard, 2, left, True, 1.0)
         assert (state.told, step) == ("old", "stay")
 
@@ -107,36 +118,36 @@ class TestCacheLookup:
         assert cache_step(replace(late, known=True)) == "look"
 
 
-CANDIDATES = st.lists(st.builds(Candidate, st.integers(0, 50), st.integers(1, 100)), max_size=30)
+CANDIDATES = st.lists(st.builds(StoredRow, st.integers(0, 50), st.integers(1, 100)), max_size=30)
 
 
 class TestEviction:
     @given(CANDIDATES, st.integers(0, 50), st.integers(0, 2000), st.integers(0, 40))
-    def test_sweep(self, head: list[Candidate], typical_s: int, lacking: int, mercy: int) -> None:
+    def test_sweep(self, head: list[StoredRow], typical_s: int, lacking: int, chances: int) -> None:
         """It evicts the first, and no more than are needed."""
-        swept = sweep(head, typical_s, lacking, mercy)
+        swept = plan_eviction(head, typical_s, lacking, chances)
         assert sorted(swept.gone + swept.moved) == list(range(len(swept.gone + swept.moved)))
         freed = sum(head[place].nbytes for place in swept.gone)
         assert freed >= lacking or len(swept.gone + swept.moved) == len(head)
         if swept.gone:
             assert freed - head[swept.gone[-1]].nbytes < lacking
         assert all(head[place].used_s > typical_s for place in swept.moved)
-        assert swept.mercy == mercy + len(swept.gone) - len(swept.moved) >= 0
-        if mercy >= len(head):
+        assert swept.chances == chances + len(swept.gone) - len(swept.moved) >= 0
+        if chances >= len(head):
             assert all(head[place].used_s <= typical_s for place in swept.gone)
 
-    def test_mercy_is_bounded(self) -> None:
-        old = [Candidate(0, 1)] * 10
-        assert sweep(old, 0, 10, MOST_MERCY - 3).mercy == MOST_MERCY
+    def test_second_chances_are_bounded(self) -> None:
+        old = [StoredRow(0, 1)] * 10
+        assert plan_eviction(old, 0, 10, MOST_CHANCES - 3).chances == MOST_CHANCES
 
     @given(st.lists(st.integers(0, 20), max_size=30))
     def test_typical_is_a_median(self, used_s: list[int]) -> None:
-        later = sum(one > typical(used_s) for one in used_s)
+        later = sum(one > median_use_s(used_s) for one in used_s)
         assert 2 * later <= len(used_s)
 
     @given(st.integers(0, 10**9), st.integers(0, 10**6))
     def test_use_is_noted_once_per_step(self, noted_s: int, later_s: int) -> None:
-        assert worth_noting(noted_s, noted_s + later_s) == (later_s >= USE_STEP_S)
+        assert should_record_use(noted_s, noted_s + later_s) == (later_s >= USE_STEP_S)
 
 
 NAMES = st.text("abcdefgh0123456789:./", min_size=1, max_size=20)
@@ -146,19 +157,21 @@ SERVERS = st.lists(NAMES, min_size=1, max_size=8, unique=True)
 class TestRendezvousHashing:
     @given(NAMES, SERVERS)
     def test_order_is_the_same(self, client: str, servers: list[str]) -> None:
-        assert ranked(client, servers) == ranked(client, reversed(servers))
-        assert sorted(ranked(client, servers)) == sorted(servers)
+        assert rank_servers(client, servers) == rank_servers(client, reversed(servers))
+        assert sorted(rank_servers(client, servers)) == sorted(servers)
 
     @given(NAMES, SERVERS)
     def test_lost_server_moves_only_its_clients(self, client: str, servers: list[str]) -> None:
         gone = servers[0]
-        before = ranked(client, servers)
-        after = ranked(client, [server for server in servers if server != gone])
+        before = rank_servers(client, servers)
+        after = rank_servers(client, [server for server in servers if server != gone])
         assert after == [server for server in before if server != gone]
 
     def test_spread_and_separators(self) -> None:
         servers = [f"10.0.0.{n}:7001" for n in range(4)]
-        chosen = Counter(ranked(f"job/{n}", servers)[0] for n in range(4000))
+        chosen = Counter(rank_servers(f"job/{n}", servers)[0] for n in range(4000))
         assert all(850 < chosen[server] < 1150 for server in servers)
         servers = [f"{n}" for n in range(50)]
-        assert ranked("a1", servers) != ranked("a", [f"1{server}" for server in servers])
+        assert rank_servers("a1", servers) != rank_servers(
+            "a", [f"1{server}" for server in servers]
+        )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ....scheduler.backoff import ceiling_s
 from ....scheduler.elastic_values import ElasticConfig
-from ....scheduler.job_states import Life, State, ending_of
+from ....scheduler.job_states import ElasticJobState, NodeEndings, ending_of
 from ..capacity import Machine
 
 
@@ -193,7 +193,7 @@ class Orders:
 
     job: str
     ledger: Ledger
-    state: State
+    state: ElasticJobState
     reason: str
     nodes: int = 0
     ready: int = 0
@@ -239,9 +239,9 @@ _LONGEST_PAUSE_S = 60.0
 _LONGEST_WAIT_S = 3600.0
 
 
-def life_of(job: JobSeen, ledger: Ledger) -> Life:
+def life_of(job: JobSeen, ledger: Ledger) -> NodeEndings:
     """What has become of a job's nodes."""
-    return Life(job.wanted.retries, ledger.failures, ledger.done, ledger.hopeless)
+    return NodeEndings(job.wanted.retries, ledger.failures, ledger.done, ledger.hopeless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Case:
     held: bool
 
     @property
-    def life(self) -> Life:
+    def life(self) -> NodeEndings:
         """What has become of its nodes."""
         return life_of(self.job, self.ledger)
 
@@ -365,7 +365,7 @@ def refused(
     """
     ledger = replace(ledger, why=why[:_WHY_CHARS])
     if never:
-        life = Life(failures=ledger.failures).after("failed")
+        life = NodeEndings(failures=ledger.failures).after("failed")
         return replace(ledger, failures=life.failures, retry_s=_later(ledger, now + life.delay_s))
     return replace(ledger, fits=nodes, fits_until_s=now + _place_again_s(ledger, now, config))
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ....scheduler.elastic import decide
 from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
-from ....scheduler.job_states import State, limits_of, state_of
+from ....scheduler.job_states import ElasticJobState, limits_of, state_of
 from .ledger import Case, Happening, JobSeen, Ledger, Orders, PodsConfig, PodSeen, case_of
 
 _REASON_CHARS = 600
@@ -95,7 +95,7 @@ def _least(case: Case) -> int:
     return limits_of(case.life, wanted.least, wanted.most, asked=wanted.asked, nodes=staying)[0]
 
 
-def _state(case: Case, ledger: Ledger, least: int, runs: int) -> State:
+def _state(case: Case, ledger: Ledger, least: int, runs: int) -> ElasticJobState:
     if ledger.end:
         return ledger.end
     job, life = case.job, case.life
@@ -115,7 +115,7 @@ def _state(case: Case, ledger: Ledger, least: int, runs: int) -> State:
     )
 
 
-def _ended(ledger: Ledger, state: State, now: float) -> Ledger:
+def _ended(ledger: Ledger, state: ElasticJobState, now: float) -> Ledger:
     if state not in ("succeeded", "failed", "stopped"):
         return replace(ledger, ended_s=None)
     end = ledger.end if state == "stopped" else state
@@ -124,7 +124,7 @@ def _ended(ledger: Ledger, state: State, now: float) -> Ledger:
     return replace(ledger, end=end, ended_s=ended_s, retry_s=None)
 
 
-def _reason(case: Case, target: Target | None, state: State, now: float) -> str:
+def _reason(case: Case, target: Target | None, state: ElasticJobState, now: float) -> str:
     wanted, ledger, life = case.job.wanted, case.ledger, case.life
     match state:
         case "succeeded":
@@ -172,7 +172,7 @@ def _blocked(case: Case) -> str:
     return ""
 
 
-def _degraded(case: Case, state: State) -> str:
+def _degraded(case: Case, state: ElasticJobState) -> str:
     if state == "failed" or (state not in ("succeeded", "stopped") and case.life.broken):
         return "Failed"
     if state in ("succeeded", "stopped"):
@@ -188,7 +188,9 @@ def _degraded(case: Case, state: State) -> str:
     return ""
 
 
-def _happenings(case: Case, target: Target | None, state: State, reason: str) -> list[Happening]:
+def _happenings(
+    case: Case, target: Target | None, state: ElasticJobState, reason: str
+) -> list[Happening]:
     job, was, now = case.job, case.job.ledger.target, case.ledger.target
     found = []
     if target is not None and was != now:

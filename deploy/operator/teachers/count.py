@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Literal
 
-from ....scheduler.autoscale import wanted
+from ....scheduler.autoscale import fleet_size
 from ....scheduler.elastic_values import Pool
 
 #: by-hand: somebody has said it; desired: the coordinator has; unknown: nobody has lately, so it
@@ -66,7 +66,7 @@ def count_of(wish: Wish, desired: int | None, last: int | None, room: int | None
         fewest = wish.least if last is None or last > 0 or not wish.to_zero else 0
         kept = min(max(last or 0, fewest), wish.most)
         return Count(kept, "unknown", "nobody says how many are desired: as before")
-    count = max(wanted(desired, wish.least, wish.most), 0 if wish.to_zero else wish.least)
+    count = max(fleet_size(desired, wish.least, wish.most), 0 if wish.to_zero else wish.least)
     reason = f"{desired} desired"
     if count > desired:
         reason += f"; min is {wish.least}"

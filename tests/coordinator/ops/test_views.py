@@ -16,7 +16,7 @@ from edl.coordinator.registry.records import LogEntry
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.circuit_breakers import IN_WORDS, Cause
-from edl.scheduler.job_states import State
+from edl.scheduler.job_states import ElasticJobState
 from edl.tests.cli_output import printed, run
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.stores import of_job, of_queue
@@ -198,7 +198,7 @@ def test_a_service_has_a_line_and_its_details(fields: dict[str, Any], shown: str
     assert "teachers" not in document
 
 
-def queue_of(*states: State) -> QueueBoard:
+def queue_of(*states: ElasticJobState) -> QueueBoard:
     board = QueueBoard(MemoryStore())
     assert board.take("r", {"host": "h1", "slots": 4, "taken": [0, 2]}, 60.0)
     for number, state in enumerate(states):

@@ -42,7 +42,7 @@ class ComparedTeachers(World):
         out, labelled = super().tell(event), set[int]()
         for one in out:
             match one:
-                case ledger_events.Labelled(batch):
+                case ledger_events.BatchLabelled(batch):
                     labelled.add(batch)
                 case ledger_events.LabelsRevoked(batch):
                     labelled.discard(batch)
@@ -54,16 +54,16 @@ class ComparedTeachers(World):
                     self.kept.clear()
                 case do.Disputed(request, teachers):
                     assert self.kept[request].keys() >= set(teachers)
-                case do.Disown(teacher):
+                case do.DropCachedLabels(teacher):
                     self.liars.append(teacher)
                     assert teacher in self.core.ledger.on_trial, "a liar gets nothing more"
-                case do.Close(link):
+                case do.CloseConnection(link):
                     self.asked = [ask for ask in self.asked if ask.link != link]
                 case _:
                     pass
         for batch in labelled:
             self.tell(ev.Released(batch))
-            self.tell(ev.Taken(batch, ROWS, None))
+            self.tell(ev.BatchTaken(batch, ROWS, None))
         return out
 
     def join(self, name: str, says: str = TRUE) -> None:
@@ -79,7 +79,7 @@ class ComparedTeachers(World):
     def answer_probes(self, seconds: float = 0.0) -> None:
         """Once so much time has passed."""
         self.now += seconds
-        self.tell(ev.Look())
+        self.tell(ev.Tick())
         probes, self.probes = self.probes, []
         for name in probes:
             if name in self.says:

@@ -34,7 +34,7 @@ from edl.errors import (
 )
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.reader_core.events import Advice, Assigned, HandoffState, TakenOver
+from edl.scheduler.reader_core.events import Advice, Assigned, EngineResumed, HandoffState
 from edl.scheduler.reader_core.model_switch import ModelSwitch, NumericsPin
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
 from edl.tests.waiting import wait_until
@@ -390,7 +390,7 @@ def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Benc
     assert contents.handoff_state.numerics_id == OTHER
     left = HandoffState.from_json(contents.handoff_state.to_json())
     others = Assigned((peer("c", "new", SAME),), epoch=(7, 9))
-    strict.member.resume(TakenOver(0, replace(left, assigned=others), False, False), 0.0)
+    strict.member.resume(EngineResumed(0, replace(left, assigned=others), False, False), 0.0)
     assert contents.handoff_state.numerics_id == OTHER
     assert not knows(strict, "c")
 

@@ -15,10 +15,10 @@ from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.member import core_config
 from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, ProfileRecorder
 from edl.scheduler.reader_core import ReaderCore
-from edl.scheduler.reader_core.events import Look, Pulled, Remembered
-from edl.scheduler.stream_stats import SETTLED_STEPS, Profile
+from edl.scheduler.reader_core.events import ProfileLoaded, Pulled, Tick
+from edl.scheduler.stream_stats import SETTLED_STEPS, StreamProfile
 
-PROFILE = Profile(0.05, 0.01, "c", 1e9)
+PROFILE = StreamProfile(0.05, 0.01, "c", 1e9)
 
 
 def test_a_profile_is_found_under_its_service_and_job(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_what_is_no_profile_is_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_readers_that_write_at_once_leave_a_whole_one(tmp_path: Path) -> None:
-    written = [Profile(0.05 + n, 0.01, "c" * n, 1e9) for n in range(4)]
+    written = [StreamProfile(0.05 + n, 0.01, "c" * n, 1e9) for n in range(4)]
 
-    def write(profile: Profile) -> None:
+    def write(profile: StreamProfile) -> None:
         for _ in range(50):
             ProfileFile(tmp_path, "s", "j").write(profile)
 
@@ -71,7 +71,7 @@ def test_failed_write_keeps_old_profile(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="no space"):
-        file.write(Profile(1.0, 1.0, "", 2e9))
+        file.write(StreamProfile(1.0, 1.0, "", 2e9))
     assert file.read() == PROFILE
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -92,17 +92,17 @@ class Run:
             for event in self.inbox.next(60.0) or ():
                 event()
 
-    def remembered(self, profile: Profile | None) -> None:
-        self.core.handle(Remembered(profile, time.time()), 0.0)
+    def remembered(self, profile: StreamProfile | None) -> None:
+        self.core.handle(ProfileLoaded(profile, time.time()), 0.0)
 
     def want(self) -> int:
-        self.core.handle(Look(), 0.0)
+        self.core.handle(Tick(), 0.0)
         return self.core.decision.want
 
     def measure(self, t_t_s: float, times: int) -> None:
         for _ in range(times):
-            self.core.figures.answer("t", t_t_s, 1)
-            self.core.figures.step(0.01, 1)
+            self.core.stats.answer("t", t_t_s, 1)
+            self.core.stats.step(0.01, 1)
         self.core.handle(Pulled(0.0, 1, 1), 0.0)
 
 

@@ -18,8 +18,8 @@ from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.what_if import parse_sweep, points
-from edl.scheduler.cluster import Cluster, DeviceKind, Job, Link, Rate
-from edl.scheduler.pipeline_model import DeviceGroup, Mesh, predict
+from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
+from edl.scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from edl.scheduler.simulator import Scenario, simulate
 from edl.tests.cli_output import output_of, refusal_of
 
@@ -123,15 +123,18 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_profile_says_what_the_job_does_not(tmp_path: Path) -> None:
-    student, teacher = {"here": Rate(seconds_per_sample=0.01)}, {"here": Rate(50.0, micro_batch=8)}
+    student, teacher = (
+        {"here": DeviceRate(seconds_per_sample=0.01)},
+        {"here": DeviceRate(50.0, micro_batch=8)},
+    )
     profile = Profile(student, teacher, 16, 1000, 64.0, 40.0, 500.0)
     write(tmp_path / "profile.yaml", profile)
-    own = JobFile("x", (Path("profile.yaml"),), samples=2000, teacher={"p4": Rate(10.0)})
+    own = JobFile("x", (Path("profile.yaml"),), samples=2000, teacher={"p4": DeviceRate(10.0)})
     write(tmp_path / "job.yaml", own)
     job = load_job(tmp_path / "job.yaml")
     assert (job.batch, job.samples, job.sample_bytes, job.label_bytes) == ((16,), 2000, 64, 40)
     assert job.student == profile.student
-    assert job.teacher == {**profile.teacher, "p4": Rate(10.0)}
+    assert job.teacher == {**profile.teacher, "p4": DeviceRate(10.0)}
     assert job.source_samples_per_s == 500
     write(tmp_path / "profile.yaml", replace(profile, student={}))
     with pytest.raises(UsageError, match="'student' is missing"):
@@ -152,12 +155,12 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
 
 
 P4 = "p4"
-JOB = Job(
+JOB = DistillationJob(
     "x",
     samples=100_000,
     batch=(32,),
-    student={"v100": Rate(samples_per_s=345)},
-    teacher={P4: Rate(samples_per_s=70), "old": Rate(samples_per_s=23)},
+    student={"v100": DeviceRate(samples_per_s=345)},
+    teacher={P4: DeviceRate(samples_per_s=70), "old": DeviceRate(samples_per_s=23)},
     sample_bytes=150_528,
     label_bytes=4000,
 )
@@ -169,8 +172,8 @@ CASES: dict[str, tuple[tuple[DeviceGroup, ...], dict[str, Any]]] = {
     "as many as n": ((DeviceGroup(P4, 5),), {}),
     "too many": ((DeviceGroup(P4, 8),), {}),
     "jitter": ((DeviceGroup(P4, 5),), {"jitter": 0.3, "batches": 400}),
-    "narrow links": ((DeviceGroup(P4, 5),), {"link": Link(5e6)}),
-    "far away": ((DeviceGroup(P4, 6),), {"link": Link(1.25e9, 0.3), "batches": 450}),
+    "narrow links": ((DeviceGroup(P4, 5),), {"link": DeviceLink(5e6)}),
+    "far away": ((DeviceGroup(P4, 6),), {"link": DeviceLink(1.25e9, 0.3), "batches": 450}),
     "ranks with unequal shares": ((DeviceGroup(P4, 12),), LUCK),
     "students of unequal luck": ((DeviceGroup(P4, 12),), {**LUCK, "synchronous": False}),
     "a teacher for two": ((DeviceGroup(P4, 2),), {"students": 4, "batches": 40}),
@@ -185,9 +188,9 @@ CASES: dict[str, tuple[tuple[DeviceGroup, ...], dict[str, Any]]] = {
 def test_a_prediction_is_within_a_twentieth_of_the_simulation(
     teams: tuple[DeviceGroup, ...], case: dict[str, Any]
 ) -> None:
-    link, students = case.get("link", Link()), case.get("students", 1)
+    link, students = case.get("link", DeviceLink()), case.get("students", 1)
     p4 = DeviceKind(P4, 64, link=link, availability=case.get("availability", 1.0))
-    fast = DeviceKind("v100", 8, link=Link(1e10))
+    fast = DeviceKind("v100", 8, link=DeviceLink(1e10))
     cluster = Cluster((fast, p4, DeviceKind("old", 64, link=link)))
     jitter = case.get("jitter", 0.0)
     job = replace(
@@ -198,7 +201,7 @@ def test_a_prediction_is_within_a_twentieth_of_the_simulation(
         synchronous=case.get("synchronous", True),
         source_samples_per_s=case.get("source"),
     )
-    mesh = Mesh("v100", students, teams, 32)
+    mesh = PlannedMesh("v100", students, teams, 32)
     predicted = predict(cluster, job, mesh)
     scenario = scenario_of(cluster, job, mesh, predicted)
     lasts_s = case.get("batches", 200) * 32 * students / predicted.samples_per_s

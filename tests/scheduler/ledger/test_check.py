@@ -15,26 +15,33 @@ from edl.scheduler.ledger import Ledger, LedgerInvariant
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.ledger.check import check
 from edl.scheduler.ledger.events import Span
-from edl.scheduler.ledger.state import Batch, Refusal, Request, Stage, Tables, Teacher
+from edl.scheduler.ledger.state import (
+    BatchStage,
+    LedgerBatch,
+    LedgerRequest,
+    LedgerTeacher,
+    Refusal,
+    Tables,
+)
 
 
 def valid_tables() -> Tables:
     """Batch 0 is the student's, 1 in flight, 2 labelled, 3 refused by `refuser` and queued."""
     tables = Tables()
-    busy, refuser = Teacher("busy", 1, 1), Teacher("refuser", 2, 1)
+    busy, refuser = LedgerTeacher("busy", 1, 1), LedgerTeacher("refuser", 2, 1)
     for teacher in (busy, refuser):
         tables.teachers[teacher.name] = teacher
     for batch_id in range(4):
-        tables.admit(Batch(batch_id, 4, 100, 0, [(0, 4, 0)], 4))
+        tables.admit(LedgerBatch(batch_id, 4, 100, 0, [(0, 4, 0)], 4))
     batches = tables.batches
     tables.unlabelled = 4
     for batch_id in (0, 2):
         batches[batch_id].waiting.clear()
         tables.label(Span(batch_id, 0, 4), "busy", 0)
     tables.news.clear()
-    batches[0].stage = Stage.RELEASED
+    batches[0].stage = BatchStage.RELEASED
     batches[1].waiting.clear()
-    busy.in_flight[7] = Request(7, (Span(1, 0, 4),), (batches[1],), 4, 1, {"busy"})
+    busy.in_flight[7] = LedgerRequest(7, (Span(1, 0, 4),), (batches[1],), 4, 1, {"busy"})
     busy.rows_in_flight = 4
     batches[3].refusals = {"refuser": Refusal("bad", counts=True)}
     tables.refused[3] = batches[3]
@@ -91,8 +98,8 @@ class TestInvariants:
             tables.unlabelled += 1
         with broken("batches are listed out of order: [1, 2, 3, 0]") as tables:
             tables.batches[0] = tables.batches.pop(0)
-        with broken("nobody was told of [Labelled(batch=2)]") as tables:
-            tables.news.append(ev.Labelled(2))
+        with broken("nobody was told of [BatchLabelled(batch=2)]") as tables:
+            tables.news.append(ev.BatchLabelled(2))
 
     def test_teachers_and_requests(self) -> None:
         with broken("request 7 is in flight at {'busy'}, but names") as tables:
@@ -100,13 +107,13 @@ class TestInvariants:
         with broken("4 rows are in flight at busy, not 3") as tables:
             tables.teachers["busy"].rows_in_flight = 3
         with broken("gone is revoked and done") as tables:
-            tables.teachers["gone"] = Teacher("gone", 3, 1, revoked=True)
+            tables.teachers["gone"] = LedgerTeacher("gone", 3, 1, revoked=True)
         with broken("listed are") as tables:
             tables.open["busy"] = tables.teachers["busy"]
         with broken("are free, listed are {'refuser'}") as tables:
-            tables.teachers["free"] = Teacher("free", 3, 1)
+            tables.teachers["free"] = LedgerTeacher("free", 3, 1)
         with broken("batch 3 is queued while ['free'] could take it") as tables:
-            tables.teachers["free"] = Teacher("free", 3, 1)
+            tables.teachers["free"] = LedgerTeacher("free", 3, 1)
             tables.refresh(tables.teachers["free"])
         with broken("batch 3 was refused by all there are") as tables:
             tables.teachers["busy"].revoked = True
@@ -150,7 +157,7 @@ class TestWork:
                 assert ledger.labelled == batches + 1
                 for batch in range(batches + 1):
                     ledger.handle(ev.Released(batch))
-                    ledger.handle(ev.Taken(batch))
+                    ledger.handle(ev.BatchConsumed(batch))
 
             return lines_executed(run)
 

@@ -138,7 +138,7 @@ class TestCopies:
         assert after(ledger, answer("quick", 1)) == [ev.Discard(1, "quick")]
 
     def test_resting_teacher_may_be_named(self, ledger: Ledger) -> None:
-        after(ledger, *queued(1), ev.Failed("quick", 2))
+        after(ledger, *queued(1), ev.AttemptFailed("quick", 2))
         assert after(ledger, ev.Hedge(1, "quick")) == [ev.Send(1, "quick", whole(0), 2)]
 
     def test_named_copy_waits_for_that_teacher(self, ledger: Ledger) -> None:
@@ -161,8 +161,8 @@ class TestCopies:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("event", [ev.Refused, ev.Failed])
-    def test_poison_after_enough_refusals(self, event: type[ev.Refused | ev.Failed]) -> None:
+    @pytest.mark.parametrize("event", [ev.Refused, ev.AttemptFailed])
+    def test_poison_after_enough_refusals(self, event: type[ev.Refused | ev.AttemptFailed]) -> None:
         """Three that label refuse a batch, or three predictors die of it."""
         names = ("a", "b", "c", "d")
         ledger = ledger_after(*(ev.TeacherJoined(name, 1) for name in names), *queued(0, 1, 2, 3))
@@ -207,24 +207,26 @@ class TestCrashes:
     def test_one_crash_at_a_lone_teacher_does_not_condemn_a_batch(self) -> None:
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), answer("a", 1), *queued(1))
         for request in (2, 3):
-            assert after(ledger, ev.Failed("a", request, "it died")) == []
+            assert after(ledger, ev.AttemptFailed("a", request, "it died")) == []
             assert after(ledger, ev.TeacherJoined("a", 1)) == [
                 ev.Send(request + 1, "a", whole(1), request)
             ]
-        assert after(ledger, ev.Failed("a", 4, "it died")) == [ev.Poison(1, ("a: it died",))]
+        assert after(ledger, ev.AttemptFailed("a", 4, "it died")) == [ev.Poison(1, ("a: it died",))]
 
     def test_a_lone_teacher_that_crashes_on_its_first_batch_labels_another_before(self) -> None:
-        ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0, 1), ev.Failed("a", 1, "x"))
+        ledger = ledger_after(
+            ev.TeacherJoined("a", 1), *queued(0, 1), ev.AttemptFailed("a", 1, "x")
+        )
         assert after(ledger, ev.Resumed("a")) == [ev.Send(2, "a", whole(1), 1)]
         assert after(ledger, answer("a", 2))[-1] == ev.Send(3, "a", whole(0), 2)
-        after(ledger, ev.Failed("a", 3, "x"), ev.Resumed("a"))
-        assert after(ledger, ev.Failed("a", 4, "x")) == [ev.Poison(0, ("a: x",))]
+        after(ledger, ev.AttemptFailed("a", 3, "x"), ev.Resumed("a"))
+        assert after(ledger, ev.AttemptFailed("a", 4, "x")) == [ev.Poison(0, ("a: x",))]
 
     def test_a_lone_teacher_that_all_batches_crash_gets_them_by_turns(self) -> None:
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0, 1, 2))
         batches = []
         for request in range(1, 7):
-            after(ledger, ev.Failed("a", request, "it died"))
+            after(ledger, ev.AttemptFailed("a", request, "it died"))
             (send,) = sends(after(ledger, ev.Resumed("a")))
             batches.append(send.spans[0].batch)
         assert batches == [1, 2, 0, 1, 2, 0]
@@ -232,11 +234,11 @@ class TestCrashes:
     def test_a_crash_counts_once_however_many_gaps_the_batch_has(self) -> None:
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0), answer("a", 1))
         after(ledger, ev.Queued(1, 10, 100, missing=((0, 1), (2, 3), (4, 5))))
-        assert after(ledger, ev.Failed("a", 2, "it died")) == []
+        assert after(ledger, ev.AttemptFailed("a", 2, "it died")) == []
 
     def test_a_crash_elsewhere_is_tried_by_the_others_first(self) -> None:
         ledger = ledger_after(ev.TeacherJoined("a", 1), ev.TeacherJoined("b", 1), *queued(0, 1))
-        after(ledger, answer("a", 1), *queued(2), ev.Failed("a", 3, "it died"))
+        after(ledger, answer("a", 1), *queued(2), ev.AttemptFailed("a", 3, "it died"))
         assert after(ledger, ev.Resumed("a")) == [], "b is asked once it has room"
         assert ev.Send(4, "b", whole(2), 2) in after(ledger, answer("b", 2))
 
@@ -251,16 +253,18 @@ class TestRenewal:
     def test_only_its_own_rows_are_labelled_anew(self) -> None:
         ledger = ledger_after(ev.Queued(0, 100, 10, ((2, 10),)))
         after(ledger, ev.TeacherJoined("liar", 1, 4), ev.TeacherJoined("honest", 1, 4))
-        assert after(ledger, answer("honest", 2), answer("liar", 1))[-1] == ev.Labelled(0)
+        assert after(ledger, answer("honest", 2), answer("liar", 1))[-1] == ev.BatchLabelled(0)
         out = after(ledger, ev.InvalidateTeacher("liar"))
         assert out == [
             ev.LabelsRevoked(0, whole=False),
             ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2),
         ]
-        assert after(ledger, answer("honest", 3))[-1] == ev.Labelled(0)
+        assert after(ledger, answer("honest", 3))[-1] == ev.BatchLabelled(0)
 
     def test_labels_of_an_engine_before_are_void_together(self) -> None:
-        ledger = ledger_after(ev.Held(0, 110, 10, makers=("honest", "liar")), ev.Held(1, 110))
+        ledger = ledger_after(
+            ev.BatchRestored(0, 110, 10, makers=("honest", "liar")), ev.BatchRestored(1, 110)
+        )
         assert after(ledger, ev.InvalidateTeacher("liar")) == [ev.LabelsRevoked(0, whole=True)]
 
     def test_what_is_left_of_a_late_request_is_sent_anew(self) -> None:
@@ -285,10 +289,10 @@ class TestRenewal:
         out = after(ledger, ev.Relabel(stored=True), ev.TeacherJoined("new", 4))
         assert out == [ev.LookUp(1), ev.LookUp(2), ev.LabelsRevoked(2, whole=True)]
         assert (ledger.queued, ledger.unlabelled, set(ledger.withheld)) == (2, 2, {1, 2})
-        out = after(ledger, ev.Found(1, ()), ev.Found(2, ((3, 5),), 1))
-        assert out == [ev.Labelled(1), ev.Send(4, "new", (ev.Span(2, 3, 5),), 1)]
-        assert after(ledger, answer("new", 4))[1:] == [ev.Labelled(2)]
-        assert after(ledger, ev.Found(2), ev.Found(9)) == [], "it is over"
+        out = after(ledger, ev.StoreSearched(1, ()), ev.StoreSearched(2, ((3, 5),), 1))
+        assert out == [ev.BatchLabelled(1), ev.Send(4, "new", (ev.Span(2, 3, 5),), 1)]
+        assert after(ledger, answer("new", 4))[1:] == [ev.BatchLabelled(2)]
+        assert after(ledger, ev.StoreSearched(2), ev.StoreSearched(9)) == [], "it is over"
 
 
 class TestStages:
@@ -297,9 +301,11 @@ class TestStages:
             ledger.handle(ev.Released(0))
         after(ledger, answer("slow", 1))
         with pytest.raises(ValueError, match="batch 0 was taken, but it is labelled"):
-            ledger.handle(ev.Taken(0))
+            ledger.handle(ev.BatchConsumed(0))
         after(ledger, ev.Reset())
-        assert after(ledger, ev.Released(0), ev.Taken(0)) == [], "told before the reset was known"
+        assert after(ledger, ev.Released(0), ev.BatchConsumed(0)) == [], (
+            "told before the reset was known"
+        )
 
     def test_what_is_over_stays_over(self, ledger: Ledger) -> None:
         after(ledger, *queued(1), answer("quick", 2))
@@ -307,14 +313,14 @@ class TestStages:
             "it keeps its labels"
         )
         assert ledger.volume_bytes == 110
-        after(ledger, ev.TeacherLost("slow"))
+        after(ledger, ev.TeacherGone("slow"))
         assert after(ledger, answer("slow", 1)) == [ev.Discard(1, "slow")]
-        assert after(ledger, ev.Cancelled("slow", 1), ev.Hedge(77), ev.Taken(77)) == []
+        assert after(ledger, ev.Cancelled("slow", 1), ev.Hedge(77), ev.BatchConsumed(77)) == []
         assert not ledger.is_useless("slow")
 
     def test_ids_must_grow(self, ledger: Ledger) -> None:
         after(ledger, ev.Reset())
-        for event in (ev.Queued(0, 100, 10), ev.Held(0, 110)):
+        for event in (ev.Queued(0, 100, 10), ev.BatchRestored(0, 110)):
             with pytest.raises(ValueError, match="batch 0 comes after batch 0"):
                 ledger.handle(event)
 
@@ -341,12 +347,14 @@ class TestFigures:
         assert list(ledger.requests_at("unknown")) == []
 
     def test_makers_are_those_of_all_rows_and_of_an_engine_before(self, ledger: Ledger) -> None:
-        after(ledger, answer("b", 1), answer("a", 2), ev.Held(2, 110, 10, makers=("y", "x")))
+        after(
+            ledger, answer("b", 1), answer("a", 2), ev.BatchRestored(2, 110, 10, makers=("y", "x"))
+        )
         assert (ledger.makers(0), ledger.makers(2)) == (("a", "b"), ("x", "y"))
 
     def test_batch_bytes_is_the_heaviest(self, ledger: Ledger) -> None:
         assert ledger.load.batch_bytes == 100
-        after(ledger, answer("a", 1), answer("a", 2), ev.Released(0), ev.Taken(0))
+        after(ledger, answer("a", 1), answer("a", 2), ev.Released(0), ev.BatchConsumed(0))
         assert ledger.load.batch_bytes == 110, "with its labels"
         after(ledger, ev.Queued(2, 500, 1), ev.Reset())
         assert ledger.load.batch_bytes == 500

@@ -27,7 +27,7 @@ class World:
         self.core = ReaderCore(config, random.Random(7))
         self.now = 0.0
         self.links: dict[str, int] = {}
-        self.asked: list[do.Ask] = []
+        self.asked: list[do.SendRequest] = []
         self.probes: list[str] = []
         self.pulled = 0
 
@@ -35,11 +35,11 @@ class World:
         out = self.core.handle(event, self.now)
         for one in out:
             match one:
-                case do.Open(link, peer):
+                case do.OpenConnection(link, peer):
                     self.links[peer.teacher_id] = link
                 case do.Probe(_, teacher):
                     self.probes.append(teacher)
-                case do.Ask():
+                case do.SendRequest():
                     self.asked.append(one)
         return out
 
@@ -60,7 +60,7 @@ class World:
             ev.AnswerCame(ask.send.teacher, ask.link, ask.send.request, ROWS, 8, device_s, ROWS)
         )
 
-    def fail(self, failure: ev.Failure) -> None:
+    def fail(self, failure: ev.RequestFailure) -> None:
         """The request that was sent first comes to nothing."""
         send, link, _ = self.asked[0].send, self.asked[0].link, self.asked.pop(0)
         self.tell(ev.RequestFailed(send.teacher, link, send.request, failure, "as the test says"))
@@ -115,8 +115,8 @@ def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
         world.now += 0.1
         world.answer(device_s=0.15)
         world.tell(ev.Released(number))
-        world.tell(ev.Taken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
-        world.tell(ev.Look())
+        world.tell(ev.BatchTaken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
+        world.tell(ev.Tick())
     assert world.core.decision.needed == 2
 
 
@@ -159,7 +159,9 @@ def usable(world: World) -> set[str]:
 def test_a_teacher_that_publishes_another_kind_of_output_does_not_label() -> None:
     world = labelled_as(World(), "a", "logits")
     world.assign("a", "b", "c", ready=False)
-    [said] = [one for one in publish(world, "b", "probabilities") if isinstance(one, do.News)][-1:]
+    [said] = [
+        one for one in publish(world, "b", "probabilities") if isinstance(one, do.LogMessage)
+    ][-1:]
     assert said.level == "warning"
     assert "b does not fit: it publishes that output 'out' is probabilities" in said.text
     publish(world, "c", "log-probabilities")
@@ -170,7 +172,9 @@ def test_a_teacher_that_publishes_another_kind_of_output_does_not_label() -> Non
 def test_the_kind_stays_when_the_teachers_that_published_it_are_gone() -> None:
     world = labelled_as(World(), "a", "logits")
     world.assign("b", ready=False)
-    assert not any(isinstance(one, do.Refuse) for one in publish(world, "b", "probabilities"))
+    assert not any(
+        isinstance(one, do.RefuseSettings) for one in publish(world, "b", "probabilities")
+    )
     assert usable(world) == set()
     assert "does not fit" in world.core.teachers.links.last_trouble
 
@@ -188,7 +192,7 @@ def test_another_engine_takes_outputs_for_the_same_kind() -> None:
     before = labelled_as(World(), "a", "logits")
     left = ev.HandoffState.from_json(before.core.contents.handoff_state.to_json())
     world = World()
-    world.tell(ev.TakenOver(0, left, ended=False, waiting=False))
+    world.tell(ev.EngineResumed(0, left, ended=False, waiting=False))
     world.assign("b", ready=False)
     publish(world, "b", "probabilities")
     assert usable(world) == set()

@@ -11,7 +11,7 @@ from edl.scheduler.ledger import events as ev
 from edl.scheduler.no_teacher import Ensemble, Mixture, Policy
 from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import Delivery, look_ahead
-from edl.scheduler.reader_core.events import Waiting
+from edl.scheduler.reader_core.events import LoopWaiting
 
 ALL_OF_AB = Mixture({"a": 0.25, "b": 0.75}, 1.0)
 
@@ -30,12 +30,14 @@ class Stream:
     def labelled(self, *batches: int, by: str = "s") -> list[do.StreamInstruction]:
         out = list[do.StreamInstruction]()
         for batch in batches:
-            out += self.delivery.heard(by, ev.Labelled(batch))
+            out += self.delivery.heard(by, ev.BatchLabelled(batch))
         return out
 
     def offered(self, *batches: int, by: str = "s") -> list[int]:
         """These are labelled; which are offered because of it."""
-        return [one.batch for one in self.labelled(*batches, by=by) if isinstance(one, do.Offer)]
+        return [
+            one.batch for one in self.labelled(*batches, by=by) if isinstance(one, do.OfferBatch)
+        ]
 
     def forgone(self, batch: int, by: str) -> list[do.StreamInstruction]:
         return self.delivery.heard(by, ev.GoesUnlabelled(batch))
@@ -50,7 +52,9 @@ class Stream:
         """Which are released now; the ledgers hear of each."""
         out = self.delivery.release()
         batches = [batch for one in out if isinstance(one, do.Release) for batch in one.batches]
-        told = [do.Tell(name, ev.Released(batch)) for batch in batches for name in self.ledgers]
+        told = [
+            do.ForwardEvent(name, ev.Released(batch)) for batch in batches for name in self.ledgers
+        ]
         assert out == ([*told, do.Release(tuple(batches))] if batches else [])
         return batches
 
@@ -117,18 +121,18 @@ def test_a_withdrawn_batch_holds_up_those_behind_it() -> None:
 def test_a_batch_is_complete_with_the_last_service() -> None:
     stream = Stream(0, services="ab")
     assert stream.labelled(0, by="a") == []
-    assert stream.labelled(0, by="b") == [do.Offer(0, ALL_OF_AB)]
+    assert stream.labelled(0, by="b") == [do.OfferBatch(0, ALL_OF_AB)]
     assert stream.void(0, by="a") == [do.Withdraw(0)], "the labels of the other service stay"
-    assert stream.labelled(0, by="a") == [do.Offer(0, ALL_OF_AB)]
+    assert stream.labelled(0, by="a") == [do.OfferBatch(0, ALL_OF_AB)]
 
 
 def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
-    dropped, forgo = do.DropBatch(0), do.Tell("b", ev.DeliverUnlabelled(0))
+    dropped, forgo = do.DropBatch(0), do.ForwardEvent("b", ev.DeliverUnlabelled(0))
     stream = Stream(0, services="ab")
     assert stream.poison(0, by="a") == [dropped, do.OfferPoison(0, ("no",)), forgo]
     assert stream.labelled(0, by="b") == [dropped], "too late"
     assert stream.poison(0, by="b") == []
-    assert stream.void(0, by="a") == [do.Withdraw(0), do.Tell("b", ev.InvalidateBatch(0))]
+    assert stream.void(0, by="a") == [do.Withdraw(0), do.ForwardEvent("b", ev.InvalidateBatch(0))]
     assert stream.offered(0, by="a") == [], "also where `b` has not begun with it"
     assert stream.offered(0, by="b") == [0]
 
@@ -136,7 +140,7 @@ def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
 def test_poison_behind_another_batch_is_offered_in_its_turn() -> None:
     stream = Stream(0, 1, services="ab")
     assert do.OfferPoison(1, ("no",)) not in stream.poison(1, by="a")
-    assert stream.void(1, by="a") == [do.Tell("b", ev.InvalidateBatch(1))], (
+    assert stream.void(1, by="a") == [do.ForwardEvent("b", ev.InvalidateBatch(1))], (
         "the trainer has not heard of it"
     )
     stream.poison(1, by="b")
@@ -148,12 +152,12 @@ def test_poison_behind_another_batch_is_offered_in_its_turn() -> None:
 def test_batches_of_an_engine_before_are_labelled_anew_by_all() -> None:
     stream = Stream(services="ab")
     delivery = stream.delivery
-    tell = [do.Tell(name, ev.Released(0)) for name in "ab"]
+    tell = [do.ForwardEvent(name, ev.Released(0)) for name in "ab"]
     assert delivery.hold(0, released=True) == tell
     assert delivery.hold(1, released=False) == []
     delivery.queue(2)
     assert stream.void(0, by="a") == []
-    assert stream.void(1, by="a") == [do.Withdraw(1), do.Tell("b", ev.InvalidateBatch(1))]
+    assert stream.void(1, by="a") == [do.Withdraw(1), do.ForwardEvent("b", ev.InvalidateBatch(1))]
     assert stream.void(1, by="b") == []
     stream.labelled(2, by="a")
     stream.labelled(2, by="b")
@@ -193,9 +197,9 @@ class TestNoTeacher:
         stream.labelled(1, by="b")
         assert stream.delivery.look(100.0) == []
         assert stream.delivery.look(104.9) == []
-        assert stream.delivery.look(105.0) == [do.Tell("b", ev.DeliverUnlabelled(0))]
+        assert stream.delivery.look(105.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
         part = Mixture({"a": 1.0}, 0.25)
-        assert stream.forgone(0, by="b") == [do.Offer(0, part), do.Offer(1, ALL_OF_AB)]
+        assert stream.forgone(0, by="b") == [do.OfferBatch(0, part), do.OfferBatch(1, ALL_OF_AB)]
         stream.delivery.release()
         delivery = stream.delivery
         assert (delivery.forgone, delivery.partial, delivery.unlabelled) == ({"b": 1}, 1, 0)
@@ -204,7 +208,7 @@ class TestNoTeacher:
         stream.labelled(0, by="a")
         stream.forgone(0, by="b")
         assert stream.void(0, by="b") == [do.Withdraw(0)]
-        assert stream.labelled(0, by="b") == [do.Offer(0, ALL_OF_AB)]
+        assert stream.labelled(0, by="b") == [do.OfferBatch(0, ALL_OF_AB)]
         stream.delivery.release()
         assert stream.delivery.partial == 0
 
@@ -213,10 +217,10 @@ class TestNoTeacher:
         stream.delivery.look(100.0)
         stream.ledgers["b"].handle(ev.TeacherJoined("t", 1))
         assert stream.delivery.look(104.0) == []
-        stream.ledgers["b"].handle(ev.TeacherLost("t"))
+        stream.ledgers["b"].handle(ev.TeacherGone("t"))
         assert stream.delivery.look(104.5) == []
         assert stream.delivery.look(109.4) == []
-        assert stream.delivery.look(109.5) == [do.Tell("b", ev.DeliverUnlabelled(0))]
+        assert stream.delivery.look(109.5) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
 
     @pytest.mark.parametrize("withheld", [False, True])
     def test_a_store_is_asked_first(self, withheld: bool, stream: Stream) -> None:
@@ -229,10 +233,10 @@ class TestNoTeacher:
         stream.delivery.look(0.0)
         assert stream.delivery.look(100.0) == []
         if withheld:
-            stream.ledgers["b"].handle(ev.Found(3))
+            stream.ledgers["b"].handle(ev.StoreSearched(3))
         else:
             stream.ledgers["b"].handle(ev.Queued(3, 10, 1))
-        assert stream.delivery.look(101.0) == [do.Tell("b", ev.DeliverUnlabelled(3))]
+        assert stream.delivery.look(101.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(3))]
 
     def test_the_batch_that_is_waited_for_goes_without_labels(self, stream: Stream) -> None:
         delivery = stream.delivery
@@ -241,19 +245,21 @@ class TestNoTeacher:
         delivery.wait()
         assert delivery.look(100.0) == []
         news, *told = delivery.look(110.0)
-        assert news == do.News("warning", "batch 0 goes without soft labels: there is no teacher")
+        assert news == do.LogMessage(
+            "warning", "batch 0 goes without soft labels: there is no teacher"
+        )
         assert told == [
-            *(do.Tell(name, ev.DeliverUnlabelled(0)) for name in "ab"),
-            *(do.Tell(name, Waiting(False)) for name in "ab"),
+            *(do.ForwardEvent(name, ev.DeliverUnlabelled(0)) for name in "ab"),
+            *(do.ForwardEvent(name, LoopWaiting(False)) for name in "ab"),
         ]
         assert delivery.look(111.0) == [], "it does not wait any more"
         stream.forgone(0, by="a")
-        assert stream.forgone(0, by="b") == [do.Offer(0, None)]
+        assert stream.forgone(0, by="b") == [do.OfferBatch(0, None)]
         delivery.release()
         assert (delivery.partial, delivery.unlabelled) == (0, 1)
         delivery.taken(0, None)
         delivery.wait()
-        assert do.Tell("a", ev.DeliverUnlabelled(1)) in delivery.look(112.0), (
+        assert do.ForwardEvent("a", ev.DeliverUnlabelled(1)) in delivery.look(112.0), (
             "at once, as for the first"
         )
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from edl.scheduler.reachability import FULL_PAUSE_S, REFUSED_PAUSE_S
-from edl.scheduler.reader_core.events import Assigned, Failure, Peer
-from edl.scheduler.reader_core.instructions import Close, Instruction, Open, Probe
-from edl.scheduler.reader_core.links import Links
+from edl.scheduler.reader_core.events import Assigned, Peer, RequestFailure
+from edl.scheduler.reader_core.instructions import (
+    CloseConnection,
+    Instruction,
+    OpenConnection,
+    Probe,
+)
+from edl.scheduler.reader_core.links import TeacherLinks
 
 A, B = Peer("a", "a:1", "m", 1), Peer("b", "b:1", "m", 1)
 
@@ -24,7 +29,7 @@ class World:
 
     def __init__(self) -> None:
         self.out: list[Instruction] = []
-        self.links = Links(Longest(), self.out.append, lambda level, text, teacher: None)
+        self.links = TeacherLinks(Longest(), self.out.append, lambda level, text, teacher: None)
         self.now = 0.0
 
     def assign(self, *peers: Peer, lost: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
@@ -43,7 +48,7 @@ def world() -> World:
     """Teacher `a` has answered its first probe."""
     made = World()
     made.assign(A)
-    assert made.passes() == [Open(1, A), Probe(1, "a")]
+    assert made.passes() == [OpenConnection(1, A), Probe(1, "a")]
     made.links.answers("a")
     return made
 
@@ -99,7 +104,7 @@ def test_requests_that_fail_together_are_one_failure(world: World) -> None:
     ],
 )
 def test_a_teacher_is_probed_when_it_will_have_room_or_an_operator_has_had_time(
-    world: World, failure: Failure, room_in_s: float | None, pause_s: float
+    world: World, failure: RequestFailure, room_in_s: float | None, pause_s: float
 ) -> None:
     world.links.retry("a", failure, "not now", room_in_s, 0.0, world.now)
     assert world.links.is_shut_out is (failure == "shut out")
@@ -110,16 +115,16 @@ def test_a_teacher_is_probed_when_it_will_have_room_or_an_operator_has_had_time(
 def test_a_teacher_that_is_started_anew_has_another_connection(world: World) -> None:
     again = Peer("a", "a:2", "m", 2)
     assert world.assign(again) == (["a"], [])
-    assert world.passes() == [Close(1), Open(2, again), Probe(2, "a")]
+    assert world.passes() == [CloseConnection(1), OpenConnection(2, again), Probe(2, "a")]
     assert (world.links.hear("a", 1), world.links.hear("a", 2)) == (False, True)
 
 
 def test_a_teacher_that_leaves_keeps_its_connection_until_it_has_answered(world: World) -> None:
     assert world.assign(B) == ([], ["a"])
     assert not world.links.is_assigned("a")
-    assert world.passes() == [Open(2, B), Probe(2, "b")]
+    assert world.passes() == [OpenConnection(2, B), Probe(2, "b")]
     assert world.links.let_go("a", world.now)
-    assert world.passes() == [Close(1)]
+    assert world.passes() == [CloseConnection(1)]
 
 
 def test_a_teacher_that_comes_back_before_it_has_left_is_probed_first(world: World) -> None:

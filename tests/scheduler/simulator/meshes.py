@@ -5,12 +5,19 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from edl.scheduler.simulator import Link, Result, Scenario, StudentGroup, TeacherGroup, simulate
+from edl.scheduler.simulator import (
+    NetworkLink,
+    Scenario,
+    SimulationResult,
+    StudentGroup,
+    TeacherGroup,
+    simulate,
+)
 
 #: Seconds of a student's step and of a teacher's request in these meshes, for a batch of 8.
 STEP_S, WORK_S = 0.1, 0.25
 #: A network that costs nothing.
-FREE = Link(latency_s=0.0)
+FREE = NetworkLink(latency_s=0.0)
 #: Seconds until a student is told of its first teachers, and can send to them.
 LOOK_S, CONNECT_S = 0.05, 0.02
 BEGIN_S = LOOK_S + CONNECT_S
@@ -30,7 +37,7 @@ def teachers(count: int = 1, **changed: Any) -> TeacherGroup:
 
 def run(
     student: StudentGroup, teacher: TeacherGroup | None, keep_batches: bool = False, **changed: Any
-) -> Result:
+) -> SimulationResult:
     """Run a mesh of one group of each."""
     settings: dict[str, Any] = {"batches": 20, "link": FREE}
     groups = () if teacher is None else (teacher,)
@@ -38,6 +45,6 @@ def run(
     return simulate(scenario, random.Random, keep_batches=keep_batches)
 
 
-def kinds(result: Result, kind: str) -> list[tuple[float, str]]:
+def kinds(result: SimulationResult, kind: str) -> list[tuple[float, str]]:
     """When something of a kind happened, and to whom."""
     return [(one.at_s, one.subject) for one in result.happenings if one.kind == kind]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from edl.scheduler.simulator import (
-    Change,
-    Fault,
-    Link,
+    NetworkLink,
     Scenario,
+    ScenarioFault,
+    SpeedChange,
     StudentGroup,
     TeacherGroup,
     simulate,
@@ -38,8 +38,11 @@ class TestScenario:
             ({"batches": None}, "it would never end"),
             ({"teachers": (teachers(name="s"),)}, "two groups are called 's'"),
             ({"duration_s": 5.0, "warm_up_s": 5.0}, "warm_up_s < duration_s"),
-            ({"faults": (Fault(1.0, "nobody"),)}, r"faults\[0\]: there is no group 'nobody'"),
-            ({"faults": (Fault(1.0, "s", "hang"),)}, "none hangs"),
+            (
+                {"faults": (ScenarioFault(1.0, "nobody"),)},
+                r"faults\[0\]: there is no group 'nobody'",
+            ),
+            ({"faults": (ScenarioFault(1.0, "s", "hang"),)}, "none hangs"),
         ],
     )
     def test_invalid_scenarios_are_refused(self, changed: dict[str, Any], why: str) -> None:
@@ -56,7 +59,7 @@ class TestScenario:
             Scenario((students(batches=3), students(name="other")))
 
     def test_changes_take_effect_at_their_time(self) -> None:
-        changes = (Change(1.0, 0.5), Change(2.0, 0.25))
+        changes = (SpeedChange(1.0, 0.5), SpeedChange(2.0, 0.25))
         student = StudentGroup("s", 1.0, changes=changes)
         assert [student.t_s_at(now) for now in (0.0, 1.0, 1.9, 7.0)] == [1.0, 0.5, 0.5, 0.25]
 
@@ -75,7 +78,7 @@ class TestChance:
 
 
 #: 0.2 s there and 0.1 s back.
-THERE_AND_BACK = Link(40_000.0, latency_s=0.0)
+THERE_AND_BACK = NetworkLink(40_000.0, latency_s=0.0)
 
 
 class TestRates:
@@ -103,7 +106,7 @@ class TestRates:
             ),
             (
                 {},
-                teachers(changes=(Change(BEGIN_S + 9.5 * WORK_S, 2 * WORK_S / 8),)),
+                teachers(changes=(SpeedChange(BEGIN_S + 9.5 * WORK_S, 2 * WORK_S / 8),)),
                 {},
                 BEGIN_S + 30 * WORK_S + STEP_S,
             ),
@@ -144,7 +147,7 @@ class TestChanges:
         assert max(student.ended_s for student in alone.students) < ends.pop()
 
     def test_rates_are_measured_from_warm_up_on(self) -> None:
-        change = Change(2.0 - 1e-6, STEP_S / 2 / 8)
+        change = SpeedChange(2.0 - 1e-6, STEP_S / 2 / 8)
         student = students(needs_labels=False, changes=(change,))
         (measured,) = run(student, None, batches=60, warm_up_s=2.05).students
         assert measured.batches_per_s == pytest.approx(2 / STEP_S, rel=0.03)

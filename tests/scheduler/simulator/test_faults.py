@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from edl.scheduler.autoscale import AutoscaleConfig
-from edl.scheduler.simulator import Change, Fault, Result, Scenario, simulate
+from edl.scheduler.simulator import Scenario, ScenarioFault, SimulationResult, SpeedChange, simulate
 
 from .meshes import FREE, LOOK_S, STEP_S, WORK_S, kinds, run, students, teachers
 
 PROGRAM = """
 import random
-from edl.scheduler.simulator import Fault, Scenario, StudentGroup, TeacherGroup, simulate
-faults = tuple(Fault(1.0 + n, "t", kind, 2) for n, kind in enumerate(("crash", "hang", "drain")))
+from edl.scheduler.simulator import ScenarioFault, Scenario, StudentGroup, TeacherGroup, simulate
+faults = tuple(ScenarioFault(1.0 + n, "t", kind, 2) for n, kind in enumerate(("crash", "hang", "drain")))
 teachers = TeacherGroup("t", 0.05, count=8, jitter=0.5, back_after_s=1.0, start_s=1.0)
 students = StudentGroup("s", 0.02, batch=4, count=3, jitter=0.3)
 scenario = Scenario((students,), (teachers,), batches=100, faults=faults)
@@ -29,9 +29,11 @@ TTL_S = 6.0
 BEAT_S = TTL_S / 2.5
 
 
-def with_fault(kind: Any, count: int = 1, there: int = 5, for_s: float | None = None) -> Result:
+def with_fault(
+    kind: Any, count: int = 1, there: int = 5, for_s: float | None = None
+) -> SimulationResult:
     """A run of 20 s in which something happens to teachers after 5 s."""
-    fault = Fault(5.0, "t", kind, count, for_s=for_s)
+    fault = ScenarioFault(5.0, "t", kind, count, for_s=for_s)
     return run(students(), teachers(there), batches=200, faults=(fault,))
 
 
@@ -101,7 +103,7 @@ class TestTeachers:
 class TestStudents:
     @pytest.mark.parametrize(("kind", "after_s"), [("drain", 0.0), ("crash", TTL_S)])
     def test_teachers_of_a_student_that_is_gone(self, kind: Any, after_s: float) -> None:
-        faults = (Fault(5.0, "s", kind),)
+        faults = (ScenarioFault(5.0, "s", kind),)
         result = run(students(2), teachers(4), batches=200, faults=faults)
         ((at, gone),) = kinds(result, kind)
         assert at == 5.0
@@ -111,13 +113,13 @@ class TestStudents:
         assert more_at == pytest.approx(5 + after_s + LOOK_S, abs=0.01)
 
     def test_slow_student_is_slow_for_its_time(self) -> None:
-        slow = Fault(2.0, "s", "slow", for_s=4.0)
+        slow = ScenarioFault(2.0, "s", "slow", for_s=4.0)
         result = run(students(needs_labels=False), None, batches=100, faults=(slow,))
         assert result.virtual_s == pytest.approx(100 * STEP_S + 4.0 / 2, abs=2 * STEP_S)
 
     def test_ranks_do_not_wait_for_a_crashed_one(self) -> None:
         student = students(3, needs_labels=False, together=True)
-        result = run(student, None, batches=100, faults=(Fault(5.01, "s", "crash"),))
+        result = run(student, None, batches=100, faults=(ScenarioFault(5.01, "s", "crash"),))
         assert sorted(one.batches for one in result.students) == [50, 100, 100]
         assert result.virtual_s == pytest.approx(100 * STEP_S)
 
@@ -148,7 +150,7 @@ class TestAutoscale:
     CONFIG = AutoscaleConfig(max=6, freeze_s=10.0, idle_to_zero_s=30.0)
 
     def test_teachers_are_started_and_drained(self) -> None:
-        student = students(leave_s=100.0, changes=(Change(30.0, STEP_S / 2 / 8),))
+        student = students(leave_s=100.0, changes=(SpeedChange(30.0, STEP_S / 2 / 8),))
         teacher = teachers(0, start_s=5.0, price_per_hour=3.6)
         result = run(student, teacher, batches=None, duration_s=200.0, autoscale=self.CONFIG)
         changed = [at for at, _ in kinds(result, "desired")]
@@ -177,7 +179,7 @@ class TestAutoscale:
             batches=None,
             duration_s=50.0,
             autoscale=AutoscaleConfig(max=3),
-            faults=(Fault(30.1, "t", kind),),
+            faults=(ScenarioFault(30.1, "t", kind),),
         )
         assert {point.desired for point in result.points[2:]} == {3}
         assert result.points[-1].serving == 3
@@ -195,7 +197,7 @@ class TestSeeds:
     def test_seed_decides_the_run(self) -> None:
         def hashed(seed: int, keep: bool = False) -> str:
             student, teacher = students(2, jitter=0.2), teachers(6, jitter=0.3)
-            faults = (Fault(3.0, "t", "crash"), Fault(4.0, "t", "hang"))
+            faults = (ScenarioFault(3.0, "t", "crash"), ScenarioFault(4.0, "t", "hang"))
             result = run(student, teacher, keep, batches=50, seed=seed, faults=faults)
             assert bool(result.labelled) is keep is bool(result.stepped)
             return result.trace_hash

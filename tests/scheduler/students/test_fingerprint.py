@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl.scheduler.students.world import (
     differences,
-    in_words,
+    differences_in_words,
     moves_positions,
     since_checkpoint,
 )
@@ -16,7 +16,7 @@ def test_each_field_is_told_with_both_values() -> None:
     own = {**JOB, "seed": 7, "optimizer": {"type": "Adam", "learning_rate": 0.1}}
     found = differences(JOB, own)
     assert [one.field for one in found] == ["seed", "optimizer"]
-    assert in_words(found, "in the job") == (
+    assert differences_in_words(found, "in the job") == (
         "seed is 7 here and 0 in the job; optimizer.type is 'Adam' here and 'SGD' in the job"
     )
     assert found[0].to_json(74) == {"step": 74, "field": "seed", "before": 0, "after": 7}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.scheduler.students.agreement import (
-    Proportion,
+    RowShares,
     Vote,
     decide,
     equal_rows,
@@ -21,7 +21,13 @@ from edl.scheduler.students.agreement import (
     useful,
     within,
 )
-from edl.scheduler.students.saving import LEAST_S, Found, Rhythm, newest_first, to_prune
+from edl.scheduler.students.saving import (
+    LEAST_S,
+    SaveSchedule,
+    StoredCheckpoint,
+    newest_first,
+    to_prune,
+)
 from edl.scheduler.students.weights import (
     Cosine,
     Linear,
@@ -88,7 +94,7 @@ class Ranks:
 
     def __init__(self, total: int, row_s: list[float], fixed_s: float, rng: random.Random) -> None:
         self.row_s, self.fixed_s, self.rng = row_s, fixed_s, rng
-        self.states = [Proportion.equal(total, len(row_s)) for _ in row_s]
+        self.states = [RowShares.equal(total, len(row_s)) for _ in row_s]
         self.read: list[dict[int, int]] = [{} for _ in row_s]
         self.pulled = [0] * len(row_s)
         self.changes = 0
@@ -144,7 +150,7 @@ class TestProportion:
         assert all(use >= part for use, part in zip(uses, parts, strict=True))
 
     def test_ranks_without_a_speed_leave_the_shares_equal(self) -> None:
-        state = Proportion.equal(30, 3)
+        state = RowShares.equal(30, 3)
         for step in range(20):
             state = state.told(step, [0.01, 0.09, 0.0], step + 1)
         assert state.rows(20) == (10, 10, 10)
@@ -176,7 +182,7 @@ class TestProportion:
     def test_hidden_sources_do_not_swing(self, rng: random.Random) -> None:
         """A rank that waits for others reads ahead, so its source looks fast."""
         row_s, total = [0.01, 0.01, 0.03], 210
-        state = Proportion.equal(total, 3)
+        state = RowShares.equal(total, 3)
         durations, changes = [], 0
         for step in range(300):
             rows = state.rows(step)
@@ -261,7 +267,9 @@ class TestWeights:
 STEPS = st.integers(0, 50)
 
 ORDER = st.integers(0, 9)
-ONE = st.builds(Found, st.uuids().map(str), STEPS, st.floats(0, 100), st.booleans(), ORDER)
+ONE = st.builds(
+    StoredCheckpoint, st.uuids().map(str), STEPS, st.floats(0, 100), st.booleans(), ORDER
+)
 FOUND = st.lists(ONE, min_size=3, max_size=12, unique_by=lambda one: one.name)
 
 
@@ -269,26 +277,26 @@ class TestSaving:
     @pytest.mark.parametrize(
         ("rhythm", "step", "now_s", "due"),
         [
-            (Rhythm(10, None), 19, 1000.0, False),
-            (Rhythm(10, None), 20, 0.0, True),
-            (Rhythm(None, 30.0), 11, 29.9, False),
-            (Rhythm(None, 30.0), 11, 30.0, True),
-            (Rhythm(10, 30.0), 11, 30.0, True),
-            (Rhythm(10, 30.0), 20, 1.0, True),
-            (Rhythm(overhead=0.0), 10**9, 1e9, False),
-            (Rhythm(overhead=0.0), 11, 0.1, False),
-            (Rhythm(), 11, 0.1, True),  # the first step
-            (Rhythm(1, 1.0), 10, 1000.0, False),  # the step that was saved last
+            (SaveSchedule(10, None), 19, 1000.0, False),
+            (SaveSchedule(10, None), 20, 0.0, True),
+            (SaveSchedule(None, 30.0), 11, 29.9, False),
+            (SaveSchedule(None, 30.0), 11, 30.0, True),
+            (SaveSchedule(10, 30.0), 11, 30.0, True),
+            (SaveSchedule(10, 30.0), 20, 1.0, True),
+            (SaveSchedule(overhead=0.0), 10**9, 1e9, False),
+            (SaveSchedule(overhead=0.0), 11, 0.1, False),
+            (SaveSchedule(), 11, 0.1, True),  # the first step
+            (SaveSchedule(1, 1.0), 10, 1000.0, False),  # the step that was saved last
         ],
     )
-    def test_when_it_is_due(self, rhythm: Rhythm, step: int, now_s: float, due: bool) -> None:
+    def test_when_it_is_due(self, rhythm: SaveSchedule, step: int, now_s: float, due: bool) -> None:
         assert rhythm.due(step, now_s, last_step=10, last_s=0.0) is due
 
     @given(st.floats(0.01, 20.0), st.floats(0.001, 30.0), st.floats(0.005, 0.5))
     def test_saves_take_a_part_of_the_time(
         self, step_s: float, cost_s: float, overhead: float
     ) -> None:
-        rhythm, now_s, last, saves = Rhythm(overhead=overhead), 0.0, (0, 0.0), 0
+        rhythm, now_s, last, saves = SaveSchedule(overhead=overhead), 0.0, (0, 0.0), 0
         for step in range(1, 301):
             now_s += step_s
             if rhythm.due(step, now_s, *last, [cost_s] if saves else []):
@@ -300,12 +308,12 @@ class TestSaving:
         assert now_s - last[1] <= max(LEAST_S, cost_s / overhead) + step_s
 
     def test_a_save_that_stalled_once_does_not_put_off_the_next_ones(self) -> None:
-        due = Rhythm(overhead=0.02).due
+        due = SaveSchedule(overhead=0.02).due
         assert not due(11, 99.0, 10, 0.0, [60.0, 2.0])
         assert due(11, 101.0, 10, 0.0, [60.0, 2.0])
 
     @given(FOUND, st.integers(1, 5))
-    def test_pruning_keeps_the_newest(self, found: list[Found], keep: int) -> None:
+    def test_pruning_keeps_the_newest(self, found: list[StoredCheckpoint], keep: int) -> None:
         gone = set(to_prune(found, keep))
         whole = [one.name for one in newest_first(found) if one.whole]
         left = [one for one in found if one.name not in gone]
@@ -317,14 +325,22 @@ class TestSaving:
                 assert (one.name in gone) == (newer >= keep)
 
     def test_pruning_examples(self) -> None:
-        found = [Found(str(step), step, 0.0) for step in (30, 10, 20, 40)]
+        found = [StoredCheckpoint(str(step), step, 0.0) for step in (30, 10, 20, 40)]
         assert to_prune(found, 2) == ["10", "20"]
-        old = Found("b", 90, 9.0)
-        found = [old, Found("c", 20, 1.0, sequence=2), Found("d", 10, 2.0, sequence=3)]
+        old = StoredCheckpoint("b", 90, 9.0)
+        found = [
+            old,
+            StoredCheckpoint("c", 20, 1.0, sequence=2),
+            StoredCheckpoint("d", 10, 2.0, sequence=3),
+        ]
         assert to_prune(found, 2) == ["b"], "its place in the history counts, not its step"
         found = [replace(old, whole=False, pending=True), *found[1:]]
         assert to_prune(found, 1) == ["c"]
-        found = [Found("b", 10, 2.0), Found("a", 10, 1.0), Found("c", 10, 3.0, whole=False)]
+        found = [
+            StoredCheckpoint("b", 10, 2.0),
+            StoredCheckpoint("a", 10, 1.0),
+            StoredCheckpoint("c", 10, 3.0, whole=False),
+        ]
         assert to_prune(found, 1) == ["a"]
         with pytest.raises(ValueError, match="at least one"):
             to_prune([], 0)

@@ -12,67 +12,67 @@ from edl.scheduler.students.failures import (
     IN_VAIN,
     SAME_STEP,
     START_S,
-    Failure,
-    Sign,
-    Stop,
-    Without,
-    climb,
+    ExcludeNode,
+    RankFailure,
+    RankProgress,
+    StopJob,
     deadlocked,
     hung,
     positions_in_words,
+    react_to_failures,
     straggler,
 )
-from edl.scheduler.students.saving import Entry
+from edl.scheduler.students.saving import CheckpointEntry
 from edl.scheduler.students.world import (
     GATHER_S,
-    Decision,
-    Finish,
-    Form,
-    Keep,
-    Limits,
-    Member,
-    Recall,
+    FinishJob,
+    FormWorld,
+    KeepWorld,
+    LiveNode,
+    RecallWorld,
     World,
+    WorldDecision,
+    WorldLimits,
     WorldProgress,
 )
 from edl.scheduler.students.world import decide as decide_from
 
-ANY = Limits(1, 4)
+ANY = WorldLimits(1, 4)
 STEPPING = WorldProgress(stepped=True, left_s=1000.0, forming_s=5.0)
 OLD_S = 60.0
 
 
-def entry(step: int) -> Entry | None:
+def entry(step: int) -> CheckpointEntry | None:
     """The checkpoint of a step; None: of step 0 there is none."""
-    return Entry(f"step-{step}", step, "digest") if step else None
+    return CheckpointEntry(f"step-{step}", step, "digest") if step else None
 
 
 def decide(
-    limits: Limits,
+    limits: WorldLimits,
     world: World | None,
-    members: Sequence[Member],
+    members: Sequence[LiveNode],
     pace: WorldProgress,
     saved: int,
     settled: bool = True,
-) -> Decision:
+) -> WorldDecision:
     return decide_from(limits, world, members, pace, entry(saved), settled=settled)
 
 
-def waiting(*names: str, seen_s: float = OLD_S) -> list[Member]:
-    return [Member(name, number, seen_s) for number, name in enumerate(names)]
+def waiting(*names: str, seen_s: float = OLD_S) -> list[LiveNode]:
+    return [LiveNode(name, number, seen_s) for number, name in enumerate(names)]
 
 
-def running(number: int, *names: str) -> list[Member]:
+def running(number: int, *names: str) -> list[LiveNode]:
     return [replace(one, phase="running", generation=number) for one in waiting(*names)]
 
 
-def ended(number: int, *names: str, ending: str = "left", snapshot: int = -1) -> list[Member]:
+def ended(number: int, *names: str, ending: str = "left", snapshot: int = -1) -> list[LiveNode]:
     told = {"phase": "ended", "ending": ending, "snapshot": snapshot}
     return [replace(one, **told) for one in running(number, *names)]  # type: ignore[arg-type]
 
 
-def formed(decision: Decision) -> World:
-    assert isinstance(decision, Form), decision
+def formed(decision: WorldDecision) -> World:
+    assert isinstance(decision, FormWorld), decision
     return decision.world
 
 
@@ -80,17 +80,17 @@ class TestWorld:
     def test_job_begins_with_the_first_nodes_there_is_room_for(self) -> None:
         world = formed(decide(ANY, None, waiting("a", "b"), WorldProgress(), saved=7))
         assert (world.number, world.nodes, world.restored, world.keeper) == (1, ("a", "b"), 7, "")
-        too_few = decide(Limits(2, 4), None, waiting("a"), WorldProgress(), 0)
-        assert isinstance(too_few, Keep)
+        too_few = decide(WorldLimits(2, 4), None, waiting("a"), WorldProgress(), 0)
+        assert isinstance(too_few, KeepWorld)
         assert "1 of at least 2" in too_few.reason
         fresh = waiting("a", seen_s=GATHER_S / 2)
-        assert isinstance(decide(ANY, None, fresh, WorldProgress(), 0), Keep)
-        assert formed(decide(Limits(1, 1), None, fresh, WorldProgress(), 0)).nodes == ("a",)
-        world = formed(decide(Limits(1, 2), None, waiting("c", "a", "b"), WorldProgress(), 0))
+        assert isinstance(decide(ANY, None, fresh, WorldProgress(), 0), KeepWorld)
+        assert formed(decide(WorldLimits(1, 1), None, fresh, WorldProgress(), 0)).nodes == ("a",)
+        world = formed(decide(WorldLimits(1, 2), None, waiting("c", "a", "b"), WorldProgress(), 0))
         assert world.nodes == ("c", "a")
 
     def test_rows_limit_the_world(self) -> None:
-        limits = Limits(1, 4, ranks=2, rows=5)
+        limits = WorldLimits(1, 4, ranks=2, rows=5)
         assert limits.room == 2
         assert formed(decide(limits, None, waiting("a", "b", "c"), WorldProgress(), 0)).nodes == (
             "a",
@@ -98,28 +98,32 @@ class TestWorld:
         )
         full = [*running(3, "a", "b"), *waiting("c")]
         says = decide(limits, World(3, ("a", "b")), full, STEPPING, 0)
-        assert says == Keep("c in reserve: the world is full with 2 nodes, as a step has 5 rows")
-        assert Limits(3, 4, ranks=2, rows=5).room == 3  # its ranks say what is wrong
-        assert Limits(1, 4).room == 4
+        assert says == KeepWorld(
+            "c in reserve: the world is full with 2 nodes, as a step has 5 rows"
+        )
+        assert WorldLimits(3, 4, ranks=2, rows=5).room == 3  # its ranks say what is wrong
+        assert WorldLimits(1, 4).room == 4
 
     def test_nodes_join_at_a_safe_point(self) -> None:
         world = World(3, ("a",))
         members = [*running(3, "a"), *waiting("b")]
-        assert decide(ANY, world, members, STEPPING, 0) == Recall(3, False, "b came")
+        assert decide(ANY, world, members, STEPPING, 0) == RecallWorld(3, False, "b came")
         for pace in (WorldProgress(), replace(STEPPING, left_s=4.0)):  # no step yet; near the end
-            assert isinstance(decide(ANY, world, members, pace, 0), Keep)
-        assert isinstance(decide(Limits(1, 1), world, members, STEPPING, 0), Keep)
+            assert isinstance(decide(ANY, world, members, pace, 0), KeepWorld)
+        assert isinstance(decide(WorldLimits(1, 1), world, members, STEPPING, 0), KeepWorld)
         fresh = [*running(3, "a"), *waiting("b", seen_s=0.0)]
-        assert isinstance(decide(ANY, world, fresh, STEPPING, 0), Keep)
-        assert isinstance(decide(Limits(1, 2), world, fresh, STEPPING, 0), Recall)
+        assert isinstance(decide(ANY, world, fresh, STEPPING, 0), KeepWorld)
+        assert isinstance(decide(WorldLimits(1, 2), world, fresh, STEPPING, 0), RecallWorld)
         barred = replace(world, barred=("b",))
-        assert decide(ANY, barred, members, STEPPING, 0) == Keep()
+        assert decide(ANY, barred, members, STEPPING, 0) == KeepWorld()
 
     def test_nodes_leave_at_a_safe_point(self) -> None:
         world = World(3, ("a", "b"))
         a, b = running(3, "a", "b")
         leaving = replace(b, leaving=True)
-        assert decide(ANY, world, [a, leaving], STEPPING, 0) == Recall(3, False, "node b leaves")
+        assert decide(ANY, world, [a, leaving], STEPPING, 0) == RecallWorld(
+            3, False, "node b leaves"
+        )
         a, b = ended(3, "a", "b", snapshot=50)
         following = formed(decide(ANY, world, [a, replace(b, leaving=True)], STEPPING, 0))
         assert following.nodes == ("a",)
@@ -132,11 +136,11 @@ class TestWorld:
         b = replace(b, fingerprint={"seed": 7})
         first = formed(decide(ANY, None, [a, b, c], WorldProgress(), 0))  # who joined first decides
         assert (first.nodes, first.fingerprint) == (("a", "c"), {"seed": 0})
-        assert isinstance(decide(Limits(2, 4), None, [a, b], WorldProgress(), 0), Keep)
+        assert isinstance(decide(WorldLimits(2, 4), None, [a, b], WorldProgress(), 0), KeepWorld)
         runs = replace(running(1, "a")[0], fingerprint={"seed": 0})
         world = World(1, ("a",), fingerprint={"seed": 0})
-        assert decide(ANY, world, [runs, b], STEPPING, 0) == Keep()
-        assert decide(ANY, world, [runs, b, c], STEPPING, 0) == Recall(1, False, "c came")
+        assert decide(ANY, world, [runs, b], STEPPING, 0) == KeepWorld()
+        assert decide(ANY, world, [runs, b, c], STEPPING, 0) == RecallWorld(1, False, "c came")
         over = replace(runs, phase="ended", ending="left")
         assert formed(decide(ANY, world, [over, b, c], STEPPING, 0)).nodes == ("a", "c")
         again = formed(decide(ANY, world, [b], WorldProgress(), 9))  # a new run of the job
@@ -146,12 +150,12 @@ class TestWorld:
         world = World(1, ("a",))
         came = formed(decide(ANY, world, [*ended(1, "a"), *waiting("b")], STEPPING, 5))
         assert (came.nodes, came.untried) == (("a", "b"), ("b",))
-        wrong = Failure(2, "b", 1, "crash", usage=True, error="no such data")
-        alone = Failure(2, "b", 1, "crash", gave_up=True, error="no teacher")
+        wrong = RankFailure(2, "b", 1, "crash", usage=True, error="no such data")
+        alone = RankFailure(2, "b", 1, "crash", gave_up=True, error="no teacher")
         tried = replace(came, untried=())  # it has made a step, so it is the job that cannot work
         for failure, stop in (
-            (wrong, Stop("no such data", usage=True)),
-            (alone, Stop(alone.in_words(), gave_up=True)),
+            (wrong, StopJob("no such data", usage=True)),
+            (alone, StopJob(alone.in_words(), gave_up=True)),
         ):
             a, b = ended(2, "a", "b")
             both = [a, replace(b, failures=(failure,), leaving=True)]
@@ -170,10 +174,10 @@ class TestWorld:
     def test_failure_ends_all_ranks(self) -> None:
         world = World(3, ("a", "b"), entry(10))
         a, b = running(3, "a", "b")
-        failure = Failure(3, "b", 1, "killed", 17, error="ended by SIGKILL")
+        failure = RankFailure(3, "b", 1, "killed", 17, error="ended by SIGKILL")
         failed = replace(b, phase="ended", ending="failed", failures=(failure,), snapshot=15)
         recall = decide(ANY, world, [a, failed], STEPPING, 0)
-        assert isinstance(recall, Recall)
+        assert isinstance(recall, RecallWorld)
         assert recall.at_once
         assert "rank 1 on node b died on step 17" in recall.reason
         following = formed(decide(ANY, world, [*ended(3, "a"), failed], STEPPING, saved=10))
@@ -184,7 +188,7 @@ class TestWorld:
     def test_lost_nodes(self) -> None:
         world = World(3, ("a", "b"))
         recall = decide(ANY, world, running(3, "a"), STEPPING, 0)
-        assert isinstance(recall, Recall)
+        assert isinstance(recall, RecallWorld)
         assert recall.at_once
         assert "node b was lost" in recall.reason
         following = formed(decide(ANY, world, ended(3, "a"), STEPPING, saved=4))
@@ -192,14 +196,14 @@ class TestWorld:
         assert following.restored == 4
         world = World(3, ("a", "b"))
         waits = decide(ANY, world, running(3, "a"), STEPPING, 0, settled=False)
-        assert waits == Keep("waiting for b: the job board was away")
+        assert waits == KeepWorld("waiting for b: the job board was away")
         there = running(3, "a", "b")
-        assert decide(ANY, world, there, STEPPING, 0, settled=False) == Keep()
+        assert decide(ANY, world, there, STEPPING, 0, settled=False) == KeepWorld()
 
     def test_lost_peers_are_the_last_cause(self) -> None:
         world = World(3, ("a", "b"))
-        adrift = Failure(3, "a", 0, "adrift", 9, error="a peer is gone")
-        cause = Failure(3, "b", 1, "crash", 9, error="ValueError")
+        adrift = RankFailure(3, "a", 0, "adrift", 9, error="a peer is gone")
+        cause = RankFailure(3, "b", 1, "crash", 9, error="ValueError")
         a, b = ended(3, "a", "b")
         a = replace(a, failures=(adrift,))
         both = [a, replace(b, failures=(cause,))]
@@ -211,7 +215,7 @@ class TestWorld:
         stale = replace(ended(2, "b", snapshot=99)[0], phase="waiting")
         following = formed(decide(ANY, world, [*ended(3, "a", snapshot=20), stale], STEPPING, 10))
         assert (following.restored, following.keeper) == (20, "a")
-        past = tuple(Failure(n, "old", 0, "crash", 7) for n in (1, 2))
+        past = tuple(RankFailure(n, "old", 0, "crash", 7) for n in (1, 2))
         world = formed(
             decide(ANY, World(3, ("old",), failures=past), waiting("new"), WorldProgress(), 6)
         )
@@ -220,10 +224,10 @@ class TestWorld:
     def test_the_end(self) -> None:
         world = World(3, ("a", "b"))
         members = [*ended(3, "a", ending="finished"), *running(3, "b")]
-        assert decide(ANY, world, members, STEPPING, 0) == Finish()
-        usage = Failure(3, "a", 0, "crash", error="no model()", usage=True)
+        assert decide(ANY, world, members, STEPPING, 0) == FinishJob()
+        usage = RankFailure(3, "a", 0, "crash", error="no model()", usage=True)
         failed = [replace(one, failures=(usage,)) for one in ended(3, "a", ending="failed")]
-        assert decide(ANY, World(3, ("a",)), failed, WorldProgress(), 0) == Stop(
+        assert decide(ANY, World(3, ("a",)), failed, WorldProgress(), 0) == StopJob(
             "no model()", usage=True
         )
 
@@ -231,11 +235,11 @@ class TestWorld:
 HANG_S = 10.0
 TIME_S, WAITS = st.floats(0, 100), st.sampled_from(["", "teachers"])
 PLACE = (st.integers(0, 9), st.integers(0, 3))
-SIGN = st.builds(Sign, *PLACE, TIME_S, TIME_S, st.booleans(), WAITS, st.booleans())
+SIGN = st.builds(RankProgress, *PLACE, TIME_S, TIME_S, st.booleans(), WAITS, st.booleans())
 
 
-def sign(rank: int, **more: object) -> Sign:
-    return Sign(rank, **({"step": 5, "at_s": 0.0, "heard_s": 0.0} | more))  # type: ignore[arg-type]
+def sign(rank: int, **more: object) -> RankProgress:
+    return RankProgress(rank, **({"step": 5, "at_s": 0.0, "heard_s": 0.0} | more))  # type: ignore[arg-type]
 
 
 class TestHangs:
@@ -263,7 +267,7 @@ class TestHangs:
         assert not deadlocked([0.0], 1, HANG_S)
 
     @given(st.lists(SIGN, max_size=6, unique_by=lambda one: one.rank))
-    def test_silence_is_blamed_on_a_rank(self, signs: list[Sign]) -> None:
+    def test_silence_is_blamed_on_a_rank(self, signs: list[RankProgress]) -> None:
         assert bool(hung(signs, HANG_S, 100.0 + START_S)) == bool(signs)
         assert hung(signs, 1000.0, 100.0) == ()
 
@@ -278,67 +282,71 @@ class TestHangs:
 BOTH = frozenset({"a", "b"})
 
 
-def failed_at(*steps: int, node: str = "a", how: str = "crash", **more: object) -> list[Failure]:
+def failed_at(
+    *steps: int, node: str = "a", how: str = "crash", **more: object
+) -> list[RankFailure]:
     return [
-        Failure(number, node, 1, how, step, error="ValueError: x", **more)  # type: ignore[arg-type]
+        RankFailure(number, node, 1, how, step, error="ValueError: x", **more)  # type: ignore[arg-type]
         for number, step in enumerate(steps, 1)
     ]
 
 
 class TestLadder:
     def test_restart_then_without_the_node(self) -> None:
-        assert climb(failed_at(7), BOTH, 1) is None
-        rung = climb(failed_at(7, 7), BOTH, 1)
-        assert isinstance(rung, Without)
+        assert react_to_failures(failed_at(7), BOTH, 1) is None
+        rung = react_to_failures(failed_at(7, 7), BOTH, 1)
+        assert isinstance(rung, ExcludeNode)
         assert rung.node == "a"
         assert "rank 1 on node a crashed on step 7" in rung.why
-        assert climb(failed_at(7, 7), BOTH, 2) is None
-        assert climb(failed_at(7, 7), frozenset({"a"}), 1) is None
-        both = [*failed_at(7), Failure(2, "b", 0, "killed", 7)]
-        assert climb(both, BOTH, 1) is None
+        assert react_to_failures(failed_at(7, 7), BOTH, 2) is None
+        assert react_to_failures(failed_at(7, 7), frozenset({"a"}), 1) is None
+        both = [*failed_at(7), RankFailure(2, "b", 0, "killed", 7)]
+        assert react_to_failures(both, BOTH, 1) is None
 
     def test_third_failure_on_one_step_gives_up(self) -> None:
         told = failed_at(7, 7, 7, epoch=2, positions=(3, 4, 5, 9))
-        rung = climb(told, BOTH, 2)
-        assert isinstance(rung, Stop)
+        rung = react_to_failures(told, BOTH, 2)
+        assert isinstance(rung, StopJob)
         assert not rung.usage
         assert "step 7 of epoch 2 (positions 3-5, 9): ValueError: x" in rung.report
         assert "3 times" in rung.report
-        told = [Failure(n, "ab"[n % 2], n, "crash", 7, error="x") for n in range(1, SAME_STEP + 1)]
-        assert isinstance(climb(told, BOTH, 1), Stop)
-        told = [Failure(1, "a", rank, "crash", 7) for rank in range(5)]
-        assert climb(told, BOTH, 1) is None
-        rung = climb(failed_at(0, usage=True), BOTH, 1)
-        assert rung == Stop("ValueError: x", usage=True)
+        told = [
+            RankFailure(n, "ab"[n % 2], n, "crash", 7, error="x") for n in range(1, SAME_STEP + 1)
+        ]
+        assert isinstance(react_to_failures(told, BOTH, 1), StopJob)
+        told = [RankFailure(1, "a", rank, "crash", 7) for rank in range(5)]
+        assert react_to_failures(told, BOTH, 1) is None
+        rung = react_to_failures(failed_at(0, usage=True), BOTH, 1)
+        assert rung == StopJob("ValueError: x", usage=True)
 
     def test_other_checkpoints_are_other_steps(self) -> None:
-        told = [Failure(n, "a", 0, "killed", 0, restored=10 * n) for n in range(1, 6)]
-        assert climb(told, frozenset({"a"}), 1) is None
-        same = [Failure(n, "a", 0, "killed", 0, restored=10) for n in range(1, SAME_STEP + 1)]
-        assert isinstance(climb(same, frozenset({"a"}), 1), Stop)
+        told = [RankFailure(n, "a", 0, "killed", 0, restored=10 * n) for n in range(1, 6)]
+        assert react_to_failures(told, frozenset({"a"}), 1) is None
+        same = [RankFailure(n, "a", 0, "killed", 0, restored=10) for n in range(1, SAME_STEP + 1)]
+        assert isinstance(react_to_failures(same, frozenset({"a"}), 1), StopJob)
 
     def test_lost_nodes_are_not_blamed_but_progress_is_needed(self) -> None:
         for how in ("lost", "adrift"):
-            assert climb(failed_at(7, 7, 7, 7, how=how), BOTH, 1) is None
+            assert react_to_failures(failed_at(7, 7, 7, 7, how=how), BOTH, 1) is None
         told = failed_at(*([9, *[5, 4, 3, 2, 1][: IN_VAIN - 1]]), how="lost")
-        assert isinstance(climb(told, BOTH, 1), Stop)
-        assert climb(told[:-1], BOTH, 1) is None
+        assert isinstance(react_to_failures(told, BOTH, 1), StopJob)
+        assert react_to_failures(told[:-1], BOTH, 1) is None
 
     @given(st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True).map(sorted))
     def test_progress_goes_on(self, steps: list[int]) -> None:
-        assert climb(failed_at(*steps), BOTH, 1) is None
+        assert react_to_failures(failed_at(*steps), BOTH, 1) is None
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=5 * IN_VAIN + 1))
     def test_no_progress_ends(self, told: list[tuple[int, str]]) -> None:
         """However ranks die, a job that makes no progress ends within a bounded number of tries."""
-        found = [Failure(n, node, 0, "killed", step) for n, (step, node) in enumerate(told, 1)]
-        rungs = (climb(found[:count], BOTH, 2) for count in range(1, len(found) + 1))
-        assert any(isinstance(rung, Stop) for rung in rungs)
+        found = [RankFailure(n, node, 0, "killed", step) for n, (step, node) in enumerate(told, 1)]
+        rungs = (react_to_failures(found[:count], BOTH, 2) for count in range(1, len(found) + 1))
+        assert any(isinstance(rung, StopJob) for rung in rungs)
 
     @given(st.integers(), st.lists(st.integers(0, 99)), st.text())
     def test_json_round_trip(self, generation: int, positions: list[int], error: str) -> None:
-        failure = Failure(generation, "a", 1, "hang", 3, 1, tuple(positions), error, True, 2)
-        assert Failure.from_json(failure.to_json()) == failure
+        failure = RankFailure(generation, "a", 1, "hang", 3, 1, tuple(positions), error, True, 2)
+        assert RankFailure.from_json(failure.to_json()) == failure
 
     def test_positions_in_words(self) -> None:
         assert positions_in_words([4]) == "position 4"

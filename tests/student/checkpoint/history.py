@@ -10,7 +10,7 @@ import numpy as np
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.scheduler.students.saving import History
+from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint, Contents, Repository
 from edl.student.supervisor.fencing import BoardFence
 from edl.tests.stores import of_job
@@ -37,18 +37,18 @@ class Training:
     def fence(self, after: str = "") -> BoardFence:
         return BoardFence(self.board, JOB, self.generation, after)
 
-    def look(self) -> tuple[History, Checkpoint | None]:
+    def look(self) -> tuple[CheckpointHistory, Checkpoint | None]:
         """What the leader of the next generation sees."""
         record = self.board.generation(JOB)
-        history = History.from_json(record.history) if record else History()
+        history = CheckpointHistory.from_json(record.history) if record else CheckpointHistory()
         number = record.number if record else None
         return history, self.repository().newest_of(history, number)
 
-    def publish(self, history: History, newest: Checkpoint | None) -> BoardFence | None:
+    def publish(self, history: CheckpointHistory, newest: Checkpoint | None) -> BoardFence | None:
         """Begin a generation with what was seen; None: the board did not let it."""
         self.board.join(JOB, "leader", {}, 3600.0)
         assert self.board.lead(JOB, "leader", 3600.0)
-        following = History(newest.entry if newest else None)
+        following = CheckpointHistory(newest.entry if newest else None)
         histories = history.to_json(), following.to_json()
         if not self.board.publish(
             JOB, of_job(self.board, JOB, "leader"), self.generation + 1, {}, histories

@@ -14,7 +14,7 @@ import pytest
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
-from edl.scheduler.students.saving import History, due_beside
+from edl.scheduler.students.saving import CheckpointHistory, due_beside
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.manifest import MANIFEST
@@ -61,7 +61,7 @@ def die_joining(training: Training, fence: BoardFence, step: int, *, joins: bool
     """Save a step, and die before the board has it, or before its folder says that it joined."""
 
     class Dying(BoardFence):
-        def replace(self, known: History, history: History) -> bool:
+        def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
             if joins:
                 super().replace(known, history)
             raise KeyboardInterrupt
@@ -99,7 +99,7 @@ def test_who_dies_as_it_begins_a_generation_loses_nothing(training: Training) ->
     written = training.repository().write(contents(10), fence)
     history, newest = training.look()
     assert newest is not None
-    following = History(newest.entry)
+    following = CheckpointHistory(newest.entry)
     assert training.board.publish(
         JOB,
         of_job(training.board, JOB, "leader"),
@@ -121,7 +121,7 @@ def test_of_two_that_join_at_once_each_continues_the_other(
     fence = training.begin()
 
     class Overtaken(BoardFence):
-        def replace(self, known: History, history: History) -> bool:
+        def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
             if not training.counting():
                 training.save(fence, step)
             return super().replace(known, history)
@@ -406,7 +406,7 @@ def test_a_write_that_a_new_generation_overtakes_is_void(tmp_path: Path) -> None
         writer.write(contents(10))
         persister.wake()
         wait_until(lambda: repository.began)
-        training.publish(History(), None)
+        training.publish(CheckpointHistory(), None)
         persister.follow(training.fence(), NAME)
         repository.gate.set()
         assert persister.persist_now(DEADLINE_S) is not None

@@ -20,7 +20,7 @@ from edl.distill_reader.sources import Source
 from edl.distill_reader.sources import source_of as reader_source
 from edl.errors import BatchError, GenerationSuperseded, UsageError
 from edl.proto.arena import Array
-from edl.scheduler.students.agreement import Proportion, equal_rows
+from edl.scheduler.students.agreement import RowShares, equal_rows
 from edl.scheduler.students.shards import RankShard
 from edl.student.feeding import (
     DirectReader,
@@ -56,7 +56,7 @@ class UnevenWorld:
         world = len(row_s)
         self.total, self.samples, self.row_s = total, samples, row_s
         self.step = 0
-        self.shares = [Shares(Proportion.equal(self.total, world), rank) for rank in range(world)]
+        self.shares = [Shares(RowShares.equal(self.total, world), rank) for rank in range(world)]
         self.ranks = world_of(
             JobBoard(MemoryStore()),
             batched(self.samples, self.total),

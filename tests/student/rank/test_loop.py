@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from edl.errors import PeerLost
-from edl.scheduler.students.agreement import Proportion
+from edl.scheduler.students.agreement import RowShares
 from edl.student.job.batches import Parts
 from edl.student.rank.collective import Alone
 from edl.student.rank.intake import OVER
@@ -43,7 +43,7 @@ class Trained:
         others.backward.return_value = {}
         others.save.side_effect = lambda place: self.saved.append(place.step)
         others.epoch_done.return_value = evaluates
-        shares = Shares(Proportion.equal(4, 1), 0)
+        shares = Shares(RowShares.equal(4, 1), 0)
         leaves, due = lambda: self.place.step == leave_at, lambda step: step % 2 == 0
         self.loop = Loop(others, others, others, shares, others, leaves, due, self.place, **options)
         self.ends = self.loop.run()
@@ -83,7 +83,7 @@ MANY = 10**6
 
 
 def shares() -> Shares:
-    return Shares(Proportion.equal(30, 3), 1)
+    return Shares(RowShares.equal(30, 3), 1)
 
 
 def test_the_beginning_of_an_epoch_waits_for_nothing() -> None:

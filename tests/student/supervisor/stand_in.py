@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from edl.errors import EdlError, NoTeacherAvailable
-from edl.scheduler.students.saving import Rhythm
+from edl.scheduler.students.saving import SaveSchedule
 from edl.student import words
 from edl.student.checkpoint import Contents, SnapshotWriter, open_checkpoint
 from edl.student.link import RankLink
@@ -89,7 +89,7 @@ class StandIn:
         self.step = open_checkpoint(order.restore).step if order.restore else 0
         self.writer = SnapshotWriter(order.snapshot) if order.local_rank == 0 else None
         told = self.settings
-        self.rhythm = Rhythm(told.save_every_steps, told.save_every_s, told.save_overhead)
+        self.rhythm = SaveSchedule(told.save_every_steps, told.save_every_s, told.save_overhead)
         self.saved_step, self.saved_s = self.step, time.monotonic()
         self.group = Group(order)
 

@@ -16,8 +16,8 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
 from edl.logs import FORMAT_VARIABLE
-from edl.scheduler.students.failures import Failure
-from edl.scheduler.students.saving import Entry, History
+from edl.scheduler.students.failures import RankFailure
+from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import World
 from edl.student.checkpoint import Repository, SnapshotWriter
@@ -170,8 +170,8 @@ def write_snapshot(keeping: Keeping, step: int) -> None:
 
 
 def newest(judge: Judge, generation: int) -> int:
-    wait_until(lambda: judge.newest(generation, History()))
-    found = judge.newest(generation, History())
+    wait_until(lambda: judge.newest(generation, CheckpointHistory()))
+    found = judge.newest(generation, CheckpointHistory())
     assert found is not None
     return found.entry.step if found.entry else 0
 
@@ -192,9 +192,11 @@ def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
     Repository(str(tmp_path)).save(contents(7))
     gated = GatedRepository(str(tmp_path))
     judge = Judge(gated, patience_s=0.01)
-    assert judge.newest(1, History()) is None
+    assert judge.newest(1, CheckpointHistory()) is None
     wait_until(lambda: gated.verified)
-    assert judge.newest(2, History()) is None  # what is being read is of the generation before
+    assert (
+        judge.newest(2, CheckpointHistory()) is None
+    )  # what is being read is of the generation before
     gated.gate.set()
     assert newest(judge, 2) == 7
 
@@ -231,7 +233,7 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     write_snapshot(keeping, 9)
     keeping.write()
     wait_until(lambda: blocked.began)
-    keeping.begin(published(board, World(2, ("a",), Entry("step-5", 5))), writes=False)
+    keeping.begin(published(board, World(2, ("a",), CheckpointEntry("step-5", 5))), writes=False)
     try:
         assert keeping.snapshot == -1
         for fd in fds:
@@ -289,7 +291,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
     supervisor = Supervisor(settings, board, "a", LOOPBACK, teller, means)
     write_snapshot(supervisor._keeping, 100)  # noqa: SLF001 - else a rank has to train
     for number in (1, 2, 3):
-        origin = Entry(unique_name_of(restored, number), restored)
+        origin = CheckpointEntry(unique_name_of(restored, number), restored)
         published(board, World(number, ("b",), origin, keeper))
     stop = Stop()
     running = threading.Thread(target=supervisor.run, args=(stop,))
@@ -310,7 +312,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
 @pytest.mark.parametrize(("usage", "gave_up"), [(False, False), (True, False), (False, True)])
 def test_a_failure_that_ends_the_command_is_not_told_before(usage: bool, gave_up: bool) -> None:
     lines: list[str] = []
-    failure = Failure(1, "a", 0, step=5, error="no such option", usage=usage, gave_up=gave_up)
+    failure = RankFailure(1, "a", 0, step=5, error="no such option", usage=usage, gave_up=gave_up)
     Teller(Plain(lines.append)).failed(failure)
     expected = "rank 0 on node a crashed on step 5 of epoch 0: no such option"
     assert lines == ([] if usage or gave_up else [expected])
