@@ -16,7 +16,7 @@ import random
 from dataclasses import replace
 
 from edl.mesh.plan.scenario import scenario_of
-from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
+from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from edl.scheduler.planner import plan
 from edl.scheduler.simulator import ScenarioFault, simulate
 
@@ -34,7 +34,7 @@ cluster = Cluster(
         DeviceKind("p4", 40, 0.22, link=DeviceLink(1.25e9, 100e-6, jitter=0.2), tenure="spot"),
     )
 )
-job = DistillationJob(
+job = Distillation(
     name="resnet50",
     samples=1_281_167,
     epochs=90,

@@ -189,7 +189,7 @@ class DeviceRate:
 
 
 @dataclass(frozen=True, slots=True)
-class DistillationJob:
+class Distillation:
     """A distillation.
 
     Attributes:

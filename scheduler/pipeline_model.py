@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, expm1, floor, hypot, inf, log1p
 
-from .cluster import Cluster, DeviceLink, DistillationJob
+from .cluster import Cluster, DeviceLink, Distillation
 
 #: What of a link is left for batches; headers and acknowledgements take the rest.
 FULL = 0.95
@@ -231,7 +231,7 @@ class StudentPipeline:
     def of(
         cls,
         cluster: Cluster,
-        job: DistillationJob,
+        job: Distillation,
         mesh: PlannedMesh,
         teams: Sequence[DeviceGroup],
         costs: Costs,
@@ -329,7 +329,7 @@ class StudentPipeline:
 
 def _crew(
     cluster: Cluster,
-    job: DistillationJob,
+    job: Distillation,
     team: DeviceGroup,
     rows: int,
     own: DeviceLink,
@@ -392,7 +392,7 @@ class Prediction:
 
 
 def predict(
-    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, costs: Costs | None = None
+    cluster: Cluster, job: Distillation, mesh: PlannedMesh, costs: Costs | None = None
 ) -> Prediction:
     """What a mesh does.
 
@@ -460,7 +460,7 @@ def _moments(
     return [one_more, (1 - share, (DeviceGroup(kind, fewer),))] if fewer else [one_more]
 
 
-def _together(job: DistillationJob, rates: Sequence[tuple[int, float]]) -> float:
+def _together(job: Distillation, rates: Sequence[tuple[int, float]]) -> float:
     """What all students do, of how many do what: who waits for the slowest does as that does."""
     if job.synchronous:
         return sum(students for students, _ in rates) * min(rate for _, rate in rates)
@@ -491,7 +491,7 @@ def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[D
     return [(number, (DeviceGroup(kind, part),)) for number, part in groups if number]
 
 
-def step_s(job: DistillationJob, kind: str, rows: int, costs: Costs | None = None) -> float:
+def step_s(job: Distillation, kind: str, rows: int, costs: Costs | None = None) -> float:
     """Seconds of a student's batch, with its loader and without teachers: of N-training.
 
     Args:
@@ -509,7 +509,7 @@ def step_s(job: DistillationJob, kind: str, rows: int, costs: Costs | None = Non
     return max(own, rows / job.source_samples_per_s)
 
 
-def online_s(job: DistillationJob, kind: str, rows: int) -> float:
+def online_s(job: Distillation, kind: str, rows: int) -> float:
     """Seconds of a batch where the student's device runs the teacher, too.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .cluster import Cluster, DeviceKind, DistillationJob
+from .cluster import Cluster, DeviceKind, Distillation
 from .pipeline_model import Costs, DeviceGroup, PlannedMesh, Prediction, online_s, predict, step_s
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
@@ -55,7 +55,7 @@ class MeshPlan:
         return next(way for way in self.ways if way.method == method)
 
 
-def students_of(cluster: Cluster, job: DistillationJob) -> list[tuple[DeviceKind, int]]:
+def students_of(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, int]]:
     """Devices that can train, each with the sizes of a batch that fit."""
     return [
         (kind, rows)
@@ -71,7 +71,7 @@ def fits(kind: DeviceKind, needs_bytes: float) -> bool:
     return kind.memory_bytes is None or needs_bytes <= kind.memory_bytes
 
 
-def why_no_student(cluster: Cluster, job: DistillationJob) -> str:
+def why_no_student(cluster: Cluster, job: Distillation) -> str:
     """What keeps every kind of devices from training."""
     reasons = []
     for kind in cluster.devices:
@@ -87,7 +87,7 @@ def why_no_student(cluster: Cluster, job: DistillationJob) -> str:
 
 
 def teachers_of(
-    cluster: Cluster, job: DistillationJob, student: str, rows: int
+    cluster: Cluster, job: Distillation, student: str, rows: int
 ) -> list[tuple[DeviceKind, int]]:
     """Kinds that can label beside the students, and how many; the cheapest labels first."""
     found = []
@@ -104,7 +104,7 @@ def teachers_of(
 
 
 def fleets(
-    cluster: Cluster, job: DistillationJob, student: str, rows: int, teachers: int | None = None
+    cluster: Cluster, job: Distillation, student: str, rows: int, teachers: int | None = None
 ) -> Iterator[PlannedMesh]:
     """Meshes to look at, of one kind of teachers and of several.
 
@@ -157,7 +157,7 @@ AS_GOOD = 1.01
 
 def plan(
     cluster: Cluster,
-    job: DistillationJob,
+    job: Distillation,
     aim: Aim = "fastest",
     teachers: int | None = None,
     costs: Costs | None = None,
@@ -221,7 +221,7 @@ def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
 
 def _best(
     cluster: Cluster,
-    job: DistillationJob,
+    job: Distillation,
     meshes: Sequence[tuple[PlannedMesh, Prediction]],
     aim: Aim,
 ) -> tuple[PlannedMesh, Prediction] | None:
@@ -235,7 +235,7 @@ def _best(
 
 
 def _mesh_way(
-    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, prediction: Prediction
+    cluster: Cluster, job: Distillation, mesh: PlannedMesh, prediction: Prediction
 ) -> MethodEstimate:
     epoch_s = job.samples / prediction.samples_per_s + prediction.first_batch_s
     per_hour = cost_per_hour(cluster, mesh)
@@ -244,7 +244,7 @@ def _mesh_way(
 
 def _way(
     method: Method,
-    job: DistillationJob,
+    job: Distillation,
     rate: float,
     epoch_s: float,
     per_hour: float,
@@ -258,7 +258,7 @@ def _way(
 
 def _ways(
     cluster: Cluster,
-    job: DistillationJob,
+    job: Distillation,
     student: str,
     rows: int,
     best: tuple[PlannedMesh, Prediction] | None,
@@ -283,7 +283,7 @@ def _ways(
     return n_training, online, store, mesh
 
 
-def _online(cluster: Cluster, job: DistillationJob, student: str, rows: int) -> MethodEstimate:
+def _online(cluster: Cluster, job: Distillation, student: str, rows: int) -> MethodEstimate:
     """Online without figures: whether it can be."""
     kind = cluster.kind(student)
     if student not in job.teacher:
@@ -295,7 +295,7 @@ def _online(cluster: Cluster, job: DistillationJob, student: str, rows: int) -> 
 
 
 def _store(
-    job: DistillationJob, replayed: MethodEstimate, mesh: MethodEstimate, online: MethodEstimate
+    job: Distillation, replayed: MethodEstimate, mesh: MethodEstimate, online: MethodEstimate
 ) -> MethodEstimate:
     """The first epoch by teachers, the others from disk."""
     if not job.fixed_inputs:
@@ -318,7 +318,7 @@ def _store(
     )
 
 
-def _explained(way: MethodEstimate, job: DistillationJob, teachers: int | None) -> MethodEstimate:
+def _explained(way: MethodEstimate, job: Distillation, teachers: int | None) -> MethodEstimate:
     """Why there is no mesh, in more words."""
     if way.method != "mesh":
         return way
@@ -329,7 +329,7 @@ def _explained(way: MethodEstimate, job: DistillationJob, teachers: int | None) 
     return way
 
 
-def _needed(job: DistillationJob, mesh: PlannedMesh) -> int:
+def _needed(job: Distillation, mesh: PlannedMesh) -> int:
     """The `n` of Algorithm 1, line 1, with what is fixed per batch spread over its samples."""
     rows = mesh.rows
     times = [
@@ -342,6 +342,6 @@ def _needed(job: DistillationJob, mesh: PlannedMesh) -> int:
     )
 
 
-def _micro_batches(job: DistillationJob, mesh: PlannedMesh) -> dict[str, int]:
+def _micro_batches(job: Distillation, mesh: PlannedMesh) -> dict[str, int]:
     known = {team.kind: job.rate("teacher", team.kind).micro_batch for team in mesh.teams}
     return {kind: min(size, mesh.rows) for kind, size in known.items() if size is not None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from .cluster import Cluster, DistillationJob
+from .cluster import Cluster, Distillation
 from .pipeline_model import Costs, DeviceGroup, PlannedMesh, predict
 
 #: Times and costs that differ by less are equal: no prediction is better.
@@ -50,7 +50,7 @@ class MethodEstimate:
     cost: float = 0.0
     teachers: int = 0
 
-    def keeps(self, job: DistillationJob) -> bool:
+    def keeps(self, job: Distillation) -> bool:
         """Whether it is over in time and within the budget."""
         return self.total_s <= (job.deadline_s or inf) and self.cost <= (job.budget or inf)
 
@@ -76,7 +76,7 @@ class MeshVerdict:
 
 def judge(
     cluster: Cluster,
-    job: DistillationJob,
+    job: Distillation,
     ways: Sequence[MethodEstimate],
     mesh: PlannedMesh | None,
     aim: Aim,
@@ -105,7 +105,7 @@ def judge(
     return MeshVerdict(take == "mesh", take, tuple(reasons))
 
 
-def _take(job: DistillationJob, ways: Sequence[MethodEstimate], aim: Aim) -> Method | None:
+def _take(job: Distillation, ways: Sequence[MethodEstimate], aim: Aim) -> Method | None:
     """The best that distils; of equal ones the cheaper, and then the simpler."""
     order: tuple[Method, ...] = ("Online", "offline store", "mesh")
     can = [way for way in ways if way.method in order and not way.why_not]
@@ -120,7 +120,7 @@ def _take(job: DistillationJob, ways: Sequence[MethodEstimate], aim: Aim) -> Met
 
 def _against_online(
     cluster: Cluster,
-    job: DistillationJob,
+    job: Distillation,
     by: dict[Method, MethodEstimate],
     mesh: PlannedMesh,
     costs: Costs | None,
@@ -151,7 +151,7 @@ def _against_online(
     return [f"{words}; from {crossing} teachers on the mesh is faster: {ours.teachers} are used"]
 
 
-def _against_store(job: DistillationJob, by: dict[Method, MethodEstimate]) -> list[str]:
+def _against_store(job: Distillation, by: dict[Method, MethodEstimate]) -> list[str]:
     store, ours = by["offline store"], by["mesh"]
     if store.why_not or store.total_s > ours.total_s * EQUAL:
         return []
@@ -174,7 +174,7 @@ def _against_none(by: dict[Method, MethodEstimate]) -> list[str]:
 
 
 def _limits(
-    cluster: Cluster, job: DistillationJob, by: dict[Method, MethodEstimate], take: Method | None
+    cluster: Cluster, job: Distillation, by: dict[Method, MethodEstimate], take: Method | None
 ) -> list[str]:
     if take is None:
         return []
@@ -190,7 +190,7 @@ def _limits(
 
 def crossover(
     cluster: Cluster,
-    job: DistillationJob,
+    job: Distillation,
     mesh: PlannedMesh,
     rate: float,
     costs: Costs | None = None,

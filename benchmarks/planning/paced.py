@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...distill_reader import DistilReader
-from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, DistillationJob
+from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
 from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
 from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch
@@ -67,7 +67,7 @@ def planned(asked: Configuration) -> float:
     """Samples per second of all students, as the planner has it."""
     kinds = asked.kinds
     devices = [DeviceKind(name, count) for name, (_, count) in kinds.items()]
-    job = DistillationJob(
+    job = Distillation(
         name=asked.name,
         samples=ROWS * _SIMULATED_BATCHES,
         batch=(ROWS,),

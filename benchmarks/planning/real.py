@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ...mesh.cores import children_on
-from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, DistillationJob
+from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
 from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, online_s, predict, step_s
 from ..children import Child
 from ..pacing.teachers import start_teachers
@@ -89,9 +89,9 @@ def _with_teacher(layers: int, rows: int) -> list[Found]:
     ]
 
 
-def _job(rows: int, student_s: float, teacher_s: float) -> DistillationJob:
+def _job(rows: int, student_s: float, teacher_s: float) -> Distillation:
     """What a profile says: seconds of a batch of each model alone."""
-    return DistillationJob(
+    return Distillation(
         name="real",
         samples=rows * MIN_ROUNDS,
         batch=(rows,),

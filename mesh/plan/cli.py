@@ -11,7 +11,7 @@ from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Aim
 
 if TYPE_CHECKING:
-    from ...scheduler.cluster import Cluster, DistillationJob
+    from ...scheduler.cluster import Cluster, Distillation
     from .what_if import Point
 
 ClusterFile = Annotated[
@@ -126,7 +126,7 @@ def _print(made: MeshPlan, key: str, rows: list[Point]) -> None:
         console.print(report.sweep_table(key, rows))
 
 
-def _write_scenario(path: Path, made: MeshPlan, cluster: Cluster, job: DistillationJob) -> None:
+def _write_scenario(path: Path, made: MeshPlan, cluster: Cluster, job: Distillation) -> None:
     from ...errors import UsageError
     from ..files import write
     from .scenario import scenario_of
@@ -145,7 +145,7 @@ def _terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _notes(cluster: Cluster, job: DistillationJob) -> list[str]:
+def _notes(cluster: Cluster, job: Distillation) -> list[str]:
     """What of the job the cluster has no use for: a name may be misspelt."""
     known = {kind.name for kind in cluster.devices}
     rated = {*job.student, *job.teacher}
@@ -157,7 +157,7 @@ def _notes(cluster: Cluster, job: DistillationJob) -> list[str]:
     return notes
 
 
-def _by_teachers(cluster: Cluster, job: DistillationJob, aim: Aim) -> list[Point]:
+def _by_teachers(cluster: Cluster, job: Distillation, aim: Aim) -> list[Point]:
     """What is drawn where nothing is varied: all numbers of teachers that the cluster has."""
     from .what_if import MOST_POINTS, Sweep, points
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
-from ...scheduler.cluster import DeviceRate, DistillationJob
+from ...scheduler.cluster import DeviceRate, Distillation
 from ...scheduler.units import Bytes, Count, Positive, SamplesPerSecond, Seconds
 from ..files import read
 
@@ -41,7 +41,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job description: a `DistillationJob`, partly from profiles; see that class for each key.
+    """A job description: a `Distillation`, partly from profiles; see that class for each key.
 
     Attributes:
         profiles: files of `edl profile`, relative to this one; what stands here goes before.
@@ -67,7 +67,7 @@ class JobFile:
     budget: Positive | None = None
 
 
-def load_job(path: str | os.PathLike[str]) -> DistillationJob:
+def load_job(path: str | os.PathLike[str]) -> Distillation:
     """The job that a file and its profiles describe.
 
     Raises:
@@ -102,7 +102,7 @@ def load_job(path: str | os.PathLike[str]) -> DistillationJob:
             " of devices, as `student: {v100: {samples_per_s: 340}}`"
         )
     try:
-        return DistillationJob(**values)
+        return Distillation(**values)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
 

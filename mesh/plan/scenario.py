@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...scheduler.cluster import Cluster, DistillationJob
+from ...scheduler.cluster import Cluster, Distillation
 from ...scheduler.cluster import DeviceLink as Wire
 from ...scheduler.pipeline_model import FULL, Costs, DeviceGroup, PlannedMesh, Prediction
 from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
@@ -12,7 +12,7 @@ BATCHES, WARM_UP = 2000, 50
 
 
 def scenario_of(
-    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, prediction: Prediction
+    cluster: Cluster, job: Distillation, mesh: PlannedMesh, prediction: Prediction
 ) -> Scenario:
     """What the simulator runs of a planned mesh.
 
@@ -60,7 +60,7 @@ def scenario_of(
 
 
 def _group(
-    cluster: Cluster, job: DistillationJob, mesh: PlannedMesh, team: DeviceGroup, costs: Costs
+    cluster: Cluster, job: Distillation, mesh: PlannedMesh, team: DeviceGroup, costs: Costs
 ) -> TeacherGroup:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     return TeacherGroup(

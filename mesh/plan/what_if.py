@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ...errors import UsageError
-from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
+from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from ...scheduler.planner import MeshPlan, plan
 from ...scheduler.units import Number
 from ...scheduler.verdicts import Aim
@@ -52,7 +52,7 @@ class Point:
     why_not: str = ""
 
 
-def parse_sweep(text: str, cluster: Cluster, job: DistillationJob) -> Sweep:
+def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
     """A sweep from `KEY=A..B` or `KEY=A..B/STEP`.
 
     Raises:
@@ -77,7 +77,7 @@ def parse_sweep(text: str, cluster: Cluster, job: DistillationJob) -> Sweep:
     return Sweep(key, tuple(_values(text, first, last, step, whole)))
 
 
-def points(sweep: Sweep, cluster: Cluster, job: DistillationJob, aim: Aim) -> Iterator[Point]:
+def points(sweep: Sweep, cluster: Cluster, job: Distillation, aim: Aim) -> Iterator[Point]:
     """The plan for each value, as it is made."""
     for value in sweep.values:
         try:
@@ -121,10 +121,10 @@ def _values(
             yield value
 
 
-def _hints(cluster: Cluster, job: DistillationJob) -> dict[str, tuple[bool, Number]]:
+def _hints(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Number]]:
     """What may be varied: whether it is a whole number, and which ones it may be."""
     found = {"teachers": (True, Number(at_least=1)), "batch": (True, Number(at_least=1))}
-    found.update(_numbers(DistillationJob, ""))
+    found.update(_numbers(Distillation, ""))
     for kind in cluster.devices:
         found.update(_numbers(DeviceKind, f"{kind.name}."))
         found.update(_numbers(DeviceLink, f"{kind.name}."))
@@ -148,14 +148,14 @@ def _numbers(kind: type[Any], prefix: str) -> dict[str, tuple[bool, Number]]:
 
 
 def _changed(
-    key: str, value: float, cluster: Cluster, job: DistillationJob
-) -> tuple[Cluster, DistillationJob]:
+    key: str, value: float, cluster: Cluster, job: Distillation
+) -> tuple[Cluster, Distillation]:
     """Cluster and job with another value of the key, which is one of `_hints`."""
     if key == "batch":
         return cluster, replace(job, batch=(int(value),))
     names = [kind.name for kind in cluster.devices if key.startswith(f"{kind.name}.")]
     if not names:
-        return cluster, replace(job, **_typed(DistillationJob, key, value))
+        return cluster, replace(job, **_typed(Distillation, key, value))
     name = max(names, key=len)
     role, _, figure = key[len(name) + 1 :].partition(".")
     if not figure:

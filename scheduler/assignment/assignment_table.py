@@ -1,6 +1,6 @@
-"""Who holds what while the rule works: levels, loads and idle teachers of one content.
+"""Mutable table of the assignments of one content, while the rule works on them.
 
-Everything here is scratch: it is built from the frozen state, changed by the rule, and read back.
+A table is built from the immutable state, changed by the rule, and read back.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from dataclasses import dataclass, field
 from .state import EPS, StudentEntry, TeacherEntry
 
 NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
-"""Classes of claims, the strongest first; who has only a part of a teacher, and lacks the rest of
-it, comes before anyone's second teacher."""
+"""Classes of claims, the strongest first. A student with too small a part of one teacher comes
+before any student's second teacher."""
 
-#: A power, and a host or "" for any.
+#: A power, and a host; "" is any host.
 _Key = tuple[float, str]
 
 
 @dataclass(slots=True, eq=False)
 class StudentAssignment:
-    """A student at the board.
+    """The assignment of one student.
 
     Attributes:
-        arrival: its place in the order of arrival.
+        arrival: position in the order of arrival.
         held: its teachers, the longest held first.
-        set_aside: teachers that give it no labels, nor anybody else: it keeps them, and they count for
+        set_aside: its teachers that give labels to nobody. It keeps them, and they count for
             nothing.
-        released: those that were put aside, and that it does not keep.
-        own: power of those that serve nobody else.
-        notes: what was done to it, in words.
+        released: teachers that were set aside and that it no longer keeps.
+        own: power of the teachers that serve no other student.
+        shared: number of its teachers that other students hold too.
+        notes: reasons for its changes, as text.
     """
 
     name: str
@@ -48,12 +49,12 @@ class StudentAssignment:
 
 
 class IdleTeachers:
-    """The teachers that nobody has: of equal ones the longest idle is given first.
+    """Teachers that no student holds; among equal ones the longest idle is given first.
 
     Args:
-        teachers: all that are known.
-        power: of those that may ever be idle here.
-        held: those that are not now.
+        teachers: all known teachers.
+        power: power of the teachers that can be idle in this table.
+        held: teachers that are not idle now.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class IdleTeachers:
         for name, of_name in power.items():
             if name not in held:
                 self._of.setdefault(of_name, {})[name] = None
-        # Made when somebody asks for one on a host.
+        # Built at the first request for a host.
         self._at: dict[_Key, dict[str, None]] | None = None
 
     def __bool__(self) -> bool:
@@ -86,13 +87,13 @@ class IdleTeachers:
             del self._at[entry.power, entry.host][teacher]
 
     def fitting(self, unmet: float, host: str) -> str:
-        """The largest not above `unmet`, else the smallest; of equal ones one on the host."""
+        """Return the most powerful one up to `unmet`, else the weakest; if possible on the host."""
         powers = [power for power, names in self._of.items() if names]
         fit = max((power for power in powers if power <= unmet + EPS), default=min(powers))
         return self._one(fit, host)
 
     def enough(self, need: float, host: str) -> str | None:
-        """The smallest that is all that somebody needs; None: there is none."""
+        """Return the weakest one that alone covers `need`; None if there is none."""
         powers = [power for power, names in self._of.items() if names and power >= need - EPS]
         return self._one(min(powers), host) if powers else None
 
@@ -108,18 +109,17 @@ class IdleTeachers:
 
 
 class AssignmentTable:
-    """The teachers that serve one content, and the students that are on it.
+    """The teachers of one content, and the students that are assigned to it.
 
-    The least loaded teachers are found when they are asked for, and then known until somebody comes
-    to hold one or holds it no more.
+    The least loaded teachers are computed on demand and cached until an assignment changes.
 
     Args:
-        teachers: all that are known.
-        power: of those that serve the content.
-        growing: whether nobody may lose anything, so that whoever has none shares with anyone.
+        teachers: all known teachers.
+        power: power of the teachers that serve the content.
+        growing: no student may lose a teacher, so a student without any may share any teacher.
     """
 
-    idle: IdleTeachers  # once it is open
+    idle: IdleTeachers  # after `collect_idle`
 
     def __init__(
         self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], growing: bool
@@ -138,7 +138,7 @@ class AssignmentTable:
     def add_student(
         self, student: StudentAssignment, teachers: Iterable[str], silent: Set[str]
     ) -> None:
-        """Bring a student to the board, with what it holds from before, as far as it is there."""
+        """Add a student with the teachers that it held before, as far as they are still here."""
         self.students.append(student)
         if silent:
             given = list(teachers)
@@ -147,7 +147,7 @@ class AssignmentTable:
         holders, known, alone = self.holders, self.power, (student,)
         mine = dict.fromkeys(teachers, alone)
         if mine.keys() <= known.keys() and holders.keys().isdisjoint(mine):
-            holders.update(mine)  # as below, but there may be ten thousand of them
+            holders.update(mine)  # as below, but fast: there may be ten thousand
             student.held += mine
             student.own = sum(map(known.__getitem__, mine))
             return
@@ -161,7 +161,7 @@ class AssignmentTable:
                 student.own += known[name]
 
     def collect_idle(self) -> None:
-        """All that hold something are seated: the other teachers are idle."""
+        """Compute the idle teachers, once all students are added."""
         for student in self.students:
             for name in student.set_aside:
                 self.holders.setdefault(name, ())
@@ -171,18 +171,18 @@ class AssignmentTable:
 
     @property
     def shared(self) -> bool:
-        """Whether students outnumber teachers, or light ones sit together."""
+        """Whether any students share a teacher."""
         return any(student.shared for student in self.students)
 
     def host(self, teacher: str) -> str:
         return self._teachers[teacher].host
 
     def part(self, student: StudentAssignment, teacher: str) -> float:
-        """How much of a teacher's time a student can use: 0 to 1."""
+        """Return the part of a teacher's time that a student can use: 0 to 1."""
         return min(1.0, student.need / self.power[teacher])
 
     def load(self, teacher: str) -> float:
-        """How much of its time those that hold it can use; beyond 1 they lack some."""
+        """Return the sum of the parts of a teacher's students; above 1 they lack some."""
         load = self._loads.get(teacher)
         if load is None:
             parts = [self.part(student, teacher) for student in self.holders[teacher]]
@@ -190,13 +190,13 @@ class AssignmentTable:
         return load
 
     def least_loaded(self, power: float, host: str) -> str | None:
-        """Of the teachers of a power where one more may sit the least loaded, a near one if any."""
+        """Return the least loaded teacher of a power that one more may share, if possible on the host."""
         if self._least is None:
             least: dict[_Key, tuple[float, str]] = {}
             self._least = least
             growing, loads = self._growing, self._loads
             for teacher, students in self.holders.items():
-                # One more may sit where it is the only teacher of those that hold it.
+                # One more may share it if it is the only teacher of its students.
                 if students and (growing or len(students) > 1 or len(students[0].held) == 1):
                     load, entry = loads.get(teacher), self._teachers[teacher]
                     load = self.load(teacher) if load is None else load
@@ -209,7 +209,7 @@ class AssignmentTable:
         return None if far is None else far[1]
 
     def level(self, student: StudentAssignment) -> float:
-        """Power that a student has: its own teachers, and its part of shared ones."""
+        """Return the power that a student has: its own teachers and its part of a shared one."""
         if not student.shared:
             return student.own
         return student.own + sum(
@@ -222,7 +222,7 @@ class AssignmentTable:
         return self.level(student) >= student.need - EPS
 
     def claim_class(self, student: StudentAssignment, level: float, *, gives: int = 0) -> int:
-        """How strong its claim is at a level, or would be after giving so many of its teachers."""
+        """Return the class of a claim at a level, after giving away `gives` teachers."""
         heads = len(student.held) - student.shared - gives
         if heads + student.shared <= 0:
             return NOTHING
@@ -235,7 +235,7 @@ class AssignmentTable:
     # -- what is done
 
     def give(self, student: StudentAssignment, teacher: str) -> None:
-        """The student holds the teacher from now on, beside whoever holds it already."""
+        """Assign the teacher to the student, in addition to the students that hold it already."""
         if teacher in self.holders:
             self._join(student, teacher)
         else:
@@ -246,7 +246,7 @@ class AssignmentTable:
         self._changed(teacher)
 
     def take(self, student: StudentAssignment, teacher: str) -> None:
-        """The student does not hold the teacher any more; held by nobody, it is idle."""
+        """Take the teacher from the student. A teacher that no student holds is idle."""
         holders = tuple(other for other in self.holders[teacher] if other is not student)
         student.held.remove(teacher)
         if holders:
@@ -263,7 +263,7 @@ class AssignmentTable:
         self._changed(teacher)
 
     def release(self, student: StudentAssignment) -> None:
-        """The student holds none of those any more that give it no labels."""
+        """Take all teachers from the student that it had set aside."""
         names, student.set_aside = student.set_aside, []
         student.released.update(names)
         for name in names:
@@ -274,7 +274,6 @@ class AssignmentTable:
                 self.idle.put(name)
 
     def _changed(self, teacher: str) -> None:
-        """Others hold it than before."""
         self._loads.pop(teacher, None)
         self._least = None
 
@@ -300,15 +299,15 @@ def assignment_tables(
     keeping: bool,
     newcomers: Set[str],
 ) -> list[AssignmentTable]:
-    """A board for each content, with what students hold of it.
+    """Build a table for each content, with what the students hold of it.
 
     Args:
-        teachers: all that are known.
-        pools: power of those that may be assigned, by content.
-        students: all that are known, with what they held.
-        silent: teachers that give labels to none of those that hold them.
-        keeping: whether what somebody holds already may be held by a newcomer too.
-        newcomers: students that say themselves what they hold.
+        teachers: all known teachers.
+        pools: power of the teachers that may be assigned, by content.
+        students: all known students, with what they held.
+        silent: teachers that give labels to none of their students.
+        keeping: a newcomer may keep a teacher that another student holds too.
+        newcomers: students whose teachers are known only from their own report.
     """
     made: dict[str, AssignmentTable] = {}
     for arrival, (name, entry) in enumerate(students.items()):
@@ -329,7 +328,7 @@ def assignment_tables(
 
 
 def silent_teachers(students: Mapping[str, StudentEntry]) -> set[str]:
-    """Teachers that give labels to none of those that hold them."""
+    """Return the teachers that give labels to none of their students."""
     entries = students.values()
     silent = {name for one in entries for name in one.unavailable.intersection(one.teachers)}
     if silent:

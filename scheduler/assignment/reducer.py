@@ -48,7 +48,7 @@ from .state import (
 
 
 def settle_contents(facts: WorkingState) -> None:
-    """Bring the plan and each student to the content that they are to have now."""
+    """Update the plan, and the content of each student."""
     if not (facts.must_assign or facts.between_epochs):
         return
     facts.plan = _settled_plan(facts)
@@ -63,7 +63,7 @@ def settle_contents(facts: WorkingState) -> None:
 
 
 def _settled_plan(facts: WorkingState) -> ContentPlan:
-    """Without an operator's word, the service has what its students or else its teachers have."""
+    """Without an operator's plan, use the content of most students, else of most teachers."""
     plan = facts.plan
     if plan.declared:
         return plan
@@ -75,10 +75,12 @@ def _settled_plan(facts: WorkingState) -> ContentPlan:
 
 
 def prevailing_content(known: AssignmentState | WorkingState) -> tuple[str, int, int]:
-    """What most students are on, else what most teachers serve: students have labels of it already.
+    """Return the content of most students, else of most teachers.
+
+    Students come first because they already have labels of it.
 
     Returns:
-        The content ("": there is none), how many students are on it, how many teachers serve it.
+        The content ("" if there is none), its number of students, its number of teachers.
     """
     on = Counter(entry.content_id for entry in known.students.values() if entry.labelled)
     serving = Counter({content: len(pool) for content, pool in pools(known.teachers).items()})
@@ -94,15 +96,15 @@ def _settled(
     between_epochs: bool,
     recovering: bool,
 ) -> StudentEntry:
-    """The student on the content that it is to have now, and told which comes next.
+    """Return the student with its current content, and the next one that it was told.
 
     Args:
-        entry: what is known of it.
+        entry: the student.
         plan: the content of the service.
         served: contents that a teacher serves.
-        between_epochs: whether it stands between two epochs, and sends nothing until it is answered.
-        recovering: nobody else is moved, as that would take its teachers; and nobody at all where
-            the plan is a guess, as those that would tell it better have yet to come back.
+        between_epochs: it waits between two epochs and sends nothing until it is answered.
+        recovering: only students between epochs move, because a move takes their teachers. If the
+            plan is a guess nobody moves: members that would correct it may still come back.
     """
     goal, now = plan.next or plan.current, bool(plan.next) and plan.at == "now"
     known = plan.declared or bool(plan.next) or not recovering
@@ -121,31 +123,31 @@ def _settled(
 
 
 def plan_is_complete(state: AssignmentState) -> bool:
-    """Whether an upgrade is on, can be had, and no student is on another content any more."""
+    """Whether an upgrade is planned, a teacher serves it, and every student is on it."""
     goal = state.plan.next
     if not goal or goal not in pools(state.teachers):
         return False
     return all(entry.content_id == goal for entry in state.students.values())
 
 
-#: So many teachers that give a student no labels are made up for, however little it asks for.
-#: Beyond that, and beyond what it asks for, they count in its share, so that a student which cannot
-#: use most of the service does not collect all of it.
+#: Up to this many teachers without labels, or as many as the student asks for if that is more, are
+#: replaced. More of them count in its share, so a student that cannot use most of the service does
+#: not collect all of it.
 MADE_UP_FOR = 3
 
 
 class WorkingState:
-    """The facts while a batch of events is taken in.
+    """Mutable copy of the state while a batch of events is applied.
 
     Attributes:
-        lost: teachers that were lost, or came back as another incarnation.
-        why: what happened to a teacher, or to a student, in words.
-        notes: what the rule did to a student, in words.
-        speed_changed: teachers that turned out to be faster or slower.
+        lost: teachers that were lost, or returned as another incarnation.
+        why: event text, by teacher or student.
+        notes: changes that the rule made, as text, by student.
+        speed_changed: teachers whose speed class changed.
         new: students that were not known before.
-        between_epochs: those that stand between two epochs of their data, bound to no content.
-        must_assign: whether anybody's set may have to change.
-        changed: whether anything at all is different.
+        between_epochs: students that wait between two epochs of their data.
+        must_assign: assignments may have to change.
+        changed: anything differs from the old state.
     """
 
     def __init__(self, state: AssignmentState, now: float) -> None:
@@ -163,16 +165,16 @@ class WorkingState:
 
     @cached_property
     def pools(self) -> dict[str, dict[str, float]]:
-        """Teachers that may be assigned, once all events are taken in: see `fleet.pools`."""
+        """Teachers that may be assigned, after all events; see `state.pools`."""
         return pools(self.teachers)
 
     @cached_property
     def asking(self) -> Counter[str]:
-        """How many students ask for anything, by content, once they are settled on one."""
+        """How many students need teachers, by content, after the contents are settled."""
         return Counter(entry.content_id for entry in self.students.values() if entry.need > 0)
 
     def take(self, events: Sequence[AssignmentEvent]) -> None:
-        """Take in a batch, in order.
+        """Apply a batch of events in order.
 
         Raises:
             ValueError: a student wants less than nothing.
@@ -232,7 +234,6 @@ class WorkingState:
         self._mark_changed()
 
     def _speed_changed(self, name: str, before: float, power: float) -> None:
-        """Of a teacher nothing but its speed is another one."""
         self.changed = True
         if power != before:
             speed_class = "faster" if power > before else "slower"
@@ -334,7 +335,7 @@ def _newcomer(report: StudentReported, demand: debounce.Debounced) -> StudentEnt
 
 
 def _asks(entry: StudentEntry, known: StudentEntry | None) -> str:
-    """What is new about a claim, in words."""
+    """Describe what changed in a claim."""
     if known is None or entry.want != known.want:
         return f"wants {entry.want}"
     if entry.priority != known.priority:
@@ -350,12 +351,12 @@ def _asks(entry: StudentEntry, known: StudentEntry | None) -> str:
 
 
 def _claim(entry: StudentEntry) -> tuple[object, ...]:
-    """What the rule looks at."""
+    """Return the fields that the rule depends on."""
     return entry.need, entry.min, entry.priority, entry.unavailable
 
 
 def _reason(facts: WorkingState, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
-    """Why a student has what it has, and whether that is what it wants: for an operator."""
+    """Explain to an operator why a student has its teachers, and whether that is all it wants."""
     why, had = facts.why, old.teachers if old else ()
     going = (*had, *old.finishing) if old else ()
     causes = [
@@ -407,15 +408,15 @@ def _about_content(old: StudentEntry | None, new: StudentEntry) -> list[str]:
 def reduce(
     state: AssignmentState, events: Sequence[AssignmentEvent], now: float
 ) -> tuple[AssignmentState, tuple[AssignmentChange, ...]]:
-    """Take a batch of events in: the new state, and a change for each student that must be told.
+    """Apply a batch of events: return the new state, and a change for each student to notify.
 
-    A student is told when its teachers change, when one that it holds or still finishes with is
-    lost, when its content or the one to come changes, when it waits between two epochs while there
-    is an upgrade, and once when it is new. Events that say nothing new return `state` itself.
+    A student is notified when its teachers change, when a teacher that it holds or still finishes
+    with is lost, when its content or next content changes, when it waits between two epochs during
+    an upgrade, and once when it is new. Events without news return `state` itself.
 
     Args:
-        state: what was known.
-        events: what has happened, in order; many at once cost little more than one.
+        state: the state before.
+        events: what happened, in order. A large batch costs little more than one event.
         now: seconds of any monotonic clock.
 
     Raises:
@@ -436,20 +437,19 @@ def reduce(
 
 
 def next_due(state: AssignmentState) -> float | None:
-    """When time alone changes something next, so that `Ticked` is due; None: never."""
+    """Return when `Ticked` is due because time alone changes something; None: never."""
     wishes = (entry.demand.due for entry in state.students.values())
     dues = chain(wishes, (entry.speed_class.due for entry in state.teachers.values()))
     return min((due for due in dues if due is not None), default=None)
 
 
 def content_of(state: AssignmentState, student_id: str) -> str:
-    """What a student is labelled with; "" where it is unknown."""
+    """Return the content of a student's labels; "" if it is unknown."""
     entry = state.students.get(student_id)
     return entry.content_id if entry else ""
 
 
 def _assign(facts: WorkingState) -> None:
-    """Let the rule work on each content."""
     new: Set[str] = facts.new
     silent = silent_teachers(facts.students)
     for _ in range(ROUNDS):
@@ -463,7 +463,7 @@ def _assign(facts: WorkingState) -> None:
             _read_back(facts, table)
         before, silent, new = silent, silent_teachers(facts.students), frozenset()
         if silent <= before:
-            break  # nobody has left a teacher to those to whom it gives no labels
+            break  # no teacher is left only with students that it gives no labels
 
 
 def _read_back(facts: WorkingState, table: AssignmentTable) -> None:

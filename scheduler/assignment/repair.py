@@ -38,12 +38,12 @@ from .assignment_table import A_PART, BELOW_MIN, NOTHING, SERVED, AssignmentTabl
 from .sharing import Trades, by_priority
 from .state import EPS
 
-#: Class, priority (negative) and level: what a claim is compared by; the smaller is the stronger.
+#: Class, negative priority, level: claims compare by it, the smallest is the strongest.
 ClaimKey = tuple[int, int, float]
 
 
 def claim_key(table: AssignmentTable, student: StudentAssignment, without: float = 0.0) -> ClaimKey:
-    """What a student can claim, or could claim if it gave a teacher of power `without`."""
+    """Return a student's claim now, or after it gave away a teacher of power `without`."""
     level = table.level(student) - without
     return (
         table.claim_class(student, level, gives=int(without > 0)),
@@ -53,9 +53,9 @@ def claim_key(table: AssignmentTable, student: StudentAssignment, without: float
 
 
 def beats(claim: ClaimKey, other: ClaimKey) -> bool:
-    """Whether a teacher is better given to `claim` than left to who would then have `other`.
+    """Whether a teacher helps `claim` more than the student that would then have `other`.
 
-    Priority decides neither about the first teacher, nor against a level below a guaranteed one.
+    Priority decides neither about a first teacher nor against a student below a guaranteed level.
     """
     if claim[0] == other[0] == NOTHING or claim[0] == SERVED:
         return False
@@ -64,17 +64,17 @@ def beats(claim: ClaimKey, other: ClaimKey) -> bool:
 
 @dataclass(slots=True)
 class _JobClaims:
-    """The claims of the students of one job, and how many of them are equal."""
+    """The claims of one job's students, and how many of them are equal."""
 
     heap: list[tuple[ClaimKey, int, StudentAssignment]] = field(default_factory=list)
     equal: Counter[ClaimKey] = field(default_factory=Counter)
 
 
 class ClaimQueue:
-    """All who have less than they need, the strongest claim first.
+    """All students with less than they need, the strongest claim first.
 
-    Of equal claims the one whose job has the fewest equal ones goes first: a job is as fast as its
-    slowest rank, so lifting some of its ranks is worth nothing until all are lifted.
+    Among equal claims, the job with the fewest equal ones goes first: raising some ranks of a job
+    is worth nothing until all are raised.
     """
 
     def __init__(self, table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
@@ -92,7 +92,7 @@ class ClaimQueue:
         heapify(self._heap)
 
     def pop(self) -> StudentAssignment | None:
-        """The strongest claim, which is then out of the line; None: there is none."""
+        """Remove and return the strongest claim; None: there is none."""
         while self._heap:
             entry = heappop(self._heap)
             name = entry[3]
@@ -103,14 +103,14 @@ class ClaimQueue:
             job.equal[claim] -= 1
             self._offer(name)
             if student.shared and not self._table.is_served(student):
-                return student  # others came or went where it shares: that is not worth a new place
+                return student  # only the load of its shared teacher changed: keep its turn
             if claim_key(self._table, student) == claim:
                 return student
             self.push(student)
         return None
 
     def push(self, student: StudentAssignment) -> None:
-        """Line up (again), if it still needs something."""
+        """Add a student (again) if it still needs something."""
         if student.need <= 0 or self._table.is_served(student):
             return
         claim = claim_key(self._table, student)
@@ -130,7 +130,7 @@ class ClaimQueue:
 
 
 class GiverQueue:
-    """All who have more than one teacher, the one that would miss one least first."""
+    """All students with more than one teacher; the first would miss a teacher least."""
 
     def __init__(self, table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
         self._table = table
@@ -139,7 +139,7 @@ class GiverQueue:
             self.push(student)
 
     def push(self, student: StudentAssignment) -> None:
-        """Offer what it has, as it has it now; what was offered before is forgotten."""
+        """Add a student with its current teachers; earlier entries of it become invalid."""
         if len(student.held) < 2 or student.shared:
             return
         after = self._after(student)
@@ -147,7 +147,7 @@ class GiverQueue:
         heappush(self._heap, (key, -student.arrival, len(student.held), student))
 
     def weakest(self) -> tuple[StudentAssignment, ClaimKey] | None:
-        """Who would miss one least, and what it could claim then; it stays in the line."""
+        """Return the first student, without removing it, and its claim after it gave a teacher."""
         while self._heap:
             key, _, _, student = self._heap[0]
             if len(student.held) > 1 and not student.shared:
@@ -165,7 +165,7 @@ class GiverQueue:
 
 @dataclass(slots=True)
 class _JobLevel:
-    """The ranks of a job at one level: those that were lifted above it, and those that were not."""
+    """Ranks of a job at one level: those raised above it, and those left at it."""
 
     lifted: list[StudentAssignment] = field(default_factory=list)
     left: list[StudentAssignment] = field(default_factory=list)
@@ -180,9 +180,9 @@ class _JobLevel:
 
 
 def whole_jobs(table: AssignmentTable) -> None:
-    """Between equal claims, give the last teachers so that as many jobs as can be are lifted whole.
+    """Move the last teachers between equal claims so that the most jobs are raised as a whole.
 
-    Only for teachers of one power: among others, hardly two levels are equal.
+    Only for teachers of one power: with several powers, levels are hardly ever equal.
     """
     if len(table.powers) != 1 or len({student.job for student in table.students}) == len(
         table.students
@@ -228,9 +228,9 @@ def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
             student.notes.append(f"teacher {teacher} taken over from {giver.name}")
 
 
-#: Two looks do, nearly always; a bound, so that no accident of rounding can hold up a service.
+#: Two rounds nearly always suffice. The bound keeps a rounding error from blocking a service.
 ROUNDS = 20
-#: The same for the steps of one look, for each student and teacher.
+#: The same bound for the steps of one round, per student and teacher.
 STEPS = 20
 
 _WHY = {
@@ -241,7 +241,7 @@ _WHY = {
 
 
 def grow(table: AssignmentTable) -> None:
-    """The rule while teachers register anew: whoever lacks something gets more, nobody less."""
+    """Apply the rule during recovery: no student loses a teacher."""
     claims = ClaimQueue(table, (student for student in table.students if not student.shared))
     while (student := claims.pop()) is not None:
         if table.idle:
@@ -257,7 +257,7 @@ def grow(table: AssignmentTable) -> None:
 
 
 def repair(table: AssignmentTable) -> None:
-    """The rule itself."""
+    """Apply the rule."""
     for student in table.students:
         _part(table, student)
     _settle(table)
@@ -277,22 +277,22 @@ def _settle(table: AssignmentTable) -> None:
 
 
 class _Repair:
-    """One run of the rule over a board."""
+    """One round of the rule over a table."""
 
     def __init__(self, table: AssignmentTable) -> None:
         self._table = table
         self._claims = ClaimQueue(table, table.students)
         self._givers: GiverQueue | None = None
         self._trades: Trades | None = None
-        self._packed = False  # nobody is left to make room, so nobody is looked for
-        self._nobody_gives = False  # what one claim is too weak for, weaker ones are too
-        self._moved = False  # somebody made room
-        self._turned_away = False  # somebody could not be helped
-        self._stale = False  # and others have more or less since then
+        self._packed = False  # no light student is left that could make room
+        self._nobody_gives = False  # a claim was too weak to take a teacher, so weaker ones are too
+        self._moved = False  # a student moved
+        self._turned_away = False  # a claim could not be helped
+        self._stale = False  # and assignments have changed since
         self._steps = STEPS * (len(table.students) + len(table.power))
 
     def run(self) -> bool:
-        """Whether another look may find more: somebody made room, or was turned away too early."""
+        """Run; return whether another round may find more."""
         table = self._table
         while (student := self._claims.pop()) is not None and self._steps > 0:
             self._steps -= 1
@@ -300,14 +300,14 @@ class _Repair:
                 self._take(student, table.idle.fitting(student.need - student.own, student.host))
             elif not self._help(student):
                 if student.held and self._all_compete:
-                    break  # what is beyond this claim is beyond the weaker ones
+                    break  # weaker claims cannot be helped either
                 self._turned_away = True
         while table.idle and (relief := sharing.relief(table)) is not None:
             self._take(*relief)
         return self._moved or self._stale
 
     def _help(self, student: StudentAssignment) -> bool:
-        """There is no idle teacher: somebody makes room, gives way, or shares, if at all."""
+        """Find a teacher without an idle one: others make room, give one, trade, or share."""
         table = self._table
         if len(student.held) == student.shared:  # nothing, or only a part
             teacher = sharing.roomy(table, student)
@@ -332,7 +332,7 @@ class _Repair:
         return teacher is not None
 
     def _take(self, student: StudentAssignment, teacher: str) -> None:
-        """Give an idle teacher; a part of a shared one is left for it."""
+        """Assign an idle teacher; a part of a shared one is given up for it."""
         table = self._table
         if student.shared:
             table.take(student, student.held[0])
@@ -340,7 +340,7 @@ class _Repair:
         self._settled(student)
 
     def _join(self, student: StudentAssignment, teacher: str) -> None:
-        """Share a teacher; those who had it alone may claim something then."""
+        """Share a teacher; the student that held it alone may claim more then."""
         table = self._table
         holders = table.holders[teacher]
         if student.held:
@@ -387,7 +387,7 @@ class _Repair:
 
     @property
     def _all_compete(self) -> bool:
-        """Whether claims compete for the same: nobody shares, and nobody is known to trade."""
+        """Whether all claims compete for the same teachers: no sharing, no known trades."""
         return not (self._table.shared or (self._trades and self._trades.anybody))
 
     def _settled(self, student: StudentAssignment) -> None:
@@ -400,7 +400,7 @@ class _Repair:
 
 
 def _part(table: AssignmentTable, student: StudentAssignment) -> None:
-    """Whoever holds several holds none with others: that is left over from a recovery."""
+    """End shares that a recovery left with students that hold several teachers."""
     while student.shared and len(student.held) > 1:
         shared = [name for name in student.held if len(table.holders[name]) > 1]
         teacher = max(shared, key=lambda name: len(table.holders[name]))
@@ -410,7 +410,7 @@ def _part(table: AssignmentTable, student: StudentAssignment) -> None:
 
 
 def _give_back(table: AssignmentTable, student: StudentAssignment) -> None:
-    """What a student holds beyond its need is free for others, the longest held last."""
+    """Free what a student holds beyond its need, the latest held first."""
     _release(table, student)
     if student.need == 0:
         while student.held:
@@ -424,7 +424,7 @@ def _give_back(table: AssignmentTable, student: StudentAssignment) -> None:
 
 
 def _release(table: AssignmentTable, student: StudentAssignment) -> bool:
-    """Who has enough keeps none that gives it no labels."""
+    """Release set-aside teachers of a student that has enough without them."""
     if not student.set_aside or not table.is_served(student):
         return False
     student.notes.append(
@@ -442,7 +442,7 @@ def _return(table: AssignmentTable, student: StudentAssignment, teacher: str) ->
 def _to_give(
     table: AssignmentTable, giver: StudentAssignment, claim: ClaimKey, student: StudentAssignment
 ) -> str:
-    """Of those that may be given, the one that fits best; near ones first, then the latest held."""
+    """Choose the best teacher to give: least waste, then the same host, then the latest held."""
     unmet = student.need - student.own
 
     def fit(index: int) -> tuple[float, bool, int]:

@@ -1,9 +1,9 @@
-"""When students share teachers, or exchange them: who joins whom, who trades, who goes first.
+"""How students share teachers, trade them, and swap places by priority.
 
-A student either has teachers of its own or a part of exactly one. Students that need half of a
-teacher or less may sit together and still have all that they need; others share only when there is
-nothing else for them. Among teachers of several powers, who has more than it needs trades with who
-has less. Among students that have one teacher or a part of one, the better places go by priority.
+A student has either teachers of its own or a part of exactly one. Students that need at most half
+of a teacher may share one and still have all they need; others share only as a last resort. With
+teachers of several powers, a student with more than it needs trades with one that has less. Among
+students with one teacher or a part of one, better places go by priority.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from .assignment_table import AssignmentTable, StudentAssignment
 from .state import EPS
 
-#: A student that needs no more of a teacher than this may sit with others in a shortage.
+#: In a shortage, students that need at most this part of a teacher may be packed together.
 LIGHT = 0.5
 
 
 def roomy(table: AssignmentTable, student: StudentAssignment, but: str = "") -> str | None:
-    """A held teacher that can serve the student besides, while nobody at it misses anything."""
+    """Return a held teacher that can also serve the student, at no cost for its other students."""
     if not any(_has_room(table, student, name) for name in _least_loaded(table, student)):
         return None
     best: tuple[bool, float] | None = None
@@ -35,25 +35,25 @@ def roomy(table: AssignmentTable, student: StudentAssignment, but: str = "") -> 
 
 
 def pack(table: AssignmentTable) -> StudentAssignment | None:
-    """Seat a light student with others, so that the teacher which it had alone is idle."""
+    """Move a light student to a shared teacher, so that its own one becomes idle."""
     for student in sorted(_lone_light(table), key=lambda student: (student.need, student.arrival)):
         teacher = roomy(table, student, but=student.held[0])
         if teacher is not None:
             move(table, student, teacher)
             student.notes.append(f"shares teacher {teacher}, as it needs only a part of one")
             return student
-        return None  # what has no room for the lightest has none for another
+        return None  # without room for the lightest there is none for others
     return None
 
 
 def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
-    """The teacher where one more hurts least."""
+    """Return the teacher whose load would be lowest with this student."""
     names = _least_loaded(table, student)
     return min(names, key=lambda name: _load_with(table, student, name), default=None)
 
 
 def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
-    """A teacher where the student, and those it leaves, have more than where it shares now."""
+    """Return a teacher where the student, and the students it leaves, would have more than now."""
     here = student.held[0]
     full = table.load(here)
     if full <= 1 + EPS:
@@ -65,7 +65,7 @@ def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
 
 
 def relief(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
-    """Who moves to which idle teacher, though nobody misses anything: the latest at the fullest."""
+    """Return a student to move from the fullest shared teacher, and the idle teacher that it gets."""
     shared = [name for name, students in table.holders.items() if len(students) > 1]
     for name in sorted(shared, key=table.load, reverse=True):
         for student in reversed(table.holders[name]):
@@ -76,7 +76,7 @@ def relief(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
 
 
 def move(table: AssignmentTable, student: StudentAssignment, teacher: str) -> None:
-    """From the one teacher that it has to another."""
+    """Replace the one teacher that the student has."""
     table.take(student, student.held[0])
     table.give(student, teacher)
 
@@ -92,7 +92,7 @@ def _lone_light(table: AssignmentTable) -> Iterator[StudentAssignment]:
 
 
 def _least_loaded(table: AssignmentTable, student: StudentAssignment) -> list[str]:
-    """Of each power, the teacher with the smallest load."""
+    """Return the least loaded teacher of each power."""
     names = (table.least_loaded(power, student.host) for power in table.powers)
     return [name for name in names if name is not None]
 
@@ -107,7 +107,7 @@ def _load_with(table: AssignmentTable, student: StudentAssignment, name: str) ->
 
 
 class Trades:
-    """Trades that leave nobody short: a powerful teacher for a weaker one."""
+    """Trades of a powerful teacher for a weaker one that leave no student short."""
 
     def __init__(self, table: AssignmentTable) -> None:
         self._table = table
@@ -118,11 +118,11 @@ class Trades:
 
     @property
     def anybody(self) -> bool:
-        """Whether there is anybody who would trade."""
+        """Whether any student would trade."""
         return bool(self._spare)
 
     def trade(self, student: StudentAssignment) -> StudentAssignment | None:
-        """Trade one of the student's own teachers for a more powerful one; returns with whom."""
+        """Trade one of the student's teachers for a more powerful one; return the other student."""
         if student.shared or not student.held or not self._spare:
             return None
         table = self._table
@@ -140,7 +140,7 @@ class Trades:
         return other
 
     def _offer(self, student: StudentAssignment) -> None:
-        """For each power, the student that can do best with a weaker one."""
+        """Record, for each power, the student that can best do with a weaker one."""
         spare = student.own - student.need
         if student.shared or student.need <= 0 or spare <= EPS:
             return
@@ -169,15 +169,15 @@ def _trade(
     other.notes.append(f"teacher {strong} traded for {weak} with {student.name}, which needs more")
 
 
-#: A place must be better by this factor to be worth moving two students.
+#: A place must be better by this factor to be worth two moves.
 WORTH = 1.5
 
 
 def by_priority(table: AssignmentTable) -> None:
-    """Exchange places, until nobody has a much worse one than a student of lower priority.
+    """Swap places until no student has a much worse one than a student of lower priority.
 
-    Only students that can use as much of every teacher change places: so nobody else notices, and
-    whoever gets the worse place has nowhere better to go than the one who had it.
+    Only students that can use the same part of every teacher swap. So the swap affects no other
+    student, and the student with the worse place has no better one to go to.
     """
     if len({student.priority for student in table.students}) < 2 or not table.shared:
         return
@@ -191,7 +191,7 @@ def by_priority(table: AssignmentTable) -> None:
 
 
 def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
-    """The highest priority takes from the lowest, while there is anything to be gained."""
+    """Swap between the highest and the lowest priority while that gains anything."""
     buckets: dict[tuple[int, float], list[StudentAssignment]] = defaultdict(list)
     for student in students:
         buckets[student.priority, round(table.level(student), 6)].append(student)

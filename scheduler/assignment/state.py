@@ -25,12 +25,12 @@ When = Literal["epoch", "now"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherUp:
-    """A teacher serves. Of a known one with another incarnation, the old life is over.
+    """A teacher serves. Another incarnation of a known teacher ends its old life.
 
     Attributes:
-        speed: samples per second that it labels, all its lanes together; 0 is unknown.
-        content_id: what it serves; only students of the same content may have it.
-        host: where it runs; of equal teachers, one on the student's own host is preferred.
+        speed: samples per second of all its lanes together; 0: unknown.
+        content_id: the content it serves; only students of the same content may have it.
+        host: where it runs; among equal teachers, one on the student's host is preferred.
     """
 
     teacher_id: str
@@ -42,14 +42,14 @@ class TeacherUp:
 
 @dataclass(frozen=True, slots=True)
 class TeacherDraining:
-    """A teacher finishes what it has and takes nothing new; `TeacherDown` follows."""
+    """A teacher finishes its requests and takes nothing new; `TeacherDown` follows."""
 
     teacher_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherDown:
-    """A teacher is gone: `lost` without a word, so that what it had must be sent again at once."""
+    """A teacher is gone. If `lost`, without notice: its requests must be sent again at once."""
 
     teacher_id: str
     lost: bool
@@ -57,22 +57,23 @@ class TeacherDown:
 
 @dataclass(frozen=True, slots=True)
 class StudentReported:
-    """A student says what it needs and which teachers it holds.
+    """A student reports what it needs and which teachers it holds.
 
     Attributes:
-        want: how many teachers it asks for, the `unreachable` ones included; 0 is none now.
-        holding: counts when the student is new here: a manager that starts anew strips nobody.
-        min: how many its job is guaranteed (never more than it wants).
-        priority: the greater goes first.
-        needed: n = ceil(t_t / t_s); 0 is unknown.
-        t_t_s, t_s_s: seconds per sample of its teachers and of its own step; 0 is unknown.
-        urgent: it starves: more is given without waiting whether the wish lasts.
-        unreachable: how many of its teachers give it no labels.
-        unavailable: which of its teachers these are; an older reader does not say.
-        cut_off: it reaches no teacher, or none lets it in: others may not help.
+        want: number of teachers it asks for, the `unreachable` ones included; 0: none now.
+        holding: used if the student is new here, so that a restarted manager takes nobody's
+            teachers.
+        min: number guaranteed to its job, at most `want`.
+        priority: higher goes first.
+        needed: n = ceil(t_t / t_s); 0: unknown.
+        t_t_s, t_s_s: seconds per sample of its teachers and of its own step; 0: unknown.
+        urgent: it starves: raise its demand at once.
+        unreachable: number of its teachers that give it no labels.
+        unavailable: ids of these teachers; older readers do not send them.
+        cut_off: it reaches no teacher, or none accepts it, so other teachers may not help.
         data_epoch: the epoch of its data that it labels; a new content may begin with a new one.
-        content_id: what it is labelled with; "" when it is bound to nothing: it has no label yet,
-            or it stands between two epochs and waits to be moved.
+        content_id: content of its labels; "" if it is bound to none: it has no label yet, or waits
+            between two epochs to be moved.
     """
 
     student_id: str
@@ -94,18 +95,18 @@ class StudentReported:
 
 @dataclass(frozen=True, slots=True)
 class StudentGone:
-    """A student has left, or its lease is over."""
+    """A student has left, or its lease has expired."""
 
     student_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ContentPlanned:
-    """What the service is to serve, and the content that is to take its place.
+    """The content of the service, and the one that is to replace it.
 
     Attributes:
-        current: "" is whatever its students and its first teacher have.
-        next: "" is no upgrade.
+        current: "": use what its students and its first teacher have.
+        next: "": no upgrade.
         at: students move at the end of their "epoch", or "now".
     """
 
@@ -116,17 +117,17 @@ class ContentPlanned:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBegan:
-    """Teachers register anew: until `RecoveryEnded`, sets only grow."""
+    """Teachers register again: until `RecoveryEnded` no student loses a teacher."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryEnded:
-    """Whoever is to be known is known: sets may shrink again."""
+    """All members had time to return: students may lose teachers again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Nothing but time has passed: wishes that lasted long enough come into force."""
+    """Only time has passed: lasting demands come into force."""
 
 
 AssignmentEvent = (
@@ -144,15 +145,15 @@ AssignmentEvent = (
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChange:
-    """A student's new set of teachers, and why.
+    """A student's new set of teachers, and the reason.
 
-    A teacher that is absent from `teachers` and not in `lost` is revoked: the student lets it
-    finish what it has. Those in `lost` are dead, and what they had is to be sent again. One in both
-    came back as another incarnation.
+    A teacher missing from `teachers` and not in `lost` is revoked: it finishes the student's
+    requests. Teachers in `lost` are dead: the student sends their requests again. One in both has
+    returned as another incarnation.
 
     Attributes:
-        content_id: what the student is labelled with from here on.
-        next_content_id: what it is to be labelled with from its next epoch on; "" is the same.
+        content_id: content of the student's labels from now on.
+        next_content_id: content from its next epoch on; "": the same.
         data_epoch: the epoch of the report that this answers.
     """
 
@@ -167,21 +168,21 @@ class AssignmentChange:
 
 #: Below this, two amounts of power are the same.
 EPS = 1e-6
-#: A speed must leave its class by this factor to be of another one.
+#: A speed must differ from its class by this factor to change it.
 CLASS_NOISE = 1.35
-#: Beyond this many usual teachers, or below one of so many parts, a speed is no speed.
+#: Speeds are clipped to this many usual teachers, and to its reciprocal.
 FASTEST = 1000.0
-#: The least part of a teacher that a student is taken to need.
+#: The least part of a teacher that a student can need.
 LEAST = 0.05
 
 
 def is_known(figure: float) -> bool:
-    """Whether a speed or a time was measured: others may say anything."""
+    """Whether a speed or a time was measured; peers may report anything."""
     return 0.0 < figure < inf
 
 
 def power_class(speed: float, anchor: float, known: float | None = None) -> float:
-    """A speed in usual teachers: 1, 2, 3, ... or 1/2, 1/3, ...; `known` is the class until now."""
+    """Round a speed to 1, 2, 3, ... or 1/2, 1/3, ... usual teachers; `known`: the class before."""
     if not (is_known(speed) and is_known(anchor)):
         return 1.0 if known is None else known
     ratio = min(max(speed / anchor, 1 / FASTEST), FASTEST)
@@ -191,15 +192,16 @@ def power_class(speed: float, anchor: float, known: float | None = None) -> floa
 
 
 def own_heads(report: StudentReported) -> int:
-    """Teachers that a student asks for, apart from those that stand in for others."""
+    """Return how many teachers a student asks for, without replacements of unreachable ones."""
     return max(report.want - report.unreachable, 1)
 
 
 def need_of(report: StudentReported, unit: float) -> float:
-    """Power that a student needs, apart from what stands in for unreachable teachers.
+    """Return the power that a student needs, without replacements of unreachable teachers.
 
-    Where n is known as a ratio, the last teacher may be needed in part only: one teacher can feed
-    several students whose t_t < t_s. For teachers of power `unit` it is as many as are wanted.
+    If the ratio t_t / t_s is known, only a part of the last teacher may be needed: one teacher can
+    feed several students with t_t < t_s. `unit` is the power of the teachers that the student
+    counts in.
     """
     if report.want == 0:
         return 0.0
@@ -211,21 +213,20 @@ def need_of(report: StudentReported, unit: float) -> float:
     return max(heads - n + part, LEAST) * unit
 
 
-#: Seconds that a speed must stay outside of its class to be of another one.
+#: Seconds that a speed must stay outside of its class to change it.
 HOLD_S = 30.0
-#: A speed off by this factor is no noise.
+#: A speed that differs by this factor is no noise.
 FAR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedClass:
-    """A class of speed in force, and what speaks against it.
+    """The speed class in force, and the measurements against it.
 
     Attributes:
-        power: how many of the service's usual teachers it is worth.
-        measured: whether it stands on a measurement.
-        doubt: speeds that all lie on one side of the class, as times: of the usual teacher's for a
-            sample.
+        power: how many of the service's usual teachers it equals.
+        measured: it rests on a measurement.
+        doubt: speeds on one side of the class, as times per sample relative to the usual teacher.
     """
 
     power: float = 1.0
@@ -234,12 +235,12 @@ class SpeedClass:
 
     @property
     def due(self) -> float | None:
-        """When the speeds that speak against it have lasted long enough."""
+        """When the deviating speeds have lasted long enough."""
         return None if self.doubt is None else self.doubt.since + HOLD_S
 
 
 def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
-    """Take in a speed, in samples per second; `anchor` is that of the usual teacher."""
+    """Apply a speed in samples per second; `anchor` is the speed of the usual teacher."""
     speed_class = elapse_speed(speed_class, now)  # what stood until now comes into force first
     if not (is_known(speed) and is_known(anchor)):
         return speed_class
@@ -249,7 +250,7 @@ def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: floa
 
 
 def elapse_speed(speed_class: SpeedClass, now: float) -> SpeedClass:
-    """Bring into force what has lasted long enough by `now`."""
+    """Apply a deviation that has lasted long enough by `now`."""
     if speed_class.doubt is None or now < speed_class.doubt.since + HOLD_S:
         return speed_class
     power = power_class(1 / speed_class.doubt.mean(now), 1.0)
@@ -257,7 +258,7 @@ def elapse_speed(speed_class: SpeedClass, now: float) -> SpeedClass:
 
 
 def _weigh(speed_class: SpeedClass, speed: float, now: float) -> SpeedClass:
-    """Count a speed to those that lie on the same side of the class, or drop them."""
+    """Extend the deviation by a speed on the same side of the class, or drop it."""
     power = power_class(speed, 1.0, speed_class.power)
     if power == speed_class.power:
         return SpeedClass(speed_class.power, True) if speed_class.doubt else speed_class
@@ -271,12 +272,6 @@ def _weigh(speed_class: SpeedClass, speed: float, now: float) -> SpeedClass:
 
 @dataclass(frozen=True, slots=True)
 class TeacherEntry:
-    """What is known of a teacher.
-
-    Attributes:
-        speed_class: the class of its speed.
-    """
-
     incarnation: int = 0
     speed_class: SpeedClass = field(default_factory=SpeedClass)
     content_id: str = ""
@@ -285,12 +280,12 @@ class TeacherEntry:
 
     @property
     def power(self) -> float:
-        """How many of the service's usual teachers it is worth."""
+        """How many of the service's usual teachers it equals."""
         return self.speed_class.power
 
 
 def pools(teachers: Mapping[str, TeacherEntry]) -> dict[str, dict[str, float]]:
-    """The teachers that may be assigned, with their power, by content; no pool is empty."""
+    """Return the power of the teachers that may be assigned, by content; no pool is empty."""
     found: dict[str, dict[str, float]] = {}
     for name, entry in teachers.items():
         if not entry.draining:
@@ -300,21 +295,21 @@ def pools(teachers: Mapping[str, TeacherEntry]) -> dict[str, dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class StudentEntry:
-    """What is known of a student.
+    """State of a student.
 
     Attributes:
-        want: how many teachers it asks for.
-        need: power that it is to have: what the rule goes by.
-        demand: the power that it asks for, debounced.
-        unit: power of the teachers that it counts in `want`.
-        unavailable: teachers that give it no labels, and so do not count in its share.
-        content_id: what it is labelled with.
-        labelled: whether it may have labels of it already: else it is still free to choose.
-        announced: the content that it was told to expect.
-        upgrading: an upgrade was on once, so it may wait for an answer between two epochs.
-        teachers: those assigned to it, the longest held first.
-        finishing: those revoked from it and still there: it may have requests in flight at them,
-            and must hear when one is lost.
+        want: number of teachers it asks for.
+        need: power that the rule gives it if possible.
+        demand: the power it asks for, debounced.
+        unit: power of the teachers that `want` counts.
+        unavailable: teachers that give it no labels and do not count in its share.
+        content_id: content of its labels.
+        labelled: it may have labels of this content already; else it is still free to choose.
+        announced: the next content that it was told.
+        upgrading: an upgrade was planned once, so it may wait for an answer between two epochs.
+        teachers: assigned teachers, the longest held first.
+        finishing: revoked teachers that still exist: it may have requests in flight there, and must
+            hear if one is lost.
     """
 
     want: int
@@ -336,10 +331,10 @@ class StudentEntry:
 
 @dataclass(frozen=True, slots=True)
 class ContentPlan:
-    """The content of the service: see `ContentPlanned`.
+    """Contents of the service: see `ContentPlanned`.
 
     Attributes:
-        declared: whether `current` is an operator's word; else it is what was found.
+        declared: an operator chose `current`; else it was found.
     """
 
     current: str = ""
@@ -354,7 +349,7 @@ class AssignmentState:
 
     Attributes:
         anchor: samples per second of a teacher of power 1; 0 until one is known.
-        recovering: sets only grow.
+        recovering: no student loses a teacher.
     """
 
     teachers: Mapping[str, TeacherEntry] = field(default_factory=dict)

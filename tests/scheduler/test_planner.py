@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edl.benchmarks.paper import meshes
 from edl.scheduler import pipeline_model
-from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
+from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from edl.scheduler.pipeline_model import Costs, DeviceGroup, PlannedMesh, room_for, throughput
 from edl.scheduler.planner import fleets, plan
 
@@ -24,8 +24,8 @@ def cluster_of(latency_s: float = 0.0) -> Cluster:
     return Cluster((DeviceKind("v100", 8, link=wide), DeviceKind("p4", 56, link=far)))
 
 
-def job_with(**changes: object) -> DistillationJob:
-    base = DistillationJob(
+def job_with(**changes: object) -> Distillation:
+    base = Distillation(
         "x",
         samples=100_000,
         batch=(32,),
@@ -38,7 +38,7 @@ def job_with(**changes: object) -> DistillationJob:
 
 
 def predicted(
-    work: DistillationJob,
+    work: Distillation,
     teachers: int,
     students: int = 1,
     *,

@@ -18,7 +18,7 @@ from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.what_if import parse_sweep, points
-from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, DistillationJob
+from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from edl.scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from edl.scheduler.simulator import Scenario, simulate
 from edl.tests.cli_output import output_of, refusal_of
@@ -155,7 +155,7 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
 
 
 P4 = "p4"
-JOB = DistillationJob(
+JOB = Distillation(
     "x",
     samples=100_000,
     batch=(32,),
