@@ -8,8 +8,8 @@ the server whether it is ready. A *test* has it label a few samples and judges t
 servers that are ready and hang, or answer nonsense. Only a test registers a server. A wrong answer
 withdraws it at once, because wrong labels are worse than none; silence does so when it lasts.
 
-A `TokenBucket` limits how much one peer may ask: it holds at most `burst` tokens and gains `per_second`
-each second. A request takes tokens, or is refused when too few are left. So at most
+A `TokenBucket` limits how much one peer may ask. It holds at most `burst` tokens and gains
+`per_second` each second. A request takes tokens, or is refused when too few are left. So at most
 `burst + per_second * t` pass in any t seconds, and a peer below the rate is never refused.
 """
 
@@ -22,11 +22,11 @@ from typing import Literal
 
 from .backoff import RandomLike, delay_s
 
-#: Probes on the way at once.
+#: Most concurrent probes.
 AT_ONCE = 64
-#: Of these, at most so many of teachers that were asked before: the rest is kept for new ones.
+#: Most concurrent probes of teachers that were probed before; the rest is kept for new ones.
 AGAIN_AT_ONCE = 48
-#: Seconds after which a probe that was not answered counts as lost.
+#: Seconds after which an unanswered probe counts as lost.
 LOST_S = 15.0
 #: Bounds of the wait before a refused teacher is probed again, in seconds.
 _BASE_S, _CAP_S = 0.5, 30.0
@@ -34,7 +34,7 @@ _BASE_S, _CAP_S = 0.5, 30.0
 
 @dataclass(frozen=True, slots=True)
 class TeacherIdentity:
-    """Who is admitted: another life or another address is another one."""
+    """The identity that is admitted: another incarnation or address is another identity."""
 
     teacher_id: str
     incarnation: int
@@ -42,29 +42,29 @@ class TeacherIdentity:
 
 
 def identity_address(address: str, voucher: str, *, has_key: bool) -> str | None:
-    """At which address the identity of a teacher has to be proved.
+    """Return the address at which a teacher's identity is proved.
 
     Args:
-        address: of the teacher.
-        voucher: of the process that speaks for it; empty: it speaks for itself.
-        has_key: whether it registered with a key, by which somebody can prove anything.
+        address: address of the teacher.
+        voucher: address of its sidecar; empty: it proves its identity itself.
+        has_key: it registered with a key, without which nothing can be proved.
 
     Returns:
-        None: nobody can, so it is never admitted. Whoever may write to the registry could otherwise
-        offer students any server as a teacher of theirs.
+        None: no proof is possible, so it is never admitted. Otherwise anyone with access to the
+        registry could offer students any server as a teacher.
     """
     return (voucher or address) if has_key else None
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
-    """What an answer to a probe means.
+    """Result of a probe.
 
     Attributes:
-        identity: whose.
+        identity: the probed teacher.
         admitted: it may be assigned from now on.
-        why: the reason of a refusal, in words.
-        news: the reason differs from the last one of this identity, so it is worth telling.
+        why: reason of a refusal.
+        news: the reason differs from the previous one of this identity, so it is worth logging.
     """
 
     identity: TeacherIdentity
@@ -75,7 +75,7 @@ class ProbeOutcome:
 
 @dataclass(slots=True)
 class _PendingTeacher:
-    """A teacher that is not admitted yet. `due_s` None: never again in this life."""
+    """A teacher that is not admitted yet. `due_s` None: not probed again in this incarnation."""
 
     identity: TeacherIdentity
     due_s: float | None
@@ -86,11 +86,11 @@ class _PendingTeacher:
 
 
 class Admission:
-    """Knows who is admitted and whose probe is due.
+    """Decides which teachers are admitted and when each is probed.
 
     Args:
-        rng: spreads repeated probes.
-        remembered: teacher id -> incarnation that earlier leaders admitted.
+        rng: jitters repeated probes.
+        remembered: incarnations that earlier leaders admitted, by teacher id.
     """
 
     def __init__(self, rng: RandomLike, remembered: Mapping[str, int] | None = None) -> None:
@@ -101,21 +101,20 @@ class Admission:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Teacher id -> why it was refused last; without those whose first probe is not over."""
+        """Latest reason of each refused teacher, by id; not of teachers in their first probe."""
         return {name: case.why for name, case in self._cases.items() if case.why}
 
     def is_refused(self, teacher_id: str) -> bool:
-        """Whether it is one of `refused`."""
         case = self._cases.get(teacher_id)
         return case is not None and bool(case.why)
 
     @property
     def waiting(self) -> int:
-        """How many teachers are neither admitted nor refused yet."""
+        """Number of teachers that are neither admitted nor refused yet."""
         return sum(not case.why for case in self._cases.values())
 
     def appeared(self, identity: TeacherIdentity, now: float) -> bool:
-        """A teacher is there; returns whether it is admitted, else a probe of it is due."""
+        """Record a teacher; return whether it is admitted, else its probe is due."""
         name = identity.teacher_id
         if self._remembered.pop(name, None) == identity.incarnation and identity.incarnation:
             self._admitted[name] = identity
@@ -129,16 +128,16 @@ class Admission:
         return False
 
     def gone(self, teacher_id: str) -> None:
-        """A teacher is not there any more; a later answer about it is not heeded."""
+        """Forget a teacher that is gone; later answers about it are ignored."""
         self._remembered.pop(teacher_id, None)
         self._admitted.pop(teacher_id, None)
         self._cases.pop(teacher_id, None)
 
     def due(self, now: float) -> list[TeacherIdentity]:
-        """Whom to probe now; they count as asked.
+        """Return the teachers to probe now, and mark them as being probed.
 
-        New ones come first, then whoever waits longest. Those that were asked before never take all
-        places, else the many that nobody can reach would keep out one that has just come.
+        New teachers come first, then those that have waited longest. Repeated probes never fill all
+        places, so many unreachable teachers cannot keep out a new one.
         """
         asked = asked_again = 0
         ready: list[tuple[float, _PendingTeacher]] = []
@@ -165,16 +164,17 @@ class Admission:
         why: str,
         now: float,
     ) -> ProbeOutcome | None:
-        """A probe has ended.
+        """Record the result of a probe.
 
         Args:
-            identity: who was probed.
-            verdict: it is who it says; it may be later; it never will in this life.
-            why: the reason of a refusal, in words.
-            now: seconds, as everywhere here.
+            identity: the probed teacher.
+            verdict: "ok": its identity is proved; "retry": it may be later; "never": not in this
+                incarnation.
+            why: reason of a refusal.
+            now: seconds of a monotonic clock, as everywhere here.
 
         Returns:
-            None when that teacher is not waiting any more.
+            None if that teacher does not wait for a probe any more.
         """
         case = self._cases.get(identity.teacher_id)
         if case is None or case.identity != identity:
@@ -191,23 +191,23 @@ class Admission:
 
 
 CheckMode = Literal["ask", "test"]
-#: What came of a look: it is well; it does not answer; it answers what no teacher may.
+#: Result of a check: the server is well; it does not answer; it answers what no teacher may.
 CheckResult = Literal["well", "silent", "wrong"]
 RegistryAction = Literal["stay", "register", "withdraw"]
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheckSettings:
-    """How often is looked, and how long silence is borne.
+    """Intervals of the health checks, and how long silence is tolerated.
 
     Attributes:
-        every_s: seconds from the end of one look to the next, at a server that is registered.
+        every_s: seconds from the end of one check to the next, while the server is registered.
         test_every_s: seconds from the end of one test to the next.
-        strikes: silent looks in a row that put a server out.
-        retry_s: most seconds between two tests of a server that is not registered.
+        strikes: consecutive silent checks that withdraw a server.
+        retry_s: longest time in seconds between two tests of a server that is not registered.
 
     Raises:
-        ValueError: a number that makes no sense.
+        ValueError: a number is out of range.
     """
 
     every_s: float = 1.0
@@ -222,14 +222,14 @@ class HealthCheckSettings:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """What is known of one server.
+    """Health of one server.
 
     Attributes:
-        registered: whether it stands in the registry.
-        strikes: silent looks in a row while it is registered.
-        failures: tests in a row that let it not in.
-        tested_s: when the last test ended that went well; None: a test is due.
-        next_check_s: when the next look is due.
+        registered: it is in the registry.
+        strikes: consecutive silent checks while it is registered.
+        failures: consecutive failed tests while it is not.
+        tested_s: end of the latest passed test; None: a test is due.
+        next_check_s: when the next check is due.
     """
 
     registered: bool = False
@@ -240,67 +240,67 @@ class HealthCheck:
 
 
 def next_check(
-    health: HealthCheck, now: float, patience: HealthCheckSettings
+    health: HealthCheck, now: float, settings: HealthCheckSettings
 ) -> tuple[CheckMode, float]:
-    """How to look next, and in how many seconds."""
+    """Return the mode of the next check, and the seconds until it."""
     tested_s = health.tested_s
     at_s = max(health.next_check_s, now)
-    due = tested_s is None or at_s >= tested_s + patience.test_every_s
+    due = tested_s is None or at_s >= tested_s + settings.test_every_s
     return ("test" if due or not health.registered else "ask"), at_s - now
 
 
 def after_check(
     health: HealthCheck,
-    look: CheckMode,
-    found: CheckResult,
+    mode: CheckMode,
+    result: CheckResult,
     now: float,
-    patience: HealthCheckSettings,
+    settings: HealthCheckSettings,
     rng: RandomLike,
 ) -> tuple[HealthCheck, RegistryAction]:
-    """A look has ended.
+    """Return the state after a check, and what to do at the registry.
 
     Args:
-        health: as it was.
-        look: as `next_check` said.
-        found: what came of it.
-        now: seconds, as everywhere here.
-        patience: how long silence is borne.
-        rng: spreads repeated tests of those that are not let in.
+        health: the state before.
+        mode: the mode, from `next_check`.
+        result: the result.
+        now: seconds of a monotonic clock.
+        settings: the settings.
+        rng: jitters repeated tests of servers that are not registered.
     """
-    if found == "well":
-        tested_s = now if look == "test" else health.tested_s
-        step: RegistryAction = "stay" if health.registered or look == "ask" else "register"
+    if result == "well":
+        tested_s = now if mode == "test" else health.tested_s
+        step: RegistryAction = "stay" if health.registered or mode == "ask" else "register"
         registered = health.registered or step == "register"
-        return HealthCheck(registered, 0, 0, tested_s, now + patience.every_s), step
+        return HealthCheck(registered, 0, 0, tested_s, now + settings.every_s), step
     if not health.registered:
-        return _out(health, now, patience, rng), "stay"
+        return _out(health, now, settings, rng), "stay"
     strikes = health.strikes + 1
-    if found == "wrong" or strikes >= patience.strikes:
-        return _out(replace(health, failures=0), now, patience, rng), "withdraw"
-    # One that was silent when it was tested is tested again: that it is ready is not the question.
-    tested_s = None if look == "test" else health.tested_s
-    return HealthCheck(True, strikes, 0, tested_s, now + patience.every_s), "stay"
+    if result == "wrong" or strikes >= settings.strikes:
+        return _out(replace(health, failures=0), now, settings, rng), "withdraw"
+    # After a silent test, test again: being ready would prove nothing.
+    tested_s = None if mode == "test" else health.tested_s
+    return HealthCheck(True, strikes, 0, tested_s, now + settings.every_s), "stay"
 
 
-def registration_failed(now: float, patience: HealthCheckSettings) -> HealthCheck:
-    """It was let in, and the registry could not take it: all begins anew, with a test."""
-    return HealthCheck(next_check_s=now + patience.every_s)
+def registration_failed(now: float, settings: HealthCheckSettings) -> HealthCheck:
+    """Return the state after the registry refused a server that passed its test: test it again."""
+    return HealthCheck(next_check_s=now + settings.every_s)
 
 
 def _out(
-    health: HealthCheck, now: float, patience: HealthCheckSettings, rng: RandomLike
+    health: HealthCheck, now: float, settings: HealthCheckSettings, rng: RandomLike
 ) -> HealthCheck:
-    wait_s = delay_s(health.failures, rng, patience.every_s, patience.retry_s)
+    wait_s = delay_s(health.failures, rng, settings.every_s, settings.retry_s)
     return HealthCheck(failures=health.failures + 1, next_check_s=now + wait_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """A limit that short bursts may exceed.
+    """A rate limit that short bursts may exceed.
 
     Attributes:
-        per_second: what passes in the long run.
-        burst: what passes at once, after a pause.
+        per_second: tokens per second in the long run.
+        burst: most tokens at once, after a pause.
     """
 
     per_second: float
@@ -313,11 +313,11 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """What is left for one peer.
+    """Tokens left for one peer.
 
     Attributes:
-        tokens: how much may pass at `at`.
-        at: when that was so, in seconds.
+        tokens: number of tokens at `at`.
+        at: time in seconds.
     """
 
     tokens: float
@@ -325,23 +325,23 @@ class TokenBucket:
 
 
 def full_bucket(rate: RateLimit, now: float) -> TokenBucket:
-    """The bucket of a peer that has asked for nothing yet."""
+    """Return the bucket of a new peer."""
     return TokenBucket(rate.burst, now)
 
 
 def take_tokens(
     rate: RateLimit, bucket: TokenBucket, now: float, cost: float = 1.0
 ) -> tuple[TokenBucket, bool]:
-    """Let something pass, or not.
+    """Take tokens if enough are left.
 
     Args:
         rate: the limit.
-        bucket: what was left.
+        bucket: the bucket before.
         now: seconds; a clock that goes back adds nothing.
-        cost: tokens that it takes.
+        cost: number of tokens to take.
 
     Returns:
-        What is left now, and whether it passes. What does not pass takes nothing.
+        The bucket after, and whether the tokens were taken.
     """
     gained = max(0.0, now - bucket.at) * rate.per_second
     tokens = min(rate.burst, bucket.tokens + gained)

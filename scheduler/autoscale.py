@@ -18,41 +18,41 @@ from .backoff import RandomLike, RetryPause, retry_s
 from .debounce import DeviationRun, extend_run
 from .rates import rounded_up
 
-#: A bound that nobody has stated.
+#: The default bound.
 NO_BOUND = 100_000
 _PRICE_ROUNDING = 1e-9
-#: Share of the students' time that they may starve without asking for more teachers.
+#: Share of the students' time that they may starve without more teachers being needed.
 TOLERATED = 0.05
-#: Share of their time that they must have paused, for labels to be in plenty.
+#: Labels are in plenty if students paused pulling for this share of their time.
 PLENTY = 0.25
-#: Labels in plenty, these many more teachers are kept than the measured times ask for.
+#: With labels in plenty, this multiple of the teachers that the times require is kept.
 SPARE = 1.25
-#: How much the number grows at once when students starve and no ratio says how many they need.
+#: Growth factor when students starve and the measured times do not explain it.
 GROWTH = 1.5
-#: What stands between a reason and what bounds the number.
+#: Separates a reason from the bound of the number.
 _BOUND = "; "
-#: Of a mean over time, in teachers.
+#: Rounding error of a mean over time, in teachers.
 _ROUNDING = 1e-6
-#: Only a number that is smaller by this share is clearly smaller, and by 1 at least.
+#: A number is clearly smaller if it is smaller by this share, and at least by 1.
 CLEARLY = 0.1
-#: A ratio that fell so far below what it was is another one: what was learnt of it is void.
+#: A ratio that fell to this part of its former value invalidates what was learnt at that value.
 OTHER_RATIO = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleConfig:
-    """How one service is scaled.
+    """Settings of one service's autoscaling.
 
     Attributes:
-        min: teachers kept while any student is there; without students there are none all the same.
-        max: never more teachers than this.
-        freeze_s: seconds between two changes of the number, at least.
-        up_after_s: seconds for which more must have been needed; a student that starves need not
-            wait so long.
-        down_after_s: seconds for which fewer must have been enough.
-        idle_to_zero_s: seconds without any student after which no teacher is wanted.
-        price_per_teacher_hour: what one teacher costs, in any currency; 0: nothing.
-        cost_ceiling_per_hour: what all teachers together may cost, in the same; None: anything.
+        min: fewest teachers while any student exists.
+        max: most teachers.
+        freeze_s: shortest time in seconds between two changes.
+        up_after_s: seconds for which more teachers must have been needed; starving students need
+            not wait so long.
+        down_after_s: seconds for which fewer teachers must have been enough.
+        idle_to_zero_s: seconds without any student after which no teacher is kept.
+        price_per_teacher_hour: price of one teacher, in any currency; 0: free.
+        cost_ceiling_per_hour: highest price of all teachers together; None: no limit.
 
     Raises:
         ValueError: a bound is broken.
@@ -85,7 +85,7 @@ class AutoscaleConfig:
 
     @property
     def affordable(self) -> int:
-        """Teachers that the cost ceiling pays for."""
+        """Number of teachers within the cost ceiling."""
         price, ceiling = self.price_per_teacher_hour, self.cost_ceiling_per_hour
         if ceiling is None or price == 0 or ceiling >= price * NO_BOUND:
             return NO_BOUND
@@ -93,26 +93,26 @@ class AutoscaleConfig:
 
     @property
     def most(self) -> int:
-        """Never more teachers than this: the smaller of `max` and what the ceiling pays for."""
+        """The smaller of `max` and `affordable`."""
         return min(self.max, self.affordable)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLoad:
-    """One service as it is now.
+    """The current state of one service.
 
     Attributes:
-        students: how many there are.
+        students: number of students.
         serving: teachers that may be assigned.
-        starting: teachers that are there, and not admitted yet.
-        wanted: teachers that all students want, together.
+        starting: registered teachers that are not admitted yet.
+        wanted: sum of the teachers that students want.
         starving: students that starve now.
-        starved_s: seconds that students have waited for labels; a sum that grows.
-        blocked_s: seconds that they have paused pulling since they have labels enough; likewise.
-        t_t_s: seconds per sample of the average teacher; 0: not known.
+        starved_s: total seconds that students have waited for labels.
+        blocked_s: total seconds that students paused pulling because they had enough labels.
+        t_t_s: seconds per sample of the average teacher; 0: unknown.
         demand_per_s: samples per second that all students would train unhindered, sum of 1 / t_s;
-            0: not known of each of them.
-        recovering: not everybody may be back that is there: nothing is taken away now.
+            0: unknown for one of them.
+        recovering: members may still return, so the number must not fall.
     """
 
     students: int
@@ -128,18 +128,18 @@ class ServiceLoad:
 
     @property
     def ratio(self) -> float | None:
-        """How many teachers' time the students' time is worth; None: not known."""
+        """Teachers needed by the measured times; None: unknown."""
         product = self.t_t_s * self.demand_per_s
         return product if 0 < product < inf else None
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """How many teachers a service should have.
+    """The number of teachers that a service should have.
 
     Attributes:
-        count: so many.
-        reason: why, in words; stays the same while the number does, and what bounds it.
+        count: the number.
+        reason: why; it changes only with the number or with its bound.
     """
 
     count: int
@@ -148,21 +148,21 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleMemory:
-    """What one decision leaves to the next; a fresh one knows nothing.
+    """State between two decisions.
 
-    Who takes over from another decider begins with `desired`, `changed_at` and `reason` alone.
+    After another decider took over, only `desired`, `changed_at` and `reason` are set.
 
     Attributes:
-        desired: the number last decided; None: none yet.
-        changed_at: when it was changed last.
-        reason: why it was.
-        now: when the last decision was; None: there was none.
-        starved_s, blocked_s: sums as of the last decision.
-        starved_share, blocked_share: of the students' time, averaged over the last seconds.
+        desired: latest number; None: none yet.
+        changed_at: time of its latest change.
+        reason: reason of that change.
+        now: time of the latest decision; None: there was none.
+        starved_s, blocked_s: totals at the latest decision.
+        starved_share, blocked_share: shares of the students' time, averaged over the last seconds.
         idle_since: since when there is no student; None: there is one.
-        above: while more is needed than is desired: the numbers needed.
-        below: while less is enough: the numbers that are.
-        held: students starved with one fewer than this; 0: that has not been seen.
+        above: needed numbers, while more is needed than desired.
+        below: sufficient numbers, while fewer are enough.
+        held: students starved with one fewer than this; 0: not observed.
         held_ratio: the load's `ratio` at that time.
     """
 
@@ -184,18 +184,18 @@ class AutoscaleMemory:
 def decide(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> tuple[Desired, AutoscaleMemory]:
-    """How many teachers the service should have from now on.
+    """Decide how many teachers the service should have.
 
-    The number never exceeds `config.most`, and changes at most once in `config.freeze_s`; only
-    when the settings themselves have changed and it exceeds them it falls at once.
+    The number never exceeds `config.most`, and changes at most once in `config.freeze_s`. It falls
+    at once only if the settings changed and it exceeds them.
 
     Args:
-        view: the service as it is.
-        memory: what the last decision left.
-        now: seconds of a clock that does not go back; called about once a second, or more seldom.
+        view: the current state of the service.
+        memory: memory of the previous decision.
+        now: seconds of a clock that does not go back; call about once a second, or less often.
         config: the settings.
     """
-    if memory.desired is None:  # what is there was started by somebody: begin with that
+    if memory.desired is None:  # begin with the present teachers
         there = min(view.serving + view.starting, config.most)
         memory = replace(memory, desired=there, reason="as many as there are")
     memory = _observe(view, memory, now, config)
@@ -212,18 +212,18 @@ def decide(
 
 
 def resumed(count: int, reason: str, changed_at: float) -> AutoscaleMemory:
-    """What another decider goes on with.
+    """Return the memory for a decider that continues the work of another one.
 
     Args:
-        count: what was desired last.
-        reason: as it was given.
-        changed_at: when the number was changed last, by the clock of `decide`.
+        count: the latest desired number.
+        reason: its reason.
+        changed_at: time of its latest change, by the clock of `decide`.
     """
     return AutoscaleMemory(desired=count, changed_at=changed_at, reason=reason.partition(_BOUND)[0])
 
 
 def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
-    """The fewest teachers that will do, as far as it is known; unbounded by settings."""
+    """Return the fewest teachers that suffice, as far as known, without the bounds of the settings."""
     ratio, current = view.ratio, memory.desired or 0
     least = view.wanted if ratio is None else rounded_up(ratio)
     if _starves(view, memory):
@@ -232,7 +232,7 @@ def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
 
 
 def enough(view: ServiceLoad, memory: AutoscaleMemory) -> int:
-    """The most teachers that are of use, as far as it is known; unbounded by settings."""
+    """Return the most teachers that are of use, as far as known, without the bounds of the settings."""
     ratio = view.ratio
     if ratio is None or memory.blocked_share < PLENTY or _starves(view, memory):
         return view.wanted
@@ -240,7 +240,7 @@ def enough(view: ServiceLoad, memory: AutoscaleMemory) -> int:
 
 
 def _starves(view: ServiceLoad, memory: AutoscaleMemory) -> bool:
-    """Whether students starve, and not merely until teachers have come that are on their way."""
+    """Whether students starve although all desired teachers serve."""
     if view.serving < (memory.desired or 0):
         return False
     return view.starving > 0 or memory.starved_share > TOLERATED
@@ -249,14 +249,14 @@ def _starves(view: ServiceLoad, memory: AutoscaleMemory) -> bool:
 def _observe(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> AutoscaleMemory:
-    """Book what is the case: shares of the time, and how long it has been so."""
+    """Update the shares of time and the runs."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
     first = memory.now is None
 
     def share(before: float, grown_s: float, over_s: float) -> float:
         if first or span_s == 0 or view.students == 0:
             return before if view.students else 0.0
-        # Sums may come in lumps, of more seconds than have passed since the last look.
+        # Totals may jump by more seconds than have passed since the last decision.
         part = max(grown_s, 0.0) / (span_s * view.students)
         kept = exp(-span_s / over_s) if over_s > 0 else 0.0
         return min(kept * before + (1 - kept) * part, 1.0)
@@ -279,7 +279,7 @@ def _observe(
 
 
 def _learn(view: ServiceLoad, memory: AutoscaleMemory) -> AutoscaleMemory:
-    """Where students starved although their times asked for no more, it does not go again."""
+    """Remember where students starved although their times required no more teachers."""
     ratio = view.ratio
     if memory.held and (
         not view.students or ratio is None or ratio < OTHER_RATIO * memory.held_ratio
@@ -296,7 +296,7 @@ def _learn(view: ServiceLoad, memory: AutoscaleMemory) -> AutoscaleMemory:
 def _follow(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> AutoscaleMemory:
-    """Count what is seen into the runs that it lengthens; the others are over."""
+    """Extend the runs that the current numbers belong to, and end the others."""
     if not view.students:
         return replace(memory, above=None, below=None)
     current = memory.desired or 0
@@ -310,7 +310,7 @@ def _follow(
 
 
 def _band(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) -> tuple[int, int]:
-    """What is needed and what is enough, within the settings' bounds."""
+    """Return the needed and the sufficient number, within the bounds of the settings."""
     floor = min(config.min, config.most)
     least, most = needed(view, memory), enough(view, memory)
     return min(max(least, floor), config.most), min(max(most, floor), config.most)
@@ -319,7 +319,7 @@ def _band(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) -
 def _aim(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> tuple[int, str]:
-    """The number that is right now, whether it may be changed or not, and why it is."""
+    """Return the right number, whether or not it may change now, and its reason."""
     current = memory.desired or 0
     if view.students == 0:
         since = now if memory.idle_since is None else memory.idle_since
@@ -357,7 +357,7 @@ def _wants(view: ServiceLoad) -> str:
 
 
 def _bound(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: AutoscaleConfig) -> str:
-    """What keeps the number below what is needed, in words; empty: nothing does."""
+    """Describe what keeps the number below the needed one; empty: nothing does."""
     if not view.students or target < config.most or needed(view, memory) <= config.most:
         return ""
     if config.affordable < config.max:
@@ -366,13 +366,12 @@ def _bound(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: Auto
 
 
 class StudentLoad(NamedTuple):
-    """One student, as it reports.
+    """Report of one student.
 
     Attributes:
         want: teachers that it asks for.
-        t_t_s, t_s_s: measured seconds per sample of its average teacher and of its step; 0: not
-            known.
-        starves: whether it does now.
+        t_t_s, t_s_s: seconds per sample of its average teacher and of its step; 0: unknown.
+        starves: it starves now.
     """
 
     want: float
@@ -382,16 +381,17 @@ class StudentLoad(NamedTuple):
 
 
 def own_want(want: float, unreachable: float) -> float:
-    """What a student that is cut off wants without stand-ins.
+    """Return what a student that is cut off wants without replacements of unreachable teachers.
 
-    `flow.decide` adds one for each unreachable teacher, and no more than the student wants itself.
+    `flow.decide` adds one for each unreachable teacher, at most as many as the student wants
+    itself.
     """
     return max(want - unreachable, want / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitTotals:
-    """What all students have waited, whether they are still there or not.
+    """Total waiting times of all students, past ones included.
 
     Attributes:
         starved_s, blocked_s: as in `ServiceLoad`.
@@ -401,7 +401,7 @@ class WaitTotals:
     blocked_s: float = 0.0
 
     def grown(self, before: WaitTotals, now: WaitTotals) -> WaitTotals:
-        """With what one student's sums have grown by between two reports of one life of it."""
+        """Add the growth of one student's totals between two of its reports."""
         return WaitTotals(
             self.starved_s + max(now.starved_s - before.starved_s, 0.0),
             self.blocked_s + max(now.blocked_s - before.blocked_s, 0.0),
@@ -416,10 +416,10 @@ def load_of(
     starting: int = 0,
     recovering: bool = False,
 ) -> ServiceLoad:
-    """A service as its leader knows it; the arguments are those of `ServiceLoad`.
+    """Return the load of a service; the arguments are those of `ServiceLoad`.
 
-    What the students' time is worth is known only when each of them has measured both its times:
-    the average teacher of each counts by what that student trains.
+    The needed number is known only if each student has measured both of its times: each student's
+    average teacher is weighted by the samples that the student trains.
     """
     every = tuple(students)
     known = bool(every) and all(one.t_t_s > 0 and one.t_s_s > 0 for one in every)
@@ -440,46 +440,46 @@ def load_of(
 
 
 def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -> bool:
-    """Whether a leader may say for the first time how many teachers a service should have.
+    """Whether a leader may decide for the first time how many teachers a service should have.
 
-    While members come back, perhaps as the registry was emptied, it waits until all are there to be
-    counted. Where students have never had a teacher, and none is there, nobody comes back: the
-    service is new.
+    While members return, perhaps to an emptied registry, it waits until all can be counted. If
+    students exist that never had a teacher, and no teacher exists, the service is new and nobody
+    returns.
 
     Args:
-        recovering: members may be missing that were there before.
-        students: of the service, as far as they are there.
-        holding: of those, how many hold teachers.
-        teachers: of the service, as far as they are there.
+        recovering: members of before may be missing.
+        students: number of known students.
+        holding: number of them that hold teachers.
+        teachers: number of known teachers.
     """
     is_new = students > 0 and not holding and not teachers
     return is_new or not recovering
 
 
 def left_to_fleets(desired: int, others: int) -> int:
-    """Teachers that fleets are to run of those that a service should have.
+    """Return the number of teachers that fleets should run.
 
     Args:
         desired: teachers that the service should have.
-        others: that serve, and that nobody's fleet has started.
+        others: serving teachers that no fleet has started.
     """
     return max(0, desired - others)
 
 
-#: A process that ran so long counts as a success.
+#: Seconds after which a process counts as healthy.
 HEALTHY_S = 30.0
-#: Bounds of the pauses before another is started for one that died young.
+#: Bounds of the pause before a process that died young is replaced.
 BASE_S, CAP_S = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class FleetProcess:
-    """One process of the fleet that runs.
+    """A running process of a fleet.
 
     Attributes:
-        name: its own.
-        serves: whether it is ready; else it is starting.
-        leaves: whether it was told to finish and end.
+        name: its name.
+        serves: it is ready; else it is starting.
+        leaves: it was told to finish and end.
     """
 
     name: str
@@ -489,11 +489,11 @@ class FleetProcess:
 
 @dataclass(frozen=True, slots=True)
 class FleetChange:
-    """What is to be done now.
+    """What a fleet should change now.
 
     Attributes:
-        start: so many more.
-        drain: names of those to be let go.
+        start: number of processes to start.
+        drain: names of processes to drain.
     """
 
     start: int = 0
@@ -501,21 +501,21 @@ class FleetChange:
 
 
 def fleet_size(desired: int, least: int, most: int) -> int:
-    """How many a fleet has when so many are desired: none for none, else within its own bounds."""
+    """Return the size of a fleet: 0 if none are desired, else the number within the fleet's bounds."""
     return min(max(desired, least), most) if desired > 0 else 0
 
 
 def fleet_change(
     hands: Sequence[FleetProcess], count: int, rest: RetryPause, now: float
 ) -> FleetChange:
-    """What makes the fleet as large as it should be.
+    """Return the change that gives the fleet `count` processes.
 
-    Those that are not ready yet are let go first, the newest first of all: nobody misses them.
+    Processes that are not ready are drained first, the newest first.
 
     Args:
-        hands: those that run, the oldest first.
-        count: how many there should be.
-        rest: after processes that ended unasked, as `pause_after_exit` says.
+        hands: running processes, the oldest first.
+        count: desired number.
+        rest: pause after processes that died, from `pause_after_exit`.
         now: seconds of a clock that does not go back.
     """
     staying = [hand for hand in reversed(hands) if not hand.leaves]
@@ -527,7 +527,7 @@ def fleet_change(
 
 
 def pause_after_exit(rest: RetryPause, ran_s: float, now: float, rng: RandomLike) -> RetryPause:
-    """One has ended unasked, after `ran_s` seconds; nobody is started before the rest is over."""
+    """Return the pause after a process ended unasked, after `ran_s` seconds."""
     if ran_s >= HEALTHY_S:
         return RetryPause()
     pause_s = retry_s(rest.failures, rng, BASE_S, CAP_S)

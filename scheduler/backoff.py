@@ -1,8 +1,8 @@
-"""How long to wait before trying again: exponential, with full jitter.
+"""How long to wait before a retry: exponential backoff with full jitter.
 
-The wait is drawn evenly between 0 and a ceiling that doubles with each failure, so that clients who
-lost the same server at the same moment do not come back at the same moment. What is not shared, so
-that nobody else comes back to it, waits for the ceiling itself.
+The wait is uniform between 0 and a ceiling that doubles with each failure, so clients that lost a
+server at the same moment do not return at the same moment. A caller that nobody competes with waits
+for the ceiling itself.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MAX_DOUBLINGS = 60
 
 
 class RandomLike(Protocol):
-    """What is asked of a source of randomness: `random.Random` has it, and so has the module."""
+    """Source of random numbers, such as `random.Random` or the module `random`."""
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """Return a number in [0, 1)."""
 
 
 def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
-    """Most seconds to wait after `attempt` failures: min(cap_s, base_s * 2 ** attempt).
+    """Return min(cap_s, base_s * 2 ** attempt), the longest wait after `attempt` failures.
 
     Raises:
         ValueError: `attempt`, `base_s` or `cap_s` is negative.
@@ -37,16 +37,16 @@ def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
 def delay_s(
     attempt: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0, sure: float = 0.0
 ) -> float:
-    """Seconds to wait after `attempt` failures: below `ceiling_s`, and at least `sure` of it."""
+    """Return a random wait of at most `ceiling_s`, and at least `sure` of it (0 to 1)."""
     return ceiling_s(attempt, base_s, cap_s) * (sure + (1 - sure) * rng.random())
 
 
 def retry_s(failures: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0) -> float:
-    """The same, where the first retry is made at once.
+    """Return `delay_s`, or 0 for the first retry.
 
     Args:
-        failures: in a row, before the latest.
-        rng: scatters the retries.
+        failures: consecutive failures before the latest one.
+        rng: jitters the retries.
         base_s: as of `ceiling_s`.
         cap_s: as of `ceiling_s`.
     """
@@ -55,11 +55,11 @@ def retry_s(failures: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 
 
 @dataclass(frozen=True, slots=True)
 class RetryPause:
-    """How long one of several that are tried again and again is left alone.
+    """Pause before the next attempt of something that is retried.
 
     Attributes:
-        failures: in a row, up to now.
-        until_s: it is not tried before.
+        failures: consecutive failures.
+        until_s: end of the pause.
     """
 
     failures: int = 0
@@ -68,12 +68,12 @@ class RetryPause:
     def failed(
         self, now: float, rng: RandomLike, base_s: float, cap_s: float, sure: float = 0.0
     ) -> RetryPause:
-        """It was tried in vain once more; see `delay_s`. One that does well begins anew."""
+        """Return the pause after another failure; see `delay_s`."""
         until_s = now + delay_s(self.failures, rng, base_s, cap_s, sure)
         return RetryPause(self.failures + 1, until_s)
 
 
 def next_retry_s(rests: Iterable[RetryPause], now: float, within_s: float) -> float:
-    """Seconds until one of those that have failed is tried again; at most `within_s`."""
+    """Return the seconds until the first retry, at most `within_s`."""
     waits = (max(0.0, rest.until_s - now) for rest in rests if rest.failures)
     return min([within_s, *waits])

@@ -1,25 +1,22 @@
-"""How a teacher fills its devices: what goes together, where and when, in pieces of which size.
+"""How a teacher fills its devices: which requests are batched, on which device, in which sizes.
 
-*Dynamic batching.* Requests of different callers go to a device together only with others of their
-shape (input names, dtypes, trailing dimensions), in the order in which they came. A batch goes as
-soon as a device has room and
+*Dynamic batching.* A batch has requests of one shape (input names, dtypes, trailing dimensions) in
+their order of arrival. It is sent as soon as a device has room and
 
 * its samples are one of the preferred sizes, or
-* the next request would not fit under the largest size, or
+* the next request would exceed the largest size, or
 * its first request has waited for the longest delay.
 
-Of several batches that may go, the one whose first request came first goes first, so that no shape
-waits for ever behind another. One request is never cut; one that alone is above the largest size
-goes alone.
+If several batches are ready, the one with the oldest first request goes first, so no shape starves.
+A request is never split; one above the largest size goes alone.
 
-*Lanes* are the devices of one teacher as its dispatcher sees them: one device each, with the jobs
-that were handed to it. It holds at least two at once: while the device works on the first, the
-second already lies in its memory.
+*Lanes* are the devices of one teacher with the jobs sent to them. A lane takes at least two jobs:
+while the device works on the first, the second is already in its memory.
 
-*Micro-batches*: which size a device is fastest at. The sizes are tried from the smallest up, for as
-long as the next may still be faster. Then those that may be the fastest take turns, so that
-whatever slows the machine down for a while slows all of them. Lower quartiles are compared: what
-gets in the way makes a run longer, never shorter.
+*Micro-batches*: the size at which a device is fastest. Sizes are tried in ascending order, as long
+as the next one may still be faster. Then the sizes that may be the fastest take turns, so that a
+temporary slowdown of the machine affects all of them. Lower quartiles are compared, because
+disturbances only make runs longer.
 """
 
 from __future__ import annotations
@@ -34,8 +31,8 @@ class DeviceLane:
     """One device.
 
     Attributes:
-        room: jobs that may be handed to it now; 0 while it restarts.
-        samples: handed to it and not answered yet.
+        room: jobs that it takes now; 0 while it restarts.
+        samples: samples sent to it and not answered yet.
         t_t_s: seconds per sample (> 0).
     """
 
@@ -44,48 +41,47 @@ class DeviceLane:
     t_t_s: float
 
     def finish_s(self, samples: int) -> float:
-        """Seconds until it would be done with `samples` more."""
+        """Return the seconds until it would finish `samples` more."""
         return (self.samples + samples) * self.t_t_s
 
     def given(self, samples: int) -> DeviceLane:
-        """The lane once it was handed a job of `samples`."""
+        """Return the lane after another job of `samples`."""
         return replace(self, room=self.room - 1, samples=self.samples + samples)
 
 
 def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
-    """The index of the lane with room that would finish `samples` first; None: no lane has room.
+    """Return the index of the lane with room that would finish `samples` first; None: no room.
 
-    Of equals it is the first. A lane without room is not waited for, however fast it is: a device
-    that can work shall work.
+    The first of equal ones. A lane without room is not waited for, however fast: a free device must
+    not idle.
     """
     open_lanes = [index for index, lane in enumerate(lanes) if lane.room > 0]
     return min(open_lanes, key=lambda index: lanes[index].finish_s(samples), default=None)
 
 
 def promise_s(now: float, promised: float, interval_s: float, slots: int) -> float:
-    """When one that is refused now should come back: there will likely be room then.
+    """Return when a refused request should retry: there will likely be room then.
 
-    Those who are refused one after another are told times one after another, so that they do not
-    all come back at the first free slot.
+    Consecutive refusals get consecutive times, so that they do not all return at the first free
+    slot.
 
     Args:
         now: seconds.
-        promised: what the one before was told, on the same clock.
-        interval_s: between two slots that become free.
-        slots: after as many intervals all that is here now has gone, and nobody is told to wait
-            longer.
+        promised: the time that the previous refusal got, on the same clock.
+        interval_s: seconds between two slots that become free.
+        slots: number of slots that clear all present requests; no refusal waits longer than that.
     """
     return min(max(now, promised) + interval_s, now + slots * interval_s)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRule:
-    """How requests are merged.
+    """Settings of dynamic batching.
 
     Attributes:
-        max_samples: of one batch; 0: nothing is merged, each request goes alone and at once.
-        max_delay_s: longest wait for others while a device has room.
-        preferred: sizes in samples that go without waiting for more.
+        max_samples: largest batch in samples; 0: each request goes alone and at once.
+        max_delay_s: longest wait for more requests while a device has room.
+        preferred: sizes in samples that are sent without waiting for more.
 
     Raises:
         ValueError: a number is negative or not finite, or a preferred size is above the largest.
@@ -106,14 +102,14 @@ class BatchRule:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """One request that waits.
+    """A request that waits.
 
     Attributes:
         number: grows with each request.
-        shape: requests are merged only where it is equal.
+        shape: only requests of equal shape are merged.
         samples: rows of its inputs.
-        arrived_s: when it came.
-        deadline_s: from then on nobody wants its answer any more.
+        arrived_s: time of arrival.
+        deadline_s: from then on its answer is of no use.
     """
 
     number: int
@@ -125,7 +121,7 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
-    """Requests that go to a lane together: its index, and their numbers in order."""
+    """Requests sent to a device together: index of the lane, and their numbers in order."""
 
     lane: int
     requests: tuple[int, ...]
@@ -133,12 +129,12 @@ class DeviceBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchingDecision:
-    """What to do now, and when to look again.
+    """What to do now, and when to decide again.
 
     Attributes:
-        batches: to be handed to their lanes, in this order.
-        expired: requests to be answered that their time is over.
-        look_again_s: when time alone will change something; infinity: an event must come first.
+        batches: to be sent to their lanes, in this order.
+        expired: requests past their deadline.
+        look_again_s: when time alone changes something; infinity: only an event does.
     """
 
     batches: tuple[DeviceBatch, ...]
@@ -149,7 +145,7 @@ class BatchingDecision:
 def decide(
     rule: BatchRule, waiting: Sequence[WaitingRequest], lanes: Sequence[DeviceLane], now: float
 ) -> BatchingDecision:
-    """Which of `waiting`, in the order in which they came, go now, and to which of `lanes`."""
+    """Choose the requests of `waiting`, in the order of arrival, that go to `lanes` now."""
     live = [request for request in waiting if request.deadline_s > now]
     expired = tuple(request.number for request in waiting if request.deadline_s <= now)
     lines = _lines(rule, live)
@@ -176,7 +172,7 @@ def decide(
 
 
 def _lines(rule: BatchRule, live: Sequence[WaitingRequest]) -> list[list[WaitingRequest]]:
-    """Requests that may be merged with each other, each line in order."""
+    """Group requests that may be merged, each group in order."""
     if not rule.max_samples:
         return [[request] for request in live]
     by_shape: dict[Hashable, list[WaitingRequest]] = {}
@@ -186,7 +182,7 @@ def _lines(rule: BatchRule, live: Sequence[WaitingRequest]) -> list[list[Waiting
 
 
 def _ready(rule: BatchRule, line: Sequence[WaitingRequest], now: float) -> int:
-    """How many requests from the head of `line` go now as one batch; 0: they wait for more."""
+    """Return how many requests of the head of `line` to send now as one batch; 0: wait for more."""
     fit, samples, preferred = 0, 0, 0
     for request in line:
         if fit and samples + request.samples > rule.max_samples:
@@ -200,13 +196,13 @@ def _ready(rule: BatchRule, line: Sequence[WaitingRequest], now: float) -> int:
     return fit if is_full or now >= line[0].arrived_s + rule.max_delay_s else 0
 
 
-#: A size's seconds per sample against the best so far: above it is out, by few runs and by more.
+#: A size is out if its seconds per sample exceed the best by this factor, after few and more runs.
 _OUT, _OUT_LATER = 1.3, 1.1
-#: Runs after which a size can be out, and after which the closer limit holds.
+#: Runs after which a size can be out, and after which the stricter limit applies.
 _LOOK_RUNS, _LATER_RUNS = 5, 25
-#: Runs that are enough on a quiet machine.
+#: Number of runs that suffices on a quiet machine.
 RUNS = 31
-#: Sizes so close to the best are equal, and the smallest of them is chosen: it needs least memory.
+#: Sizes this close to the best are equal; the smallest of them is chosen, as it needs least memory.
 _TIE = 1.01
 
 RunTimes = Mapping[int, Sequence[float]]
@@ -215,16 +211,13 @@ RunTimes = Mapping[int, Sequence[float]]
 def next_size(
     times: RunTimes, sizes: Sequence[int], longest_s: float, runs: int = RUNS
 ) -> int | None:
-    """The size to time next.
+    """Return the size to time next; None: enough is known.
 
     Args:
-        times: the seconds of each run so far, by size.
+        times: seconds of each run so far, by size.
         sizes: candidates, ascending.
         longest_s: a size that would likely run longer is not tried.
-        runs: of each size that may be the fastest, where there are several.
-
-    Returns:
-        None when enough is known.
+        runs: number of runs of each size that may be the fastest, if there are several.
     """
     tried = [size for size in sizes if times.get(size)]
     if not tried:
@@ -245,12 +238,12 @@ def next_size(
 
 
 def choose(times: RunTimes) -> int:
-    """The size of the least time per sample; raises ValueError where nothing was timed."""
+    """Return the size with the least time per sample; raise ValueError if nothing was timed."""
     cost = {size: per_sample_s(size, runs) for size, runs in times.items() if runs}
     best = min(cost.values())
     return min(size for size in cost if cost[size] <= _TIE * best)
 
 
 def per_sample_s(size: int, runs: Sequence[float]) -> float:
-    """Seconds per sample: the lower quartile of runs of `size` samples each."""
+    """Return the seconds per sample: the lower quartile of runs of `size` samples each."""
     return sorted(runs)[(len(runs) - 1) // 4] / size

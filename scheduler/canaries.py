@@ -1,24 +1,23 @@
-"""Which answers are compared with another teacher's, and who lies when they differ.
+"""Which answers are compared with those of other teachers, and which teacher lies if they differ.
 
-No answer is trusted blindly, and shapes and finite numbers prove little. So a teacher that joins a
-pool in which another is trusted begins *on trial*: it gets copies of requests that the trusted ones
-label, its answers count for nothing, and once one agrees it is admitted. From then on a sampled
-share of all requests is labelled by two.
+No answer is trusted blindly, and correct shapes and finite numbers prove little. So a teacher that
+joins a pool with a trusted teacher starts *on trial*: it gets copies of requests that trusted
+teachers label, its answers do not count, and it is admitted once one of them agrees. After that, a
+sampled share of all requests is labelled by two teachers.
 
-Answers of one request are judged together: the largest group that agrees is believed, and who does
-not agree with it is a liar. Where no group is the largest, as with two that differ, a third
-decides: if another teacher is trusted, all of them go on trial, and get a copy of its next request.
-If there is none, one of them is believed for now, as a stream must not stand still: one that is not
-on trial before one that is, one that has agreed with others before one that never has, the elder
-before the younger. The other stays on trial until a third comes; it is not called a liar. Such a
-dispute is told, and one more teacher is wanted for each that it keeps on trial (`ComparisonPanel.judges`).
+Answers to one request are judged together. The largest group that agrees is believed, and teachers
+that disagree with it are liars. Without a largest group, as with two that differ, a third teacher
+decides: if another teacher is trusted, all of the answering ones go on trial and get a copy of its
+next request. Otherwise one of them is believed for now, because a stream must not stop: a teacher
+not on trial before one on trial, then one that has agreed with others before, then the elder. The
+other one stays on trial until a third teacher comes; it is not called a liar. Such a dispute is
+reported, and one more teacher is wanted for each that it keeps on trial (`ComparisonPanel.judges`).
 
-The first teacher of a pool has nobody to be compared with and is trusted; it is compared with each
-that comes after it. So is, at the first occasion, whoever was admitted without having agreed with
-anyone: as the last one that was left, or as those who are trusted did not answer any more. Its own
-requests are copied to one that has agreed, as nobody else may get any. If newcomers agree with each
-other alone, they are compared again when an elder answers. What cannot be found out is a largest
-group of liars that agree.
+The first teacher of a pool is trusted without a comparison and compared with each later one. A
+teacher that was admitted without an agreement (the last one left, or the trusted ones stopped
+answering) is compared at the first occasion: its requests are copied to a teacher that has agreed.
+If newcomers agree only with each other, they are compared again when an elder answers. A largest
+group of liars that agree cannot be detected.
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ from dataclasses import dataclass
 
 from .backoff import RandomLike
 
-#: How far labels of two teachers may lie apart, as a part of the greatest absolute value of the
-#: two arrays. Of one numerics_id the bits agree unless servers join requests otherwise: then, in
-#: half precision, the third digit may differ. Of several: other kernels, other precision, int8.
+#: Tolerated difference of the labels of two teachers, relative to the greatest absolute value of
+#: both arrays. With one numerics_id the bits agree unless servers batch requests differently; then
+#: the third digit may differ in half precision. Different ones: other kernels, other precision,
+#: int8.
 SAME_NUMERICS, OTHER_NUMERICS = 1e-2, 5e-2
-#: So long may nobody who is trusted answer while somebody on trial does.
+#: After so many seconds in which only teachers on trial answer, one of them is admitted.
 ALONE_S = 1.0
 
 
@@ -41,12 +41,13 @@ class CanaryConfig:
     """How much is compared.
 
     Attributes:
-        share: part of the requests that two label, besides those of trials; 0: trials alone.
-        same: tolerance for teachers of one numerics_id, as a part of the greatest label.
-        other: the same for teachers of different ones, or where they are not known.
+        share: part of the requests that two teachers label, besides those of trials; 0: trials
+            alone.
+        same: tolerance for teachers of one numerics_id, relative to the greatest label.
+        other: tolerance for teachers of different or unknown numerics_id.
 
     Raises:
-        ValueError: a number that makes no sense.
+        ValueError: a number is out of range.
     """
 
     share: float = 0.002
@@ -58,20 +59,20 @@ class CanaryConfig:
             raise ValueError(f"needs 0 <= share <= 1 and 0 <= same <= other: {self}")
 
     def tolerance(self, numerics_id: str, another: str) -> float:
-        """How far the labels of two teachers of these numerics may lie apart."""
+        """Return the tolerated difference for teachers of these two numerics."""
         return self.same if numerics_id and numerics_id == another else self.other
 
 
 @dataclass(slots=True)
 class PanelMember:
-    """What is known of a teacher that may be asked.
+    """A teacher of the panel.
 
     Attributes:
-        order: of joining; the less, the elder.
-        trial: whether it is on trial.
-        agreed: whether it has ever agreed with another one; with an elder, if there was one.
-        vouched: whether it has agreed with newcomers, while no elder answered.
-        copying: has a copy in flight that it is judged by.
+        order: order of joining; the lowest is the eldest.
+        trial: it is on trial.
+        agreed: it has agreed with another teacher; with an elder one, if there was one.
+        vouched: it has agreed with newcomers while no elder answered.
+        copying: it has a copy in flight that decides about it.
     """
 
     order: int
@@ -86,10 +87,10 @@ class ComparisonVerdict:
     """What follows from a comparison.
 
     Attributes:
-        liars: to be disbelieved, ejected and reported.
+        liars: to be ejected and reported, and their labels invalidated.
         trial: to be put on trial.
-        readmit: whose trial is over.
-        disputed: who contradict each other, while there is nobody to tell who is wrong; told once.
+        readmit: to be admitted from trial.
+        disputed: teachers that contradict each other while no third one can decide; reported once.
     """
 
     liars: tuple[str, ...] = ()
@@ -99,11 +100,11 @@ class ComparisonVerdict:
 
 
 class ComparisonPanel:
-    """The teachers of a pool that can be asked.
+    """The available teachers of a pool.
 
     Attributes:
         members: by name.
-        disputed: who contradict each other, and nobody can tell who is wrong.
+        disputed: teachers that contradict each other while no third one can decide.
     """
 
     def __init__(self) -> None:
@@ -114,26 +115,26 @@ class ComparisonPanel:
 
     @property
     def trusted(self) -> list[str]:
-        """Those not on trial."""
+        """Teachers that are not on trial."""
         return [name for name, member in self.members.items() if not member.trial]
 
     @property
     def judges(self) -> int:
-        """Teachers that are wanted besides, until those who contradict each other are judged."""
+        """Number of further teachers wanted to settle the dispute."""
         return max(len(self.disputed) - 1, 0)
 
     def join(self, teacher: str) -> bool:
-        """A teacher can be asked from now on; whether it begins on trial."""
+        """Add a teacher; return whether it starts on trial."""
         trial = bool(set(self.trusted) - {teacher})
         self._joined += 1
         self.members[teacher] = PanelMember(self._joined, trial)
         return trial
 
     def leave(self, teacher: str) -> ComparisonVerdict:
-        """A teacher cannot be asked any more: lost, revoked, ejected.
+        """Remove a teacher that was lost, revoked or ejected.
 
-        If it was the last trusted one, the best of those on trial is admitted as it is: that nobody
-        can vouch for it is no proof against it.
+        If it was the last trusted one, the most credible one on trial is admitted without a
+        comparison.
         """
         self.members.pop(teacher, None)
         self._settle()
@@ -144,19 +145,19 @@ class ComparisonPanel:
         )
 
     def copies(self, teacher: str, rng: RandomLike, config: CanaryConfig) -> tuple[str, ...]:
-        """Who is to label a request as well that is just sent to `teacher`.
+        """Return the teachers that get a copy of a request just sent to `teacher`.
 
-        Not to be asked of requests that are copies themselves, or that are sent again.
+        Do not call it for requests that are copies themselves, or resends.
 
         Args:
-            teacher: who has the request.
-            rng: draws the sample, so that no liar can know when it is looked at.
+            teacher: the teacher with the request.
+            rng: draws the sample, so that liars cannot predict it.
             config: the settings, the same at each call.
         """
         asked = self.members.get(teacher)
         if asked is None or asked.trial or len(self.members) < 2:
             return ()
-        # One that newcomers alone have vouched for is compared with nobody but an elder.
+        # A teacher that only newcomers have vouched for is compared with elders alone.
         waiting = [
             name
             for name, member in self.members.items()
@@ -177,15 +178,15 @@ class ComparisonPanel:
         return (others[int(rng.random() * len(others))],) if others else ()
 
     def ended(self, teacher: str) -> None:
-        """A copy at `teacher` came to nothing, or could not be compared: it may have another."""
+        """Record that a copy at `teacher` had no comparable answer: it may get another one."""
         if (member := self.members.get(teacher)) is not None:
             member.copying = False
 
     def look(self, answering: Collection[str], now: float) -> ComparisonVerdict:
-        """Time goes by: where only those on trial answer, one is admitted as it is.
+        """Admit one teacher if only teachers on trial answer for `ALONE_S`.
 
         Args:
-            answering: those who would answer now, as far as is known.
+            answering: teachers that are expected to answer now.
             now: seconds of a clock that does not go back.
         """
         able = [name for name, member in self.members.items() if member.trial and name in answering]
@@ -199,21 +200,21 @@ class ComparisonPanel:
         return ComparisonVerdict()
 
     def refused(self, teacher: str) -> ComparisonVerdict:
-        """A teacher has refused a request: where nobody else is trusted, one on trial is admitted.
+        """Admit one teacher from trial if the only trusted one refuses a request.
 
-        Whether the request or the teacher is to blame takes another one to say, and it may be the
-        last thing that is asked: a batch that all refuse ends the training.
+        Another teacher has to tell whether the request or the teacher is at fault, and there may be
+        no later occasion: a batch that all teachers refuse ends the training.
         """
         if self.trusted != [teacher] or len(self.members) < 2:
             return ComparisonVerdict()
         return self._admit_one(set(self.members) - {teacher})
 
     def judge(self, answers: Sequence[str], agree: Collection[frozenset[str]]) -> ComparisonVerdict:
-        """All answers of one request that were to be compared are there.
+        """Judge all answers of one request.
 
         Args:
-            answers: who has answered; answers of others than members say nothing.
-            agree: the pairs of them whose labels lie within their tolerance.
+            answers: teachers that have answered; answers of non-members are ignored.
+            agree: pairs of teachers whose labels are within their tolerance.
         """
         for name in answers:
             self.ended(name)
@@ -239,7 +240,7 @@ class ComparisonPanel:
         return ComparisonVerdict(liars, (), readmit)
 
     def _is_proven(self, names: Sequence[str], believed: Collection[str]) -> bool:
-        """Whether an agreement is proof: one in it has agreed before, or no such one is absent.
+        """Whether an agreement is proof: a teacher with a proven record is in it, or none is absent.
 
         Otherwise newcomers that agree while the elder is silent would never be compared with it.
         """
@@ -248,7 +249,7 @@ class ComparisonPanel:
         return bool(has_agreed.intersection(believed)) or not absent
 
     def _undecided(self, names: Sequence[str]) -> ComparisonVerdict:
-        """A third decides if there is one, else the most credible goes on."""
+        """Let a third teacher decide if there is one, else believe the most credible for now."""
         believed, disputed, members = "", tuple[str, ...](), self.members
         if not set(self.trusted) - set(names):
             believed, disputed = self._most_credible(names), tuple(sorted(names))
@@ -261,22 +262,17 @@ class ComparisonPanel:
         return ComparisonVerdict((), new, readmit, told)
 
     def _settle(self, believed: Collection[str] = ()) -> None:
-        """These are believed: a dispute takes two who are there, and are not.
-
-        Nor is there one where two are trusted, who can tell who is wrong.
-        """
+        """Update the dispute: it ends with fewer than two members or with two trusted teachers."""
         left = tuple(n for n in self.disputed if n in self.members and n not in believed)
         self.disputed = left if len(left) > 1 and len(self.trusted) < 2 else ()
 
     def _admit_one(self, names: Collection[str]) -> ComparisonVerdict:
-        """The most credible of these is admitted as it is."""
+        """Admit the most credible of these without a comparison."""
         best = self._most_credible(names)
         self.members[best].trial = False
         return ComparisonVerdict(readmit=(best,))
 
     def _most_credible(self, names: Collection[str]) -> str:
-        """Whom to believe where nothing is proved."""
-
         def doubt(name: str) -> tuple[bool, bool, int]:
             member = self.members[name]
             return member.trial, not member.agreed, member.order
@@ -285,7 +281,7 @@ class ComparisonPanel:
 
 
 def _largest_group(names: Sequence[str], agree: Collection[frozenset[str]]) -> set[str]:
-    """Those who agree with whoever has most on his side; empty if that is nobody, or disputed."""
+    """Return the largest group that agrees; empty if it has one member or is not unique."""
     sides = {
         name: {other for other in names if other == name or frozenset((name, other)) in agree}
         for name in names

@@ -1,23 +1,23 @@
-"""One circuit breaker per teacher: which are ejected from a reader's pool, and until when.
+"""One circuit breaker per teacher: which teachers a reader ejects from its pool, and for how long.
 
-A breaker is *closed* while its teacher is asked, *open* while it is not, and *half open* from the
-moment when a probe may be sent until that is answered. Ejected is who costs work or is not to be
-believed, never who is merely slow: a slow teacher gets few batches, and what it labels is a gain
-(it is named, see `hedging`). The causes:
+A breaker is *closed* while its teacher gets requests, *open* while it gets none, and *half open*
+from the moment when a probe may be sent until it is answered. Teachers are ejected for costing work
+or for answers that cannot be trusted, never for being slow: a slow teacher gets few batches, and
+its labels still help (see `hedging` for stragglers). The causes:
 
-* "failed": several requests in a row that came to nothing (it is full, it restarts, it breaks).
-* "silent": nothing was heard of it for long while others answered (`hedging` says so). What it has
-  in flight has been hedged; out of the pool, it is replaced by another one.
-* "wrong": an answer that no labels can be (shape, NaN, other content): one is enough.
-* "lied": its labels differ from what the majority said (`canaries`).
-* "refused": it has labelled nothing, and refused three requests while another teacher labels, or
-  all that there is to ask it.
+* "failed": several consecutive failed requests (it is full, restarts, breaks).
+* "silent": it was silent for long while others answered (see `hedging`). Its requests have been
+  hedged; ejected, it is replaced by another teacher.
+* "wrong": one answer that cannot be labels (shape, NaN, other content).
+* "lied": its labels differ from those of the majority (`canaries`).
+* "refused": it has labelled nothing and refused three requests while another teacher labels, or
+  every request that there is.
 
-The first two never eject the last usable teacher: a poor one is better than none. The others do, as
-wrong labels are worse than none. The ejected is probed after a pause that doubles with each
-ejection, and let in again when the probe is answered; what it labels first is then compared with
-what others say, and until it has labelled something a single failure ejects it again. While no
-teacher is usable at all, each is probed every second, but those that lied.
+The first two causes never eject the last usable teacher: a bad one is better than none. The others
+do, because wrong labels are worse than none. An ejected teacher is probed after a pause that
+doubles with each ejection, and readmitted when it answers. Its first labels are then compared with
+others, and until it has labelled something a single failure ejects it again. While no teacher is
+usable, all ejected ones except liars are probed every second.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import Final, Literal
 from .backoff import RandomLike, delay_s
 
 Cause = Literal["failed", "silent", "wrong", "lied", "refused"]
-#: Tells people something of a teacher: level, text, its name.
+#: Writes a log message about a teacher: level, text, name of the teacher.
 Log = Callable[[Literal["info", "warning"], str, str], None]
 
-#: What a teacher did, for people: "teacher a is ejected: it ...".
+#: Text of each cause, for "teacher a is ejected: it ...".
 IN_WORDS: Final[dict[Cause, str]] = {
     "failed": "failed several times in a row",
     "silent": "says nothing while others answer",
@@ -52,27 +52,28 @@ PAUSE_S: dict[Cause, float] = {
 }
 LONGEST_PAUSE_S = 60.0
 LONGEST_PAUSE_OF_LIARS_S = 600.0
-#: Failures in a row that eject.
+#: Consecutive failures that eject a teacher.
 FAILURES = 3
-#: So long has a silent teacher to be heard of again.
+#: Seconds that a teacher must be silent to be ejected.
 SILENCE_S = 0.5
-#: After so many times its latest pause, and at least so many seconds, in the pool all is forgiven.
+#: A teacher's ejections are forgotten after this multiple of its latest pause in the pool, and at
+#: least this many seconds.
 FORGIVEN_PAUSES, FORGIVEN_S = 4.0, 60.0
-#: Time between probes while there is no usable teacher at all.
+#: Seconds between probes while no teacher is usable.
 DESPERATE_S = 1.0
 
 
 @dataclass(slots=True)
 class CircuitBreaker:
-    """How one teacher stands in the pool.
+    """The breaker of one teacher.
 
     Attributes:
-        cause: why it is out of the pool; None while it is in.
-        since: when it was ejected, or let in again.
-        pause_s: the latest pause before a probe.
-        failures: in a row.
-        ejections: since it was forgiven last.
-        silent_since: since when it has been found silent, without a break.
+        cause: cause of the ejection; None while it is closed.
+        since: time of the latest ejection or readmission.
+        pause_s: latest pause before a probe.
+        failures: consecutive failures.
+        ejections: number of ejections since they were last forgotten.
+        silent_since: start of the current silence.
     """
 
     cause: Cause | None = None
@@ -83,20 +84,19 @@ class CircuitBreaker:
     silent_since: float | None = None
 
     def answered(self, now: float) -> None:
-        """It has sent labels that passed their checks."""
+        """Record labels that passed their checks."""
         forgiven_s = max(FORGIVEN_PAUSES * self.pause_s, FORGIVEN_S)
         if self.ejections and self.cause is None and now - self.since >= forgiven_s:
             self.since, self.pause_s, self.ejections = 0.0, 0.0, 0
         self.failures, self.silent_since = 0, None
 
     def failed(self, others: int, now: float, rng: RandomLike) -> bool:
-        """A request came to nothing, and may be sent again; whether that ejects the teacher.
+        """Record a retryable failure; return whether it ejects the teacher.
 
         Args:
-            others: teachers besides this one that would answer, if need be at once admitted from
-                trial.
+            others: number of other teachers that would answer, those on trial included.
             now: seconds of a clock that does not go back.
-            rng: scatters the probes.
+            rng: jitters the probes.
         """
         self.failures += 1
         if self.cause is not None or self.failures < FAILURES or not others:
@@ -104,7 +104,7 @@ class CircuitBreaker:
         return self.open("failed", now, rng)
 
     def silent(self, others: int, now: float, rng: RandomLike) -> bool:
-        """A look has found it silent; as of `failed`."""
+        """Record that the teacher is silent; as `failed`."""
         if self.cause is not None:
             return False
         if self.silent_since is None:
@@ -115,9 +115,9 @@ class CircuitBreaker:
         return self.open("silent", now, rng)
 
     def open(self, cause: Cause, now: float, rng: RandomLike) -> bool:
-        """Out of the pool from now on; whether it was in.
+        """Eject the teacher; return whether it was in the pool.
 
-        Half of the pause is chance, so that probes are scattered.
+        Half of the pause is random, so that probes are spread.
         """
         was_in = self.cause is None
         longest_s = LONGEST_PAUSE_OF_LIARS_S if cause == "lied" else LONGEST_PAUSE_S
@@ -127,14 +127,14 @@ class CircuitBreaker:
         return was_in
 
     def probe_at(self, usable: int) -> float | None:
-        """When to probe it, while `usable` teachers can be sent to; None: it is in the pool."""
+        """Return when to probe the teacher while `usable` others exist; None: it is in the pool."""
         if self.cause is None:
             return None
-        waits = usable or self.cause == "lied"  # a liar's labels look as good as any
+        waits = usable or self.cause == "lied"  # a liar's probe succeeds like any other
         return self.since + (self.pause_s if waits else min(self.pause_s, DESPERATE_S))
 
     def close(self, now: float) -> bool:
-        """It has answered a probe; whether that lets it in again, on trial."""
+        """Record an answered probe; return whether it readmits the teacher."""
         if self.cause is None:
             return False
         self.cause, self.since, self.failures = None, now, FAILURES - 1
@@ -142,16 +142,16 @@ class CircuitBreaker:
 
 
 class CircuitBreakers:
-    """Those of the teachers of one service.
+    """The breakers of the teachers of one service.
 
     Args:
-        rng: scatters the probes.
-        log: takes a level, a text and the teacher concerned.
+        rng: jitters the probes.
+        log: writes a log message.
 
     Attributes:
-        ejections: so far, by cause.
-        readmissions: how many of the ejected were let in again, so far.
-        labellers: teachers that have labelled something, also over a connection that was lost.
+        ejections: count so far, by cause.
+        readmissions: count so far.
+        labellers: teachers that have labelled something, also over an earlier connection.
     """
 
     def __init__(self, rng: RandomLike, log: Log) -> None:
@@ -164,45 +164,41 @@ class CircuitBreakers:
 
     @property
     def ejected(self) -> dict[str, Cause]:
-        """Teachers that are out of the pool, sorted, and why."""
+        """Ejected teachers and the causes, sorted by name."""
         causes = ((name, one.cause) for name, one in sorted(self._breakers.items()))
         return {name: cause for name, cause in causes if cause is not None}
 
     def is_open(self, name: str) -> bool:
-        """Whether a teacher is out of the pool."""
         return self._of(name).cause is not None
 
     def half_open(self, usable: int, now: float) -> list[str]:
-        """Those of the ejected that may be probed by now, while `usable` teachers are sent to."""
+        """Return the ejected teachers that may be probed by now."""
         return [name for name in self.ejected if not self.pause_s(name, usable, now)]
 
     def answered(self, name: str, now: float) -> None:
-        """It has sent labels that passed their checks."""
+        """Record labels that passed their checks."""
         self.labellers.add(name)
         if (known := self._breakers.get(name)) is not None:
             known.answered(now)
 
     def failed(self, name: str, others: int, now: float) -> bool:
-        """A request came to nothing; whether that ejects it from among `others` that can be had."""
+        """Record a retryable failure; return whether it ejects the teacher from among `others`."""
         return self._count_ejection(name, self._of(name).failed(others, now, self._rng))
 
     def convict(self, name: str, cause: Literal["wrong", "lied", "refused"], now: float) -> bool:
-        """Eject a teacher for what it has said, the last one too; whether it was in the pool."""
+        """Eject a teacher for its answer, even the last one; return whether it was in the pool."""
         return self._count_ejection(name, self._of(name).open(cause, now, self._rng))
 
     def look(
         self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
     ) -> list[str]:
-        """Judge teachers by whether this look found them silent, those on trial included.
+        """Record which teachers are silent, and return those that are ejected for it.
 
         Args:
-            names: all that were looked at, in the order in which they are judged.
-            silent: those that say nothing.
-            usable: those that can be sent to now.
+            names: all observed teachers, in the order in which they are judged.
+            silent: the silent ones.
+            usable: teachers that can get requests now; the last one is never ejected.
             now: seconds of a clock that does not go back.
-
-        Returns:
-            Who is ejected for it: never the last one that can be sent to.
         """
         ejected: list[str] = []
         left = set(usable)
@@ -216,18 +212,18 @@ class CircuitBreakers:
         return ejected
 
     def pause_s(self, name: str, usable: int, now: float) -> float:
-        """Seconds until a teacher that is ejected is to be probed; 0 for any other."""
+        """Return the seconds until an ejected teacher is probed; 0 for any other."""
         probe_at = self._of(name).probe_at(usable)
         return 0.0 if probe_at is None else max(probe_at - now, 0.0)
 
     def probed(self, name: str, now: float) -> None:
-        """It has answered a probe: it is back in the pool, if it was out of it."""
+        """Record an answered probe, which readmits an ejected teacher."""
         if self._of(name).close(now):
             self.readmissions += 1
             self._log("info", f"teacher {name} is asked again", name)
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all others: who comes back under their names may be another machine."""
+        """Forget all others: another machine may return under their names."""
         self._breakers = {name: one for name, one in self._breakers.items() if name in names}
         self.labellers.intersection_update(names)
 
@@ -237,7 +233,6 @@ class CircuitBreakers:
         return known
 
     def _count_ejection(self, name: str, is_ejected: bool) -> bool:
-        """Count and log an ejection; returns `is_ejected`."""
         cause = self._breakers[name].cause
         if is_ejected and cause is not None:
             self.ejections[cause] += 1

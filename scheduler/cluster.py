@@ -1,8 +1,8 @@
-"""What a plan is made for: the devices of a cluster, and a job that is to run on them.
+"""Input of a plan: the devices of a cluster, and the distillation that is to run on them.
 
-Section 3.1 of the paper has two kinds of devices, dedicated and elastic ones; here a kind is a line
-of a file: how many there are, what they cost, how they are wired. A job says how fast student and
-teacher are on each kind, and what travels.
+Section 3.1 of the paper has two kinds of devices, dedicated and elastic ones. Here a kind is an
+entry of a file: number, price and network of equal devices. A `Distillation` says how fast student
+and teacher are on each kind, and how many bytes are transferred.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .units import (
 
 #: What a device may do in a plan.
 Role = Literal["student", "teacher"]
-#: A share above 0: what is there at no time is left out of a cluster.
+#: A share above 0: leave devices that are never available out of a cluster.
 Availability = Annotated[float, Number("share", above=0, at_most=1)]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLink:
-    """How a device is reached.
+    """Network link of a device.
 
     Attributes:
-        bandwidth_bytes_per_s: each way, of all that goes over it together.
+        bandwidth_bytes_per_s: in each direction, of all transfers together.
         latency_s: one way.
-        jitter: standard deviation of the time of one transfer, as a share of it.
+        jitter: standard deviation of the time of a transfer, relative to it.
     """
 
     bandwidth_bytes_per_s: BytesPerSecond = 1.25e9
@@ -53,17 +53,17 @@ class DeviceLink:
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
-    """Devices that are alike.
+    """A number of equal devices.
 
     Attributes:
-        name: of the kind; rates of a job name it.
-        count: how many there are.
-        price_per_hour: of one, in the cluster's currency; 0: it is lent for nothing.
-        memory_bytes: of one; None: enough for anything.
-        link: to the rest of the cluster; each device has one of its own.
-        tenure: "dedicated" devices stay; "spot" ones come and go, and are teachers alone.
-        availability: the share of the time that one is there.
-        roles: what it may do.
+        name: name of the kind, used by the rates of a job.
+        count: number of devices.
+        price_per_hour: of one device, in the cluster's currency; 0: free.
+        memory_bytes: of one device; None: enough for anything.
+        link: each device's own link to the rest of the cluster.
+        tenure: "dedicated" devices stay; "spot" devices come and go, and can only be teachers.
+        availability: share of the time that a device is available.
+        roles: allowed roles; None: those that the tenure allows.
 
     Raises:
         ValueError: a bound is broken, or a spot device is to be a student.
@@ -91,14 +91,13 @@ class DeviceKind:
             raise ValueError(f"{self.name}: spot devices leave at any time: roles: [teacher]")
 
     def may_be(self, role: Role) -> bool:
-        """Whether it may do that."""
         if self.roles is None:
             return role == "teacher" or self.tenure == "dedicated"
         return role in self.roles
 
     @property
     def expected(self) -> float:
-        """How many are there on average."""
+        """Average number of available devices."""
         return self.count * self.availability
 
 
@@ -107,11 +106,11 @@ class Cluster:
     """All devices that a plan may use.
 
     Attributes:
-        devices: their kinds, each name once.
-        currency: of the prices.
+        devices: the kinds, with unique names.
+        currency: currency of the prices.
 
     Raises:
-        ValueError: there is none, or two of one name.
+        ValueError: there are no devices, or two kinds of one name.
     """
 
     devices: tuple[DeviceKind, ...]
@@ -125,11 +124,7 @@ class Cluster:
             raise ValueError(f"two kinds of devices are called {twice[0]!r}")
 
     def kind(self, name: str) -> DeviceKind:
-        """The kind of that name.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return the kind of that name; raise ValueError if there is none."""
         for kind in self.devices:
             if kind.name == name:
                 return kind
@@ -139,16 +134,16 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRate:
-    """How fast a model is on one device of a kind: a batch takes `batch_s(rows)`.
+    """Speed of a model on one device of a kind: a batch takes `batch_s(rows)`.
 
     Attributes:
-        samples_per_s: without what is fixed per batch; this or `seconds_per_sample`.
+        samples_per_s: without the fixed time per batch; this or `seconds_per_sample`.
         seconds_per_sample: the reciprocal.
-        batch_overhead_s: what a batch takes besides, however many rows it has.
-        jitter: standard deviation of the time of a batch, as a share of it.
-        memory_bytes: what the model takes of a device's memory.
-        memory_per_sample_bytes: and each row of a batch.
-        micro_batch: rows that the device is fastest at; None: not known.
+        batch_overhead_s: fixed time per batch, for any number of rows.
+        jitter: standard deviation of the time of a batch, relative to it.
+        memory_bytes: device memory of the model.
+        memory_per_sample_bytes: device memory of each row of a batch.
+        micro_batch: number of rows at which the device is fastest; None: unknown.
 
     Raises:
         ValueError: both or neither of the two rates is given, or a bound is broken.
@@ -180,37 +175,37 @@ class DeviceRate:
         return 1 / self.samples_per_s
 
     def batch_s(self, rows: int) -> float:
-        """Seconds of a batch of so many rows."""
         return self.batch_overhead_s + rows * self.sample_s
 
     def needs_bytes(self, rows: int) -> float:
-        """Memory for the model and a batch of so many rows."""
+        """Return the memory for the model and a batch of `rows`."""
         return self.memory_bytes + rows * self.memory_per_sample_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """A distillation.
+    """A training by distillation.
 
     Attributes:
-        name: of the job.
-        samples: of an epoch.
-        batch: rows of one student's batch; several: a plan chooses.
-        student: how fast the student's step is, by kind of devices.
-        teacher: how fast a teacher labels, by kind of devices.
-        sample_bytes: of the inputs of one sample, as they travel.
-        label_bytes: of the soft labels of one sample, as they travel.
-        epochs: of the training.
-        students: how many ranks train, each on a device of its own with a reader of its own.
+        name: name of the job.
+        samples: samples of an epoch.
+        batch: rows of one student's batch; with several sizes the plan chooses one.
+        student: speed of the student's step, by kind of devices.
+        teacher: speed of a teacher, by kind of devices.
+        sample_bytes: transferred bytes of the inputs of one sample.
+        label_bytes: transferred bytes of the soft labels of one sample.
+        epochs: number of epochs.
+        students: number of ranks, each on a device of its own with a reader of its own.
         synchronous: ranks wait for each other at each step, so the slowest decides.
-        fixed_inputs: an epoch has the inputs of the one before, bit for bit (no augmentation), so
-            that its labels can be kept.
-        source_samples_per_s: what the loader of one student yields at most; None: any amount.
-        buffer_bytes: most that the buffer of one reader may hold; None: as much as it needs.
-        window: requests in flight at each teacher, at least.
-        window_max: and at most: readers have more in flight where travel takes longer than work.
-        deadline_s: the training has to be over by then.
-        budget: it must not cost more, in the cluster's currency.
+        fixed_inputs: every epoch has the same inputs, bit for bit (no augmentation), so labels can
+            be stored.
+        source_samples_per_s: limit of the loader of one student; None: no limit.
+        buffer_bytes: limit of the buffer of one reader; None: no limit.
+        window: least requests in flight per teacher.
+        window_max: most requests in flight per teacher: readers use more than `window` where the
+            transfer takes longer than the computation.
+        deadline_s: longest time of the training.
+        budget: highest cost, in the cluster's currency.
 
     Raises:
         ValueError: a bound is broken.
@@ -246,15 +241,11 @@ class Distillation:
             raise ValueError("student: a rate for at least one kind of devices")
 
     def batch_bytes(self, rows: int) -> float:
-        """Bytes of a labelled batch: what one takes of a reader's volume."""
+        """Return the bytes of a labelled batch in a reader's volume."""
         return rows * (self.sample_bytes + self.label_bytes)
 
     def rate(self, role: Role, kind: str) -> DeviceRate:
-        """How fast a model is on a kind of devices.
-
-        Raises:
-            ValueError: the job does not say.
-        """
+        """Return a model's speed on a kind of devices; raise ValueError if the job has none."""
         rates = self.student if role == "student" else self.teacher
         if kind not in rates:
             known = ", ".join(rates) or "none"

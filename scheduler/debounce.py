@@ -1,14 +1,14 @@
-"""When something that flickers counts: it has to last.
+"""Debouncing: a changed value takes effect once it has lasted.
 
-A wish for teachers that flickers must not move them to and fro. A report stands until the next one
-comes, so time alone can bring a lasting wish into force. More is given at once to a student that
-starves or asks for twice as much; otherwise when every report of the last `RISE_S` was above the
-wish in force: then it becomes their mean. Less comes into force when all of the last `FALL_S` were
-clearly below it, or all of `DRIFT_S` below it at all: then it becomes the greatest of them, so
-noise around a wish cannot ratchet it down.
+A fluctuating demand for teachers must not move teachers to and fro. A report holds until the next
+one, so time alone can bring a lasting demand into force. A higher demand takes effect at once if
+the student starves or asks for twice as much; otherwise once every report of the last `RISE_S` was
+above the demand in force, as their mean. A lower demand takes effect once all reports of the last
+`FALL_S` were clearly below it, or all of `DRIFT_S` below it at all, as their maximum: so noise
+around a demand cannot ratchet it down.
 
-That a student starves is said, and logged, likewise not for moments without labels: an epoch begins
-with an empty buffer, so a student that has all that it needs waits for a moment each time.
+Starvation is debounced too, when reported and when logged. Each epoch begins with an empty buffer,
+so even a student with enough teachers waits for a moment.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Final
 
-#: Seconds that a wish must stay above the one in force to replace it.
+#: Seconds that a demand must stay above the one in force to replace it.
 RISE_S: Final = 15.0
 #: Seconds that it must stay below `CLEARLY` of the one in force, or below it at all.
 FALL_S: Final = 30.0
 DRIFT_S: Final = 120.0
 CLEARLY: Final = 0.9
-#: A wish of so many times the one in force is no noise.
+#: A demand of this many times the one in force is no noise.
 LEAP: Final = 2.0
-#: Seconds over which a reader looks whether its student starves; so much waiting in them is that.
+#: A student starves if it waited `STARVING_S` within a window of `WINDOW_S` seconds.
 WINDOW_S: Final = 1.0
 STARVING_S: Final = 0.25
-#: Seconds that a state of a student has to last to be logged.
+#: Seconds that a student's state must last to be logged.
 LASTING_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviationRun:
-    """Figures in a row that all lie on one side of the one in force.
+    """Consecutive values on one side of the value in force.
 
     Attributes:
-        since: when the first of them came.
-        changed_at: when the latest came.
-        latest: the latest, which still stands.
-        peak: the greatest.
-        area: the figures, summed over the seconds that each of them stood before the latest.
+        since: time of the first one.
+        changed_at: time of the latest one.
+        latest: the latest one, which still holds.
+        peak: the greatest one.
+        area: sum of value * seconds before the latest one.
     """
 
     since: float
@@ -52,14 +52,13 @@ class DeviationRun:
     area: float = 0.0
 
     def mean(self, now: float) -> float:
-        """Of the figures, over time; of equal ones exactly that figure."""
+        """Return the mean over time; for equal values exactly that value."""
         if now <= self.since:
             return self.latest
         mean = self._area(now) / (now - self.since)
         return self.peak if isclose(mean, self.peak) else mean
 
     def after(self, figure: float, now: float) -> DeviationRun:
-        """The same with one more."""
         if figure == self.latest:
             return self
         return DeviationRun(self.since, now, figure, max(self.peak, figure), self._area(now))
@@ -69,20 +68,20 @@ class DeviationRun:
 
 
 def extend_run(run: DeviationRun | None, figure: float, now: float) -> DeviationRun:
-    """The run with one more figure; None: it begins."""
+    """Return the run with one more value; None: a new run begins."""
     return DeviationRun(now, now, figure, figure) if run is None else run.after(figure, now)
 
 
 @dataclass(frozen=True, slots=True)
 class Debounced:
-    """A wish in force, and what speaks against it.
+    """A demand in force, and the reports that deviate from it.
 
     Attributes:
-        value: the wish in force; the first report is in force at once.
-        latest: the last report, which still stands.
-        above: the run of reports above `value`, while there is one.
-        below: the same, clearly below it.
-        beneath: the same, below it at all.
+        value: the demand in force; the first report takes effect at once.
+        latest: the latest report, which still holds.
+        above: the run of reports above `value`.
+        below: the run of reports clearly below it.
+        beneath: the run of reports below it at all.
     """
 
     value: float
@@ -93,26 +92,26 @@ class Debounced:
 
     @property
     def due(self) -> float | None:
-        """When time alone brings another wish into force."""
+        """When time alone brings another demand into force."""
         runs = ((self.above, RISE_S), (self.below, FALL_S), (self.beneath, DRIFT_S))
         return min((run.since + lasting_s for run, lasting_s in runs if run), default=None)
 
 
 def begin(demand: float) -> Debounced:
-    """The first report is in force at once."""
+    """Start with the first report, which takes effect at once."""
     return Debounced(demand, demand)
 
 
 def follow(demand: Debounced, report: float, urgent: bool, now: float) -> Debounced:
-    """Take in a report: how much is wished for, and whether that is `urgent`: it starves."""
-    demand = elapse(demand, now)  # what stood until now comes into force first
+    """Apply a report; `urgent`: the student starves."""
+    demand = elapse(demand, now)  # the report until now takes effect first
     value = demand.value
     at_once = report == 0 or value == 0 or report >= LEAP * value or (urgent and report > value)
     return begin(report) if at_once else _weigh(value, report, now, demand)
 
 
 def elapse(demand: Debounced, now: float) -> Debounced:
-    """Bring into force what has lasted long enough by `now`."""
+    """Apply what has lasted long enough by `now`."""
     if demand.above is not None and now >= demand.above.since + RISE_S:
         return _weigh(demand.above.mean(now), demand.latest, now)
     for run, lasting_s in ((demand.below, FALL_S), (demand.beneath, DRIFT_S)):
@@ -122,7 +121,7 @@ def elapse(demand: Debounced, now: float) -> Debounced:
 
 
 def _weigh(value: float, report: float, now: float, before: Debounced | None = None) -> Debounced:
-    """Count a report into the runs that it lengthens; the others are over."""
+    """Extend the runs on the report's side, and end the others."""
     runs = before or begin(value)
     return Debounced(
         value,
@@ -135,12 +134,12 @@ def _weigh(value: float, report: float, now: float, before: Debounced | None = N
 
 @dataclass(frozen=True, slots=True)
 class Starvation:
-    """Whether a reader says that its student starves.
+    """Debounced starvation of a reader's student.
 
     Attributes:
-        starves: as it is to be told.
-        since_s: when the window began.
-        starved_s: seconds that the student had waited by then, since it began.
+        starves: the state to report.
+        since_s: start of the window.
+        starved_s: total seconds that the student had waited at that time.
     """
 
     starves: bool = False
@@ -148,13 +147,13 @@ class Starvation:
     starved_s: float = 0.0
 
     def after(self, starved_s: float, now: float) -> Starvation:
-        """Look again.
+        """Return the state after another measurement.
 
-        That it starves is said as soon as it has waited for long enough; that it no longer does,
-        after a whole window in which it did not.
+        Starvation is reported as soon as the student has waited long enough, and its end after a
+        whole window without it.
 
         Args:
-            starved_s: seconds that the student has waited for labels, since it began.
+            starved_s: total seconds that the student has waited for labels.
             now: seconds of any monotonic clock.
         """
         starves = starved_s - self.starved_s >= STARVING_S
@@ -164,26 +163,26 @@ class Starvation:
 
 
 class StarvationLog:
-    """Which students starve, told when it lasts: nobody would read a log of every flicker."""
+    """Students whose starvation began or ended and has lasted: the log skips short fluctuations."""
 
     def __init__(self) -> None:
-        self._starving: set[str] = set()  # as it was told
-        self._turned_at: dict[str, float] = {}  # of those that differ from what was told
+        self._starving: set[str] = set()  # as it was logged
+        self._turned_at: dict[str, float] = {}  # of students whose state differs from the log
 
     def hear(self, student_id: str, starved: bool, now: float) -> None:
-        """A student's state is this now."""
+        """Record the current state of a student."""
         if starved == (student_id in self._starving):
             self._turned_at.pop(student_id, None)
         else:
             self._turned_at.setdefault(student_id, now)
 
     def forget(self, student_id: str) -> None:
-        """A student is gone; nothing is told about it."""
+        """Forget a student that is gone, without a log entry."""
         self._starving.discard(student_id)
         self._turned_at.pop(student_id, None)
 
     def lasting(self, now: float) -> Iterator[tuple[str, bool]]:
-        """Students whose state has lasted and was not told yet, and whether they starve."""
+        """Yield students with a lasting state that was not logged yet, and whether they starve."""
         for student_id in [one for one, at in self._turned_at.items() if now - at >= LASTING_S]:
             del self._turned_at[student_id]
             self._starving ^= {student_id}

@@ -24,15 +24,15 @@ from .elastic_values import (
     held,
 )
 
-#: A job of which this share is done does not grow any more: forming a new world would cost more
-#: than the node brings. It is also the last to shrink.
+#: A job with this share done no longer grows: forming a new world would cost more than a node
+#: brings. It is also the last to shrink.
 NEAR_END: Final = 0.95
 
 
 def fulfilment(job: ElasticJob, nodes: int) -> float:
-    """(cur - min) / (max - min): 0 with the fewest nodes, 1 with all; a fixed job's is 1.
+    """Return (cur - min) / (max - min): 0 with the fewest nodes, 1 with all; 1 for a fixed job.
 
-    Below 0 with less than the minimum.
+    Negative with fewer nodes than the minimum.
     """
     if job.max_nodes == job.min_nodes:
         return 1.0 if nodes >= job.min_nodes else -1.0
@@ -40,26 +40,26 @@ def fulfilment(job: ElasticJob, nodes: int) -> float:
 
 
 class ElasticShares:
-    """The room divided among jobs: what each has once all nodes that are to leave have left.
+    """The division of the resources, once all nodes that are to leave have left.
 
-    First each job that may run has its minimum, in the order of priority, then running before
-    waiting, then arrival. What is left goes to the highest priority first; within one priority each
-    job keeps what it has above its minimum, the most fulfilled gives first if that is too much, and
-    the fewest fulfilled grows first if it is less.
+    First each job that may run gets its minimum: by priority, then running before waiting jobs,
+    then arrival. The rest goes to the highest priority first. Within one priority each job keeps
+    what it has above its minimum. If that is too much the most fulfilled job gives first; if it is
+    less the least fulfilled job grows first.
 
     Args:
-        pool: what there is.
-        jobs: all of them; in gang mode their minimum is their maximum.
-        memory: of the decision before.
+        pool: the resources.
+        jobs: all jobs; in gang mode their minimum is their maximum.
+        memory: memory of the previous decision.
         now: seconds.
-        config: how they share.
+        config: the settings.
 
     Attributes:
-        pool, jobs, config: those that were given.
-        nodes: by name; 0 for those that do not run.
-        behind: of those that wait behind one that has waited for long: its name.
-        moved: those that gave a node to a job that was fulfilled less, and to whom.
-        limit: what jobs may have of the pool.
+        pool, jobs, config: as given.
+        nodes: nodes by job; 0 for jobs that do not run.
+        behind: jobs that wait behind a job that has waited long, with its name.
+        moved: jobs that gave a node to a less fulfilled job, with its name.
+        limit: the resources that jobs may use.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ElasticShares:
         )
         self._memory, self._now = memory, now
         self._room = FreeResources(self.limit)
-        self._floors: dict[str, int] = {}  # the fewest nodes that those which run are left with
+        self._floors: dict[str, int] = {}  # the fewest nodes of each running job
         self._admit()
         admitted = sorted((job for job in jobs if job.name in self._floors), key=_by_priority)
         for _, members in groupby(admitted, key=_by_priority):
@@ -97,7 +97,7 @@ class ElasticShares:
             self._grow(alike)  # what the moves left over
 
     def frozen_s(self, job: ElasticJob) -> float:
-        """Seconds until the job may be changed for the sake of others' share."""
+        """Return the seconds until the job may change for an equal share."""
         changed = self._memory.changed_s.get(job.name)
         return 0.0 if changed is None else max(0.0, changed + self.config.freeze_s - self._now)
 
@@ -106,16 +106,16 @@ class ElasticShares:
         return (job.progress or 0.0) >= NEAR_END
 
     def _is_overtaken(self, job: ElasticJob) -> bool:
-        """Whether a waiting job has not waited for so long that nobody goes before it any more."""
+        """Whether a waiting job may still be overtaken."""
         waits_since = self._memory.waiting_since_s.get(job.name, self._now)
         patience_s = -inf if self.config.mode == "gang" else self.config.patience_s
         return self._now - waits_since < patience_s
 
     def _admit(self) -> None:
-        """Those whose minimum has room, which is taken.
+        """Admit the jobs whose minimum fits, and take it.
 
-        A running job may have less than its minimum when that was raised: it is not stopped for
-        that, and gets the rest before anybody gets more than a minimum.
+        A running job may have fewer nodes than its minimum if that was raised. It is not stopped,
+        and gets the rest before any job gets more than its minimum.
         """
         room, floors = self._room, self._floors
         first_in_line: str | None = None
@@ -130,7 +130,7 @@ class ElasticShares:
                 room.take(held(job, fewest))
                 floors[job.name] = fewest
             elif not (job.nodes or self._is_overtaken(job)) and self.limit.fits(held(job, fewest)):
-                # One that even the empty pool could not hold closes the door to nobody.
+                # A job that even the empty pool could not hold blocks no other job.
                 first_in_line = job.name
         for job in ordered:
             missing = job.min_nodes - floors.get(job.name, job.min_nodes)
@@ -139,22 +139,22 @@ class ElasticShares:
                 floors[job.name] = job.min_nodes
 
     def _shed(self, jobs: Sequence[ElasticJob]) -> None:
-        """Take nodes above minima back until what is taken is there: the most fulfilled first."""
+        """Take back nodes above the minima while resources are short: most fulfilled first."""
         self._by_turns(
             jobs,
             -1,
             lambda job: (self.ends(job), -self._fulfilment(job), -job.submitted_s),
             lambda job: self.nodes[job.name] > self._floors[job.name],
-            # One that cannot help will not later: kinds only stop being short here.
+            # A job that cannot help now cannot later: shortages only end here.
             lambda job: any(job.needs.get(kind, 0.0) > 0 for kind in self._room.short_of()),
         )
 
     def _grow(self, jobs: Sequence[ElasticJob]) -> None:
-        """Give nodes as long as one has room for them: the fewest fulfilled first."""
+        """Give nodes while a job has room for them: the least fulfilled job first."""
         self._by_turns(
             jobs,
             1,
-            # Of equals the one that takes least, so that the room is enough for more.
+            # Among equals the job with the smallest nodes, so that more of them fit.
             lambda job: (self._fulfilment(job), sum(job.needs.values()), job.submitted_s),
             self._may_grow,
             lambda job: self._room.fits(job.needs),  # room only shrinks here
@@ -168,9 +168,9 @@ class ElasticShares:
         may: Callable[[ElasticJob], bool],
         can: Callable[[ElasticJob], bool],
     ) -> None:
-        """Change jobs by so many nodes at a time, the first in order first, as long as they may.
+        """Change jobs by `nodes` at a time, in order, as long as they may.
 
-        One that cannot when it is its turn is out for good.
+        A job that cannot change in its turn is out for good.
         """
         by_name = {job.name: job for job in jobs if may(job)}
         queue = [(*order(job), job.name) for job in by_name.values()]
@@ -183,7 +183,7 @@ class ElasticShares:
                     heappush(queue, (*order(job), job.name))
 
     def _rebalance(self, jobs: Sequence[ElasticJob]) -> None:
-        """Move nodes from the most to the fewest fulfilled while these lie too far apart."""
+        """Move nodes from the most to the least fulfilled jobs while these differ too much."""
 
         def order(job: ElasticJob) -> tuple[float, float, str]:
             return self._fulfilment(job), job.submitted_s, job.name
@@ -219,7 +219,7 @@ class ElasticShares:
         return fulfilment(job, self.nodes[job.name] + more)
 
     def _stays(self, job: ElasticJob) -> bool:
-        """Whether a running job is left as it is: it forms its world, has just changed, or ends."""
+        """Whether a running job must not change: it forms, has just changed, or is near its end."""
         return not job.steady or self.frozen_s(job) > 0 or self.ends(job)
 
     def _may_grow(self, job: ElasticJob) -> bool:
@@ -233,7 +233,7 @@ def _by_priority(job: ElasticJob) -> int:
 
 
 def reason(shares: ElasticShares, job: ElasticJob, given: Mapping[str, int]) -> str:
-    """The sentence of one job, once it is decided that it has `given[job.name]` nodes."""
+    """Explain the number of nodes that a job got."""
     nodes = given[job.name]
     if nodes == 0:
         return _stopped(shares, job) if job.nodes > 0 else _waits(shares, job)
@@ -274,7 +274,7 @@ def _waits(shares: ElasticShares, job: ElasticJob) -> str:
 
 
 def _bare(shares: ElasticShares) -> FreeResources:
-    """What jobs might have if no online service held anything."""
+    """Return the resources without any reservation."""
     kinds = shares.pool.capacity
     return FreeResources({kind: amount * shares.config.max_load for kind, amount in kinds.items()})
 
@@ -308,7 +308,7 @@ def _to_whom(shares: ElasticShares, job: ElasticJob) -> str:
 
 
 def _favoured(shares: ElasticShares, above: int) -> str:
-    """Those of a higher priority that get more than they had."""
+    """Return the names of jobs above a priority that get more than they had."""
     return ", ".join(
         sorted(j.name for j in shares.jobs if j.priority > above and shares.nodes[j.name] > j.nodes)
     )
@@ -332,17 +332,17 @@ def _stays(shares: ElasticShares, job: ElasticJob) -> str:
 def decide(
     pool: Pool, jobs: Sequence[ElasticJob], memory: ElasticMemory, now: float, config: ElasticConfig
 ) -> tuple[tuple[Target, ...], ElasticMemory]:
-    """How many nodes each job shall have from now on.
+    """Decide how many nodes each job has from now on.
 
-    A job grows only into room that is free now: what a leaving node still holds is free in a later
-    decision, and kept for whom it was freed.
+    A job grows only into room that is free now. What a leaving node still holds becomes free in a
+    later decision, and is kept for the job that it was freed for.
 
     Args:
-        pool: what there is.
-        jobs: all that have not ended, in any order; names are unique.
-        memory: what the last call returned.
+        pool: the resources.
+        jobs: all jobs that have not ended, in any order, with unique names.
+        memory: memory of the previous call.
         now: seconds, on the clock of `submitted_s`.
-        config: how they share.
+        config: the settings.
 
     Returns:
         A target for every job, in the order of `jobs`, and the memory for the next call.
@@ -361,10 +361,10 @@ def decide(
 
 
 def _paced(shares: ElasticShares) -> dict[str, int]:
-    """What of the shares is done now: nodes leave at once, and come where there is room already.
+    """Return the part of the shares to carry out now: nodes leave at once, and come into free room.
 
-    What a job was promised is taken from the room even if it is not there yet, so that nobody
-    else takes it. A running job grows in one go: forming a world twice costs more than to wait.
+    Room promised to a job is reserved even if it is not free yet. A running job grows in one step:
+    forming a world twice costs more than waiting.
     """
     room = FreeResources(shares.limit)
     for job in shares.jobs:
@@ -375,7 +375,7 @@ def _paced(shares: ElasticShares) -> dict[str, int]:
             continue
         whole = FreeResources(held(job, job.min_nodes))
         if job.leaving:
-            whole.take(job.base)  # which it still has
+            whole.take(job.base)  # the job still holds it
         if room.fits(whole):
             given[job.name] = job.min_nodes
         room.take(whole)

@@ -1,4 +1,4 @@
-"""What the rule of elastic jobs looks at and what it answers: pools, jobs, targets, its memory."""
+"""Values of elastic sharing: pools, jobs, settings, targets and memory."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from math import inf
 from typing import Literal
 
 SLOTS = "slots"
-"""The kind of resource of a pool that only counts places, such as one machine's."""
+"""The resource of a pool that only counts places, such as the pool of one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What all jobs share.
+    """The resources that all jobs share.
 
     Attributes:
-        capacity: what there is of each kind of resource, in its unit ("slots", "cpu", "gpu",
-            "memory_bytes"); >= 0.
-        reserved: what online services hold or want back now, of each kind; >= 0. Jobs get out of
-            its way, below their minimum if need be.
+        capacity: amount of each resource, in its unit ("slots", "cpu", "gpu", "memory_bytes"); >=
+            0.
+        reserved: amount that online services hold or want back now; >= 0. Jobs make room for it,
+            below their minimum if necessary.
     """
 
     capacity: Mapping[str, float]
@@ -31,31 +31,31 @@ class Pool:
 
     @classmethod
     def of_slots(cls, slots: int, reserved: int = 0) -> Pool:
-        """A pool that counts places alone; `reserved` of them are wanted by online services."""
+        """Return a pool of places; online services want `reserved` of them."""
         return cls({SLOTS: slots}, {SLOTS: reserved})
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticJob:
-    """One job that has not ended, as whoever runs it sees it now.
+    """A job that has not ended, as its runner sees it now.
 
     Attributes:
         name: unique among all jobs.
-        min_nodes: with fewer it does not run at all (>= 1).
-        max_nodes: more are of no use to it (>= min_nodes). Equal: a fixed job. Gang scheduling
-            starts a job with exactly as many.
-        nodes: how many it was last ordered to have, whether they are up yet or not; 0: it waits.
-            A node that was told to leave is not one of them.
-        leaving: nodes that were told to leave, and still hold what they need.
-        needs: what one node holds of each kind of resource (>= 0).
-        base: what the job holds of each kind as long as it has a node, besides its nodes
-            (a master, parameter servers).
-        priority: higher goes first. One of a higher priority takes what those of lower ones have
-            above their minimum, and for its own minimum all that they have.
-        submitted_s: when it came, on the clock of `now`; the earlier goes first.
-        progress: the share of its work that is done, 0..1; None: not known.
-        steady: False while its nodes are forming a new world: it is not changed again for the
-            sake of others' share, only when it must get out of the way.
+        min_nodes: fewest nodes with which it runs (>= 1).
+        max_nodes: most nodes that it can use (>= min_nodes). Equal to `min_nodes`: a fixed job.
+            Gang scheduling starts a job with exactly this number.
+        nodes: number of nodes last ordered, started or not; 0: it waits. Excludes nodes told to
+            leave.
+        leaving: nodes told to leave that still hold their resources.
+        needs: resources of one node (>= 0).
+        base: resources of the job besides its nodes, while it has any (a master, parameter
+            servers).
+        priority: higher goes first. A higher priority takes from lower ones what they have above
+            their minimum, and for its own minimum everything.
+        submitted_s: time of submission, on the clock of `now`; the earlier goes first.
+        progress: share of its work that is done, 0..1; None: unknown.
+        steady: False while its nodes form a new world: until then it changes only to make room, not
+            for an equal share.
     """
 
     name: str
@@ -93,20 +93,20 @@ def _check_amounts(what: str, amounts: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ElasticConfig:
-    """How jobs share.
+    """Settings of elastic sharing.
 
     Attributes:
-        mode: "elastic", or for comparison "gang": a job has all its `max_nodes` or none, and
-            nobody overtakes in the queue.
-        max_load: the share of each kind of resource that jobs and reservations together may take
-            (0..1]; what is above it is air for the machines themselves.
-        freeze_s: after a job changed, for so long it neither grows nor gives a node for the sake
-            of an equal share. It still makes room for a job that would not run otherwise, for a
-            higher priority and for a reservation.
-        rebalance_gap: nodes move between running jobs of one priority when their fulfilments
-            (cur - min) / (max - min) are further apart than this; 1 or more: never.
-        patience_s: a job that waits longer than this is not overtaken any more by a later one of
-            its priority that would fit into less room.
+        mode: "elastic", or for comparison "gang": a job has all its `max_nodes` or none, in the
+            order of the queue.
+        max_load: share of each resource that jobs and reservations may take together (0..1]; the
+            rest is left to the machines.
+        freeze_s: seconds after a change in which a job neither grows nor gives a node for an equal
+            share. It still makes room for a job that would not run otherwise, for a higher priority
+            and for a reservation.
+        rebalance_gap: nodes move between running jobs of one priority when their fulfilments (cur -
+            min) / (max - min) differ by more than this; 1 or more: never.
+        patience_s: a job that waits longer than this is no longer overtaken by later jobs of its
+            priority that need less.
     """
 
     mode: Literal["elastic", "gang"] = "elastic"
@@ -127,13 +127,13 @@ class ElasticConfig:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How many nodes one job shall have from now on.
+    """Target number of nodes of one job.
 
     Attributes:
-        job: its name.
-        nodes: 0, or min_nodes..max_nodes (gang: 0 or max_nodes); less than min_nodes only as long
-            as there is no room for a job that ran with less before.
-        reason: one sentence for an operator: why it has so many, and not more.
+        job: name of the job.
+        nodes: 0, or min_nodes..max_nodes (gang: 0 or max_nodes); fewer than min_nodes only while
+            there is no room for a job that ran with fewer before.
+        reason: one sentence for operators: why this number and not more.
     """
 
     job: str
@@ -143,11 +143,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ElasticMemory:
-    """What the rule remembers between two decisions; the first is made with `ElasticMemory()`.
+    """State between two decisions; start with `ElasticMemory()`.
 
     Attributes:
-        changed_s: when each job was last ordered another number of nodes (not its first start).
-        waiting_since_s: since when each job without nodes has been waiting.
+        changed_s: time of each job's latest ordered change (not its first start).
+        waiting_since_s: time since when each job without nodes has been waiting.
     """
 
     changed_s: Mapping[str, float] = field(default_factory=dict)
@@ -158,10 +158,10 @@ _TOLERANCE = 1e-9
 
 
 class FreeResources(dict[str, float]):
-    """What is left of each kind of resource; it may go below 0."""
+    """Remaining amount of each resource; it may be negative."""
 
     def fits(self, amounts: Mapping[str, float], times: int = 1) -> bool:
-        """Whether so much is left; a kind that the pool does not have is never left."""
+        """Whether `times` the amounts are left; a resource that the pool lacks never is."""
         return all(
             times * amount <= self.get(kind, 0.0) + _TOLERANCE * (1.0 + times * amount)
             for kind, amount in amounts.items()
@@ -169,17 +169,17 @@ class FreeResources(dict[str, float]):
         )
 
     def take(self, amounts: Mapping[str, float], times: int = 1) -> None:
-        """Take so much, or give it back where `times` is negative."""
+        """Take `times` the amounts, or return them if `times` is negative."""
         for kind, amount in amounts.items():
             self[kind] = self.get(kind, 0.0) - amount * times
 
     def short_of(self) -> frozenset[str]:
-        """The kinds of which more is taken than there is."""
+        """Return the resources of which more is taken than exists."""
         return frozenset(k for k, left in self.items() if left < -_TOLERANCE * (1 - left))
 
 
 def held(job: ElasticJob, nodes: int) -> dict[str, float]:
-    """What a job holds with so many nodes: nothing, or its base and theirs."""
+    """Return the resources of a job with that many nodes: none, or its base and its nodes."""
     if nodes == 0:
         return {}
     kinds = {**job.base, **job.needs}

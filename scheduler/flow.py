@@ -40,17 +40,17 @@ class FlowConfig:
 
     Attributes:
         upper_bytes: `ut` of Algorithm 1: above it no new batch is pulled.
-        lower_bytes: `lt`: below it pulling goes on; 0 <= lt < ut.
-        teachers_min: never want fewer (>= 1).
-        teachers_max: never want more.
-        cooldown_s: time between two rises of the want; a teacher takes that long to show.
-        starved_for_s: so much starving, on balance, asks for one more teacher.
-        tolerated: share of the time that a student may starve for ever without asking for more.
-        source_credit_s: waiting for the source pays for so much starving at most.
-        surplus_window_s: time over which a surplus is measured before a teacher is given back.
-        surplus_margin: so much more than one teacher must have been idle, in teachers.
-        buffer_bytes: the most that labelled and unlabelled batches may have, by the largest batch
-            so far; one batch may always be there. None: no limit.
+        lower_bytes: `lt`: below it pulling resumes; 0 <= lt < ut.
+        teachers_min: fewest wanted teachers (>= 1).
+        teachers_max: most wanted teachers.
+        cooldown_s: seconds between two rises of the want; a new teacher needs that long to show.
+        starved_for_s: net seconds of starvation that ask for one more teacher.
+        tolerated: share of the time that a student may starve without asking for more.
+        source_credit_s: most seconds of starvation that waiting for the source compensates.
+        surplus_window_s: seconds over which a surplus is measured before a teacher is returned.
+        surplus_margin: idle teachers required beyond one for a return.
+        buffer_bytes: limit of labelled and unlabelled batches together, estimated by the largest
+            batch so far; one batch is always allowed. None: no limit.
 
     Raises:
         ValueError: a bound is broken.
@@ -88,25 +88,25 @@ class FlowConfig:
 
 
 class FlowView(NamedTuple):
-    """What is the case now. The first seven and `batch_bytes` come from the ledger's `Load`.
+    """The current state. The first seven fields and `batch_bytes` come from `LedgerLoad`.
 
     Attributes:
         volume_bytes: bytes of batches that are labelled and not taken.
         queued: batches that wait for a teacher.
         unlabelled: batches queued or in flight.
-        windows: batches that fill the windows of the usable teachers: `Load.window_batches`.
+        windows: batches that fill the windows of the usable teachers.
         free_windows: requests that could be sent now; 0 also without a teacher.
         idle: usable teachers with nothing in flight.
-        teachers: how many of the teachers wanted have come.
+        teachers: number of present teachers.
         waiting: the student is in a call of `next`, and the next batch has no labels yet.
         source_ended: the source has nothing more for this epoch.
-        t_t_s: seconds per sample of the average teacher, None until it is measured.
-        t_s_s: seconds per sample of the student's step, unhindered; None until it is measured.
-        unreachable: teachers that were given and do not answer; their leases have not run out yet.
-        batch_bytes: most that a batch had so far, inputs and labels; 0 until there is one.
-        judges: teachers that are wanted besides, to tell which of others is wrong.
-        presumed: one of the two times, or both, is remembered of an earlier run.
-        cut_off: as far as is known, none of its teachers can be reached, or none lets it in.
+        t_t_s: seconds per sample of the average teacher; None until measured.
+        t_s_s: seconds per sample of the student's step, unhindered; None until measured.
+        unreachable: assigned teachers that do not answer; their leases have not expired yet.
+        batch_bytes: size of the largest batch so far, inputs and labels; 0 without one.
+        judges: further teachers wanted to settle a dispute.
+        presumed: at least one of the two times comes from an earlier run.
+        cut_off: as far as known, no teacher can be reached, or none accepts the reader.
     """
 
     volume_bytes: int
@@ -129,12 +129,12 @@ class FlowView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PullTransition:
-    """When pulling paused or went on: an entry of a reader's event log.
+    """A pause of pulling or its end: an entry of a reader's event log.
 
     Attributes:
-        pulling: whether it has gone on; False: it has paused.
+        pulling: True: pulling resumed; False: it paused.
         volume_bytes: labelled and not taken at that moment.
-        threshold_bytes: `lt` where it has gone on, `ut` where it has paused.
+        threshold_bytes: `lt` if it resumed, `ut` if it paused.
     """
 
     pulling: bool
@@ -143,7 +143,7 @@ class PullTransition:
 
     @property
     def why(self) -> str:
-        """The reason, in words."""
+        """The reason, as text."""
         if not self.volume_bytes:
             return "nothing waits for the student"
         side = "below lt" if self.pulling else "above ut"
@@ -151,41 +151,37 @@ class PullTransition:
 
 
 class FlowMemory(NamedTuple):
-    """What one decision leaves to the next. The three sums of seconds are for reports."""
+    """State between two decisions. The three sums of seconds are only reported."""
 
     starved_s: float = 0.0  # the student waited for labels
     blocked_s: float = 0.0  # pulling was paused
     source_wait_s: float = 0.0  # the student waited for the source
 
-    now: float | None = None  # of the last decision; the next fields held from then on
+    now: float | None = None  # time of the last decision; the next fields hold since then
     state: FlowState = "steady"
     pulling: bool = True
     turn: PullTransition | None = None  # the latest
-    short_of_teachers: bool = (
-        False  # starved, and one more teacher would have had a batch to work on
-    )
-    idle: int = 0  # teachers without anything to do, less those that are not wanted any more
+    short_of_teachers: bool = False  # starved, and one more teacher would have had a batch
+    idle: int = 0  # idle teachers, without those that are no longer wanted
 
     needed: int = 0  # n; 0 while unknown
-    presumed: bool = False  # n stands on times that were remembered
-    off_ratio_since: float | None = None  # since when ceil(t_t / t_s) has been on one side of n
-    off_ratio_n: int = 0  # the nearest to n that it was since then
+    presumed: bool = False  # n rests on times of an earlier run
+    off_ratio_since: float | None = None  # since when ceil(t_t / t_s) is on one side of n
+    off_ratio_n: int = 0  # its value nearest to n since then
     adjust: int = 0  # want - n, before the bounds
-    fell_to: int = 0  # where the want was let down to last; 0: it has risen since
-    held: int = 0  # it is not let down below this, as it came back from there
-    held_ratio: float = 0.0  # t_t / t_s when it did
-    off_held_since: float | None = None  # since when it has been clearly less
-    changed_at: float = -inf  # when the want moved last
+    fell_to: int = 0  # the want after its latest fall; 0: it has risen since
+    held: int = 0  # lower limit of the want, because it came back from below
+    held_ratio: float = 0.0  # t_t / t_s at that time
+    off_held_since: float | None = None  # since when the ratio is clearly lower
+    changed_at: float = -inf  # latest change of the want
     reason: str = "nothing is measured yet"  # of the want, in words
-    shortage_s: float = (
-        0.0  # balance of time hungry; below 0: of time that the source was waited for
-    )
+    shortage_s: float = 0.0  # net seconds short of teachers; below 0: credit
     surplus_since: float = -inf  # start of the surplus window
     surplus_idle_s: float = 0.0  # teacher-seconds idle in it
 
     @classmethod
     def start(cls) -> Self:
-        """The memory of a reader that has just been opened."""
+        """Return the memory of a newly opened reader."""
         return cls()
 
 
@@ -193,12 +189,12 @@ class FlowDecision(NamedTuple):
     """What to do now.
 
     Attributes:
-        pull: how many more batches may be pulled from the source now.
-        want: how many teachers to ask the coordinator for.
-        needed: n = ceil(t_t / t_s); 0 while it is unknown.
-        state: what the student's side is doing.
-        reason: why the want is what it is.
-        turn: when pulling paused or went on last, the same until it does so again; None: never.
+        pull: number of further batches that may be pulled now.
+        want: number of teachers to ask the coordinator for.
+        needed: n = ceil(t_t / t_s); 0 while unknown.
+        state: state of the student's side.
+        reason: reason of `want`.
+        turn: latest pause or resumption of pulling; None: none yet.
     """
 
     pull: int
@@ -210,26 +206,26 @@ class FlowDecision(NamedTuple):
 
     @classmethod
     def start(cls, config: FlowConfig) -> Self:
-        """What holds before the first decision."""
+        """Return the values before the first decision."""
         return cls(0, config.teachers_min, 0, "steady", FlowMemory().reason)
 
 
-#: Batches to keep queued however few the teachers: one to send next, one that is being pulled.
+#: Fewest batches to keep queued: one to send next, one that is being pulled.
 MIN_READ_AHEAD = 2
-#: A ratio so far beyond the edge of n, relative to itself, is no noise.
+#: A ratio that exceeds n by this part of n is no noise.
 RATIO_NOISE = 0.25
-#: So much less than it was, a ratio is another one.
+#: A ratio that fell by this part is a different one.
 OTHER_RATIO = 0.2
 
 
 def decide(
     view: FlowView, memory: FlowMemory, now: float, config: FlowConfig
 ) -> tuple[FlowDecision, FlowMemory]:
-    """One turn of the loop of Algorithm 1 (lines 2 to 13).
+    """One iteration of the loop of Algorithm 1 (lines 2 to 13).
 
     Args:
-        view: what is the case now (line 3: the volume).
-        memory: what the last decision left.
+        view: the current state (line 3: the volume).
+        memory: memory of the previous decision.
         now: seconds of a clock that does not go back.
         config: the settings, the same at each call.
 
@@ -250,9 +246,9 @@ def decide(
     own = wanted(memory, config)
     if ratio is not None and own != before:
         memory = hold(memory, ratio, before, own)
-    # One that does not answer is replaced at once, not when its lease runs out: it is wanted
-    # besides, for as long as the coordinator counts it among those it has given. If none can be
-    # reached, each is replaced once at most: the others may be out of reach as well.
+    # Replace a teacher that does not answer at once, not when its lease expires: the coordinator still
+    # counts it, so ask for one more. If no teacher can be reached, replace each at most once: the others
+    # may be unreachable too.
     stand_ins = min(view.unreachable, own) if view.cut_off else view.unreachable
     decision = FlowDecision(
         pull=_pull(view, fits, config) if pulling else 0,
@@ -266,15 +262,15 @@ def decide(
 
 
 def state_of(view: FlowView, pulling: bool) -> FlowState:
-    """What the student's side is doing.
+    """Return the state of the student's side.
 
     "starved": it waits for labels; "source_wait": it waits, and teachers have room for whatever the
-    source may yield; "blocked": it does not wait, and the volume is above `ut` or on its way down
-    from there, or the buffer is full; "steady": anything else.
+    source yields; "blocked": it does not wait, and the volume is above `ut` or falling from there,
+    or the buffer is full; "steady": anything else.
 
     Args:
-        view: what is the case.
-        pulling: whether batches may be pulled.
+        view: the current state.
+        pulling: batches may be pulled.
     """
     if view.waiting:
         has_room = pulling and view.queued == 0 and view.free_windows > 0
@@ -286,7 +282,7 @@ def state_of(view: FlowView, pulling: bool) -> FlowState:
 
 
 def _pulling(view: FlowView, pulling: bool, config: FlowConfig) -> bool:
-    """Lines 4 to 6 and 10 to 12: pause above `ut`, go on below `lt`, in between as before."""
+    """Lines 4 to 6 and 10 to 12: pause above `ut`, resume below `lt`, else keep the state."""
     if view.volume_bytes > config.upper_bytes:
         return False
     if view.volume_bytes < config.lower_bytes or view.volume_bytes == 0:
@@ -301,11 +297,11 @@ def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
 
 
 def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
-    """Batches to pull: the read-ahead, as long as all that is pulled fits.
+    """Return the number of batches to pull: the read-ahead, within the limits.
 
-    What is queued when the volume comes to `ut` will be labelled too. So no more is unlabelled than
-    one batch for each window besides those that the volume has room for: it never exceeds `ut` by
-    more than one batch per window.
+    Batches that are queued when the volume reaches `ut` will be labelled too. So at most one
+    unlabelled batch per window is allowed beyond those that the volume has room for: the volume
+    exceeds `ut` by at most one batch per window.
     """
     wanted_batches = max(MIN_READ_AHEAD, view.windows) - view.queued
     if view.batch_bytes:
@@ -315,11 +311,11 @@ def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
 
 
 def _fit(view: FlowView, config: FlowConfig) -> int:
-    """Batches that fit into `buffer_bytes` besides those that are there; one if there is none."""
+    """Return how many more batches fit into `buffer_bytes`; one into an empty buffer."""
     if config.buffer_bytes is None:
         return max(MIN_READ_AHEAD, view.windows)
     empty = not view.volume_bytes and not view.unlabelled
-    if not view.batch_bytes:  # how large one is, the first one tells
+    if not view.batch_bytes:  # the first batch tells the size
         return int(empty)
     held = view.volume_bytes + view.unlabelled * view.batch_bytes
     return max((config.buffer_bytes - held) // view.batch_bytes, int(empty))
@@ -334,7 +330,7 @@ def _observe(
     now: float,
     config: FlowConfig,
 ) -> FlowMemory:
-    """Book the time since the last decision on what was the case then; see what is now."""
+    """Account for the time since the last decision, and record the current state."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
     surplus_since = now if memory.now is None else memory.surplus_since
     surplus_idle_s = memory.surplus_idle_s + span_s * memory.idle
@@ -349,13 +345,13 @@ def _observe(
         state=state,
         pulling=pulling,
         turn=memory.turn if pulling is memory.pulling else _turn(view, pulling, config),
-        # A slow source leaves the queue empty or windows open: it is not cured by teachers.
+        # With a slow source the queue is empty or windows are open: teachers do not help.
         short_of_teachers=starved
         and not view.cut_off
         and view.queued > 0
         and view.free_windows == 0
-        and view.teachers >= want,  # else the one asked for is still to come
-        # Those beyond the want are on their way out: that they idle says nothing of the others.
+        and view.teachers >= want,  # else a requested one is still to come
+        # Teachers beyond the want are leaving: do not count them as idle.
         idle=view.idle - max(view.teachers - want, 0),
         shortage_s=_shortage_s(memory, span_s, config),
         surplus_since=surplus_since,
@@ -364,10 +360,10 @@ def _observe(
 
 
 def _shortage_s(memory: FlowMemory, span_s: float, config: FlowConfig) -> float:
-    """The balance of hungry time, after `span_s` more of what was the case."""
+    """Return the net shortage after another `span_s` in the recorded state."""
     if memory.short_of_teachers:
         return memory.shortage_s + span_s
-    if memory.state == "source_wait":  # the teachers have kept up with the source: to their credit
+    if memory.state == "source_wait":  # the teachers keep up with the source: credit
         return max(min(memory.shortage_s, 0.0) - span_s, -config.source_credit_s)
     if memory.shortage_s > 0:
         return max(memory.shortage_s - config.tolerated * span_s, 0.0)
@@ -375,7 +371,7 @@ def _shortage_s(memory: FlowMemory, span_s: float, config: FlowConfig) -> float:
 
 
 def wanted(memory: FlowMemory, config: FlowConfig) -> int:
-    """How many teachers are wanted, as things are remembered."""
+    """Return the number of wanted teachers, without replacements."""
     base = memory.needed or config.teachers_min
     least = max(config.teachers_min, memory.held)
     return min(max(base + memory.adjust, least), config.teachers_max)
@@ -384,13 +380,12 @@ def wanted(memory: FlowMemory, config: FlowConfig) -> int:
 def follow_ratio(
     view: FlowView, memory: FlowMemory, ratio: float, now: float, config: FlowConfig
 ) -> FlowMemory:
-    """Line 1 of Algorithm 1: n, again whenever the measured times have moved.
+    """Line 1 of Algorithm 1: update n when the measured times have changed.
 
     Measurements scatter, and a ratio near an integer must not make n flap. So n rises at once only
-    when the ratio is clearly beyond its edge, and otherwise when it has been there for
-    `cooldown_s`; it falls when the ratio has been below for a whole surplus window. It moves as far
-    as all that was measured meanwhile says. An n that was only remembered is no measurement: what
-    is measured replaces it at once.
+    if the ratio clearly exceeds it, else after `cooldown_s` above it; it falls after a whole
+    surplus window below it. It moves only as far as all measurements in that time agree. An n from
+    an earlier run is no measurement: measured times replace it at once.
     """
     replaced = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
@@ -404,7 +399,7 @@ def follow_ratio(
     if since is None or (nearest > needed) is not (n > needed):
         since, nearest = now, n
     nearest = min(nearest, n) if n > needed else max(nearest, n)
-    adjust = memory.adjust if needed else 0  # what made up for an unknown n is replaced by it
+    adjust = memory.adjust if needed else 0  # n replaces the correction for an unknown n
     if replaced:
         adjust = _less_by(adjust, n - needed)
     elif needed and ratio <= needed * (1 + RATIO_NOISE):
@@ -422,18 +417,18 @@ def follow_ratio(
 
 
 def _less_by(adjust: int, moved: int) -> int:
-    """The correction when n moves a little: what it made up for so far, n says itself now."""
+    """Return the correction after n moved a little: n now covers part of it."""
     if adjust > 0 < moved:
         return max(adjust - moved, 0)
     return min(adjust - moved, 0) if adjust < 0 > moved else adjust
 
 
 def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
-    """Lines 7 to 9: ask for one more when starving; and, beyond the paper, give one back."""
+    """Lines 7 to 9: ask for one more teacher when starving; beyond the paper, return an idle one."""
     if memory.short_of_teachers and memory.shortage_s >= config.starved_for_s:
         want = wanted(memory, config)
         if want < config.teachers_max and now - memory.changed_at >= config.cooldown_s:
-            # Below n it was let down too far, by an idle hour perhaps: n is known, so no steps.
+            # Below n the want fell too far, perhaps in an idle hour: return to n in one step.
             target = min(max(want + 1, memory.needed), config.teachers_max)
             reason = f"starved with every window of {view.teachers} full: {target}, not {want}"
             return _changed(_aim(memory, target, config), now, reason)
@@ -443,7 +438,7 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
         return memory
     idle = memory.surplus_idle_s / window_s
     target = min(wanted(memory, config), view.teachers) - 1
-    # What it came back from is tried again only when so many idle that it is another matter.
+    # Go below the held number only if many more teachers idle than before.
     held = min(memory.held, target) if idle >= 2 + config.surplus_margin else memory.held
     if idle >= 1 + config.surplus_margin and target >= max(config.teachers_min, held):
         reason = f"{idle:.1f} teachers of {view.teachers} idled for {window_s:.0f} s"
@@ -452,15 +447,15 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
 
 
 def hold(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory:
-    """Let a want that has moved not swing: where it came back from, it does not go again.
+    """Keep the want from oscillating: do not return to a number that it came back from.
 
-    With constant rates it settles so: each number is tried once at most.
+    With constant rates the want settles: each number is tried at most once.
 
     Args:
-        memory: what this decision has left so far.
+        memory: memory of this decision so far.
         ratio: t_t / t_s.
-        before: the want of the last decision.
-        want: of this one.
+        before: the want of the previous decision.
+        want: the want of this one.
     """
     if want < before:
         return memory._replace(fell_to=want)
@@ -472,7 +467,7 @@ def hold(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory
 
 
 def release(memory: FlowMemory, ratio: float, now: float, config: FlowConfig) -> FlowMemory:
-    """A want that is held may go down where clearly fewer are needed than when it came back."""
+    """Release a held want when clearly fewer teachers are needed than when it came back."""
     if ratio > (1 - OTHER_RATIO) * memory.held_ratio:
         stays = memory.off_held_since is None
         return memory if stays else memory._replace(off_held_since=None)
@@ -488,11 +483,11 @@ def _aim(memory: FlowMemory, want: int, config: FlowConfig) -> FlowMemory:
 
 
 def _changed(memory: FlowMemory, now: float, reason: str) -> FlowMemory:
-    """The want has moved: whatever was measured about the old one is void."""
+    """Record a change of the want: measurements of the old one are void."""
     return memory._replace(
         changed_at=now,
         reason=reason,
-        short_of_teachers=False,  # until the one that is asked for now has come
+        short_of_teachers=False,  # until the requested teacher has come
         shortage_s=min(memory.shortage_s, 0.0),
         surplus_since=now,
         surplus_idle_s=0.0,

@@ -190,7 +190,7 @@ class AssignmentTable:
         return load
 
     def least_loaded(self, power: float, host: str) -> str | None:
-        """Return the least loaded teacher of a power that one more may share, if possible on the host."""
+        """Return the least loaded teacher of a power that may be shared, preferably on the host."""
         if self._least is None:
             least: dict[_Key, tuple[float, str]] = {}
             self._least = least

@@ -65,7 +65,7 @@ def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
 
 
 def relief(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
-    """Return a student to move from the fullest shared teacher, and the idle teacher that it gets."""
+    """Return a student of the fullest shared teacher, and an idle teacher for it alone."""
     shared = [name for name, students in table.holders.items() if len(students) > 1]
     for name in sorted(shared, key=table.load, reverse=True):
         for student in reversed(table.holders[name]):
