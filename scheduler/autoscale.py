@@ -223,7 +223,7 @@ def resumed(count: int, reason: str, changed_at: float) -> AutoscaleMemory:
 
 
 def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
-    """Return the fewest teachers that suffice, as far as known, without the bounds of the settings."""
+    """Return the fewest teachers that suffice, as far as known; ignores the settings' bounds."""
     ratio, current = view.ratio, memory.desired or 0
     least = view.wanted if ratio is None else rounded_up(ratio)
     if _starves(view, memory):
@@ -232,7 +232,7 @@ def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
 
 
 def enough(view: ServiceLoad, memory: AutoscaleMemory) -> int:
-    """Return the most teachers that are of use, as far as known, without the bounds of the settings."""
+    """Return the most teachers that are of use, as far as known; ignores the settings' bounds."""
     ratio = view.ratio
     if ratio is None or memory.blocked_share < PLENTY or _starves(view, memory):
         return view.wanted
@@ -501,34 +501,36 @@ class FleetChange:
 
 
 def fleet_size(desired: int, least: int, most: int) -> int:
-    """Return the size of a fleet: 0 if none are desired, else the number within the fleet's bounds."""
+    """Return the size of a fleet: 0 for 0, else `desired` within the fleet's bounds."""
     return min(max(desired, least), most) if desired > 0 else 0
 
 
 def fleet_change(
-    hands: Sequence[FleetProcess], count: int, rest: RetryPause, now: float
+    processes: Sequence[FleetProcess], count: int, pause: RetryPause, now: float
 ) -> FleetChange:
     """Return the change that gives the fleet `count` processes.
 
     Processes that are not ready are drained first, the newest first.
 
     Args:
-        hands: running processes, the oldest first.
+        processes: running processes, the oldest first.
         count: desired number.
-        rest: pause after processes that died, from `pause_after_exit`.
+        pause: pause after processes that died, from `pause_after_exit`.
         now: seconds of a clock that does not go back.
     """
-    staying = [hand for hand in reversed(hands) if not hand.leaves]
+    staying = [process for process in reversed(processes) if not process.leaves]
     missing = count - len(staying)
     if missing > 0:
-        return FleetChange(start=missing if now >= rest.until_s else 0)
-    least_missed = sorted(staying, key=lambda hand: hand.serves)
-    return FleetChange(drain=tuple(hand.name for hand in least_missed[: len(staying) - count]))
+        return FleetChange(start=missing if now >= pause.until_s else 0)
+    least_missed = sorted(staying, key=lambda process: process.serves)
+    return FleetChange(
+        drain=tuple(process.name for process in least_missed[: len(staying) - count])
+    )
 
 
-def pause_after_exit(rest: RetryPause, ran_s: float, now: float, rng: RandomLike) -> RetryPause:
+def pause_after_exit(pause: RetryPause, ran_s: float, now: float, rng: RandomLike) -> RetryPause:
     """Return the pause after a process ended unasked, after `ran_s` seconds."""
     if ran_s >= HEALTHY_S:
         return RetryPause()
-    pause_s = retry_s(rest.failures, rng, BASE_S, CAP_S)
-    return RetryPause(rest.failures + 1, max(rest.until_s, now + pause_s))
+    pause_s = retry_s(pause.failures, rng, BASE_S, CAP_S)
+    return RetryPause(pause.failures + 1, max(pause.until_s, now + pause_s))

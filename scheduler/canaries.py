@@ -240,7 +240,7 @@ class ComparisonPanel:
         return ComparisonVerdict(liars, (), readmit)
 
     def _is_proven(self, names: Sequence[str], believed: Collection[str]) -> bool:
-        """Whether an agreement is proof: a teacher with a proven record is in it, or none is absent.
+        """Whether an agreement is proof: it includes a proven teacher, or no proven one is absent.
 
         Otherwise newcomers that agree while the elder is silent would never be compared with it.
         """

@@ -246,9 +246,9 @@ def decide(
     own = wanted(memory, config)
     if ratio is not None and own != before:
         memory = hold(memory, ratio, before, own)
-    # Replace a teacher that does not answer at once, not when its lease expires: the coordinator still
-    # counts it, so ask for one more. If no teacher can be reached, replace each at most once: the others
-    # may be unreachable too.
+    # Replace a teacher that does not answer at once, not when its lease expires: the coordinator
+    # still counts it, so ask for one more. If no teacher can be reached, replace each at most once:
+    # the others may be unreachable too.
     stand_ins = min(view.unreachable, own) if view.cut_off else view.unreachable
     decision = FlowDecision(
         pull=_pull(view, fits, config) if pulling else 0,
@@ -424,7 +424,7 @@ def _less_by(adjust: int, moved: int) -> int:
 
 
 def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
-    """Lines 7 to 9: ask for one more teacher when starving; beyond the paper, return an idle one."""
+    """Lines 7 to 9: ask for a teacher when starving; return an idle one (not in the paper)."""
     if memory.short_of_teachers and memory.shortage_s >= config.starved_for_s:
         want = wanted(memory, config)
         if want < config.teachers_max and now - memory.changed_at >= config.cooldown_s:

@@ -1,7 +1,7 @@
-"""Which rows are sent to whom, and which batches have their labels: the ledger of one service.
+"""The ledger of one service: which rows go to which teacher, and which batches have labels.
 
-Public: `Ledger`, the state machine; `events`, what it is told and what it answers; `InFlight`, what
-it tells of a request; `LedgerInvariant`, raised by `Ledger.validate`.
+`Ledger` is the state machine; `events` has its events and instructions; `InFlight` describes a
+request; `Ledger.validate` raises `LedgerInvariant`.
 """
 
 from . import events

@@ -1,4 +1,4 @@
-"""The ledger's invariants: its tables agree with each other and with its promises."""
+"""The ledger's invariants: its tables agree with each other and keep its guarantees."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .state import LABELLED, RELEASED, UNLABELLED, LedgerBatch, LedgerRequest, T
 
 
 class LedgerInvariant(AssertionError):
-    """The ledger contradicts itself; the message names what broke."""
+    """The ledger contradicts itself; the message names the broken invariant."""
 
 
 def check(tables: Tables) -> None:
-    """Raise LedgerInvariant if the tables contradict each other. Cost: all that they hold."""
+    """Raise LedgerInvariant if the tables are inconsistent. Takes time for all of their content."""
     for find in (
         _in_rows,
         _in_counts,
@@ -113,6 +113,6 @@ def _in_what_waits(tables: Tables) -> Iterator[str]:
 
 
 def _requests(tables: Tables) -> list[LedgerRequest]:
-    """All that are in flight, each once."""
+    """Return all requests in flight, each once."""
     found = {r.id: r for t in tables.teachers.values() for r in t.in_flight.values()}
     return list(found.values())

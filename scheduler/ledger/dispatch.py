@@ -11,25 +11,25 @@ from .state import LedgerBatch, LedgerRequest, LedgerTeacher, Refusal, Tables, c
 
 Verdict = Literal["poison", "again", "wait"]
 
-#: Teachers that must refuse a batch before the batch is to blame. So often must it crash a lone
-#: teacher, and so many requests may a teacher refuse that has labelled nothing.
+#: A batch is to blame if this many teachers refuse it, or if it crashes a lone teacher this often.
+#: A teacher that has labelled nothing may refuse this many requests.
 POISON_REFUSALS = 3
 
 
 def soonest(rows: int, able: Sequence[LedgerTeacher]) -> LedgerTeacher | None:
-    """The teacher that would be through first with what it gets; of equals, the first to join.
+    """Return the teacher that would finish first; among equals, the first to join.
 
-    A teacher works off its rows one by one, so it is through after (rows in flight + the rows it
-    gets) x its seconds per row. One of unknown speed is taken for an average one.
+    A teacher works off its rows in order, so it finishes after (rows in flight + new rows) * its
+    seconds per row. A teacher of unknown speed counts as average.
 
     Args:
-        rows: how many wait; a teacher gets as many of them as a request to it may have.
+        rows: waiting rows; a teacher gets as many of them as one request to it may have.
         able: teachers that may have them and have room.
     """
     if len(able) < 2:
         return able[0] if able else None
     known = [t.seconds_per_row for t in able if t.seconds_per_row is not None]
-    usual = sum(known) / len(known) if known else 1.0  # nothing known: all alike
+    usual = sum(known) / len(known) if known else 1.0  # no speed is known: all are equal
 
     def through(teacher: LedgerTeacher) -> tuple[float, int]:
         seconds = teacher.seconds_per_row
@@ -45,22 +45,22 @@ def judge(
     awaited: int,
     queue: Iterable[LedgerBatch],
 ) -> Verdict:
-    """What becomes of a batch that was refused.
+    """Decide about a batch that was refused.
 
-    It is poison once three teachers that label other batches have refused it, or all of them if
-    there are fewer. A refusal by a teacher that has labelled nothing does not count: its settings
-    may be wrong. "All" leaves out the revoked, who get nothing new, and those on trial, who may not
-    label; it counts the resting, who will be back, and so many who are `awaited`. A batch of which
-    nothing waits is in flight with all that it lacks, and may yet be labelled.
+    It is poison once three teachers that label other batches have refused it, or all teachers if
+    there are fewer. Refusals by a teacher that has labelled nothing do not count: its settings may
+    be wrong. "All" excludes revoked teachers, which get nothing new, and those on trial, which may
+    not label. It includes resting teachers, which will return, and those that are `awaited`. A
+    batch without waiting rows has all missing rows in flight and may still be labelled.
 
     Args:
         batch: refused or not.
-        teachers: all that are known.
-        awaited: teachers that may join any moment.
-        queue: the batches with rows that wait.
+        teachers: all known teachers.
+        awaited: number of teachers that may join at any moment.
+        queue: the batches with waiting rows.
 
     Returns:
-        "poison"; "again", where only a teacher that it crashed is left to ask; else "wait".
+        "poison"; "again" if only a teacher that it crashed is left; else "wait".
     """
     refusals = batch.refusals or {}
     counted = sum(refusal.counts for refusal in refusals.values())
@@ -79,13 +79,13 @@ def judge(
 
 
 def may_recur(refusal: Refusal) -> bool:
-    """Whether a teacher may be asked again that a batch has crashed: not yet three times."""
+    """Whether a teacher that a batch crashed may get it again: until the third crash."""
     few = refusal.crashes < POISON_REFUSALS or not refusal.counts
     return refusal.crashes > 0 and few
 
 
 def _may_retry(batch: LedgerBatch, teacher: LedgerTeacher, queue: Iterable[LedgerBatch]) -> bool:
-    """Whether a teacher that has labelled nothing may get a batch again that has crashed it.
+    """Whether a teacher without labels may get a batch again that crashed it.
 
     First it gets the batches that it has not tried, then those that crashed it less often. Once it
     labels one of them, its crashes count against the others.
@@ -104,10 +104,10 @@ def _may_retry(batch: LedgerBatch, teacher: LedgerTeacher, queue: Iterable[Ledge
 def is_useless(
     teacher: LedgerTeacher, others: Iterable[LedgerTeacher], queue: Iterable[LedgerBatch]
 ) -> bool:
-    """Whether a teacher that has labelled nothing is to be ejected for what it has refused.
+    """Whether to eject a teacher that has labelled nothing, for its refusals.
 
-    Three requests are enough where another teacher labels batches. Else it is asked all that waits
-    before: the first batches may be to blame.
+    Three refused requests suffice if another teacher labels batches. Otherwise it first gets
+    everything that waits, because the first batches may be to blame.
     """
     if teacher.labels or not teacher.refused:
         return False
@@ -117,25 +117,25 @@ def is_useless(
 
 
 class Dispatcher:
-    """Makes requests, numbers them and counts them; all else it finds in the tables.
+    """Makes, numbers and counts requests; all other state is in the tables.
 
     Attributes:
-        sent: requests sent so far, copies not counted.
-        resends: how many of them had rows that had been sent before.
-        hedges: copies sent to whichever teacher was free.
-        probes: copies sent to a teacher that was named.
+        sent: requests sent so far, without copies.
+        resends: those of them with rows that had been sent before.
+        hedges: copies sent to any free teacher.
+        probes: copies sent to a named teacher.
     """
 
     def __init__(self) -> None:
         self.sent = self.resends = self.hedges = self.probes = 0
 
     def send_what_waits(self, tables: Tables, out: list[Instruction]) -> None:
-        """Send rows, those of the lowest batch first, while a teacher that may have them is open.
+        """Send rows, the lowest batch first, while a suitable teacher has room.
 
-        A window that is free is filled at once with what there is, however little that may be.
+        A free place in a window is filled at once, even with few rows.
         """
         queue, batches = tables.queue, tables.batches
-        kept = []  # refused by every teacher that is open; few, as the caller bounds the queue
+        kept = []  # refused by every open teacher; few, because the caller bounds the queue
         while queue and tables.open:
             batch = batches[queue[0]]
             if (teacher := _best_for(batch, tables.open)) is None:
@@ -146,7 +146,7 @@ class Dispatcher:
             heappush(queue, batch_id)
 
     def send_copies(self, tables: Tables, out: list[Instruction]) -> None:
-        """Send the copies that are asked for, as far as there is room; drop those that lapsed."""
+        """Send the requested copies as far as there is room, and drop those that lapsed."""
         pending, tables.hedges = tables.hedges, []
         for request, name in pending:
             if not request.may_be_copied:
@@ -168,7 +168,7 @@ class Dispatcher:
             out.append(_start(tables, request, teacher))
 
     def _send(self, tables: Tables, first: LedgerBatch, teacher: LedgerTeacher) -> Send:
-        """Make a request to `teacher` of the front of the queue, where `first` is."""
+        """Make a request of the front of the queue, where `first` is."""
         if len(first.waiting) == 1 and teacher.most_rows is None:  # as nearly always
             start, stop, attempts = first.waiting.pop()
             heappop(tables.queue)
@@ -186,7 +186,7 @@ class Dispatcher:
 def _gather(
     tables: Tables, first: LedgerBatch, teacher: LedgerTeacher
 ) -> tuple[tuple[Span, ...], tuple[LedgerBatch, ...], int, int]:
-    """Take rows from the front of the queue, for one request: their spans, batches, number, age."""
+    """Take rows for one request from the front of the queue: spans, batches, rows, attempts."""
     queue = tables.queue
     spans: list[Span] = []
     owners: list[LedgerBatch] = []

@@ -6,8 +6,8 @@ by the ledger. Teachers are named by their id. After a `Hedge` several teachers 
 request; (request, teacher) identifies one copy.
 
 The driver owns the connections: it turns what happens into events and carries out instructions.
-Exactly one of `Answered`, `AttemptFailed`, `Refused` and `Cancelled` ends each `Send`, or the loss of its
-teacher does. After `TeacherGone` the driver must drop everything that arrives over the old
+Exactly one of `Answered`, `AttemptFailed`, `Refused` and `Cancelled` ends each `Send`, or the loss
+of its teacher does. After `TeacherGone` the driver must drop everything that arrives over the old
 connection: the teacher's next life begins with the next `TeacherJoined`.
 
 Values created for every batch are named tuples: they take half the time of a frozen dataclass.
@@ -28,7 +28,6 @@ class Span(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
         return self.stop - self.start
 
 
@@ -36,9 +35,9 @@ class Send(NamedTuple):
     """Send these rows to the teacher as one request.
 
     Attributes:
-        request: its number; a hedge has that of the request it is a copy of.
-        teacher: where it goes.
-        spans: what it is made of, by batch and row; adjacent rows are one span.
+        request: number; a hedge has that of the request it copies.
+        teacher: id of the teacher.
+        spans: the rows; adjacent rows are one span.
         attempt: 1 the first time that these rows are sent; more for a resend or a hedge.
     """
 
@@ -51,7 +50,7 @@ class Send(NamedTuple):
 class Accept(NamedTuple):
     """The answer counts: write the labels of `spans` into their batches.
 
-    Spans of the request that are not among them are of batches that are over.
+    Spans of the request that are missing here belong to batches that are over.
     """
 
     request: int
@@ -60,9 +59,9 @@ class Accept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Drop the labels that this teacher sent: late, not the first, on trial, or of no use any more.
+    """Drop the labels of this teacher: they are late, a duplicate, of a trial, or no longer wanted.
 
-    It ends a copy; another teacher may still be at work on the request.
+    It ends one copy; another teacher may still work on the request.
     """
 
     request: int
@@ -84,10 +83,10 @@ class GoesUnlabelled:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """The batch will never be labelled: raise in its place.
+    """The batch will never be labelled: raise an error in its place.
 
-    It comes instead of the batch's `BatchLabelled`. `reasons` are "teacher: what it said", in the order
-    in which they refused.
+    It replaces the batch's `BatchLabelled`. `reasons` are "teacher: message", in the order of
+    refusal.
     """
 
     batch: int
@@ -96,12 +95,12 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class LabelsRevoked:
-    """A batch that was `BatchLabelled`, `GoesUnlabelled` or `Poison` is to be labelled anew.
+    """A batch that was `BatchLabelled`, `GoesUnlabelled` or `Poison` is labelled again.
 
     Attributes:
         batch: its id.
-        whole: drop all labels that it has: those to come may be of another shape. False: only some
-            rows get others.
+        whole: drop all its labels: the new ones may have another shape. False: only some rows get
+            new labels.
     """
 
     batch: int
@@ -110,10 +109,10 @@ class LabelsRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Ask the store which rows of the batch it has labels for, and answer `StoreSearched`.
+    """Search the store for the batch's labels, and answer `StoreSearched`.
 
-    Until then the batch is withheld from teachers. One that is looked up already is looked up anew:
-    what was found before is of another model.
+    Until then no teacher gets the batch. A second search replaces the first one, which was for
+    another model.
     """
 
     batch: int
@@ -126,15 +125,15 @@ Instruction = (
 
 @dataclass(frozen=True, slots=True)
 class TeacherJoined:
-    """A teacher may be sent to; for one that is known: its new figures, and all is forgiven.
+    """A teacher can get requests. Of a known one: new settings, and its failures are forgotten.
 
     Attributes:
         teacher: its id.
-        window: requests that may be in flight there at once (>= 1).
-        most_rows: rows that a request to it has at most (>= 1): batches are cut and joined to come
-            as near to it as what waits allows. None: a request is what one batch lacks.
-        seconds_per_row: its measured device time for one row; None where nothing is known.
-        on_trial: it gets only copies that a `Hedge` names it for, until `Readmitted`.
+        window: most requests in flight (>= 1).
+        most_rows: most rows of a request (>= 1): batches are cut and joined to come close to it.
+            None: a request has what one batch lacks.
+        seconds_per_row: its measured device time per row; None: unknown.
+        on_trial: it gets only copies for which a `Hedge` names it, until `Readmitted`.
         has_labelled: it labelled something before its connection was lost.
     """
 
@@ -152,12 +151,12 @@ class TeacherJoined:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """So many teachers have not said yet whether they can be asked: they may join any moment.
+    """The number of teachers whose first answer is outstanding: they may join at any moment.
 
-    As long as there are some, nobody can say that all there are have refused a batch.
+    While there are some, a batch cannot count as refused by all teachers.
 
     Attributes:
-        teachers: how many, from now on; 0 before the first such event.
+        teachers: the number from now on; 0 before the first such event.
     """
 
     teachers: int
@@ -165,21 +164,21 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class TeacherRevoked:
-    """The coordinator took the teacher away: it finishes what it has and gets nothing new."""
+    """The coordinator revoked the teacher: it finishes its requests and gets nothing new."""
 
     teacher: str
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherGone:
-    """The teacher is gone with all that it had in flight; unknown names are welcome."""
+    """The teacher is gone with all its requests in flight; unknown names are allowed."""
 
     teacher: str
 
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """The teacher may have `window` requests in flight (>= 1); what is above it runs out."""
+    """The teacher may have `window` requests in flight (>= 1); requests above that finish."""
 
     teacher: str
     window: int
@@ -201,17 +200,17 @@ class RequestSizeChanged:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The pause after a `AttemptFailed` is over: the teacher may be sent to again."""
+    """The pause after an `AttemptFailed` is over: the teacher may get requests again."""
 
     teacher: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ejected:
-    """The teacher is put on trial: it gets only copies that a `Hedge` names it for.
+    """The teacher goes on trial: it gets only copies for which a `Hedge` names it.
 
-    What it has in flight goes on and counts. What it is sent on trial never counts, first or not:
-    each such answer is discarded, for the shell to compare or to time.
+    Its requests in flight go on and count. Answers to requests sent during the trial never count:
+    each is discarded, for the driver to compare or to time.
     """
 
     teacher: str
@@ -219,16 +218,16 @@ class Ejected:
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """The trial is over: the teacher may be sent to again, unless it rests."""
+    """The trial is over: the teacher may get requests again, unless it rests."""
 
     teacher: str
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidateTeacher:
-    """Eject the teacher, and have others label anew its rows that are not released.
+    """Eject the teacher, and let others label its rows again that are not released.
 
-    Answers to its requests in flight are discarded. The teacher may be unknown: it may have been
+    Answers to its requests in flight are discarded. The teacher may be unknown, as it may have been
     lost before.
     """
 
@@ -254,10 +253,10 @@ class Queued(NamedTuple):
     Attributes:
         batch: its id.
         nbytes: bytes of its inputs.
-        rows: how many it has (>= 1); one that cannot be cut counts as a single row.
-        missing: the rows that need labels, as (start, stop) in growing order, disjoint; None: all;
-            (): none, the batch is labelled already.
-        row_nbytes: bytes of one row's labels, as far as they are known; the answers say it anew.
+        rows: number of rows (>= 1); a batch that cannot be cut counts as a single row.
+        missing: rows that need labels, as disjoint (start, stop) in ascending order; None: all; ():
+            none, the batch is labelled already.
+        row_nbytes: bytes of one row's labels, as far as known; answers update it.
         kind: only batches of one kind are joined: their rows have equal shapes and dtypes.
     """
 
@@ -271,17 +270,17 @@ class Queued(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchRestored:
-    """The student's side has this batch with its labels, from before the engine restarted.
+    """The student's side has had this batch with its labels since before the engine restarted.
 
-    Or it is poison: then it has no labels, and the volume counts its inputs until it is taken.
+    A poison batch has no labels; the volume counts its inputs until it is taken.
 
     Attributes:
         batch: its id; ids grow.
         nbytes: bytes of its inputs.
-        rows: how many it has (>= 1).
+        rows: number of rows (>= 1).
         kind: as of `Queued`.
-        makers: teachers that have made its labels. Where one is not believed any more, all of the
-            batch is labelled anew, as the labels lie where this engine cannot add to them.
+        makers: teachers that made its labels. If one of them is no longer trusted, the whole batch
+            is labelled again, because this engine cannot add to labels that lie there.
         row_nbytes: bytes of one row's labels.
     """
 
@@ -294,12 +293,12 @@ class BatchRestored:
 
 
 class StoreSearched(NamedTuple):
-    """A store has been asked for a batch, as `LookUp` said; one that is over is welcome.
+    """The label store was searched for a batch, after `LookUp`. Ignored if the batch is over.
 
     Attributes:
         batch: its id.
-        missing: the rows that need labels, as of `Queued`.
-        row_nbytes: bytes of one row's labels, as far as they are known.
+        missing: rows that need labels, as of `Queued`.
+        row_nbytes: bytes of one row's labels, as far as known.
     """
 
     batch: int
@@ -311,10 +310,10 @@ class StoreSearched(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Labels of all rows of a request came and passed their checks.
+    """Labels of all rows of a request arrived and passed their checks.
 
-    `row_nbytes` are the bytes of one row's labels, `device_s` the device time of the whole request
-    in seconds (<= 0: unknown).
+    `row_nbytes` is the bytes of one row's labels, `device_s` the device seconds of the whole
+    request (<= 0: unknown).
     """
 
     teacher: str
@@ -325,15 +324,15 @@ class Answered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """A retryable failure: the rows are sent again, here or elsewhere; the teacher rests.
+    """A retryable failure: the rows are sent again, here or elsewhere, and the teacher rests.
 
     It gets nothing new until `Resumed` or `TeacherJoined`; its other requests go on.
 
     Attributes:
         teacher: its id.
-        request: the number.
-        crash: what the teacher said, where the request crashed its predictor: a batch that is alone
-            in the request counts as refused; empty: anything else came to nothing.
+        request: number of the request.
+        crash: the teacher's message if the request crashed its predictor: a batch that is alone in
+            the request counts as refused. Empty: any other failure.
     """
 
     teacher: str
@@ -343,10 +342,10 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The teacher will never answer this request, and says why.
+    """The teacher will never answer this request, for a reason.
 
-    Where the request is of several batches, or of more rows than the teacher is to get at once, no
-    batch is to blame: they are sent again batch by batch, or in smaller pieces.
+    If the request has several batches, or more rows than the teacher now gets at once, no batch is
+    to blame: they are sent again one by one, or in smaller pieces.
     """
 
     teacher: str
@@ -356,9 +355,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The request is over without an answer, and nobody is to blame: it was withdrawn.
+    """The request ended without an answer and without a fault: it was withdrawn.
 
-    So a shell may end the copy that lost against a hedge. Rows that nobody else has are sent again.
+    A driver may end the slower copy of a hedge with it. Rows that no other teacher has are sent
+    again.
     """
 
     teacher: str
@@ -367,12 +367,12 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """Send the very same spans to another teacher also; the first answer counts.
+    """Send the same spans to another teacher too; the first answer counts.
 
-    It goes out as soon as one has room that has not got or refused it, before anything that is
-    queued; it lapses when the request is over, or known no more. Where part of it is over, the
-    other rows are sent as requests of their own instead, and it is answered in vain. With `teacher`
-    it goes to that one alone, which may be resting or on trial: a canary, or a probe.
+    It is sent before anything that is queued, as soon as a teacher has room that has neither got
+    nor refused the request. It lapses when the request is over or unknown. If some of its batches
+    are over, the other rows are sent as new requests instead. With `teacher` it goes to that
+    teacher alone, which may be resting or on trial: a canary, or a probe.
     """
 
     request: int
@@ -390,17 +390,17 @@ class BatchConsumed:
 
 
 class Released(NamedTuple):
-    """The student may consume a batch that is labelled, or poison: it stays what it is."""
+    """The student may consume a labelled or poison batch: it is final now."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverUnlabelled:
-    """Deliver this batch without labels: it becomes `GoesUnlabelled`, and counts as labelled.
+    """Deliver this batch without labels: it becomes `GoesUnlabelled` and counts as labelled.
 
-    Labels that it has are dropped, and later answers are discarded. Without effect on a batch that
-    is labelled, poisoned or over. A `Relabel` before its release reverses it.
+    Its labels are dropped, and later answers are discarded. No effect on a batch that is labelled,
+    poisoned or over. A `Relabel` before its release reverses it.
     """
 
     batch: int
@@ -408,9 +408,9 @@ class DeliverUnlabelled:
 
 @dataclass(frozen=True, slots=True)
 class InvalidateBatch:
-    """Label this batch anew, unless it is released: none of its labels can be trusted.
+    """Label this batch again unless it is released: none of its labels can be trusted.
 
-    For batches in which labels of several services were averaged and cannot be separated.
+    For batches with averaged labels of several services, which cannot be separated.
     """
 
     batch: int
@@ -418,20 +418,20 @@ class InvalidateBatch:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The epoch was left: every batch is forgotten, teachers stay.
+    """The student left the epoch: every batch is forgotten, teachers stay.
 
-    Requests already sent keep their places in the windows until they end.
+    Requests in flight keep their places in the windows until they end.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """The teachers' model was exchanged: what is not released is labelled anew, from the first on.
+    """The teachers' model was exchanged: label everything that is not released again, in order.
 
-    Labels that lie ready are void, those too that were not missing when the batch was queued, and
-    so are refusals: the shell drops the labels of every batch that is not released. Requests
-    already sent keep their places in the windows until they end; what they answer is discarded. So
-    no batch is of two models, and in order the stream changes over at one batch.
+    Labels of these batches are void, also those that were present when the batch was queued, and so
+    are refusals: the driver drops the labels of every batch that is not released. Requests in
+    flight keep their places in the windows until they end; their answers are discarded. So no batch
+    mixes two models, and an ordered stream changes over at one batch.
 
     Attributes:
         stored: a store may have labels of the new model: batches are looked up before any row is

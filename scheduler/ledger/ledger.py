@@ -48,24 +48,24 @@ from .view import LedgerView
 
 
 class Ledger(LedgerView):
-    """The state machine of one reader's rows. Owned by one thread; no clock, no I/O."""
+    """State machine of one reader's rows, without clock and I/O. Use it from one thread."""
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
-        """Take one event in; what has to be done about it comes out, in order.
+        """Apply one event; return the instructions that follow, in order.
 
         Raises:
-            ValueError: the event cannot be: ids that do not grow, rows that are not the batch's, a
-                batch released before it was labelled, or taken before it was released.
+            ValueError: the event is impossible: ids that do not grow, rows outside of the batch, a
+                batch that is released before it is labelled, or taken before it is released.
         """
         out: list[ev.Instruction] = []
-        match event:  # the three that every batch brings come first
+        match event:  # events of every batch come first
             case ev.Answered():
                 self._on_answered(event, out)
             case ev.Queued():
                 self._on_queued(event)
             case ev.BatchConsumed():
                 self._on_taken(event)
-                return out  # nothing follows from it
+                return out  # no instructions follow
             case ev.Released():
                 self._on_released(event)
                 return out
@@ -190,8 +190,8 @@ class Ledger(LedgerView):
     def _on_refused(
         self, teacher: LedgerTeacher, request: LedgerRequest, reason: str, *, is_crash: bool = False
     ) -> None:
-        """Find the batch to blame, or see to it that the next time it can be found."""
-        # A batch with gaps has several spans in a request, and is refused once.
+        """Blame the batch, or send its rows so that the next refusal shows which batch it is."""
+        # A batch with gaps has several spans in a request, but counts one refusal.
         unlabelled = dict.fromkeys(b for b in request.batches if b.stage is UNLABELLED)
         if request.joined:
             for batch in unlabelled:
@@ -207,7 +207,7 @@ class Ledger(LedgerView):
     def _end_copy(
         self, name: str, number: int
     ) -> tuple[LedgerTeacher | None, LedgerRequest | None]:
-        """Take a request out of its teacher's window; (None, None) if it is not in flight there."""
+        """Remove a request from its teacher's window; (None, None) if it is not in flight there."""
         teacher = self._tables.teachers.get(name)
         if teacher is None or (request := teacher.in_flight.pop(number, None)) is None:
             return None, None
@@ -254,7 +254,7 @@ class Ledger(LedgerView):
     def _on_deliver_unlabelled(self, event: ev.DeliverUnlabelled) -> None:
         batch = self._tables.batches.get(event.batch)
         if batch is not None and batch.stage is UNLABELLED:
-            self._tables.forgo(batch)
+            self._tables.leave_unlabelled(batch)
 
     def _on_reset(self) -> None:
         old = self._tables
@@ -272,7 +272,7 @@ class Ledger(LedgerView):
     # ------------------------------------------------------------------------ what follows
 
     def _condemn(self) -> None:
-        """Poison what enough have refused; ask those it crashed again if nobody else is left."""
+        """Poison batches that enough teachers refused, or allow retries if no teacher is left."""
         tables = self._tables
         for batch_id in sorted(tables.refused):
             batch = tables.refused[batch_id]
@@ -288,7 +288,6 @@ class Ledger(LedgerView):
 
 
 def _join(tables: Tables, event: ev.TeacherJoined) -> None:
-    """A teacher is there, or has new figures."""
     teacher = tables.teachers.get(event.teacher)
     if teacher is None:
         tables.joined += 1
@@ -315,7 +314,6 @@ def _change(
     | ev.Ejected
     | ev.Readmitted,
 ) -> None:
-    """One thing about a teacher is different now."""
     if (teacher := tables.teachers.get(event.teacher)) is None:
         return
     match event:
@@ -335,7 +333,7 @@ def _change(
 
 
 def _lose(tables: Tables, event: ev.TeacherGone) -> None:
-    """A teacher is gone: the rows that nobody else has go to the front."""
+    """Remove a teacher; rows that no other teacher has wait again."""
     if (teacher := tables.teachers.pop(event.teacher, None)) is not None:
         tables.open.pop(teacher.name, None)
         tables.forget_refusals(teacher.name)
@@ -344,7 +342,7 @@ def _lose(tables: Tables, event: ev.TeacherGone) -> None:
 
 
 def _invalidate_teacher(tables: Tables, event: ev.InvalidateTeacher) -> None:
-    """Nothing that a teacher said counts, unless it is released."""
+    """Invalidate all labels of a teacher that are not released."""
     if (teacher := tables.teachers.get(event.teacher)) is not None:
         teacher.on_trial = True
         tables.refresh(teacher)
@@ -353,15 +351,12 @@ def _invalidate_teacher(tables: Tables, event: ev.InvalidateTeacher) -> None:
     for batch in tables.batches.values():
         if batch.stage in (POISONED, RELEASED):
             continue
-        if doubted := batch.disown(event.teacher):
-            tables.unsettle(batch, doubted)
+        if rows := batch.drop_labels_of(event.teacher):
+            tables.unsettle(batch, rows)
 
 
 def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> None:
-    """Queue, or withhold, all that is not released as if it had just come.
-
-    Requests that are in flight run out unheard.
-    """
+    """Queue, or withhold, everything that is not released, like new batches."""
     tables.void_requests()
     tables.queue.clear()
     tables.refused.clear()
@@ -374,7 +369,7 @@ def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> No
 
 
 def _found(tables: Tables, event: ev.StoreSearched) -> None:
-    """A store has been asked: the rows that it lacks go to teachers."""
+    """Send the rows that the store lacks to teachers."""
     if (batch := tables.withheld.pop(event.batch, None)) is None:
         return
     waiting = pieces_of(batch.rows, event.missing)
@@ -387,13 +382,13 @@ def _found(tables: Tables, event: ev.StoreSearched) -> None:
 
 
 def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
-    """Drop all labels of a batch unless it is released; refusals stand."""
+    """Drop all labels of a batch unless it is released; refusals remain."""
     known = tables.batches.get(event.batch)
     if known is not None and known.stage in (LABELLED, POISONED):
-        # A new object: where it went without labels, a request may still be in flight, and refers
-        # to the old one. Its answer must not label rows that are sent anew now.
+        # A new object: a request in flight may still refer to the old one, if the batch went
+        # without labels. Its answer must not label the rows that are sent again now.
         batch = tables.batches[known.id] = replace(known, waiting=[], unlabelled_rows=0)
-        tables.unsettle(batch, batch.disown_all())
+        tables.unsettle(batch, batch.drop_all_labels())
 
 
 def _start_over(tables: Tables, batch: LedgerBatch, stored: bool) -> None:
@@ -402,5 +397,5 @@ def _start_over(tables: Tables, batch: LedgerBatch, stored: bool) -> None:
     if stored:
         tables.withhold(batch)
     else:
-        batch.unlabelled_rows = 0  # of those before
+        batch.unlabelled_rows = 0  # of before
         tables.unsettle(batch, (ev.Span(batch.id, 0, batch.rows),), sent=0)

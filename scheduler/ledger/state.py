@@ -14,15 +14,15 @@ from heapq import heapify, heappush
 
 from .events import BatchLabelled, GoesUnlabelled, Instruction, LabelsRevoked, Poison, Span
 
-#: How much of a teacher's speed estimate the newest answer replaces.
+#: Weight of the newest answer in a teacher's speed estimate.
 SPEED_GAIN = 0.25
-#: Rows [start, stop) of some batch that wait for a teacher, and how often they were sent:
-#: (start, stop, sent). A plain tuple, as one is made for every batch.
+#: Rows [start, stop) of a batch that wait for a teacher, and how often they were sent. A plain
+#: tuple, because one is made for every batch.
 WaitingRows = tuple[int, int, int]
 
 
 class BatchStage(Enum):
-    """Where a batch is in its life; one that is disbelieved is unlabelled again."""
+    """The stage of a batch; a batch whose labels are revoked is unlabelled again."""
 
     UNLABELLED = "unlabelled"  # some of its rows wait or are in flight
     LABELLED = "labelled"  # until it is released
@@ -30,7 +30,7 @@ class BatchStage(Enum):
     RELEASED = "released"  # until the student has taken it
 
 
-#: By name, as the look-up of an enum's member takes longer than most of what is done with it.
+#: Module constants, because looking up a member of an enum is slow.
 UNLABELLED, LABELLED = BatchStage.UNLABELLED, BatchStage.LABELLED
 POISONED, RELEASED = BatchStage.POISONED, BatchStage.RELEASED
 
@@ -40,10 +40,10 @@ class Refusal:
     """Why one teacher does not label one batch.
 
     Attributes:
-        reason: what it said.
+        reason: its message.
         counts: the teacher has labelled something, so the batch may be to blame.
-        crashes: how often the batch crashed its predictor; 0: it said that it never labels it.
-        again: after a crash, it may get the batch once more: there is no other teacher to ask.
+        crashes: how often the batch crashed its predictor; 0: it refused the batch.
+        again: after a crash it may get the batch once more, because no other teacher is left.
     """
 
     reason: str
@@ -54,10 +54,10 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class LedgerBatch:
-    """One batch, from `Queued` to `Taken`.
+    """One batch, from `Queued` to `BatchConsumed`.
 
-    While it is unlabelled, each of its rows either waits, or is in one request whose answer counts,
-    or has its label: from a teacher, or from the beginning.
+    While it is unlabelled, each of its rows waits, or is in one request whose answer counts, or has
+    its label.
     """
 
     id: int
@@ -68,20 +68,20 @@ class LedgerBatch:
     unlabelled_rows: int  # waiting or in flight
     kind: int = 0
     stage: BatchStage = UNLABELLED
-    #: Rows that teachers have labelled, and who.
+    #: Rows that teachers have labelled, with the teacher.
     labels: tuple[tuple[Span, str], ...] = ()
-    #: By teacher. None, not an empty dict: hardly any batch is ever refused.
+    #: By teacher. None instead of an empty dict, because refusals are rare.
     refusals: dict[str, Refusal] | None = None
-    alone: bool = False  # it was in a refused request of several batches: it is joined no more
-    makers: tuple[str, ...] = ()  # of labels that are believed together, or not
+    alone: bool = False  # it was in a refused request of several batches: do not join it again
+    makers: tuple[str, ...] = ()  # teachers of labels that are trusted only as a whole
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is held of it."""
+        """Bytes of its inputs and labels."""
         return self.input_bytes + self.rows * self.row_nbytes
 
     def may_go_to(self, teacher: str) -> bool:
-        """Whether `teacher` has not refused it, or may be asked once more."""
+        """Whether `teacher` has not refused it, or may get it once more."""
         if self.refusals is None or (refusal := self.refusals.get(teacher)) is None:
             return True
         return refusal.again
@@ -90,8 +90,8 @@ class LedgerBatch:
         """Whether one request may have rows of both."""
         return self.kind == other.kind and not (self.alone or other.alone)
 
-    def disown(self, teacher: str) -> tuple[Span, ...]:
-        """Take out the labels of `teacher`; the rows that have none any more."""
+    def drop_labels_of(self, teacher: str) -> tuple[Span, ...]:
+        """Remove the labels of `teacher`; return the rows that lost their labels."""
         if teacher in self.makers:
             self.makers = ()
             return (Span(self.id, 0, self.rows),)
@@ -100,32 +100,32 @@ class LedgerBatch:
             self.labels = tuple(label for label in self.labels if label[1] != teacher)
         return own
 
-    def disown_all(self) -> tuple[Span, ...]:
-        """Take out all of its labels; the rows that have none any more."""
+    def drop_all_labels(self) -> tuple[Span, ...]:
+        """Remove all labels; return the rows that lost their labels."""
         self.labels, self.makers = (), ()
         return (Span(self.id, 0, self.rows),)
 
 
 @dataclass(slots=True, eq=False)
 class LedgerRequest:
-    """Rows that are at one teacher, or at several once it is hedged."""
+    """Rows in flight at one teacher, or at several after a hedge."""
 
     id: int
     spans: tuple[Span, ...]
     batches: tuple[LedgerBatch, ...]  # of each span
     rows: int
     attempt: int
-    #: Teachers whose answer would count. A copy that does not count still fills a window.
+    #: Teachers whose answer counts. Other copies still fill a window.
     holders: set[str] = field(default_factory=set)
 
     @property
     def joined(self) -> bool:
-        """Whether it is of several batches."""
+        """Whether it has rows of several batches."""
         return self.batches[0] is not self.batches[-1]
 
     @property
     def wanted(self) -> tuple[Span, ...]:
-        """Those of its spans whose batches still wait for their labels."""
+        """Its spans in batches that are still unlabelled."""
         if len(self.batches) == 1:  # as nearly always
             return self.spans if self.batches[0].stage is UNLABELLED else ()
         pairs = zip(self.spans, self.batches, strict=True)
@@ -133,13 +133,13 @@ class LedgerRequest:
 
     @property
     def may_be_copied(self) -> bool:
-        """Whether its answer is still wanted, and all of its rows are still there to be sent."""
+        """Whether its answer is still wanted, and all of its rows still exist."""
         return bool(self.holders) and all(b.stage is UNLABELLED for b in self.batches)
 
 
 @dataclass(slots=True, eq=False)
 class LedgerTeacher:
-    """One teacher, from `TeacherJoined` until it is lost, or revoked and done."""
+    """A teacher, from `TeacherJoined` until it is lost, or revoked and finished."""
 
     name: str
     order: int  # of joining: breaks ties
@@ -156,41 +156,41 @@ class LedgerTeacher:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be sent to at all, but for copies that name it."""
+        """Whether it may get requests, apart from copies that name it."""
         return not (self.revoked or self.resting or self.on_trial)
 
     @property
     def idle(self) -> bool:
-        """Whether it may be sent to, and has nothing in flight."""
+        """Whether it is usable and has nothing in flight."""
         return self.usable and not self.in_flight
 
     @property
     def room(self) -> int:
-        """Requests that its window has room for."""
+        """Free places in its window."""
         return max(self.window - len(self.in_flight), 0)
 
     @property
     def free(self) -> int:
-        """Requests that may still be sent there now."""
+        """Requests that may be sent there now."""
         return self.room if self.usable else 0
 
     @property
     def there(self) -> bool:
-        """Whether it is to be reckoned with, now or once it has rested."""
+        """Whether it can label, now or after a rest."""
         return not (self.revoked or self.on_trial)
 
     def portion(self, rows: int) -> int:
-        """How many of `rows` one request to it may have."""
+        """Return how many of `rows` one request to it may have."""
         return rows if self.most_rows is None else min(rows, self.most_rows)
 
     def may_copy(self, request: LedgerRequest) -> bool:
-        """Whether a copy of `request` may be sent there, once there is room."""
+        """Whether a copy of `request` may be sent there, given room."""
         return request.id not in self.in_flight and all(
             batch.may_go_to(self.name) for batch in request.batches
         )
 
     def learn(self, rows: int, device_s: float) -> None:
-        """Follow the device time of its answers; what is not positive says nothing."""
+        """Update its speed by an answer; device times that are not positive are ignored."""
         if device_s <= 0:
             return
         seconds = device_s / rows
@@ -201,12 +201,12 @@ class LedgerTeacher:
 
 
 def put_back(pieces: list[WaitingRows], piece: WaitingRows) -> None:
-    """Put `piece` where its rows belong; none of them may be there already."""
+    """Insert `piece` in order; its rows must not be there already."""
     insort(pieces, piece)
 
 
 def cut(pieces: list[WaitingRows], most_rows: int) -> list[WaitingRows]:
-    """Take the first `most_rows` rows (>= 1), or all there are, out of `pieces`."""
+    """Remove and return the first `most_rows` rows (>= 1), or all, of `pieces`."""
     taken = []
     while pieces and most_rows:
         start, stop, sent = pieces[0]
@@ -221,7 +221,7 @@ def cut(pieces: list[WaitingRows], most_rows: int) -> list[WaitingRows]:
 
 
 def runs(pieces: Iterable[WaitingRows]) -> list[tuple[int, int]]:
-    """The rows of `pieces`, in growing order, as few (start, stop) as they can be said in."""
+    """Return the rows of `pieces` in ascending order, adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for start, stop, _ in pieces:
         if joined and joined[-1][1] == start:
@@ -232,10 +232,10 @@ def runs(pieces: Iterable[WaitingRows]) -> list[tuple[int, int]]:
 
 
 def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[WaitingRows]:
-    """What waits of a new batch of `rows`: those that are `missing`, or all of it.
+    """Return the waiting rows of a new batch: the `missing` ones, or all.
 
     Raises:
-        ValueError: `missing` are not rows of the batch, in order and disjoint, or it has none.
+        ValueError: `missing` are not disjoint, ascending rows of the batch, or it has no rows.
     """
     if missing is None and rows > 0:  # as nearly always
         return [(0, rows, 0)]
@@ -250,30 +250,31 @@ def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[Wait
 
 
 def count(pieces: Iterable[WaitingRows]) -> int:
-    """How many rows they have."""
+    """Return the number of rows."""
     return sum(stop - start for start, stop, _ in pieces)
 
 
 @dataclass(slots=True)
 class Tables:
-    """All that a ledger knows.
+    """All state of a ledger.
 
     Attributes:
-        teachers: all that are not lost, nor revoked and done.
-        open: those that are free.
-        batches: all from `Queued` or `Held` to `Taken`, by id, in order; poison until `Released`.
-        news: what the present event has made of batches, to be told.
-        queue: a heap of the ids of those with rows that wait: a lower one is nearer to the front.
-        refused: unlabelled ones that somebody refused.
-        withheld: unlabelled ones that a store is asked for first.
-        hedges: requests to be copied, those of the lowest rows first; to whom, or to anyone.
-        unlabelled: how many are unlabelled.
-        volume_bytes: of those that are labelled or released.
-        last_id: of the batches that came so far.
-        last_rows: of the last one queued; 0 before any.
-        batch_bytes: most bytes that one of them had.
-        joined: teachers that ever came.
-        awaited: teachers that may join any moment.
+        teachers: all but those that are lost, or revoked and finished.
+        open: teachers with free places.
+        batches: all from `Queued` or `BatchRestored` to `BatchConsumed`, by id, in order; poison
+            until `Released`.
+        news: instructions about batches from the current event.
+        queue: a heap of the ids of batches with waiting rows: the lowest is the front.
+        refused: unlabelled batches that a teacher refused.
+        withheld: unlabelled batches that wait for a search of the store.
+        hedges: requests to copy, in the order of their rows; to a named teacher or to any.
+        unlabelled: number of unlabelled batches.
+        volume_bytes: bytes of labelled and released batches.
+        last_id: id of the latest batch.
+        last_rows: rows of the batch queued last; 0 before any.
+        batch_bytes: size of the largest batch so far.
+        joined: number of teachers that ever joined.
+        awaited: number of teachers that may join at any moment.
     """
 
     teachers: dict[str, LedgerTeacher] = field(default_factory=dict)
@@ -295,7 +296,7 @@ class Tables:
     # ---------------------------------------------------------------------------- the batches
 
     def admit(self, batch: LedgerBatch) -> None:
-        """List a new batch, not placed yet."""
+        """Add a new batch, without a place yet."""
         if batch.id <= self.last_id:
             raise ValueError(f"batch {batch.id} comes after batch {self.last_id}: ids must grow")
         self.batches[batch.id] = batch
@@ -304,14 +305,14 @@ class Tables:
             self.batch_bytes = batch.input_bytes
 
     def enqueue(self, batch: LedgerBatch, pieces: Iterable[WaitingRows]) -> None:
-        """Rows of an unlabelled batch wait for a teacher, where its id belongs."""
+        """Let rows of an unlabelled batch wait for a teacher."""
         if not batch.waiting:
             heappush(self.queue, batch.id)
         for piece in pieces:
             put_back(batch.waiting, piece)
 
     def unsettle(self, batch: LedgerBatch, spans: Iterable[Span], sent: int = 1) -> None:
-        """These rows of the batch, which had labels, are to be labelled anew."""
+        """Label these rows of the batch again; they had labels."""
         pieces = [(start, stop, sent) for _, start, stop in spans]
         self._reopen(batch, whole=count(pieces) == batch.rows)
         batch.unlabelled_rows += count(pieces)
@@ -321,7 +322,7 @@ class Tables:
             self.refused[batch.id] = batch
 
     def label(self, span: Span, teacher: str, row_nbytes: int) -> None:
-        """Rows of an unlabelled batch have their labels, from this teacher."""
+        """Record labels of an unlabelled batch, from this teacher."""
         number, start, stop = span
         batch = self.batches[number]
         batch.labels += ((span, teacher),)
@@ -330,26 +331,28 @@ class Tables:
         if not batch.unlabelled_rows:
             self.settle(batch, LABELLED)
 
-    def forgo(self, batch: LedgerBatch) -> None:
-        """An unlabelled batch is to have no labels at all."""
+    def leave_unlabelled(self, batch: LedgerBatch) -> None:
+        """Let an unlabelled batch go without any labels."""
         self.unqueue(batch)
         self.withheld.pop(batch.id, None)
         batch.labels, batch.row_nbytes, batch.unlabelled_rows = (), 0, 0
-        self.settle(batch, LABELLED, is_forgone=True)
+        self.settle(batch, LABELLED, without_labels=True)
 
     def waiting(self) -> Iterator[LedgerBatch]:
-        """The batches with rows that wait, in no order."""
+        """Iterate over the batches with waiting rows, in no order."""
         return (self.batches[number] for number in self.queue)
 
     def unqueue(self, batch: LedgerBatch) -> None:
-        """No row of the batch waits any more; what is in flight of it will not matter."""
+        """Remove the waiting rows of the batch; its requests in flight no longer matter."""
         if batch.waiting:
             batch.waiting.clear()
             self.queue.remove(batch.id)
             heapify(self.queue)
 
-    def settle(self, batch: LedgerBatch, stage: BatchStage, *, is_forgone: bool = False) -> None:
-        """An unlabelled batch is decided: LABELLED, or POISONED and never to be."""
+    def settle(
+        self, batch: LedgerBatch, stage: BatchStage, *, without_labels: bool = False
+    ) -> None:
+        """Decide an unlabelled batch: LABELLED, or POISONED for good."""
         batch.stage = stage
         self.unlabelled -= 1
         if batch.refusals is not None:
@@ -363,16 +366,16 @@ class Tables:
         self.volume_bytes += nbytes
         if nbytes > self.batch_bytes:
             self.batch_bytes = nbytes
-        self.news.append(GoesUnlabelled(batch.id) if is_forgone else BatchLabelled(batch.id))
+        self.news.append(GoesUnlabelled(batch.id) if without_labels else BatchLabelled(batch.id))
 
     def withhold(self, batch: LedgerBatch) -> None:
-        """Nothing of the batch has a label, and none of its rows is sent before `Found`."""
+        """Make the batch unlabelled, and send none of its rows before `StoreSearched`."""
         self._reopen(batch, whole=True)
         batch.unlabelled_rows = batch.rows
         self.withheld[batch.id] = batch
 
     def _reopen(self, batch: LedgerBatch, *, whole: bool) -> None:
-        """A batch is unlabelled from now on, if it was not."""
+        """Make a batch unlabelled."""
         if batch.stage is not UNLABELLED:
             self.volume_bytes -= batch.nbytes * (batch.stage is not POISONED)
             batch.stage = UNLABELLED
@@ -382,7 +385,7 @@ class Tables:
     # --------------------------------------------------------------------------- the requests
 
     def give_up(self, request: LedgerRequest, teacher: LedgerTeacher) -> None:
-        """The answer of `teacher` does not count: unless another's does, back with its rows."""
+        """Ignore the answer of `teacher`; without another copy, the rows wait again."""
         if teacher.name not in request.holders:
             return
         request.holders.discard(teacher.name)
@@ -390,14 +393,14 @@ class Tables:
             self.put_back(request)
 
     def put_back(self, request: LedgerRequest) -> None:
-        """No answer to it counts any more: what is still wanted of it goes to the front."""
+        """Ignore all answers to the request; its rows that are still wanted wait again."""
         request.holders.clear()
         for batch, span in zip(request.batches, request.spans, strict=True):
             if batch.stage is UNLABELLED:
                 self.enqueue(batch, [(span.start, span.stop, request.attempt)])
 
     def void_requests(self) -> None:
-        """Nothing that is in flight counts any more."""
+        """Ignore the answers to all requests in flight."""
         self.hedges.clear()
         for teacher in self.teachers.values():
             for request in teacher.in_flight.values():
@@ -406,14 +409,14 @@ class Tables:
     # --------------------------------------------------------------------------- the teachers
 
     def believe_refusals(self, teacher: LedgerTeacher) -> None:
-        """The teacher labels batches: what it has refused may be to blame."""
+        """Count the teacher's refusals, as it labels batches: they may be to blame."""
         teacher.labels = True
         for batch in self.batches.values():
             if batch.refusals is not None and teacher.name in batch.refusals:
                 batch.refusals[teacher.name].counts = True
 
     def forget_refusals(self, name: str) -> None:
-        """Batches that the teacher refused before it labelled anything may go there again."""
+        """Let batches go to the teacher again that it refused before it labelled anything."""
         for batch in self.batches.values():
             refusals = batch.refusals
             if refusals is None or name not in refusals or refusals[name].counts:
@@ -425,7 +428,7 @@ class Tables:
                     self.refused.pop(batch.id, None)
 
     def refresh(self, teacher: LedgerTeacher) -> None:
-        """List the teacher where it belongs, after any change to it; one that is done goes."""
+        """Update the tables after any change to the teacher; remove it if it is finished."""
         shut = teacher.revoked or teacher.resting or teacher.on_trial
         if not shut and len(teacher.in_flight) < teacher.window:
             self.open[teacher.name] = teacher

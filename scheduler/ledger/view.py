@@ -1,4 +1,4 @@
-"""What the ledger knows, for those who decide about flow, windows, hedges and ejections."""
+"""Read access to the ledger, for decisions about flow, windows, hedges and ejections."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from .state import UNLABELLED, LedgerRequest, Tables
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """One request that somebody is at work on.
+    """A request in flight.
 
     Attributes:
         request: its number.
         spans: its rows.
-        attempt: of the last copy that was sent.
-        teachers: whose answer would count, sorted; empty once one has come, or none is wanted.
+        attempt: attempt of the latest copy.
+        teachers: teachers whose answer would count, sorted; empty once it is answered or not
+            wanted.
     """
 
     request: int
@@ -29,21 +30,21 @@ class InFlight:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return sum(span.rows for span in self.spans)
 
 
 class LedgerLoad(NamedTuple):
-    """How much there is, and how far the teachers are taken up.
+    """The amount of work, and how busy the teachers are.
 
     Attributes:
         volume_bytes, queued, unlabelled: as of `LedgerView`.
-        batch_bytes: most that a batch had so far, inputs and, as far as they are known, labels.
-        window_batches: batches that fill the windows of the usable ones, of the rows that the last
-            batch had. Before there is one, it is known only of those that take a batch as it is.
-        free_windows: requests that could be sent now; 0 also when there is no usable teacher.
-        teachers: how many are there and not revoked.
-        idle: how many of the usable ones have nothing in flight.
+        batch_bytes: size of the largest batch so far: inputs, and labels as far as known.
+        window_batches: batches of the latest size that fill the windows of the usable teachers.
+            Before the first batch, only of teachers that take whole batches.
+        free_windows: requests that could be sent now; 0 also without a usable teacher.
+        teachers: number of teachers that are not revoked.
+        idle: number of usable teachers with nothing in flight.
     """
 
     volume_bytes: int
@@ -57,7 +58,7 @@ class LedgerLoad(NamedTuple):
 
 
 class LedgerView:
-    """The reading side of a ledger: nothing here changes anything."""
+    """Read access to a ledger; nothing here changes it."""
 
     def __init__(self) -> None:
         self.accepted = 0  # answers that counted
@@ -73,14 +74,11 @@ class LedgerView:
 
     @property
     def labelled(self) -> int:
-        """Batches that are labelled, or poison, and not taken."""
+        """Number of labelled or poison batches that are not taken."""
         return len(self._tables.batches) - self._tables.unlabelled
 
     def has_next(self, *, ordered: bool) -> bool:
-        """Whether the next batch that the student may take is labelled, or released.
-
-        In order that is the first of those that are not taken, else any.
-        """
+        """Whether the next batch of the student is labelled or released: the first one, or any."""
         if ordered:
             first = next(iter(self._tables.batches.values()), None)
             return first is not None and first.stage is not UNLABELLED
@@ -88,27 +86,27 @@ class LedgerView:
 
     @property
     def queued(self) -> int:
-        """Batches with rows that wait for a teacher, or to be looked up in a store."""
+        """Number of batches with rows that wait for a teacher or for the store."""
         return len(self._tables.queue) + len(self._tables.withheld)
 
     @property
     def withheld(self) -> Collection[int]:
-        """Those of them that a store is asked for first: not sent before `Found`."""
+        """Batches that wait for a search of the store."""
         return self._tables.withheld.keys()
 
     def awaits_store(self, batch: int) -> bool:
-        """Whether a store is asked for a batch that is not over, before it comes to teachers."""
+        """Whether the store is searched for a batch before teachers get it."""
         tables = self._tables
         return batch in tables.withheld or batch not in tables.batches
 
     @property
     def refusers(self) -> frozenset[str]:
-        """Teachers that have refused a batch which is unlabelled still."""
+        """Teachers that have refused a batch that is still unlabelled."""
         batches = self._tables.refused.values()
         return frozenset(name for batch in batches for name in batch.refusals or ())
 
     def is_useless(self, teacher: str) -> bool:
-        """Whether `teacher` has labelled nothing and is to be ejected for what it has refused."""
+        """Whether to eject `teacher`, which has labelled nothing, for its refusals."""
         teachers = self._tables.teachers
         if (known := teachers.get(teacher)) is None:
             return False
@@ -116,17 +114,17 @@ class LedgerView:
 
     @property
     def unlabelled(self) -> int:
-        """Batches with rows that wait or are in flight: the work that is outstanding."""
+        """Number of batches with rows that wait or are in flight."""
         return self._tables.unlabelled
 
     @property
     def head(self) -> int | None:
-        """The batch that the stream waits for: the first unlabelled one; None without any."""
+        """The first unlabelled batch; None: there is none."""
         batches = self._tables.batches.values()
         return next((b.id for b in batches if b.stage is UNLABELLED), None)
 
     def labelled_by(self, batch: int) -> tuple[tuple[Span, str], ...]:
-        """The rows of `batch` that teachers have labelled, in order, each with its teacher.
+        """Return the rows of `batch` that teachers have labelled, in order, with the teacher.
 
         Empty for a batch that is over, or that was labelled before it came.
         """
@@ -134,7 +132,7 @@ class LedgerView:
         return tuple(sorted(known.labels)) if known else ()
 
     def makers(self, batch: int) -> tuple[str, ...]:
-        """The teachers that have labelled rows of `batch`, sorted; see `labelled_by`."""
+        """Return the teachers that labelled rows of `batch`, sorted."""
         known = self._tables.batches.get(batch)
         if known is None:
             return ()
@@ -146,51 +144,51 @@ class LedgerView:
 
     @property
     def in_flight(self) -> int:
-        """Copies of requests in flight, unwanted ones too: they fill windows all the same."""
+        """Number of copies in flight, unwanted ones included: they fill windows too."""
         return sum(len(teacher.in_flight) for teacher in self._tables.teachers.values())
 
     def in_flight_at(self, teacher: str) -> tuple[int, ...]:
-        """Requests that `teacher` has in flight, the longest first; () for an unknown one."""
+        """Return the requests in flight at `teacher`, the longest first."""
         known = self._tables.teachers.get(teacher)
         return tuple(known.in_flight) if known else ()
 
     def request(self, request: int) -> InFlight | None:
-        """What is in flight under this number; None when nothing is any more."""
+        """Return the request in flight with this number; None: there is none."""
         for teacher in self._tables.teachers.values():
             if (found := teacher.in_flight.get(request)) is not None:
                 return _told(found)
         return None
 
     def requests_at(self, teacher: str) -> Iterator[InFlight]:
-        """All that `teacher` has in flight, the longest first; nothing for an unknown one."""
+        """Iterate over the requests in flight at `teacher`, the longest first."""
         known = self._tables.teachers.get(teacher)
         return (_told(request) for request in known.in_flight.values()) if known else iter(())
 
     @property
     def sent(self) -> int:
-        """Requests sent so far, resends among them, copies not."""
+        """Number of requests sent so far, resends included, copies not."""
         return self._dispatcher.sent
 
     @property
     def resends(self) -> int:
-        """How many of them had rows that had been sent before."""
+        """Number of sent requests with rows that had been sent before."""
         return self._dispatcher.resends
 
     @property
     def hedges(self) -> int:
-        """Copies sent so far to whichever teacher was free."""
+        """Number of copies sent to any free teacher."""
         return self._dispatcher.hedges
 
     @property
     def probes(self) -> int:
-        """Copies sent so far to a teacher that a `Hedge` named."""
+        """Number of copies sent to a named teacher."""
         return self._dispatcher.probes
 
     # --------------------------------------------------------------------------- the teachers
 
     @property
     def load(self) -> LedgerLoad:
-        """All that flow control is told of the ledger, as it asks with every few answers."""
+        """The input of flow control, which is needed after every few answers."""
         tables = self._tables
         usual = tables.last_rows
         rows = free = there = idle = 0
@@ -218,23 +216,23 @@ class LedgerView:
 
     @property
     def teachers(self) -> tuple[str, ...]:
-        """The teachers that are there and not revoked, in the order of joining."""
+        """Teachers that are not revoked, in the order of joining."""
         return tuple(name for name, t in self._tables.teachers.items() if not t.revoked)
 
     @property
     def at_work(self) -> tuple[str, ...]:
-        """Those of `teachers` and of the revoked that have requests in flight."""
+        """Teachers with requests in flight, revoked ones included."""
         return tuple(name for name, t in self._tables.teachers.items() if t.in_flight)
 
     @property
     def on_trial(self) -> tuple[str, ...]:
-        """Those of `teachers` that get nothing but copies that name them."""
+        """Teachers that get only copies that name them."""
         teachers = self._tables.teachers.items()
         return tuple(name for name, t in teachers if t.on_trial and not t.revoked)
 
     @property
     def usable(self) -> int:
-        """How many of `teachers` neither rest after a failure nor are on trial."""
+        """Number of teachers that neither rest after a failure nor are on trial."""
         usable = 0
         for teacher in self._tables.teachers.values():
             usable += teacher.usable
@@ -242,7 +240,6 @@ class LedgerView:
 
     @property
     def usable_teachers(self) -> frozenset[str]:
-        """Names of the teachers that `usable` counts."""
         return frozenset(name for name, t in self._tables.teachers.items() if t.usable)
 
 

@@ -2,8 +2,8 @@
 
 `ReaderCore.handle(event, now)` takes what has happened and returns what is to be done. It owns the
 ledger, flow control, windows and request sizes, hedging, one circuit breaker per teacher, probing,
-reachability, comparisons, content switches and n. The live engine and the simulator drive it: they
-turn I/O or virtual time into events, and carry instructions out.
+reachability, comparisons, model switches and n. The live engine and the simulator drive it: they
+turn I/O or virtual time into events, and carry out instructions.
 """
 
 from .core import CoreConfig as CoreConfig

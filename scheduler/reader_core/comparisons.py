@@ -1,8 +1,7 @@
-"""Which answers are compared with those of other teachers, and what the comparison shows.
+"""Runs the comparisons of answers that `scheduler.canaries` decides about.
 
-Who is to be compared, and who lies, is said by `scheduler.canaries`. The driver keeps the labels
-meanwhile, and says which of them agree: of each request that more than one teacher is to label,
-until all of them have answered or will not. These are never more than windows have room for.
+The driver keeps the labels of each request that several teachers label until all of them have
+answered or will not, and says which labels agree. There are never more than windows have room for.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from .instructions import Disputed, DropAllAnswers, DropAnswers, Instruction, Ke
 
 @dataclass(slots=True)
 class _ComparedRequest:
-    """One request that is compared.
+    """A request that is compared.
 
     Attributes:
-        asked: who is at work on it.
-        planned: who is to get a copy, and has not been sent it.
-        copied: who got a copy in memory of its own.
-        answers: who has answered.
-        agreeing: the pairs of those that agree.
-        judged: how many answers there were when it was judged last.
-        is_kept: the driver keeps answers of it.
+        asked: teachers that work on it.
+        planned: teachers that will get a copy.
+        copied: teachers that got a copy in memory of its own.
+        answers: teachers that have answered.
+        agreeing: pairs of teachers that agree.
+        judged: number of answers at the latest judgement.
+        is_kept: the driver keeps answers to it.
     """
 
     asked: set[str]
@@ -42,18 +41,18 @@ class _ComparedRequest:
 
 
 class Comparisons:
-    """The panel of one service's teachers.
+    """The comparisons of one service.
 
-    Every method that may lead to a verdict gives those that there are, to be carried out in order.
+    Methods that may lead to verdicts return them; carry them out in order.
 
     Args:
         rule: how much is compared; None: nothing.
-        ledger: of the service; it is only read here.
+        ledger: the ledger of the service, only read here.
         rng: draws the sample.
         emit: takes an instruction for the driver.
 
     Attributes:
-        panel: who is trusted, on trial, or contradicts another.
+        panel: the teachers' trust.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Comparisons:
     # --- teachers
 
     def joined(self, name: str, numerics_id: str) -> bool:
-        """A teacher can be asked; whether it is on trial. One that is known stays what it is."""
+        """Add a teacher unless it is known; return whether it is on trial."""
         if self._rule is None:
             return False
         self._resting.discard(name)
@@ -85,7 +84,7 @@ class Comparisons:
         return self.panel.join(name)
 
     def left(self, name: str) -> list[ComparisonVerdict]:
-        """A teacher cannot be asked any more, and what it has said counts no more."""
+        """Remove a teacher and its answers."""
         verdicts = [self.panel.leave(name)]
         self._numerics.pop(name, None)
         self._resting.discard(name)
@@ -100,11 +99,11 @@ class Comparisons:
         return verdicts
 
     def look(self, answering: Collection[str], now: float) -> list[ComparisonVerdict]:
-        """Time goes by, and these teachers would answer."""
+        """Check the trials against time; `answering`: teachers that are expected to answer."""
         return [self.panel.look(answering, now)]
 
     def tolerance(self, name: str, numerics_id: str, other: str) -> float:
-        """How far labels may lie apart of `name`, which names these numerics, and of `other`."""
+        """Return the tolerated difference between `name`, with this numerics_id, and `other`."""
         assert self._rule is not None
         numerics_id = numerics_id or self._numerics.get(name, "")
         return self._rule.tolerance(numerics_id, self._numerics.get(other, ""))
@@ -112,7 +111,10 @@ class Comparisons:
     # --- requests
 
     def catch_up(self) -> list[ev.Hedge]:
-        """Copies of what is in flight, for those on trial: the next may be long in coming."""
+        """Return copies of requests in flight for teachers on trial.
+
+        The next request may take long to come.
+        """
         for name in self.panel.trusted:
             for told in self._ledger.requests_at(name):
                 if told.attempt == 1 and name in told.teachers and told.request not in self._cases:
@@ -120,10 +122,10 @@ class Comparisons:
         return []
 
     def sent(self, send: ev.Send) -> tuple[bool, list[ev.Hedge]]:
-        """A request goes out: whether it is a copy, made to be compared; and who gets it as well.
+        """Record a sent request; return whether it is a copy for a comparison, and further copies.
 
-        A copy goes in memory of its own, as that of the batch may be used again before it is
-        answered: what it is compared with is delivered, and not held up.
+        A copy gets memory of its own, because the memory of the batch may be reused before it is
+        answered: the first answer is delivered without waiting for the comparison.
         """
         if self._rule is None:
             return False, []
@@ -138,10 +140,10 @@ class Comparisons:
     def answered(
         self, answer: AnswerCame, accepted: tuple[ev.Span, ...]
     ) -> list[ComparisonVerdict]:
-        """A teacher has answered; where not all was accepted, it may be of other samples.
+        """Record an answer. If not all of it was accepted, it may be about other samples.
 
-        Batches are overwritten once nobody needs them, and somebody who is late is sent whatever
-        lies there then. A copy in memory of its own is what it was.
+        The memory of a batch is reused once no answer is needed, and a late teacher reads whatever
+        is there then. A copy in memory of its own is not affected.
         """
         name, request = answer.teacher, answer.request
         if (case := self._cases.get(request)) is None:
@@ -162,15 +164,15 @@ class Comparisons:
         return verdicts + self._close(request, case)
 
     def rests(self, name: str) -> None:
-        """A request failed at a teacher: it gets no copies until it has answered a probe."""
+        """Record a failed request: the teacher gets no copies until it has answered a probe."""
         self._resting.add(name)
 
     def refused(self, name: str) -> list[ComparisonVerdict]:
-        """A teacher refuses a request, which the ledger is told next."""
+        """Record a refusal, before the ledger is told."""
         return [self.panel.refused(name)]
 
     def ended(self, name: str, request: int) -> list[ComparisonVerdict]:
-        """A request came to nothing at a teacher."""
+        """Record that a request came to nothing at a teacher."""
         if (case := self._cases.get(request)) is None:
             return []
         case.asked.discard(name)
@@ -178,7 +180,7 @@ class Comparisons:
         return self._close(request, case)
 
     def clear(self) -> None:
-        """What is in flight is of no use any more."""
+        """Forget all comparisons, because requests in flight are of no use any more."""
         for case in self._cases.values():
             self._end({*case.asked, *case.planned, *case.answers})
         if self._cases:
@@ -198,9 +200,9 @@ class Comparisons:
         return [ev.Hedge(request, name) for name in names]
 
     def _close(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
-        """Judge a case once nothing more is to come, and forget it."""
+        """Judge a request once nothing more is expected, and forget it."""
         told = self._ledger.request(request)
-        if told is None or not told.teachers:  # it has its labels: the ledger copies it no more
+        if told is None or not told.teachers:  # it has its labels: the ledger sends no more copies
             self._end(case.planned)
             case.planned.clear()
         if case.asked or case.planned or self._cases.get(request) is not case:

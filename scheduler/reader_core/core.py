@@ -1,4 +1,4 @@
-"""Decides for one reader and one service: takes events, returns instructions."""
+"""The reader core: decides for one reader and one service; takes events, returns instructions."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from .request_pacing import RequestPacing
 from .teachers import TeacherPool
 from .windows import WindowConfig
 
-#: Interval of the checks that depend on time alone.
+#: Interval in seconds of the checks that depend on time alone.
 LOOK_EVERY_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """Settings of a reader, as far as they decide something.
+    """Settings of a reader that affect decisions.
 
     Attributes:
         service: name of the set of interchangeable teachers.
@@ -69,10 +69,10 @@ class CoreConfig:
         window: bounds of the requests in flight per teacher.
         request_rows: as of `RequestPacing`.
         ordered: the student takes batches in the order of the source.
-        deterministic: ask only teachers of one numerics_id.
+        deterministic: use only teachers of one numerics_id.
         canaries: how much is compared; None: nothing.
-        stored: there is a label store, which is asked first where labels are made anew.
-        remembered: number of events that `ReaderCore.story` knows.
+        stored: there is a label store, which is searched before batches are labelled again.
+        remembered: number of events that `ReaderCore.story` covers.
     """
 
     service: str
@@ -103,13 +103,14 @@ class Step(NamedTuple):
 
 
 class ReaderCore:
-    """Decides where rows go, what is believed, how many teachers are wanted. No clock, no I/O.
+    """Decides where rows go, which labels are trusted, and how many teachers are wanted.
 
-    One thread owns it. `now` is always of one clock that does not go back, in seconds.
+    No clock, no I/O; use it from one thread. `now` is in seconds of one clock that does not go
+    back.
 
     Args:
         config: the settings.
-        rng: scatters probes, and draws what is compared.
+        rng: jitters probes, and draws the sample that is compared.
 
     Attributes:
         config: the settings.
@@ -121,10 +122,10 @@ class ReaderCore:
         contents: the model that labels come from.
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
-        starves: whether the student starves, as reported to the coordinator.
-        is_cut_off: whether more teachers would not help, as reported: see `TeacherPool.cut_off`.
-        waiting_since: since when the training loop waits for a batch; None while it does not.
-        source_ended: whether the source has nothing more for this epoch.
+        starves: the student starves, as reported to the coordinator.
+        is_cut_off: more teachers would not help, as reported; see `TeacherPool.cut_off`.
+        waiting_since: since when the training loop waits for a batch; None: it does not.
+        source_ended: the source has nothing more for this epoch.
         epoch: the highest (term, counter) of an assignment so far.
         stimulus: number of the latest event.
     """
@@ -159,20 +160,20 @@ class ReaderCore:
         self._wall_ahead_s = 0.0  # of the driver's clock
         self._out: list[Instruction] = []
         self._now = 0.0
-        self._load: LedgerLoad | None = None  # None: what decisions stand on may have changed
+        self._load: LedgerLoad | None = None  # None: the inputs of decisions may have changed
         self._times = SampleTimes(None, None)
         self._pace_s: float | None = None
-        self._awaited = 0  # teachers, as the ledger was told
+        self._awaited = 0  # as last told to the ledger
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()
-        #: The fields of each `Step`, as hardly any is ever asked for.
+        #: The fields of each `Step`; objects are only made on demand.
         self._steps = deque[tuple[int, float, Event, list[Instruction]]](maxlen=config.remembered)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handle one event; returns the instructions that follow, in order.
+        """Handle one event; return the instructions that follow, in order.
 
         Raises:
-            ValueError: the event cannot be; see `Ledger.handle`.
+            ValueError: the event is impossible; see `Ledger.handle`.
         """
         out: list[Instruction] = []
         self._out, self._now = out, now
@@ -239,7 +240,7 @@ class ReaderCore:
 
     @property
     def content_id(self) -> str:
-        """Content of the model, as the coordinator reports it; empty: unknown."""
+        """Content of the model, as reported to the coordinator; empty: unknown."""
         return self.contents.switch.told
 
     @property
@@ -254,12 +255,12 @@ class ReaderCore:
         return self._links.unavailable
 
     def measured(self, content_id: str) -> Measured:
-        """Measurements of the student, and of the teachers, which serve this content."""
+        """Return the measurements of the student and of the teachers, which serve this content."""
         stats = self.stats
         return Measured(stats.t_t_s, stats.answers, stats.t_s_s, stats.steps, content_id)
 
     def story(self, batch: int) -> list[Step]:
-        """Explain the path of a batch: the latest events and instructions that concern it.
+        """Return the latest events and instructions that concern a batch.
 
         Other instructions of the same steps are left out.
         """
@@ -319,7 +320,7 @@ class ReaderCore:
         in_flight = len(self.ledger.in_flight_at(name))
         said = len(self._out)
         self._apply(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
-        accepted = self._out[said]  # the ledger says first whether the answer counts
+        accepted = self._out[said]  # its first instruction says whether the answer counts
         spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
         if spans:
             self.stats.labelled(name)
@@ -330,7 +331,7 @@ class ReaderCore:
     # --- the teachers
 
     def _follow(self, change: tuple[Assigned, bool] | None, now: float) -> None:
-        """Use these teachers from now on; if `anew`, have them label anew what is not released."""
+        """Use these teachers from now on; if flagged, label everything not released again."""
         if change is None:
             return
         assigned, anew = change
@@ -338,7 +339,7 @@ class ReaderCore:
         lost, revoked = self._links.update(assigned, now)
         self._tell_awaited()
         teachers.keep({peer.teacher_id for peer in assigned.peers}.difference(lost))
-        for name in (*lost, *revoked):  # before any of their rows go to others
+        for name in (*lost, *revoked):  # before any of their rows are sent again
             self._apply(ev.TeacherRevoked(name))
         teachers.lost(lost, now)
         for name in revoked:
@@ -356,7 +357,7 @@ class ReaderCore:
     # --- time
 
     def _look(self, look: Tick, now: float) -> None:
-        """One round of Algorithm 1 (the paper), and checks that depend on time."""
+        """One iteration of Algorithm 1, and checks that depend on time."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             usable = self.ledger.usable
@@ -376,7 +377,7 @@ class ReaderCore:
     def _decide(
         self, look: Tick, content_id: str, unreachable: int, cut_off: bool, now: float
     ) -> None:
-        if (load := self._load) is None:  # most turns follow from time alone
+        if (load := self._load) is None:  # most decisions follow from time alone
             load = self._load = self.ledger.load
             measured = self.measured(content_id or look.store_content)
             self._times = stream_stats.times(self._profile, measured, now + self._wall_ahead_s)
@@ -414,7 +415,7 @@ class ReaderCore:
         self._out.append(LogMessage(level, text, teacher))
 
     def _apply(self, event: ev.Event) -> None:
-        """Apply an event to the ledger, emit its instructions, and copy requests for comparison."""
+        """Apply an event to the ledger, emit its instructions, and send copies for comparisons."""
         self._load = None
         copies: list[ev.Hedge] = []
         for one in self.ledger.handle(event):
@@ -431,7 +432,7 @@ class ReaderCore:
 
 
 def _batches(one: Any) -> Iterator[int]:
-    """The batches that an event or an instruction is about."""
+    """Yield the batches that an event or an instruction concerns."""
     if isinstance(batch := getattr(one, "batch", None), int):
         yield batch
     for span in getattr(one, "spans", ()):

@@ -1,9 +1,9 @@
-"""In which order batches go to the training loop, how far ahead of it, and which without labels.
+"""The order in which batches go to the training loop, how far ahead, and which without labels.
 
-A batch is complete once every service has labelled it, or goes without. Then it is offered to the
-trainer, in its turn, so that its labels outlive the engine. The training loop may take it once it
-is released. Released are only so many as the loop may consume before the engine hears of it: all
-others can still be withdrawn, as a teacher may turn out to lie, and the model may be exchanged.
+A batch is complete once every service has labelled it or goes without. Then it is offered to the
+trainer in order, so that its labels survive a restart of the engine. The training loop may take a
+batch once it is released. Only as many are released as the loop may consume before the engine hears
+of it. All others can still be withdrawn, if a teacher turns out to lie or the model is exchanged.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ from .instructions import (
     Withdraw,
 )
 
-#: The training loop has so much work at hand, in released batches; and so many at least, at most.
+#: Seconds of work released ahead of the training loop, and bounds of that in batches.
 AHEAD_S: Final = 0.1
 FEWEST_AHEAD, MOST_AHEAD = 2, 64
-#: Steps over which the time of a batch is taken. A loop whose device is asynchronous runs ahead for
-#: some steps and then waits for all of them, so it is a mean; a pause makes it longer for a while.
+#: Steps over which the time of a batch is averaged. A loop with an asynchronous device runs ahead
+#: for some steps and then waits for all of them, hence a mean; a pause raises it for a while.
 STEPS: Final = 64
 
 _WAIT_FOR_EVER: Final = Policy()
-#: Nobody waits without a teacher, and nobody has.
+#: The state while no student waits without a teacher.
 _CALM: Final = no_teacher.NoTeacherWait()
 
 
 def look_ahead(batch_s: float | None) -> int:
-    """Batches to release ahead of a loop that needs so long for one; None: not known."""
+    """Return how many batches to release ahead of a loop; `batch_s` None: unknown."""
     if not batch_s:
         return FEWEST_AHEAD
     return max(rounded_up(min(AHEAD_S / batch_s, MOST_AHEAD)), FEWEST_AHEAD)
 
 
 class Delivery:
-    """The batches of one stream that the training loop has not taken. One thread owns it.
+    """The batches of one stream that the training loop has not taken. Use it from one thread.
 
-    A driver tells it of the stream, and passes on what the ledgers say of batches (`heard`). What
-    comes back is to be done at once, in order.
+    The driver reports the stream, and what the ledgers say about batches (`heard`). Carry out the
+    returned instructions at once, in order.
 
     Args:
-        ledgers: of the services that label each batch; they are only read.
-        ordered: batches are taken in the order of the source; else as they are completed.
-        policy: what is done while a service has no teacher.
+        ledgers: of the services that label each batch; only read.
+        ordered: batches are delivered in the order of the source; else when they are complete.
+        policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
 
     Attributes:
-        forgone: batches that were to go without labels of a service, by service.
-        partial: batches that were released with labels of some services.
-        unlabelled: batches that were released without any labels.
+        forgone: number of batches without labels of a service, by service.
+        partial: number of batches released with labels of some services.
+        unlabelled: number of batches released without any labels.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Delivery:
         self._ensemble = ensemble or Ensemble(dict.fromkeys(ledgers, 1.0))
         self._whole: Mixture | None = Mixture(self._ensemble.shares, 1.0)
         self._no_teacher = NoTeacherPolicy(ledgers, policy, self._ensemble)
-        #: Services that have not labelled a batch which is not offered, in order.
+        #: Batches that are not offered, in order, with the services that have not labelled them.
         self._lacking: dict[int, set[str]] = {}
-        self._without: dict[int, set[str]] = {}  # services whose labels a batch goes without
-        self._poison: dict[int, tuple[str, ...]] = {}  # why a batch will never be labelled
-        self._held: set[int] = set()  # batches that an engine before this one has offered
-        #: Not released, in the order of their release; None: poison, or held.
+        self._without: dict[int, set[str]] = {}  # services that a batch goes without
+        self._poison: dict[int, tuple[str, ...]] = {}  # reasons, by poison batch
+        self._held: set[int] = set()  # batches that an earlier engine has offered
+        #: Offered and not released, in order; None: poison, or held.
         self._offered: dict[int, OfferBatch | None] = {}
         self._released: set[int] = set()  # and not taken
         self._batch_s = RecentMean(STEPS)
@@ -99,11 +99,11 @@ class Delivery:
     # ------------------------------------------------------------------------ the trainer's side
 
     def queue(self, batch: int) -> None:
-        """A batch is to be labelled; numbers grow."""
+        """Add a batch that is to be labelled; numbers grow."""
         self._lacking[batch] = set(self._services)
 
     def hold(self, batch: int, *, released: bool) -> list[StreamInstruction]:
-        """An engine before this one has offered a batch; numbers grow. The ledgers know of it."""
+        """Add a batch that an earlier engine has offered; numbers grow. The ledgers know it."""
         self._held.add(batch)
         if not released:
             self._offered[batch] = None
@@ -112,11 +112,11 @@ class Delivery:
         return [ForwardEvent(service, Released(batch)) for service in self._services]
 
     def wait(self, *, waits: bool = True) -> None:
-        """The training loop waits for a batch; or it does not."""
+        """Record whether the training loop waits for a batch."""
         self._no_teacher.loop_waits = waits
 
     def taken(self, batch: int, step_s: float | None) -> None:
-        """The training loop has a batch, after `step_s` of work on the one before."""
+        """Record that the training loop took a batch; `step_s`: its work on the previous one."""
         if step_s:
             self._batch_s.add(step_s)
         self._no_teacher.loop_waits = False
@@ -125,7 +125,7 @@ class Delivery:
         self._poison.pop(batch, None)
 
     def reset(self) -> None:
-        """The epoch was left: every batch is forgotten."""
+        """Forget every batch, because the student left the epoch."""
         self._no_teacher.loop_waits = False
         for kept in (self._lacking, self._without, self._poison, self._offered):
             kept.clear()
@@ -137,7 +137,7 @@ class Delivery:
     def heard(
         self, service: str, said: BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
     ) -> list[StreamInstruction]:
-        """The ledger of a service has said what became of a batch."""
+        """Handle an instruction of a service's ledger about a batch."""
         batch = said.batch
         match said:
             case LabelsRevoked():
@@ -157,7 +157,7 @@ class Delivery:
     def _condemn(
         self, service: str, batch: int, reasons: tuple[str, ...]
     ) -> list[StreamInstruction]:
-        """A batch will never be labelled, whatever other services make of it."""
+        """Offer an error in place of a batch that will never be labelled by one service."""
         if batch in self._poison or (lacking := self._lacking.get(batch)) is None:
             return []
         lacking.clear()
@@ -166,9 +166,10 @@ class Delivery:
         return [DropBatch(batch), *offers, *self._others(service, DeliverUnlabelled(batch))]
 
     def _undone(self, service: str, batch: int) -> list[StreamInstruction]:
-        """Labels of a service are void: it labels the batch anew.
+        """Withdraw a batch, because a service labels it again.
 
-        So do all others, where it is poison, or labels of several services cannot be told apart.
+        All other services do too if the batch is poison, or if its labels cannot be separated by
+        service.
         """
         out: list[StreamInstruction] = []
         if batch in self._offered:
@@ -189,7 +190,7 @@ class Delivery:
         return out
 
     def _offer(self, batch: int) -> list[StreamInstruction]:
-        """A batch is complete: offer it; in order, once those before it are."""
+        """Offer a complete batch; in order, once the batches before it are complete."""
         complete: list[int] = []
         if self._ordered:
             for number, lacking in self._lacking.items():
@@ -208,18 +209,18 @@ class Delivery:
             else:
                 mixed = self._whole
                 if without := self._without.get(number):
-                    gone = dict.fromkeys(without, -inf)  # since when they are missing
+                    gone = dict.fromkeys(without, -inf)  # missing since then
                     mixed = mixture(self._ensemble, set(self._services) - without, gone, 0.0)
                 offer = self._offered[number] = OfferBatch(number, mixed)
                 out.append(offer)
-        if self._ordered and complete and complete[0] < last:  # it was withdrawn
+        if self._ordered and complete and complete[0] < last:  # it had been withdrawn
             self._offered = dict(sorted(self._offered.items()))
         return out
 
     # ---------------------------------------------------------------------------- what follows
 
     def look(self, now: float) -> list[StreamInstruction]:
-        """Something has happened, or time has passed: decide what follows.
+        """Decide what follows from the latest events or from time.
 
         Args:
             now: seconds of a clock that does not go back.
@@ -227,7 +228,7 @@ class Delivery:
         return self._no_teacher.look(self._lacking, self._without, now) + self.release()
 
     def release(self) -> list[StreamInstruction]:
-        """Let the loop take what follows; nothing while it has half of what it may have at hand."""
+        """Release the next batches, unless the loop has more than half of its quota."""
         if not self._offered:
             return []
         ahead = look_ahead(self._batch_s.value)
@@ -257,16 +258,16 @@ class Delivery:
     def _others(
         self, service: str, event: InvalidateBatch | DeliverUnlabelled
     ) -> list[StreamInstruction]:
-        """Have the cores of all other services hear of something."""
+        """Forward an event to the cores of all other services."""
         return [ForwardEvent(other, event) for other in self._services if other != service]
 
 
 class NoTeacherPolicy:
-    """Which batches go without labels of a service that has no teacher; see `scheduler.no_teacher`.
+    """Applies `scheduler.no_teacher`: lets batches go without labels of a service without teachers.
 
     Args:
-        ledgers: of the services, by name; they are only read.
-        policy: what the user wants to happen.
+        ledgers: of the services, by name; only read.
+        policy: the user's choice.
         ensemble: the services, and what to do without one of several.
 
     Attributes:
@@ -285,11 +286,11 @@ class NoTeacherPolicy:
     def look(
         self, lacking: Mapping[int, Set[str]], without: Mapping[int, Set[str]], now: float
     ) -> list[StreamInstruction]:
-        """Let batches go that are not to wait any more, or give up.
+        """Let batches go that should not wait any longer, or give up.
 
         Args:
-            lacking: services that have not labelled a batch, in order; none: it waits for others.
-            without: services whose labels a batch goes without.
+            lacking: services that have not labelled a batch, in order; none: it waits for its turn.
+            without: services that a batch goes without.
             now: seconds of a clock that does not go back.
         """
         for service, ledger in self._ledgers.items():
@@ -311,16 +312,16 @@ class NoTeacherPolicy:
     def _is_tolerated(
         self, batch: int, lacking: Set[str], without: Collection[str], now: float
     ) -> bool:
-        """Whether a batch goes without labels of services that are missing."""
+        """Whether a batch goes without the labels of missing services."""
         if self._ensemble.missing == "wait" or not self._alone_since:
             return False
         if any(self._ledgers[service].awaits_store(batch) for service in lacking):
-            return False  # a label store may have what teachers do not give
+            return False  # the label store may still have labels
         labelled = self._ledgers.keys() - lacking - set(without)
         return mixture(self._ensemble, labelled, self._alone_since, now) is not None
 
     def _decide(self, head: int | None, now: float) -> list[StreamInstruction]:
-        """Apply the policy to the first batch that a service has not labelled; None: to none."""
+        """Apply the policy to the first batch that a service has not labelled, if any."""
         ledgers = self._ledgers.values()
         self._lacked = [self._ledgers[service] for service in self._alone_since] or self._lacked
         usable = [ledger.usable for ledger in ledgers]
@@ -338,7 +339,7 @@ class NoTeacherPolicy:
             return [GiveUp()]
         if action == "wait" or head is None:
             return []
-        self.loop_waits = False  # it has what it waits for
+        self.loop_waits = False  # its batch is complete now
         return [
             LogMessage("warning", f"batch {head} goes without soft labels: there is no teacher"),
             *(ForwardEvent(service, DeliverUnlabelled(head)) for service in self._ledgers),

@@ -1,12 +1,11 @@
-"""What the reader core is told: of the stream, of teachers, and that time has passed.
+"""Events of the reader core: about the stream, teachers, and time.
 
-The driver (the live engine, or the simulator) turns I/O into events and carries out the
-instructions that come back. It counts nothing that decides something. It reports what comes of a
-request or of a probe with the number of the connection that it went over; what comes late, over a
-connection that was closed, the core ignores.
+The driver (live engine or simulator) turns I/O into events and carries out the returned
+instructions; it keeps no state that affects decisions. It reports the outcome of a request or probe
+with the number of its connection, so the core can ignore what arrives for a closed one.
 
-Of the ledger's events a driver uses `Queued`, `StoreSearched`, `BatchRestored`, `Released`, `InvalidateBatch`,
-`DeliverUnlabelled` and `Cancelled` as they are.
+The ledger's events `Queued`, `StoreSearched`, `BatchRestored`, `Released`, `InvalidateBatch`,
+`DeliverUnlabelled` and `Cancelled` are used as they are.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from ..ledger.events import Released as Released
 from ..ledger.events import StoreSearched as StoreSearched
 from ..stream_stats import StreamProfile
 
-#: What a request or a probe came to, from the least to the worst:
+#: How a request or a probe failed, from the least to the worst:
 #:
-#: * "overwritten": the inputs were written over before the teacher had read them.
+#: * "overwritten": the inputs were overwritten before the teacher had read them.
 #: * "refused": the teacher will never answer this request.
 #: * "full": it has no room now.
-#: * "shut out": it does not accept the reader's credentials.
+#: * "shut out": the teacher rejects the reader's credentials.
 #: * "crashed": the request crashed a predictor.
-#: * "failed": anything else that may go well the next time; the connection holds.
-#: * "bad answer": what came cannot be labels.
+#: * "failed": another failure that a retry may solve; the connection holds.
+#: * "bad answer": the answer cannot be labels.
 #: * "lost": the connection broke.
 RequestFailure = Literal[
     "overwritten", "refused", "full", "shut out", "crashed", "failed", "bad answer", "lost"
@@ -41,7 +40,7 @@ RequestFailure = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where a teacher is; what is not known of one that was only named by address is empty."""
+    """The address and facts of a teacher; facts are empty if only its address is known."""
 
     teacher_id: str
     address: str
@@ -49,8 +48,8 @@ class Peer:
     incarnation: int = 0
     content_id: str = ""
     protocol: str = ""  # as the registry names it; empty: `oip`
-    inputs: tuple[str, ...] = ()  # of its model, where its server cannot be asked
-    foreign: bool = False  # somebody vouches for it: it is no server of ours
+    inputs: tuple[str, ...] = ()  # of its model, if its server cannot be asked
+    foreign: bool = False  # a server of another project, registered by a sidecar
     numerics_id: str = ""
 
     def __hash__(self) -> int:
@@ -59,11 +58,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What an assignment says of contents.
+    """What an assignment says about contents.
 
     Attributes:
-        content_id: of all its teachers; empty where there are none, or nothing is known.
-        next_content_id: what the student moves to at its next epoch; empty: it stays.
+        content_id: content of all its teachers; empty: there are none, or it is unknown.
+        next_content_id: content that the student moves to at its next epoch; empty: it stays.
         data_epoch: the student's epoch that the assignment was made for.
     """
 
@@ -74,16 +73,15 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The teachers that this reader may send to from now on.
+    """The teachers that this reader may use from now on.
 
     Attributes:
-        peers: all of them; one that is missing is revoked, unless it is in `lost`.
+        peers: all of them; a missing one is revoked, unless it is in `lost`.
         lost: ids of teachers that are known to be dead.
-        live: teachers of the service that the coordinator knows to live.
+        live: number of living teachers of the service that the coordinator knows.
         epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
-        advice: what it says of contents.
-        barred: ids of those of the peers that are not to be asked, as their numerics are others;
-            the core finds them.
+        advice: what it says about contents.
+        barred: ids of peers of other numerics, which must not be asked; set by the core.
     """
 
     peers: tuple[Peer, ...]
@@ -94,7 +92,7 @@ class Assigned:
     barred: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
-        """Without those that are lost: whoever reads it never had them."""
+        """Return it without `lost`: a reader of it never had these teachers."""
         return {
             "peers": [asdict(peer) for peer in self.peers],
             "live": self.live,
@@ -111,13 +109,13 @@ class Assigned:
 
 
 class PublishedKind(NamedTuple):
-    """What a teacher publishes that the numbers of one output are.
+    """The kind of numbers that a teacher publishes for one output.
 
     Attributes:
-        output: its name.
+        output: name of the output.
         kind: "logits", "probabilities", "log-probabilities" or "other".
-        is_label: labels are these numbers; else the teacher makes labels of them by their kind, and
-            they are alike whatever that is.
+        is_label: labels are these numbers; else the teacher makes labels from them by their kind,
+            so labels are comparable for any kind.
     """
 
     output: str
@@ -130,11 +128,11 @@ class HandoffState:
     """State that a core hands to its successor when the engine restarts.
 
     Attributes:
-        content_id: as it was told last: empty if it waited to be moved.
-        bound: whether the epoch keeps to that content.
-        assigned: the teachers that it sent to, or would have in the end.
+        content_id: as reported; empty if it waited to be moved.
+        bound: the epoch keeps that content.
+        assigned: the teachers that it used, or would have used.
         numerics_id: what its labels are pinned to; empty: nothing.
-        kinds: what its labels are taken for.
+        kinds: how its labels are interpreted.
     """
 
     content_id: str = ""
@@ -163,7 +161,7 @@ class HandoffState:
 
 
 class Pulled(NamedTuple):
-    """The source yielded a batch of so many samples, after `source_s`; `rows` can be told apart."""
+    """The source yielded a batch of `samples` after `source_s`, with `rows` separable rows."""
 
     source_s: float
     samples: int
@@ -171,13 +169,13 @@ class Pulled(NamedTuple):
 
 
 class LoopWaiting(NamedTuple):
-    """The training loop waits for a batch; or it has, or will have at once, what it waited for."""
+    """The training loop waits for a batch, or no longer does."""
 
     waits: bool = True
 
 
 class BatchTaken(NamedTuple):
-    """The training loop has a batch, after `step_s` of work on the one before; None: the first."""
+    """The training loop took a batch, after `step_s` of work on the one before; None: the first."""
 
     batch: int
     samples: int
@@ -189,18 +187,18 @@ class SourceEnded(NamedTuple):
 
 
 class EpochBegan(NamedTuple):
-    """The epoch before it was left: every batch is forgotten."""
+    """The previous epoch was left: every batch is forgotten."""
 
     data_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class EngineResumed:
-    """The engine goes on where another one ended.
+    """This engine continues the work of a previous one.
 
     Attributes:
-        data_epoch: epochs begun by the student.
-        left: what the other one left.
+        data_epoch: number of epochs that the student has begun.
+        left: the previous engine's state.
         ended: the source has nothing more for this epoch.
         waiting: the training loop waits for a batch.
     """
@@ -212,7 +210,7 @@ class EngineResumed:
 
 
 class ProfileLoaded(NamedTuple):
-    """What the last run of this job has measured; `wall_s` is the wall clock's time, now."""
+    """Measurements of the job's last run; `wall_s` is the current time of the wall clock."""
 
     profile: StreamProfile | None
     wall_s: float
@@ -227,9 +225,9 @@ class Probed(NamedTuple):
     Attributes:
         teacher: its id.
         link: number of the connection.
-        most_rows: that its model takes at once; None: it does not say.
-        misfit: in words, why the reader's settings are not for its model; empty: they are.
-        kinds: what it publishes of the outputs that are asked for.
+        most_rows: most rows that its model takes at once; None: unknown.
+        misfit: why the reader's settings do not fit its model; empty: they do.
+        kinds: what it publishes about the requested outputs.
     """
 
     teacher: str
@@ -240,7 +238,7 @@ class Probed(NamedTuple):
 
 
 class ProbeFailed(NamedTuple):
-    """A probe came to nothing; `room_in_s`: when a teacher that is full has room, as it says."""
+    """A probe failed; `room_in_s`: when a full teacher expects to have room."""
 
     teacher: str
     link: int
@@ -250,20 +248,20 @@ class ProbeFailed(NamedTuple):
 
 
 class AnswerCame(NamedTuple):
-    """Labels of all rows of a request have come.
+    """Labels of all rows of a request arrived.
 
     Attributes:
         teacher: its id.
         link: number of the connection.
         request: number of the request.
-        rows: of it.
+        rows: rows of the request.
         row_nbytes: bytes of one row's labels.
-        device_s: of the teacher's device; <= 0: unknown.
-        samples: of it; as many as `rows` where batches can be cut.
-        numerics_id: what makes the bits of the labels; empty: not known.
-        draining: the teacher is to get nothing more.
-        misfit: in words, why these labels cannot stand beside others of the batch; empty: they can.
-        agrees: of the teachers whose answers to the request are kept, those that say the same.
+        device_s: seconds of the teacher's device; <= 0: unknown.
+        samples: samples of the request; equal to `rows` if batches can be cut.
+        numerics_id: identifies the numerics of the labels; empty: unknown.
+        draining: the teacher takes no more requests.
+        misfit: why these labels cannot be combined with others of the batch; empty: they can.
+        agrees: teachers with kept answers to the request that agree.
     """
 
     teacher: str
@@ -280,16 +278,16 @@ class AnswerCame(NamedTuple):
 
 
 class RequestFailed(NamedTuple):
-    """A request came to nothing.
+    """A request failed.
 
     Attributes:
         teacher: its id.
         link: number of the connection.
         request: number of the request.
-        failure: how.
-        reason: in words.
+        failure: how it failed.
+        reason: message.
         room_in_s: as of `ProbeFailed`.
-        void: a batch of the request is over, so its memory may have been another one's.
+        void: a batch of the request is over, so its memory may have been reused.
     """
 
     teacher: str
@@ -302,11 +300,11 @@ class RequestFailed(NamedTuple):
 
 
 class PathsTried(NamedTuple):
-    """Connections to teachers' machines were tried, as `TryPaths` asked; all of them or some.
+    """Connections to teachers' machines were tried, as `TryPaths` requested; to all or to some.
 
     Attributes:
         began_at: as of `TryPaths`.
-        refusals: in words, why there is no connection to each of them; empty: it was accepted.
+        refusals: why each connection failed; empty text: it was accepted.
     """
 
     began_at: float
@@ -314,12 +312,12 @@ class PathsTried(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """All that has happened is told, or time has passed: decide what follows.
+    """All events are reported, or time has passed: decide what follows.
 
     Attributes:
-        in_store: batches that are being looked up in a label store, before the ledger has them.
-        store_content: the content that the store looks up; empty: not known, or no store.
-        coordinator_answers: it would be heard here if the assignment changed.
+        in_store: batches that wait for a label store, before the ledger has them.
+        store_content: the content that the store searches; empty: unknown, or no store.
+        coordinator_answers: a change of the assignment would be heard here.
     """
 
     in_store: int = 0

@@ -39,13 +39,13 @@ from ..ledger import InFlight, Ledger
 from ..ledger import events as ev
 from .request_pacing import RequestPacing, Turnarounds, began
 
-#: Most hedges per request that was sent, in calm weather; and hedges that can be saved up.
+#: Hedges per sent request, and most hedges that can be saved up.
 SHARE, BURST = 0.05, 8.0
-#: So many times the longest usual time may a request take; and one that the student waits for.
+#: Patience for a request, and for one that the student waits for.
 PATIENCE, URGENCY = 3.0, 1.5
-#: Nothing is late before so many seconds; no teacher is silent before so many.
+#: No request is late, and no teacher silent, before so many seconds.
 FLOOR_S, SILENT_S = 0.1, 0.5
-#: A longer time between two looks counts for nobody, in seconds.
+#: A longer gap in seconds between two looks is not counted.
 ASLEEP_S = 0.5
 
 
@@ -55,11 +55,11 @@ class Flight:
 
     Attributes:
         request: its number.
-        rows: that it asks labels for.
-        batch: the first batch that it has rows of; lower ones are delivered earlier.
-        sent_at: when it was sent.
-        also_at: other teachers whose answer to it would count as well.
-        wanted: whether its answer would still be used.
+        rows: number of rows.
+        batch: its first batch; lower ones are delivered earlier.
+        sent_at: time of sending.
+        also_at: other teachers whose answer would count as well.
+        wanted: its answer would still be used.
     """
 
     request: int
@@ -72,14 +72,14 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class BusyTeacher:
-    """A teacher that is asked.
+    """A teacher with requests in flight, or without.
 
     Attributes:
         name: its id.
-        flights: what it has in flight, in the order of sending.
-        window: how many those can be (>= 1).
-        answered_at: its latest answer; minus infinity if there was none.
-        usable: whether it may be sent to; one that is revoked still has flights.
+        flights: requests in flight, in the order of sending.
+        window: most requests in flight (>= 1).
+        answered_at: latest answer; minus infinity: none.
+        usable: it may get requests; a revoked teacher still has flights.
     """
 
     name: str
@@ -90,14 +90,14 @@ class BusyTeacher:
 
 
 class Hedging:
-    """Looks for requests that are late.
+    """Finds late requests.
 
     Attributes:
-        late: teachers whose oldest request was late at the last look.
-        silent: those of them that have answered nothing for long, while another is in time.
-        charged: requests whose hedge is paid for, and still to be seen as hedged.
-        tokens: hedges that are saved up.
-        awake_since: no request began before, as far as lateness goes.
+        late: teachers whose oldest request was late at the latest look.
+        silent: late teachers that have not answered for long, while another one is in time.
+        charged: requests whose hedge is paid for, and not seen in flight yet.
+        tokens: saved hedges.
+        awake_since: earlier times do not count as waiting.
     """
 
     def __init__(self, tokens: float = 0.0) -> None:
@@ -110,7 +110,7 @@ class Hedging:
         self._seen_at: float | None = None
 
     def passed(self, now: float) -> None:
-        """Time goes by; a longer time between two calls counts for nobody."""
+        """Record that time has passed; a long gap between two calls is not counted."""
         if self._seen_at is not None and now - self._seen_at > ASLEEP_S:
             self.awake_since = now
         self._seen_at = now
@@ -123,19 +123,19 @@ class Hedging:
         awaited: int | None,
         now: float,
     ) -> list[int]:
-        """Look for requests that are late.
+        """Find late requests.
 
         Args:
             teachers: all that have requests in flight or could have.
-            times: of the answers so far.
-            sent: requests sent so far, hedges not among them; never falls.
-            awaited: the batch that the student waits for; None while it does not wait.
+            times: turnarounds of the answers so far.
+            sent: number of requests sent so far, without hedges; it never falls.
+            awaited: the batch that the student waits for; None: it does not wait.
             now: seconds of a clock that does not go back.
 
         Returns:
-            Requests to ask of another teacher too, the most urgent first. Each comes back at every
-            look until it is seen as hedged, or gone, and is paid for once. One that is hedged to a
-            teacher which has fallen silent too comes again.
+            Requests to hedge, the most urgent first. Each is returned at every look until it is seen as
+            hedged, or gone, and is paid for once. A request hedged to a teacher that has become silent is
+            returned again.
         """
         look = _PoolView(teachers, times, awaited, self.awake_since, now)
         standing = {teacher.name: look.standing(teacher) for teacher in teachers}
@@ -149,7 +149,7 @@ class Hedging:
                     stuck = _stuck(teacher, self.silent)
                     suspects += [(flight, beyond_budget) for flight in stuck]
         else:
-            self.silent = frozenset()  # nobody is in time: it is not them
+            self.silent = frozenset()  # no teacher is in time: the cause is ours
         self.tokens = min(self.tokens + SHARE * (sent - self._sent), BURST)
         self._sent = sent
         charged = set(self.charged & {f.request for t in teachers for f in t.flights})
@@ -166,7 +166,7 @@ class Hedging:
 
 
 def _stuck(teacher: BusyTeacher, silent: Set[str]) -> list[Flight]:
-    """What to ask of another: all that a silent one has, else what is delivered first of it."""
+    """Return what to hedge: all requests of a silent teacher, else its most urgent one."""
     wanted = sorted((f for f in teacher.flights if f.wanted), key=lambda flight: flight.batch)
     late = wanted if teacher.name in silent else wanted[:1]
     return [flight for flight in late if flight.also_at <= silent]
@@ -183,7 +183,7 @@ class _PoolView:
     now: float
 
     def standing(self, teacher: BusyTeacher) -> Literal["in time", "late", "silent"]:
-        """How a teacher stands with the oldest request that it has."""
+        """Classify a teacher by the oldest request that it has."""
         if not teacher.flights:
             return "in time"
         first = teacher.flights[0]
@@ -192,14 +192,14 @@ class _PoolView:
             return "in time"
         limit_s = self._limit_s(teacher, expected_s)
         quiet_s = self._since(began(first.sent_at, teacher.answered_at))
-        # One that answers others, and never this: it may have had to wait for a whole window.
+        # It may answer other requests and never this one, which may wait for a whole window.
         if quiet_s < limit_s and self._since(first.sent_at) < teacher.window * limit_s:
             return "in time"
         longest_s = 2 * PATIENCE * self.times.stretch * expected_s
         return "silent" if quiet_s >= max(longest_s, SILENT_S) else "late"
 
     def _limit_s(self, teacher: BusyTeacher, expected_s: float) -> float:
-        """What the oldest request may take."""
+        """Return the longest time for the oldest request."""
         patience, rows = PATIENCE, teacher.flights[0].rows
         if any(f.wanted and f.batch == self.awaited for f in teacher.flights):
             patience = URGENCY
@@ -209,7 +209,7 @@ class _PoolView:
         return max(patience * self.times.stretch * expected_s, FLOOR_S)
 
     def _since(self, moment: float) -> float:
-        """Seconds since then in which somebody looked."""
+        """Return the seconds since then, without gaps between looks."""
         return self.now - max(moment, self.awake_since)
 
 
@@ -219,11 +219,11 @@ LASTING_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Straggling:
-    """What one name_stragglers leaves to the next.
+    """State between two calls of `name_stragglers`.
 
     Attributes:
-        named: teachers that are told to be stragglers.
-        since: since when each that is too slow has been so.
+        named: the named stragglers.
+        since: since when each teacher is too slow.
     """
 
     named: frozenset[str] = frozenset()
@@ -233,12 +233,12 @@ class Straggling:
 def name_stragglers(
     seconds_per_row: Mapping[str, float], silent: Set[str], before: Straggling, now: float
 ) -> Straggling:
-    """Look at the speeds of a pool again; a few times a second is enough.
+    """Update the stragglers of a pool; call it a few times per second.
 
     Args:
         seconds_per_row: of each teacher that has answered.
-        silent: teachers that say nothing while others do.
-        before: what the last name_stragglers left.
+        silent: teachers that are silent while others answer.
+        before: the previous state.
         now: seconds of a clock that does not go back.
     """
     times = seconds_per_row.values()
@@ -255,24 +255,24 @@ def name_stragglers(
 
 
 def _usual(seconds_per_row: Mapping[str, float], but: str) -> float:
-    """The lower median of the other teachers' times; infinite where there is no other."""
+    """Return the lower median of the other teachers' times; infinity: there is no other."""
     others = [seconds for name, seconds in seconds_per_row.items() if name != but]
     return median_low(others) if others else inf
 
 
-#: While something is late it is looked at so often.
+#: Interval of the looks while something is late.
 LOOK_EVERY_S: Final = 0.05
-#: Speeds are compared so often, where nothing is late.
+#: Interval of comparing speeds while nothing is late.
 COMPARE_EVERY_S: Final = 1.0
 
 
 class Lateness:
-    """Looks at the requests of one service.
+    """Watches the requests of one service.
 
     Args:
         ledger: knows what is in flight.
-        pace: knows what to expect.
-        log: takes a level, a text and the teacher concerned.
+        pace: knows the expected times.
+        log: writes a log message.
     """
 
     def __init__(self, ledger: Ledger, pace: RequestPacing, log: Log) -> None:
@@ -292,25 +292,23 @@ class Lateness:
 
     @property
     def late(self) -> frozenset[str]:
-        """Teachers whose oldest request is late."""
         return self._hedging.late
 
     @property
     def silent(self) -> frozenset[str]:
-        """Teachers that say nothing while others do."""
         return self._hedging.silent
 
     @property
     def hedged(self) -> frozenset[int]:
-        """Requests that are late, and are asked of another teacher, too."""
+        """Late requests that are sent to another teacher, too."""
         return self._hedging.charged
 
     def sent(self, now: float) -> None:
-        """A request went out."""
+        """Record that a request was sent."""
         self._look_at = min(self._look_at, now + self._least_s)
 
     def answered(self, name: str) -> None:
-        """A teacher has answered: perhaps faster than any was known to be."""
+        """Record an answer: the teacher may now be the fastest one."""
         known = self._pace.times.of(name)
         if known is None:
             return
@@ -318,17 +316,17 @@ class Lateness:
             self._look_at = min(self._look_at, self._due())
 
     def look(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
-        """What is to be asked of others too.
+        """Return the requests to hedge.
 
         Args:
             waits: the training loop waits for labels.
-            unusable: teachers that are not sent to now.
+            unusable: teachers that get no requests now.
             now: seconds of a clock that does not go back.
         """
         self._hedging.passed(now)
         hedges: list[ev.Hedge] = []
         if waits and not self._waits:
-            self._look_at = -inf  # patience is less now
+            self._look_at = -inf  # patience is lower now
         self._waits = waits
         if now >= self._look_at:
             due = self._due()
@@ -371,7 +369,7 @@ class Lateness:
             self._log("warning", f"teacher {name} is a straggler", name)
 
     def _due(self) -> float:
-        """The soonest that something may be late."""
+        """Return the earliest time at which something can be late."""
         pace = self._pace
         names = dict.fromkeys((*self._ledger.teachers, *self._ledger.at_work))
         expected = [
@@ -389,7 +387,7 @@ class Lateness:
         return due
 
     def _limit_s(self, expected_s: float) -> float:
-        """The least that a request may take of which so much is expected."""
+        """Return a lower bound of the time that a request with this expected time may take."""
         patience = URGENCY if self._waits else PATIENCE
         return max(patience * expected_s, FLOOR_S)
 

@@ -1,7 +1,7 @@
-"""What the reader core has its driver do, in this order: `ReaderCore`, and `Delivery`.
+"""Instructions of `ReaderCore` and `Delivery` to their driver; carry them out in order.
 
-The ledger's `Accept`, `Discard`, `BatchLabelled`, `GoesUnlabelled`, `LabelsRevoked`, `Poison` and
-`LookUp` are among them.
+They include the ledger's `Accept`, `Discard`, `BatchLabelled`, `GoesUnlabelled`, `LabelsRevoked`,
+`Poison` and `LookUp`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class SendRequest(NamedTuple):
 
     Attributes:
         link: number of the connection.
-        send: which rows, to whom.
-        in_own_memory: the batches may be consumed before the teacher has read their rows.
+        send: the rows and the teacher.
+        in_own_memory: copy the rows, as the batches may be consumed before the teacher has read
+            them.
     """
 
     link: int
@@ -38,19 +39,18 @@ class SendRequest(NamedTuple):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Which rows."""
         return self.send.spans
 
 
 class OpenConnection(NamedTuple):
-    """There is a teacher to connect to; it is probed when `Probe` says so."""
+    """Prepare a connection to a teacher; `Probe` follows when it is to be probed."""
 
     link: int
     peer: Peer
 
 
 class CloseConnection(NamedTuple):
-    """End a connection; what is still heard over it counts no more."""
+    """Close a connection; what still arrives over it is ignored."""
 
     link: int
 
@@ -70,24 +70,24 @@ class TryPaths(NamedTuple):
 
 
 class KeepAnswer(NamedTuple):
-    """Keep the labels of this answer, which came just now, to compare others with."""
+    """Keep the labels of this answer, which just arrived, for comparisons."""
 
     request: int
     teacher: str
 
 
 class DropAnswers(NamedTuple):
-    """The answers to this request that were kept are compared."""
+    """Drop the kept answers to this request."""
 
     request: int
 
 
 class DropAllAnswers(NamedTuple):
-    """No answer that was kept is compared any more."""
+    """Drop all kept answers."""
 
 
 class Disputed(NamedTuple):
-    """Teachers contradict each other about a request, and nobody can tell who is wrong."""
+    """Teachers contradict each other about a request, and no third one can decide."""
 
     request: int
     teachers: tuple[str, ...]
@@ -99,30 +99,30 @@ class Disputed(NamedTuple):
 
 
 class DropCachedLabels(NamedTuple):
-    """Keep nothing in a label store that this teacher has labelled: it is not believed."""
+    """Remove everything from the label store that this teacher has labelled."""
 
     teacher: str
 
 
 class DropLabels(NamedTuple):
-    """Labels of batches that are not released are void; those to come are of this content."""
+    """Drop the labels of batches that are not released; new labels are of this content."""
 
     content_id: str
 
 
 class ReportNow(NamedTuple):
-    """The coordinator should hear of the reader now, not at its next turn."""
+    """Report to the coordinator now, not at the next regular time."""
 
 
 class RefuseSettings(NamedTuple):
-    """The reader's settings are for none of the models; it cannot go on."""
+    """The reader's settings fit none of the models; it cannot continue."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """Something that people may want to know, for a log."""
+    """A message for the log."""
 
     level: LogLevel
     text: str
@@ -158,18 +158,18 @@ Instruction = (
 
 
 class ForwardEvent(NamedTuple):
-    """Have the core of a service hear of something."""
+    """Pass an event to the core of a service."""
 
     service: str
     event: Released | DeliverUnlabelled | InvalidateBatch | LoopWaiting
 
 
 class OfferBatch(NamedTuple):
-    """Give the trainer a batch's labels, which the training loop gets once it is released.
+    """Give the trainer a batch's labels; the training loop gets them once it is released.
 
     Attributes:
         batch: its number.
-        mixture: whose labels, in which shares; None: the batch goes without any.
+        mixture: services of the labels, and their shares; None: the batch has no labels.
     """
 
     batch: int
@@ -178,7 +178,7 @@ class OfferBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OfferPoison:
-    """Tell the trainer that a batch will never be labelled: its turn is an error."""
+    """Tell the trainer that a batch will never be labelled: an error takes its place."""
 
     batch: int
     reasons: tuple[str, ...]
@@ -186,7 +186,7 @@ class OfferPoison:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The trainer is to forget what it was offered of a batch."""
+    """Let the trainer forget the offer of a batch."""
 
     batch: int
 
@@ -199,14 +199,14 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DropBatch:
-    """The labels that there are of a batch are void, of all services: it is poison."""
+    """Drop all labels of a poison batch, of all services."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """There has been no teacher for as long as the user is willing to wait: raise that."""
+    """Raise an error: there was no teacher for as long as the user allows."""
 
 
 StreamInstruction = (

@@ -1,7 +1,7 @@
-"""The connections to the teachers of one service: which there are, and when each is probed.
+"""The connections to the teachers of one service, and when each is probed.
 
-A teacher is asked for labels once it has answered a probe. One that does not answer is probed again
-after pauses that grow; one that is full when it said that it will have room.
+A teacher gets requests once it has answered a probe. A teacher that does not answer is probed again
+after growing pauses; a full one when it said that it will have room.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class LinkState:
     """The connection to one teacher.
 
     Attributes:
-        number: of the connection; a teacher that is connected to anew has another one.
+        number: number of the connection; a new connection gets a new one.
         peer: the teacher.
-        leaves: it is to get nothing more, and has requests in flight.
-        probe_at: when it is to be probed; infinite: not, or that is under way.
+        leaves: it gets no more requests, and still has requests in flight.
+        probe_at: time of the next probe; infinity: none is planned, or it is under way.
         is_probed: a probe is under way.
-        attempts: probes in a row that came to nothing.
+        attempts: consecutive failed probes.
     """
 
     number: int
@@ -39,19 +39,19 @@ class LinkState:
 
 
 class TeacherLinks:
-    """One link for each assigned teacher, by teacher id.
+    """One connection for each assigned teacher, by teacher id.
 
     Args:
-        rng: scatters probes.
+        rng: jitters probes.
         emit: takes an instruction for the driver.
-        log: takes a level, a text and the teacher concerned.
+        log: writes a log message.
 
     Attributes:
-        last_trouble: in words, the latest loss of a teacher.
-        wanted: those that are assigned and that may be asked.
-        out_of_reach: of these, to which no connection can be made.
-        unanswered: of these, that have not answered the first probe, nor failed to.
-        next_probe_at: when the first probe that is planned is due.
+        last_trouble: text of the latest loss of a teacher.
+        wanted: assigned teachers that may be asked.
+        out_of_reach: those of them that cannot be connected to.
+        unanswered: those of them whose first probe has neither succeeded nor failed yet.
+        next_probe_at: time of the next planned probe.
     """
 
     def __init__(self, rng: RandomLike, emit: Callable[[Instruction], None], log: Log) -> None:
@@ -67,36 +67,36 @@ class TeacherLinks:
         self._opened = 0
         self._barred: frozenset[str] = frozenset()  # not to be asked
         self._silent: set[str] = set()
-        self._refusing: set[str] = set()  # of these: they do not let the reader in
-        self._useless: set[str] = set()  # wrong or refusing, and without labels since then
-        self._failures: dict[str, int] = {}  # since its latest labels
+        self._refusing: set[str] = set()  # those of them that reject the reader
+        self._useless: set[str] = set()  # wrong or refusing answers, and no labels since
+        self._failures: dict[str, int] = {}  # since the latest labels
 
     def __len__(self) -> int:
-        """Teachers that may get new requests, once they have answered a probe."""
+        """Number of teachers that may get new requests, once they have answered a probe."""
         return sum(not link.leaves for link in self._links.values())
 
     @property
     def unavailable(self) -> frozenset[str]:
-        """Teachers that are assigned and that give no labels.
+        """Assigned teachers that give no labels.
 
         They have not answered the latest request or probe, cannot be connected to, answer with
-        something else than labels, or must not be asked.
+        something other than labels, or must not be asked.
         """
         without = self._silent | self._useless | self.out_of_reach
         return self._barred | (without & self.wanted.keys()) if without else self._barred
 
     @property
     def all_useless(self) -> bool:
-        """Whether each teacher that is assigned has answered with something but labels."""
+        """Whether every assigned teacher has answered with something other than labels."""
         return bool(self.wanted) and self.wanted.keys() <= self._useless
 
     @property
     def is_shut_out(self) -> bool:
-        """Whether no teacher that is assigned lets the reader in, as far as they have said."""
+        """Whether all assigned teachers that have answered reject the reader."""
         return bool(self._refusing) and self.wanted.keys() <= self._refusing | self.unanswered
 
     def states(self) -> dict[str, int]:
-        """How many teachers there are of each kind, for those who watch."""
+        """Return the number of teachers in each state, for reports."""
         unreachable = len(self.unavailable)
         return {
             "serving": max(len(self.wanted) + len(self._barred) - unreachable, 0),
@@ -110,17 +110,17 @@ class TeacherLinks:
         return link is not None and not link.leaves
 
     def peer(self, name: str) -> Peer:
-        """Where a teacher is that has a link."""
+        """Return the peer of a teacher with a connection."""
         return self._links[name].peer
 
     def number(self, name: str) -> int:
-        """Of the connection to a teacher that has a link."""
+        """Return the number of a teacher's connection."""
         return self._links[name].number
 
     # --- what is heard
 
     def hear(self, name: str, number: int) -> bool:
-        """Something came over connection `number`, or came to nothing; whether it still counts."""
+        """Record news over connection `number`; return whether it still counts."""
         link = self._links.get(name)
         if link is None or link.number != number:
             return False
@@ -128,7 +128,7 @@ class TeacherLinks:
         return True
 
     def answers(self, name: str) -> None:
-        """A teacher has answered a probe."""
+        """Record an answered probe."""
         link = self._links[name]
         link.is_probed, link.attempts = False, 0
         self._silent.discard(name)
@@ -137,7 +137,7 @@ class TeacherLinks:
     def probe_failed(
         self, name: str, failure: RequestFailure, reason: str, room_in_s: float | None, now: float
     ) -> None:
-        """A probe came to nothing: there is another one after a pause."""
+        """Record a failed probe, and plan the next one."""
         link = self._links[name]
         link.is_probed = False
         link.attempts += 1
@@ -146,7 +146,7 @@ class TeacherLinks:
         self._plan(link, now + pause_s)
 
     def is_silent(self, name: str, failure: RequestFailure, reason: str) -> None:
-        """A teacher could not be reached, or does not let the reader in."""
+        """Record that a teacher cannot be reached or rejects the reader."""
         self._silent.add(name)
         if failure == "shut out":
             self._refusing.add(name)
@@ -156,11 +156,11 @@ class TeacherLinks:
             self.last_trouble = f"teacher {name} does not answer: {reason}"
 
     def mark_useless(self, name: str) -> None:
-        """A teacher answers, and not with labels: others are needed until it sends some."""
+        """Record an answer that is no label: others are needed until the teacher sends labels."""
         self._useless.add(name)
 
     def has_labelled(self, name: str) -> None:
-        """A teacher has done what it is for."""
+        """Record labels of a teacher."""
         self._failures.pop(name, None)
         self._useless.discard(name)
 
@@ -169,7 +169,7 @@ class TeacherLinks:
     def connect(self, name: str, now: float, pause_s: float = 0.0) -> None:
         """Probe a teacher until it answers, first after a pause.
 
-        If it is being probed already, only a pause of 0 has an effect: the probing begins anew.
+        If it is being probed already, only a pause of 0 has an effect: probing starts again.
         """
         link = self._links[name]
         if not link.is_probed and link.probe_at == inf:
@@ -181,13 +181,13 @@ class TeacherLinks:
                 self._plan(link, now)
 
     def probe(self, name: str, pause_s: float, why: str, now: float) -> None:
-        """A teacher is out of the pool: it is in again once it answers, after this pause."""
+        """Probe an ejected teacher after a pause; it returns to the pool when it answers."""
         self._silent.add(name)
         self.last_trouble = f"teacher {name} {why}"
         self.connect(name, now, pause_s)
 
     def pause_no_more(self, name: str, now: float) -> None:
-        """Probe a teacher now that is to be probed for the first time after a pause."""
+        """Probe a teacher now that waits for its first probe after a pause."""
         link = self._links.get(name)
         if link is not None and not link.leaves and not link.attempts and link.probe_at < inf:
             self._plan(link, min(link.probe_at, now))
@@ -201,16 +201,16 @@ class TeacherLinks:
         least_s: float,
         now: float,
     ) -> None:
-        """A request failed, the connection holds: probe the teacher before it gets more.
+        """Probe a teacher before it gets more, after a failed request over a working connection.
 
-        Requests that were in flight together and fail together count as one failure.
+        Concurrent requests that fail together count as one failure.
 
         Args:
-            name: of the teacher.
+            name: the teacher.
             failure: how it failed.
-            reason: in words.
-            room_in_s: when a teacher that is full has room, as it says.
-            least_s: no sooner than this.
+            reason: message.
+            room_in_s: when a full teacher expects to have room.
+            least_s: shortest pause.
             now: seconds of a clock that does not go back.
         """
         if failure == "shut out":
@@ -223,7 +223,7 @@ class TeacherLinks:
             self.connect(name, now, max(pause_s, least_s))
 
     def start_probes(self, now: float) -> None:
-        """Have every teacher probed whose time has come."""
+        """Probe every teacher whose time has come."""
         for name, link in self._links.items():
             if link.probe_at <= now:
                 link.probe_at, link.is_probed = inf, True
@@ -233,7 +233,7 @@ class TeacherLinks:
     # --- they come and go
 
     def update(self, assigned: Assigned, now: float) -> tuple[list[str], list[str]]:
-        """Follow an assignment: names that are (lost, revoked) by it."""
+        """Follow an assignment; return the names that it (lost, revoked)."""
         peers = {peer.teacher_id: peer for peer in assigned.peers}
         self.wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
         new, self._barred = assigned.barred - self._barred, assigned.barred
@@ -255,7 +255,7 @@ class TeacherLinks:
             if (known_link := self._links.get(name)) is None:
                 self.unanswered.add(name)
                 self._open(peer, now)
-            elif known_link.leaves:  # it is the same one: its requests go on
+            elif known_link.leaves:  # the same teacher: its requests go on
                 known_link.leaves = False
                 self.connect(name, now)
         self.unanswered = {name for name in self.unanswered if self.is_assigned(name)}
@@ -266,7 +266,7 @@ class TeacherLinks:
         return lost, revoked
 
     def leave(self, name: str) -> None:
-        """The teacher is to get nothing more; its link stays while it has requests in flight."""
+        """Send the teacher nothing more; its connection stays while it has requests in flight."""
         if (link := self._links.get(name)) is not None:
             link.leaves = True
 
@@ -286,7 +286,7 @@ class TeacherLinks:
         least_s: float,
         now: float,
     ) -> None:
-        """The connection broke, or what came over it was wrong: as `retry`, over a new one."""
+        """As `retry`, over a new connection: the old one broke, or its data was wrong."""
         peer = self._links[name].peer
         self._silent.add(name)
         self.drop(name, reason)
@@ -295,16 +295,16 @@ class TeacherLinks:
             self._open(peer, now, max(pause_s, least_s))
 
     def connect_anew(self, name: str, now: float) -> None:
-        """A teacher can be reached again: what is on its way over the old connections is lost."""
+        """Reconnect to a teacher that is reachable again: data on old connections is lost."""
         self.drop(name, "it could not be reached")
         self._failures.pop(name, None)
         if (peer := self.wanted.get(name)) is not None:
             self._open(peer, now)
 
     def let_go(self, name: str, now: float) -> bool:
-        """A teacher has nothing in flight: whether it leaves, and is gone now.
+        """Close the connection of a teacher without requests in flight if it leaves.
 
-        It may be back one day.
+        Returns whether it did. If the teacher is still assigned, a new connection is opened.
         """
         link = self._links.get(name)
         if link is None or not link.leaves:
@@ -316,7 +316,7 @@ class TeacherLinks:
         return True
 
     def _count_failure(self, name: str) -> int:
-        """How often it had failed before this time: the first retry is made at once."""
+        """Count a failure; return the number before, so the first retry is immediate."""
         before = self._failures.get(name, 0)
         self._failures[name] = before + 1
         return before

@@ -27,24 +27,24 @@ from typing import Literal
 from ..circuit_breakers import Log
 from .events import Advice, Assigned, HandoffState, Peer, PublishedKind
 
-#: With the coordinator away for so long, an epoch begins on the old content rather than not at all.
+#: Seconds without a coordinator after which an epoch begins with the old content.
 AWAY_S = 5.0
 
-#: What to do: send to the teachers of the latest advice, at once or after labelling anew; send to
-#: nobody; or leave things as they are for now.
+#: What to do: use the teachers of the latest advice, at once or after labelling again; use no
+#: teacher; or change nothing.
 SwitchAction = Literal["follow", "relabel", "hold", "stay"]
 
 
 @dataclass(frozen=True, slots=True)
 class ContentState:
-    """Where a student stands.
+    """Which content a student uses.
 
     Attributes:
-        content_id: what labels of this epoch come from; empty while nothing has settled that.
-        data_epoch: epochs begun by this student.
-        advice: the latest.
-        held_since: since when it waits to be moved; None while it does not.
-        bound: whether this epoch keeps to `content_id`.
+        content_id: content of this epoch's labels; empty while it is open.
+        data_epoch: number of epochs that the student has begun.
+        advice: the latest advice.
+        held_since: since when it waits to be moved; None: it does not.
+        bound: this epoch keeps `content_id`.
     """
 
     content_id: str = ""
@@ -55,19 +55,19 @@ class ContentState:
 
     @property
     def told(self) -> str:
-        """The content to report: empty says that the student may be moved now."""
+        """The content to report; empty: the student may be moved now."""
         return "" if self.held_since is not None else self.content_id
 
     @property
     def awaited(self) -> str:
-        """The content whose teachers it looks for; empty where that is not known."""
+        """The content whose teachers it needs; empty: unknown."""
         if self.held_since is not None:
             return self.advice.next_content_id
         return self.content_id or self.advice.content_id
 
 
 def begin(state: ContentState, data_epoch: int, now: float) -> tuple[ContentState, SwitchAction]:
-    """The student begins an epoch; nothing of it has been sent yet."""
+    """Begin an epoch, before any of it is sent."""
     state = replace(state, data_epoch=data_epoch, bound=False, held_since=None)
     if _is_to_be_moved(state, state.advice):
         return replace(state, held_since=now), "hold"
@@ -77,13 +77,13 @@ def begin(state: ContentState, data_epoch: int, now: float) -> tuple[ContentStat
 def resume(
     state: ContentState, data_epoch: int, left: ContentState, heard: bool, now: float
 ) -> tuple[ContentState, SwitchAction]:
-    """Take over in mid-epoch from one who is gone.
+    """Continue an epoch of a previous engine.
 
     Args:
-        state: where the successor stands.
-        data_epoch: epochs begun by the student.
-        left: where the other stood: `told` as its content, the advice that it followed, `bound`.
-        heard: a coordinator has advised the successor already; else the other's advice counts.
+        state: state of this engine.
+        data_epoch: number of epochs that the student has begun.
+        left: state of the previous engine: `told` as its content, its advice, `bound`.
+        heard: this engine has got advice already; else the previous advice counts.
         now: seconds of the same clock as in `begin`.
     """
     advice = state.advice if heard else left.advice
@@ -92,7 +92,7 @@ def resume(
 
 
 def advise(state: ContentState, advice: Advice, now: float) -> tuple[ContentState, SwitchAction]:
-    """An assignment has come."""
+    """Apply the advice of a new assignment."""
     state = replace(state, advice=advice)
     pending = _is_to_be_moved(state, advice)
     if state.held_since is not None:
@@ -114,13 +114,13 @@ def advise(state: ContentState, advice: Advice, now: float) -> tuple[ContentStat
 def look(
     state: ContentState, now: float, away_since: float | None, usable: int
 ) -> tuple[ContentState, SwitchAction]:
-    """Time goes by.
+    """Check for a missing coordinator, and for a bound student without teachers.
 
     Args:
-        state: where the student stands.
+        state: the state.
         now: seconds of the same clock as in `begin`.
-        away_since: since when no coordinator answers; None while one does.
-        usable: teachers that the student can send to.
+        away_since: since when no coordinator answers; None: one does.
+        usable: number of teachers that can get requests.
     """
     if state.held_since is not None:
         if away_since is None or now - max(away_since, state.held_since) < AWAY_S:
@@ -134,28 +134,25 @@ def look(
 
 
 def _is_to_be_moved(state: ContentState, advice: Advice) -> bool:
-    """Whether another content is announced, for epochs after one that is over."""
+    """Whether another content was announced before this epoch."""
     return bool(advice.next_content_id) and advice.data_epoch < state.data_epoch
 
 
-#: The first word of numerics of which even equal ones promise no equal bits.
+#: Prefixes of numerics_ids that do not promise equal bits.
 NO_PROMISE = ("merged-", "mixed-")
 
 
 def promises(numerics_id: str) -> bool:
-    """Whether teachers of equal numerics answer alike, bit for bit."""
+    """Whether teachers of this numerics_id answer with equal bits."""
     return bool(numerics_id) and not numerics_id.startswith(NO_PROMISE)
 
 
 def pinned(now: str, offered: Iterable[str]) -> str:
-    """What a stream is pinned to.
+    """Return the numerics_id that a stream is pinned to; empty: no teacher promises equal bits.
 
     Args:
-        now: what it is pinned to already; empty: nothing yet.
-        offered: numerics of each teacher that there is; empty where one is not known.
-
-    Returns:
-        the numerics_id; empty while no teacher promises anything.
+        now: the present one; empty: none yet.
+        offered: numerics_ids of the teachers; empty: unknown.
     """
     if now:
         return now
@@ -164,33 +161,33 @@ def pinned(now: str, offered: Iterable[str]) -> str:
 
 
 def admits(pinned_to: str, numerics_id: str) -> bool:
-    """Whether a teacher of these numerics may label a stream that is pinned so, or not yet."""
+    """Whether a teacher of this numerics_id may label a stream that is pinned to `pinned_to`."""
     return promises(numerics_id) and pinned_to in ("", numerics_id)
 
 
 def read_alike(one: str, other: str) -> bool:
-    """Whether numbers of both kinds mean the same to a loss: log-probabilities are valid logits."""
+    """Whether a loss treats both kinds alike: log-probabilities are valid logits."""
     return one == other or {one, other} == {"logits", "log-probabilities"}
 
 
 class NumericsPin:
-    """Carries out what `scheduler.label_origin` decides, for one service.
+    """Pins a deterministic reader to one numerics_id.
 
     Args:
-        matter: the reader is deterministic; else nobody is barred.
+        matter: the reader is deterministic; else no teacher is barred.
 
     Attributes:
         matter: as given.
-        pinned: what labels come from; empty while that is open.
+        pinned: the numerics_id; empty while it is open.
     """
 
     def __init__(self, matter: bool) -> None:
         self.matter = matter
         self.pinned = ""
-        self._told: dict[str, str] = {}  # by teachers that the registry does not describe
+        self._told: dict[str, str] = {}  # by teachers that are not in the registry
 
     def barred(self, peers: Iterable[Peer]) -> frozenset[str]:
-        """Those of the peers that must not label; one that is not known yet may be asked."""
+        """Return the peers that must not label; unknown ones may be asked."""
         if not self.matter:
             return frozenset()
         peers = [*peers]
@@ -205,36 +202,36 @@ class NumericsPin:
         return frozenset(name for name, told in known.items() if not admits(self.pinned, told))
 
     def admits(self, numerics_id: str) -> bool:
-        """Whether labels of these numerics may stand in the stream."""
+        """Whether labels of this numerics_id may be used."""
         return not self.matter or admits(self.pinned, numerics_id)
 
     def hear(self, teacher: str, numerics_id: str) -> bool:
-        """A teacher has answered: whether its labels may be used, of a deterministic reader."""
+        """Record a teacher's numerics_id; return whether its labels may be used."""
         self._told[teacher] = numerics_id
         self.pinned = pinned(self.pinned, [numerics_id])
         return admits(self.pinned, numerics_id)
 
 
 class LabelKinds:
-    """What the numbers of each output are taken for.
+    """How the numbers of each output are interpreted.
 
-    The first teacher that publishes a kind settles it: labels that are read in two ways are wrong
-    in part. A teacher that publishes another kind must not label. The kind is open again if no
-    fitting teacher is left before anything is labelled. With another model content it is open where
-    teachers make the labels, as these are alike whatever the kind.
+    The first teacher that publishes a kind decides: labels interpreted in two ways would be wrong
+    in part. Teachers of another kind must not label. The decision is open again if no fitting
+    teacher is left before anything is labelled. With another model content it is open for outputs
+    from which the teachers make the labels, because these are comparable for any kind.
 
     Attributes:
         settled: by output; replaced as a whole.
-        is_firm: there are labels in the stream.
+        is_firm: the stream has labels.
     """
 
     def __init__(self) -> None:
         self.settled: dict[str, PublishedKind] = {}
         self.is_firm = False
-        self._fitting: frozenset[str] = frozenset()  # teachers that publish what is settled
+        self._fitting: frozenset[str] = frozenset()  # teachers that publish the settled kinds
 
     def hear(self, teacher: str, published: Iterable[PublishedKind]) -> str:
-        """A teacher publishes this: in words, why it must not label; empty: it may."""
+        """Record what a teacher publishes; return why it must not label, or an empty text."""
         self.keep(self._fitting - {teacher})
         for one in published:
             known = self.settled.get(one.output)
@@ -251,26 +248,26 @@ class LabelKinds:
         return ""
 
     def keep(self, teachers: Set[str]) -> None:
-        """Only these teachers are assigned now."""
+        """Forget all other teachers."""
         self._fitting &= teachers
         if not self._fitting and not self.is_firm:
             self.settled = {}
 
     def content_changed(self) -> None:
-        """Labels come of another model from now on."""
+        """Open the kinds that another content may change."""
         self.settled = {output: one for output, one in self.settled.items() if one.is_label}
 
 
 class ModelSwitch:
-    """Carries out what `scheduler.label_origin` decides.
+    """Decides which assignment a reader follows while its service changes the model content.
 
     Args:
-        numerics: which of the teachers may be asked besides.
-        log: takes a level, a text and the teacher concerned.
+        numerics: which of the teachers may be asked.
+        log: writes a log message.
 
     Attributes:
-        switch: where the reader stands.
-        kinds: what the outputs are.
+        switch: the content state.
+        kinds: how outputs are interpreted.
         handoff_state: for a successor of this engine; replaced as a whole.
     """
 
@@ -285,22 +282,22 @@ class ModelSwitch:
         self._away_since: float | None = None
 
     def assigned(self, assigned: Assigned, now: float) -> tuple[Assigned, bool]:
-        """The assignment has changed: whom to send to, and whether to label anew first."""
+        """Apply a new assignment; return the teachers to use, and whether to label again first."""
         self._latest = assigned
         self.switch, step = advise(self.switch, assigned.advice, now)
         return self._carry_out(step, assigned.lost)
 
     def epoch_began(self, data_epoch: int, now: float) -> tuple[Assigned, bool] | None:
-        """An epoch begins; None: with the same teachers."""
+        """Begin an epoch; None: the teachers stay the same."""
         if data_epoch == self.switch.data_epoch:
             return None
         self.switch, step = begin(self.switch, data_epoch, now)
         return self._changed(step)
 
     def resumed(self, data_epoch: int, left: HandoffState, now: float) -> tuple[Assigned, bool]:
-        """Told where the engine before this one stood: as of `assigned`.
+        """Continue from the state of the previous engine; returns as `assigned`.
 
-        Its teachers are sent to until the coordinator says something newer.
+        Its teachers are used until the coordinator sends something newer.
         """
         there = left.assigned
         self._content_id, self._numerics.pinned = left.content_id, left.numerics_id
@@ -316,7 +313,7 @@ class ModelSwitch:
         return self._carry_out(step, frozenset())
 
     def hear(self, teacher: str, numerics_id: str) -> Assigned | None:
-        """A teacher has answered; if its labels must not be used, whom to send to from now on."""
+        """Record a teacher's numerics_id; if its labels must not be used, return the teachers to use."""
         if not self._numerics.matter:
             return None
         before = self._numerics.pinned
@@ -327,7 +324,7 @@ class ModelSwitch:
         return None if admitted else self._followed
 
     def labelled(self) -> None:
-        """There are labels in the stream."""
+        """Record that the stream has labels."""
         if not self.kinds.is_firm:
             self.kinds.is_firm = True
             self._leave()
@@ -341,7 +338,7 @@ class ModelSwitch:
     def look(
         self, now: float, coordinator_answers: bool, usable: int
     ) -> tuple[Assigned, bool] | None:
-        """Time goes by; None: all stays as it is."""
+        """Check what depends on time; None: no change."""
         if coordinator_answers:
             self._away_since = None
         elif self._away_since is None:
@@ -378,7 +375,7 @@ class ModelSwitch:
         return self._followed, step == "relabel"
 
     def _settle(self) -> None:
-        """Have nobody asked who must not be, and leave word of it all."""
+        """Update the barred teachers, the kinds, and the state for a successor."""
         switch, numerics = self.switch, self._numerics
         if self._content_id not in ("", switch.content_id):
             numerics.pinned = ""
@@ -390,7 +387,7 @@ class ModelSwitch:
         self._leave()
 
     def _leave(self) -> None:
-        """Leave word for the next engine."""
+        """Update the state for a successor."""
         switch, numerics = self.switch, self._numerics
         if switch.held_since is None:
             there, pinned = self._followed, numerics.pinned

@@ -13,27 +13,27 @@ from ..rates import LowQuantile
 from .events import AnswerCame
 from .windows import RequestSize, SizeConfig, Window, WindowConfig
 
-#: How much of an estimate the newest answer replaces. A mean, not a median: a teacher that merges
-#: requests answers several at one moment, so that most turnarounds are zero and some are long.
+#: Weight of the newest answer in an estimate. A mean, not a median: a teacher that batches requests
+#: answers several at once, so most turnarounds are zero and some are long.
 GAIN = 0.125
-#: An answer counts as no more than so many times what was expected: one pause is not a new speed,
-#: and a teacher that has really become ten times slower is known for that after a dozen answers.
+#: An answer counts as at most this multiple of the expected time: one pause is not a new speed. A
+#: teacher that is ten times slower is still recognised after a dozen answers.
 MOST = 4.0
-#: Seconds per row that nobody is faster than.
+#: Lower bound of seconds per row.
 LEAST_S = 1e-9
-#: Answers over which the stretch is taken, and which quantile of them it is.
+#: Number of answers for the stretch, and its quantile.
 ANSWERS, QUANTILE = 256, 0.95
-#: Most that the stretch may be: a pool that strays further would never find anything late.
+#: Upper bound of the stretch: with a larger one nothing would ever be late.
 MOST_STRETCH = 4.0
 
 
 class Turnaround(NamedTuple):
-    """What is known of one teacher, as means; made anew with each answer.
+    """Mean turnaround of one teacher.
 
     Attributes:
         seconds_per_row: of a request (> 0).
         rows: of a request (> 0).
-        answers: how many this stands on.
+        answers: number of answers.
     """
 
     seconds_per_row: float
@@ -41,23 +41,23 @@ class Turnaround(NamedTuple):
     answers: int = 1
 
     def expected_s(self, rows: int) -> float:
-        """Seconds for a request of `rows`: a small one is not expected to be faster than usual."""
+        """Return the seconds for a request of `rows`, at least as many as for one of the usual size."""
         return self.seconds_per_row * max(rows, self.rows)
 
 
 class Turnarounds:
-    """The turnarounds of one pool. Owned by one thread; no clock."""
+    """The turnarounds of one pool. Use it from one thread; it has no clock."""
 
     def __init__(self) -> None:
         self._teachers: dict[str, Turnaround] = {}
         self._stretches = LowQuantile(ANSWERS, QUANTILE)
 
     def answered(self, teacher: str, rows: int, seconds: float) -> None:
-        """A request of `rows` took `seconds` from its beginning; what makes no sense is ignored.
+        """Record an answer; impossible values are ignored.
 
         Args:
-            teacher: who answered.
-            rows: of the request (>= 1).
+            teacher: the teacher.
+            rows: rows of the request (>= 1).
             seconds: its turnaround (>= 0), see `began`.
         """
         if rows < 1 or not 0 <= seconds < inf:
@@ -77,41 +77,39 @@ class Turnarounds:
         )
 
     def forget(self, teacher: str) -> None:
-        """A teacher is gone; whoever comes back under its name may be another machine."""
+        """Forget a teacher that is gone; another machine may return under its name."""
         self._teachers.pop(teacher, None)
 
     def of(self, teacher: str) -> Turnaround | None:
-        """What is known of `teacher`."""
         return self._teachers.get(teacher)
 
     def expected_s(self, teacher: str, rows: int) -> float | None:
-        """Seconds that a request of `rows` should take at `teacher` from its beginning.
+        """Return the expected turnaround of a request of `rows` at `teacher`.
 
-        Of a teacher that has not answered yet as much is expected as of the median one; None where
-        nobody has answered.
+        A teacher without answers counts as the median one; None: no teacher has answered.
         """
         if (known := self._teachers.get(teacher)) is not None:
             return known.expected_s(rows)
         return self.pool_s(rows)
 
     def pool_s(self, rows: int) -> float | None:
-        """Seconds that the median teacher should take; None where nobody has answered."""
+        """Return the expected turnaround at the median teacher; None: no teacher has answered."""
         times = [known.expected_s(rows) for known in self._teachers.values()]
         return median_low(times) if times else None
 
     @property
     def stretch(self) -> float:
-        """The pool's quantile: requests take at most so many times what is expected; >= 1."""
+        """Quantile of actual over expected time, at least 1."""
         value = self._stretches.value
         return 1.0 if value is None else min(max(value, 1.0), MOST_STRETCH)
 
 
 def began(sent_at: float, answered_at: float) -> float:
-    """When a teacher began with the oldest request that it has.
+    """Return when a teacher began with its oldest request.
 
     Args:
-        sent_at: when that was sent.
-        answered_at: the teacher's latest answer, minus infinity if there was none.
+        sent_at: time at which it was sent.
+        answered_at: the teacher's latest answer; minus infinity: none.
     """
     assert isfinite(sent_at)
     return max(sent_at, answered_at)
@@ -119,7 +117,7 @@ def began(sent_at: float, answered_at: float) -> float:
 
 @dataclass(slots=True)
 class _Teacher:
-    """What is known of one teacher, from its joining until it is gone."""
+    """A teacher, from joining until it is gone."""
 
     window: Window
     sizes: SizeConfig
@@ -129,14 +127,14 @@ class _Teacher:
 
 
 class RequestPacing:
-    """The teachers of one service.
+    """Windows and request sizes of the teachers of one service.
 
     Args:
         config: bounds of each window.
-        rows: of a request at most; None: a request is one batch; "auto": what suits each teacher.
+        rows: most rows of a request; None: a request is one batch; "auto": what suits each teacher.
 
     Attributes:
-        times: what requests take, for those who look for late ones.
+        times: turnarounds, for finding late requests.
     """
 
     def __init__(self, config: WindowConfig, rows: int | Literal["auto"] | None) -> None:
@@ -147,11 +145,11 @@ class RequestPacing:
         self._teachers: dict[str, _Teacher] = {}
 
     def batch(self, rows: int) -> None:
-        """The student has batches of so many rows."""
+        """Record the rows of the student's batches."""
         self._usual_rows = rows
 
     def joined(self, name: str, now: float, most_rows: int | None) -> ev.TeacherJoined:
-        """A teacher can be sent to, whose model takes so many rows: what the ledger is told."""
+        """Add a teacher whose model takes `most_rows`; return the ledger's event."""
         known = self._teachers.get(name)
         if known is None or known.sizes.most_rows != most_rows:
             sizes = SizeConfig(most_rows)
@@ -163,38 +161,38 @@ class RequestPacing:
         return ev.TeacherJoined(name, self.window(name), self._most_rows(known))
 
     def window(self, name: str) -> int:
-        """Requests that a teacher may have in flight."""
+        """Return the number of requests that a teacher may have in flight."""
         known = self._teachers.get(name)
         return self._windows.least if known is None else known.window.size
 
     def sent(self, name: str, request: int, now: float) -> None:
-        """A request goes out."""
+        """Record a sent request."""
         if (known := self._teachers.get(name)) is not None:
             known.sent[request] = (now, self._most_rows(known))
 
     def ended(self, name: str, request: int) -> None:
-        """A request is over without an answer."""
+        """Record a request that ended without an answer."""
         if (known := self._teachers.get(name)) is not None:
             known.sent.pop(request, None)
 
     def sent_at(self, name: str, request: int) -> float | None:
-        """When a request went out that is not over."""
+        """Return when an open request was sent."""
         known = self._teachers.get(name)
         told = None if known is None else known.sent.get(request)
         return None if told is None else told[0]
 
     def oldest(self, name: str) -> float | None:
-        """When the oldest request went out that is not over; None: there is none."""
+        """Return when the oldest open request was sent; None: there is none."""
         known = self._teachers.get(name)
         return next(iter(known.sent.values()))[0] if known is not None and known.sent else None
 
     def answered_at(self, name: str) -> float:
-        """When a teacher answered last."""
+        """Return the time of a teacher's latest answer."""
         known = self._teachers.get(name)
         return -inf if known is None else known.answered_at
 
     def answered(self, answer: AnswerCame, in_flight: int, now: float) -> Iterator[ev.Event]:
-        """A teacher has answered, when it had so many requests: what the ledger is told of that."""
+        """Record an answer of a teacher that had `in_flight` requests; yield events for the ledger."""
         name, rows, device_s = answer.teacher, answer.rows, answer.device_s
         known = self._teachers.get(name)
         told = None if known is None else known.sent.pop(answer.request, None)
@@ -215,7 +213,7 @@ class RequestPacing:
                 yield ev.RequestSizeChanged(name, most_rows)
 
     def forget(self, name: str) -> None:
-        """A teacher is gone."""
+        """Forget a teacher that is gone."""
         self.times.forget(name)
         self._teachers.pop(name, None)
 

@@ -23,7 +23,7 @@ from .instructions import DropCachedLabels, Instruction, RefuseSettings, TryPath
 from .links import TeacherLinks
 from .request_pacing import RequestPacing
 
-#: Nothing has to be found out.
+#: No connection has to be tried.
 _CALM: Final[Reachability[Peer]] = Reachability()
 
 
@@ -31,20 +31,20 @@ class TeacherPool:
     """The teachers of one service.
 
     Args:
-        ledger: of the service; it is only read here.
-        pace: how fast they answer.
-        stats: what they label.
+        ledger: the ledger of the service, only read here.
+        pace: windows and request sizes.
+        stats: measurements of the stream.
         canaries: how much is compared; None: nothing.
-        rng: scatters probes, and draws what is compared.
+        rng: jitters probes, and draws the sample that is compared.
         emit: takes an instruction for the driver.
         apply: applies an event to the ledger.
-        log: takes a level, a text and the teacher concerned.
+        log: writes a log message.
 
     Attributes:
-        links: the connections to them.
-        breakers: who is ejected.
-        lateness: who is late.
-        comparisons: whether their labels agree.
+        links: the connections.
+        breakers: the circuit breakers.
+        lateness: late requests and teachers.
+        comparisons: comparisons of labels.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TeacherPool:
             for name in self.breakers.look(ledger.teachers, silent, names, now):
                 self._eject(name, "says nothing", now)
         if not usable:
-            for name in self.breakers.half_open(usable, now):  # it may be sooner than was planned
+            for name in self.breakers.half_open(usable, now):  # it may be earlier than planned
                 links.pause_no_more(name, now)
         if ledger.on_trial:
             self._judge(self.comparisons.look(self._answering, now), now)
@@ -112,10 +112,10 @@ class TeacherPool:
         return self._reach.silent_since if self._reach.is_cut_off else None
 
     def cut_off(self, now: float) -> tuple[bool, bool]:
-        """Whether more teachers would not help: none can be reached, or none admits the reader.
+        """Return whether more teachers would not help: none can be reached, or none admits the reader.
 
         Returns:
-            whether that is so, and whether it may be so.
+            whether that is known, and whether it is possible.
         """
         reach, shut_out = self._reach, self.links.is_shut_out
         return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
@@ -138,12 +138,12 @@ class TeacherPool:
             if anew and links.wanted.get(peer.teacher_id) == peer:
                 again.append(peer.teacher_id)
         self._learn(reach)
-        for name in again:  # TCP may wait for long before it sends again
+        for name in again:  # TCP may wait long before it retransmits
             self._lost(name, now)
             links.connect_anew(name, now)
 
     def _heard(self, name: str) -> None:
-        """The teacher is reachable, as it has answered."""
+        """Record that the teacher is reachable."""
         if not self._reach.attempts:  # as nearly always
             self._reach, self._paths_at = _CALM, -inf
         else:
@@ -164,7 +164,7 @@ class TeacherPool:
     # --- membership
 
     def probed(self, event: Probed, now: float) -> None:
-        """A teacher has answered a probe."""
+        """Handle an answered probe."""
         name, links = event.teacher, self.links
         self._heard(name)
         if event.misfit and links.is_assigned(name):
@@ -191,7 +191,7 @@ class TeacherPool:
         )
         self._apply(joined)
         if on_trial:
-            for refuser in sorted(self._ledger.refusers):  # its requests go to this teacher, too
+            for refuser in sorted(self._ledger.refusers):  # this teacher can label its requests
                 self._judge(self.comparisons.refused(refuser), now)
             for copy in self.comparisons.catch_up():
                 self._apply(copy)
@@ -211,18 +211,18 @@ class TeacherPool:
             self._emit(RefuseSettings(f"teacher {name}: {words}"))
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
-        """A probe has failed."""
+        """Handle a failed probe."""
         name = event.teacher
         self.links.probe_failed(name, event.failure, event.reason, event.room_in_s, now)
         self.let_go(name, now)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget the breakers of all others: their names may come back as other machines."""
+        """Forget the breakers of all others: other machines may return under their names."""
         self.breakers.keep({*names})
         self._paths_at = -inf
 
     def lost(self, names: Iterable[str], now: float) -> None:
-        """These teachers are dead."""
+        """Remove dead teachers."""
         for name in names:
             self._lost(name, now)
 
@@ -241,7 +241,7 @@ class TeacherPool:
         self.let_go(name, now)
 
     def let_go(self, name: str, now: float) -> None:
-        """Close the link of a teacher that leaves once it has no request in flight."""
+        """Close the connection of a leaving teacher once it has no request in flight."""
         if not self._ledger.in_flight_at(name) and self.links.let_go(name, now):
             self._forget(name)
 
@@ -254,7 +254,7 @@ class TeacherPool:
     def answered(
         self, answer: AnswerCame, in_flight: int, spans: tuple[ev.Span, ...], now: float
     ) -> None:
-        """Handle an answer: it had `in_flight` requests, and its labels of `spans` are used."""
+        """Handle an answer of a teacher that had `in_flight` requests; its labels of `spans` are used."""
         self.breakers.answered(answer.teacher, now)
         for event in self._pace.answered(answer, in_flight, now):
             self._apply(event)
@@ -265,17 +265,18 @@ class TeacherPool:
             self.revoked(answer.teacher, now)
 
     def heard(self, name: str) -> None:
-        """A teacher has sent labels that passed the checks."""
+        """Record that a teacher has sent labels that passed the checks."""
         self._heard(name)
         self.links.has_labelled(name)
 
     def failed(self, event: RequestFailed, now: float) -> None:
-        """A request has failed."""
+        """Handle a failed request."""
         name, request, failure, reason = event.teacher, event.request, event.failure, event.reason
         links = self.links
         self._pace.ended(name, request)
         if failure == "overwritten" or (failure == "bad answer" and event.void):
-            # Of an epoch that was left: its memory may have been reused while it was sent.
+            # The batch may be of an epoch that was left: its memory may have been reused while it
+            # was sent.
             self._apply(ev.Cancelled(name, request))
         elif failure == "refused":
             self._judge(self.comparisons.refused(name), now)

@@ -1,24 +1,24 @@
-"""How much a teacher is sent at once: how many requests, and how many rows each of them has.
+"""How many requests a teacher gets at once, and how many rows each of them has.
 
-Both are settings on a ladder, of which the cheapest is found by trying neighbours, stable under
-noise. The setting in force is measured, then a neighbour is tried, then the setting again: what
-slows the machine down meanwhile slows both. A larger setting must be clearly cheaper to be taken,
-as it needs more memory; a smaller one needs only not to be dearer. After a step the next one in
-that direction is tried at once; when neither neighbour is better there is a rest, which doubles
-each time and ends when the cost changes by itself.
+Both settings are found by hill climbing on a ladder of values, stable under noise. The current
+setting is measured, then a neighbour, then the current one again, so that a slowdown of the machine
+affects both. A larger setting must be clearly cheaper, as it needs more memory; a smaller one must
+only not be dearer. After a step, the next one in the same direction is tried at once. When neither
+neighbour is better, the search rests; the rest doubles each time, and ends early if the cost
+changes.
 
-A *window* has as few requests as keep a teacher just busy, and never below two. With one in flight
-a teacher idles while its answer travels; with two the travel is hidden as long as it takes less
-than the computing. Where it takes longer, or the teacher works on several requests at once, more
-are needed: the window grows for as long as that brings more rows per second. What is compared is
-the time from one answer to the next while the window is full. A teacher that has two, and whose
-device worked for all of that time, is just busy, and nothing is tried.
+A *window* has the fewest requests that keep a teacher just busy, at least two. With one request in
+flight a teacher idles while its answer travels; two hide the transfer while it is shorter than the
+computation. If it is longer, or the teacher processes several requests at once, more are needed:
+the window grows while that brings more rows per second. The measured cost is the time from one
+answer to the next while the window is full. A teacher with a window of two whose device worked all
+of that time is just busy, and nothing is tried.
 
-Under `teacher_batch_size="auto"` the rows of a request are sought, too. A device labels more rows
-per second in larger requests, up to where it is full; from there on they only take longer. So the
-smallest size is sought that gives the rate: over a ladder of powers of two, by the device seconds
-that the teacher's answers name. Bounds are what the model takes at most, and how long one request
-may keep a device: the loss of a teacher loses that much, and the head of the line waits for it.
+With `teacher_batch_size="auto"` the rows of a request are optimised too. A device labels more rows
+per second in larger requests until it is full; above that they only take longer. So the smallest
+size with the full rate is sought, on powers of two, by the device seconds of the answers. Bounds
+are the model's limit and the time that one request may occupy a device: the loss of a teacher loses
+that much work, and the head of the line waits for it.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final, NamedTuple, Self
 
-#: Part of the cost that a smaller setting may add.
+#: Relative cost that a smaller setting may add.
 TIE: Final = 0.01
-#: First rest after both neighbours were tried in vain, in seconds; it doubles up to the longest.
+#: First rest in seconds after neither neighbour was better; it doubles up to the longest.
 REST_S: Final = 30.0
 LONGEST_REST_S: Final = 600.0
-#: A trial that is not over after so many seconds is given up: it cannot be measured.
+#: Seconds after which a trial is given up, because it cannot be measured.
 TRIAL_S: Final = 20.0
-#: A cost so many times that of the last decision, or so many times below, ends a rest.
+#: A cost that changed by this factor since the last decision ends a rest.
 CHANGE: Final = 1.5
-#: Requests in flight that every teacher may have.
+#: Smallest window.
 LEAST: Final = 2
-#: A device that worked for so much of the time from answer to answer is busy with one at a time.
+#: A device that worked for this part of the time between answers processes one request at a time.
 BUSY: Final = 0.98
 BUSIER: Final = 1.02
-#: Answers over which the busy part is taken.
+#: Weight of the newest answer in the busy part.
 GAIN: Final = 1 / 16
-#: A request below this part of its size, because no more rows waited, says nothing about the size.
+#: A request filled to less than this part of its size is no measurement of the size.
 FILLED: Final = 0.9
-#: Rows of the largest request that is tried; seconds of device time that one may take.
+#: Largest tried request in rows, and its longest device time in seconds.
 LARGEST: Final = 1024
 LONGEST_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class HillClimbRule:
-    """How is climbed.
+    """Settings of a search.
 
     Attributes:
-        ladder: the settings, ascending (at least one).
-        samples: measurements that a cost stands on.
-        gain: part of the cost that a larger setting has to save.
+        ladder: the possible values, ascending (at least one).
+        samples: number of measurements of a cost.
+        gain: relative cost that a larger setting must save.
 
     Raises:
-        ValueError: a ladder that does not ascend.
+        ValueError: the ladder does not ascend.
     """
 
     ladder: tuple[int, ...]
@@ -73,18 +73,18 @@ class HillClimbRule:
 
 
 class HillClimb(NamedTuple):
-    """Where a climber stands, and what it has measured.
+    """State of a search.
 
     Attributes:
-        rule: how it climbs.
-        step: of the ladder, the one that is taken.
-        trial: a neighbour that is tried now; None: `step` is in force.
-        up: whether the next trial, or this one, is of the larger neighbour.
-        costs: measured with the setting in force.
-        before: cost of `step` before the trial; None before any.
-        tried: cost of the trial that is over, while `step` is measured again.
-        in_vain: directions that were tried since the last step was taken.
-        since: when the setting in force came into force.
+        rule: its settings.
+        step: index of the current setting on the ladder.
+        trial: index of the neighbour that is tried now; None: `step` is in force.
+        up: the current or next trial is the larger neighbour.
+        costs: measurements of the setting in force.
+        before: cost of `step` before the trial; None: not measured.
+        tried: cost of the finished trial, while `step` is measured again.
+        in_vain: directions tried since the last step.
+        since: time since when the setting is in force.
         rest_until: no trial before.
         rest_s: the latest rest.
     """
@@ -103,30 +103,28 @@ class HillClimb(NamedTuple):
 
     @classmethod
     def start(cls, rule: HillClimbRule, setting: int, now: float) -> Self:
-        """Begin at the greatest step that is not above `setting`, or at the first."""
+        """Begin at the greatest step up to `setting`, or at the first."""
         below = [step for step, value in enumerate(rule.ladder) if value <= setting]
         return cls(rule, below[-1] if below else 0, since=now)
 
     @property
     def setting(self) -> int:
-        """The setting in force."""
         return self.rule.ladder[self.step if self.trial is None else self.trial]
 
     def look(self, now: float) -> HillClimb:
-        """Time goes by: a trial that cannot be measured is given up."""
+        """Give up a trial that takes too long."""
         if self.trial is None or now - self.since < TRIAL_S:
             return self
         return self._replace(trial=None)._turned(now)
 
     def measured(self, used: int, cost: float, now: float, most: int) -> HillClimb:
-        """A cost was measured.
+        """Record a cost.
 
         Args:
-            used: the setting it was measured with; of another than the one in force it says
-                nothing.
-            cost: what is to be little (> 0).
+            used: the measured setting; costs of another than the one in force are ignored.
+            cost: the cost to minimise (> 0).
             now: seconds of a clock that does not go back.
-            most: no setting above this one is tried, and one above it is left.
+            most: settings above this one are not tried, and are left.
         """
         rule = self.rule
         if used != self.setting or cost <= 0:
@@ -137,7 +135,7 @@ class HillClimb(NamedTuple):
             return climb
         usual, error = _mean_with_error(costs)
         if climb.trial is not None:
-            # A larger one has to be better than chance.
+            # A larger setting must be better beyond its error.
             tried = usual + error if climb.up else usual
             return climb._replace(trial=None, tried=tried, costs=(), since=now)
         if climb.tried is not None:
@@ -147,27 +145,27 @@ class HillClimb(NamedTuple):
         if climb.before is not None and not 1 / CHANGE <= usual / climb.before <= CHANGE:
             climb = climb._replace(in_vain=0, rest_until=now, rest_s=0.0)
         if now < climb.rest_until:
-            return climb._replace(costs=())  # judged again once as many more have come
+            return climb._replace(costs=())  # measure again
         return climb._replace(before=usual)._next_trial(now, most)
 
     def _next_trial(self, now: float, most: int) -> HillClimb:
-        """Try a neighbour, if there is one in this direction that may be tried."""
+        """Try the neighbour in this direction if there is one."""
         trial, ladder = self.step + (1 if self.up else -1), self.rule.ladder
         if not 0 <= trial < len(ladder) or ladder[trial] > most:
             return self._turned(now)
         return self._replace(trial=trial, costs=(), since=now)
 
     def _compared(self, tried: float, again: float, now: float) -> HillClimb:
-        """The trial lies between two measurements of the step: it must beat the better one."""
+        """Compare the trial with the better one of two measurements of the step around it."""
         step_cost = min(again, again if self.before is None else self.before)
         if tried < step_cost * (1 - self.rule.gain if self.up else 1 + TIE):
             step = self.step + (1 if self.up else -1)
-            # Never straight back; and whoever wanders, as noise has him, does so ever more rarely.
+            # Do not step straight back; keep the rest, so that wandering by noise becomes rare.
             return HillClimb(self.rule, step, up=self.up, in_vain=1, since=now, rest_s=self.rest_s)
         return self._replace(before=again)._turned(now)
 
     def _turned(self, now: float) -> HillClimb:
-        """This direction was in vain: the other one is next, and after both a rest."""
+        """Turn to the other direction, or rest after both were tried."""
         climb = self._replace(
             up=not self.up, costs=(), tried=None, in_vain=self.in_vain + 1, since=now
         )
@@ -178,10 +176,10 @@ class HillClimb(NamedTuple):
 
 
 def _mean_with_error(costs: tuple[float, ...]) -> tuple[float, float]:
-    """The mean of costs and how far it may be off: two standard errors.
+    """Return the mean of costs and two standard errors.
 
-    Of all but the eighth at either end: so a pause counts little, and answers that come in pairs
-    count as their mean.
+    An eighth at either end is left out, so a pause has little effect, and answers that come in
+    pairs count as their mean.
     """
     cut = len(costs) // 8
     kept = sorted(costs)[cut : len(costs) - cut]
@@ -192,12 +190,12 @@ def _mean_with_error(costs: tuple[float, ...]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class WindowConfig:
-    """Bounds of the window of each teacher.
+    """Bounds of each teacher's window.
 
     Attributes:
-        least: requests in flight at first.
-        most: never more; equal to `least` it is pinned, as determinism asks for.
-        rule: how is climbed: a wider window has to bring 3 % more.
+        least: initial and smallest window.
+        most: largest window; equal to `least` it is fixed, as determinism requires.
+        rule: a wider window must bring 3 % more.
 
     Raises:
         ValueError: not 1 <= least <= most.
@@ -215,12 +213,12 @@ class WindowConfig:
 
 
 class Window(NamedTuple):
-    """The window of one teacher, and what it stands on.
+    """The window of one teacher.
 
     Attributes:
-        climb: to the window that brings most rows per second.
-        size: requests that may be in flight at the teacher now.
-        busy: part of the time from answer to answer that the device worked; None: not known.
+        climb: the search for the window with most rows per second.
+        size: most requests in flight now.
+        busy: part of the time between answers that the device worked; None: unknown.
     """
 
     climb: HillClimb
@@ -229,20 +227,20 @@ class Window(NamedTuple):
 
     @classmethod
     def start(cls, config: WindowConfig, now: float) -> Self:
-        """The window of a teacher that joins."""
+        """Return the window of a teacher that joins."""
         climb = HillClimb.start(config.rule, config.least, now)
         return cls(climb, climb.setting)
 
     def answered(
         self, rows: int, turnaround_s: float, device_s: float, full: bool, now: float
     ) -> Window:
-        """An answer has come.
+        """Return the window after an answer.
 
         Args:
-            rows: of the request (>= 1).
-            turnaround_s: since the answer before it (see `hedging`).
-            device_s: how long the device worked on it; <= 0: it does not say.
-            full: the window was full until now, so the teacher had all that it might have.
+            rows: rows of the request (>= 1).
+            turnaround_s: seconds since the answer before it (see `hedging`).
+            device_s: seconds that the device worked on it; <= 0: unknown.
+            full: the window was full until now, so the teacher was not short of requests.
             now: seconds of a clock that does not go back.
         """
         least, most = self.climb.rule.ladder[0], self.climb.rule.ladder[-1]
@@ -260,11 +258,11 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SizeConfig:
-    """Bounds of the size of a request.
+    """Bounds of the request size.
 
     Attributes:
-        most_rows: what the model takes at most; None: it does not say.
-        rule: how is climbed: over powers of two, and the model's own greatest size.
+        most_rows: most rows that the model takes; None: unknown.
+        rule: powers of two, and the model's own limit.
 
     Raises:
         ValueError: the model takes no row.
@@ -282,7 +280,7 @@ class SizeConfig:
 
 
 class RequestSize(NamedTuple):
-    """The size of the requests to one teacher: that which takes its device least time per row."""
+    """The request size of one teacher, searched by device time per row."""
 
     climb: HillClimb
 
@@ -297,12 +295,12 @@ class RequestSize(NamedTuple):
         return self.climb.setting
 
     def answered(self, asked: int, used: int, device_s: float, now: float) -> RequestSize:
-        """An answer has come.
+        """Return the size after an answer.
 
         Args:
-            asked: most rows that a request could have when this one was sent.
+            asked: most rows of a request when this one was sent.
             used: rows that it had (>= 1).
-            device_s: seconds that the device worked on it; <= 0: it does not say.
+            device_s: seconds that the device worked on it; <= 0: unknown.
             now: seconds of a clock that does not go back.
         """
         climb = self.climb.look(now)
