@@ -1,7 +1,7 @@
-"""What becomes of a job as its nodes come and end: its state, when it is over, when one is retried.
+"""The state of an elastic job: how its nodes end, when it is over, and when a node is retried.
 
-A job is done when a node of it has ended well by itself, and no other one is left; it has failed
-when more of its nodes ended badly than are tried again. Nodes that were told to leave just go.
+A job has succeeded when one of its nodes finished by itself and no other node is left. It has
+failed when more of its nodes failed than may be retried. Nodes that were told to leave just go.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Final, Literal
 
 from .backoff import ceiling_s
 
-#: creating: no node has run yet, or none runs for now; running: as many nodes as it is to have;
-#: scaling: on the way there; the others are ends.
+#: creating: no node has run yet, or none runs now; running: it has its target number of nodes;
+#: scaling: on the way there; the others are final.
 ElasticJobState = Literal["creating", "running", "scaling", "succeeded", "failed", "stopped"]
-#: left: it was told to; done: the job is at its end; failed: it may be tried again; hopeless: it
-#: would fail again.
+#: left: it was told to; done: the job is finished; failed: a retry may work; hopeless: a retry
+#: would fail too.
 NodeEnding = Literal["left", "done", "failed", "hopeless"]
 
-#: Of a node of `edl student train` that cannot work, whoever tries.
+#: Exit code of `edl student train` for a node that can never work.
 USAGE_CODE: Final = 2
 _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
 
 
 def ending_of(code: int, told: bool, trains: bool) -> NodeEnding:
-    """How a node ended.
+    """Classify the end of a node.
 
     Args:
         code: its exit code, -N after signal N.
         told: it was told to leave.
-        trains: it is an `edl student train`, whose exit codes are known: after having left it ends
-            by the signal, with 0 when the training is finished, with 2 when it can never work.
+        trains: it is an `edl student train`, with known exit codes: the signal after leaving, 0
+            when the training is finished, 2 when it can never work.
     """
     if told and not (trains and code == 0):
         return "left"
@@ -42,12 +42,12 @@ def ending_of(code: int, told: bool, trains: bool) -> NodeEnding:
 
 @dataclass(frozen=True, slots=True)
 class NodeEndings:
-    """What has become of the nodes of a job so far.
+    """How the nodes of a job have ended so far.
 
     Attributes:
-        retries: nodes that may end badly before the job has failed.
-        failures: nodes that did; those that did so together count once.
-        done: a node has ended well.
+        retries: number of failed nodes that the job survives.
+        failures: number of failed nodes; nodes that fail together count once.
+        done: a node has finished.
         hopeless: a node has failed as the next one would.
     """
 
@@ -57,12 +57,13 @@ class NodeEndings:
     hopeless: bool = False
 
     def after(self, ending: NodeEnding, *, pausing: bool = False) -> NodeEndings:
-        """One more node has ended.
+        """Add the end of one more node.
 
         Args:
-            ending: how.
-            pausing: within `delay_s` of another node's failure. Nodes that fail together, mostly by
-                one cause, use one retry: else a job of many nodes would have none left at once.
+            ending: how it ended.
+            pausing: within `delay_s` of another node's failure. Nodes that fail together, mostly
+                for one cause, use one retry: otherwise a job of many nodes would have none left at
+                once.
         """
         match ending:
             case "failed" if pausing:
@@ -78,36 +79,36 @@ class NodeEndings:
 
     @property
     def broken(self) -> bool:
-        """Whether the job has failed: its other nodes are to leave."""
+        """Whether the job has failed: its other nodes should leave."""
         return self.hopeless or self.failures > self.retries
 
     @property
     def grows(self) -> bool:
-        """Whether nodes of it may still be started."""
+        """Whether its nodes may still be started."""
         return not (self.done or self.broken)
 
     @property
     def delay_s(self) -> float:
-        """Seconds from a node's bad end to the start of another one."""
+        """Seconds from a node's failure to the start of another one."""
         return ceiling_s(max(self.failures - 1, 0), _FIRST_DELAY_S, _LONGEST_DELAY_S)
 
 
 def limits_of(
     life: NodeEndings, least: int, most: int, *, asked: int | None, nodes: int
 ) -> tuple[int, int]:
-    """The fewest and the most nodes that a job may have now.
+    """Return the fewest and the most nodes that a job may have now.
 
     Args:
-        life: of its nodes.
-        least: as it was submitted.
-        most: likewise.
-        asked: run with so many at most; None: nobody has asked for fewer.
-        nodes: that run and were not told to leave.
+        life: the endings of its nodes.
+        least: as submitted.
+        most: as submitted.
+        asked: requested limit; None: no limit was requested.
+        nodes: running nodes that were not told to leave.
     """
-    if not life.grows:  # the last nodes of one that is at its end: fewer, never more
+    if not life.grows:  # the job is at its end: fewer nodes, never more
         most = max(1, nodes)
         return min(least, most), most
-    if asked is not None:  # where there is less room: less, not none
+    if asked is not None:  # a limit reduces the nodes, but not below the minimum
         most = max(least, min(asked, most))
     return least, most
 
@@ -115,15 +116,15 @@ def limits_of(
 def state_of(
     life: NodeEndings, *, stop: bool, target: int, least: int, nodes: int, leaving: int, begun: bool
 ) -> ElasticJobState:
-    """The state of a job.
+    """Return the state of a job.
 
     Args:
-        life: of its nodes.
-        stop: it is to be stopped.
-        target: nodes that it is to have.
-        least: nodes without which it does not run.
-        nodes: that run and were not told to leave.
-        leaving: that run and were.
+        life: the endings of its nodes.
+        stop: it should stop.
+        target: its target number of nodes.
+        least: its minimum number of nodes.
+        nodes: running nodes that were not told to leave.
+        leaving: running nodes that were told to leave.
         begun: it has had `least` nodes before.
     """
     if nodes + leaving == 0:
@@ -134,7 +135,7 @@ def state_of(
         return "stopped" if stop else "creating"
     if stop or life.broken:
         return "scaling"
-    if life.done:  # the last nodes of one that is at its end
+    if life.done:  # the last nodes are ending
         return "running"
     if not begun and nodes < least:
         return "creating"

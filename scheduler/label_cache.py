@@ -1,14 +1,14 @@
-"""Labels kept in a store: which batches are looked up there, which rows of a full one make room.
+"""The label store's rules: which batches are looked up, and which rows of a full store are evicted.
 
-A label counts only for the model that made it, so nothing is looked up before it is known which
-model that is. The coordinator says so, or the first answer of a teacher. Where no teacher answers
-at all, it is the model that the store has seen at work last: a run with all teachers off.
+Labels are valid only for the model that made them, so nothing is looked up before the model is
+known: from the coordinator, or from the first answer of a teacher. If no teacher answers at all, it
+is the model that the store has seen last: this allows a run with all teachers off.
 
-Rows lie in the order in which they were written. A full store is swept from its head on: what lies
-there goes, so that whole pages become free; what was used later than the typical row moves behind
-the last one instead (a second chance, as in CLOCK). So whoever goes was not used lately. An order
-of all rows by their use would have to be written anew whenever one is read; when a row was used is
-kept to `USE_STEP_S` for the same reason.
+Rows lie in the order of writing. A full store is swept from its head, so that whole pages become
+free: rows there are evicted, except those used later than the typical row, which move behind the
+last one (a second chance, as in CLOCK). So evicted rows were not used lately. Sorting all rows by
+use would rewrite the order at each read; for the same reason times of use have a resolution of
+`USE_STEP_S`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from statistics import median_high
 from typing import Literal
 
-#: Teachers are given so long to answer, before the store alone says which model it is.
+#: Seconds that teachers have to answer before the store alone decides which model it is.
 OFFLINE_AFTER_S = 2.0
-#: Behind the first batch that was sent to learn of which model the labels are, others wait so long.
+#: Seconds that other batches wait for the answer to the first one, which tells the model.
 FIRST_ANSWER_S = 5.0
 
 CacheStep = Literal["look", "recall", "ask", "wait"]
@@ -28,14 +28,14 @@ CacheStep = Literal["look", "recall", "ask", "wait"]
 
 @dataclass(frozen=True, slots=True)
 class CacheView:
-    """What is known when it is a batch's turn.
+    """What is known at the turn of a batch.
 
     Attributes:
-        known: the model is, by teachers or coordinator.
-        mute: teachers answer, and do not say which model it is.
-        remembered: the store remembers a model, and nothing says that it is another one now.
-        usable: teachers that can be sent to.
-        asked: a batch was sent to learn of the model, and has not been answered.
+        known: teachers or the coordinator told the model.
+        mute: teachers answer without telling the model.
+        remembered: the store remembers a model, and nothing contradicts it.
+        usable: number of teachers that can get requests.
+        asked: a batch was sent to learn the model, and is not answered yet.
         waited_s: how long the batch has waited for its turn.
     """
 
@@ -48,7 +48,7 @@ class CacheView:
 
 
 def cache_step(now: CacheView) -> CacheStep:
-    """Look it up; the same, by the remembered model; send it to teachers; or wait."""
+    """Look it up; look it up for the remembered model; send it to teachers; or wait."""
     if now.known:
         return "look"
     if now.mute:
@@ -60,19 +60,19 @@ def cache_step(now: CacheView) -> CacheStep:
     return "recall" if now.remembered else "ask"
 
 
-#: A row that is used again within so many seconds counts as used when it was before.
+#: Uses within so many seconds of the recorded one are not recorded.
 USE_STEP_S = 300
-#: For each row that goes one may stay; of that, so many are saved up at most.
+#: Each evicted row earns one second chance; most chances that are saved up.
 MOST_CHANCES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A row that may go.
+    """A row that may be evicted.
 
     Attributes:
-        used_s: when it was last used, in seconds of any clock.
-        nbytes: what it takes.
+        used_s: time of its latest use, in seconds of any clock.
+        nbytes: its size.
     """
 
     used_s: int
@@ -81,12 +81,12 @@ class StoredRow:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """What becomes of the first rows of a store.
+    """What happens to the first rows of a store.
 
     Attributes:
-        gone: places of those that go.
-        moved: places of those that move behind the last one.
-        chances: how many more may stay from now on.
+        gone: indices of evicted rows.
+        moved: indices of rows that move behind the last one.
+        chances: number of second chances that are left.
     """
 
     gone: tuple[int, ...]
@@ -97,13 +97,13 @@ class EvictionPlan:
 def plan_eviction(
     head: Sequence[StoredRow], typical_s: int, lacking_bytes: int, chances: int
 ) -> EvictionPlan:
-    """Go through rows in their order until enough have gone, or all have been looked at.
+    """Go through rows in order until enough are evicted, or all were seen.
 
     Args:
         head: the first rows of the store, in order.
-        typical_s: when the typical row was used: see `median_use_s`.
-        lacking_bytes: what those that go should have taken.
-        chances: so many may stay now, and one more for each that goes.
+        typical_s: time of use of the typical row; see `median_use_s`.
+        lacking_bytes: bytes to evict.
+        chances: rows that may get a second chance now; each evicted row adds one.
     """
     gone: list[int] = []
     moved: list[int] = []
@@ -122,10 +122,10 @@ def plan_eviction(
 
 
 def median_use_s(used_s: Sequence[int]) -> int:
-    """When the median of these rows was used; half of them, at most, were used later."""
+    """Return the median time of use; at most half of the rows were used later."""
     return median_high(used_s) if used_s else 0
 
 
 def should_record_use(noted_s: int, now_s: int) -> bool:
-    """Whether a use is written down, of a row of which the last one is known to be at `noted_s`."""
+    """Whether to record a use at `now_s` of a row whose recorded use is `noted_s`."""
     return now_s - noted_s >= USE_STEP_S

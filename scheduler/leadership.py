@@ -1,14 +1,14 @@
-"""Who leads: a manager's term, and when leases can be believed; a lease that its holder renews.
+"""Leadership: terms of managers, when leases can be trusted, renewed leases, rendezvous hashing.
 
-A manager that leads goes by its term, and believes leases only while the registry answers. Where
-only a lease can be kept, as in Kubernetes, its holder renews it, and others take it when it lies
-still. Clocks of machines differ, so nobody believes a time that another has written. Who waits
-counts by its own clock for how long the lease has not been changed; who holds it counts from the
-moment at which it began to renew it.
+A leading manager has a term, and trusts leases only while the registry answers. Where only a lease
+exists, as in Kubernetes, its holder renews it, and others take it when it is not renewed. Clocks of
+machines differ, so no candidate uses a time that another one wrote. A waiting candidate measures by
+its own clock how long the lease has not changed; the holder counts from the moment at which it
+began to renew it.
 
-Which of several equal servers a client turns to needs no leader: rendezvous (highest random weight)
-hashing. Every client ranks the servers by a hash of both names and takes the first. Clients spread
-evenly without being told, and a server that goes moves only the clients that it had.
+To choose one of several equal servers a client needs no leader: with rendezvous (highest random
+weight) hashing every client ranks the servers by a hash of both names and takes the first. Clients
+spread evenly, and a server that leaves moves only its own clients.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-#: A reader that claims a term so far ahead of the registry's clock is lying or broken.
+#: A reader that reports a term this far ahead of the registry's clock is lying or broken.
 _BELIEVED_AHEAD_MS = 24 * 3600 * 1000
 
 
 def is_believable(reported: int, time_ms: int) -> bool:
-    """Whether a term that a reader says it follows can be one; `time_ms`: the registry's clock."""
+    """Whether a reported term is plausible; `time_ms`: the registry's clock."""
     return reported <= time_ms + _BELIEVED_AHEAD_MS
 
 
 def next_term(time_ms: int, stored: int, *reported: int) -> int:
-    """The term of a new leader: above all that were ever in force, as far as anyone remembers.
+    """Return the term of a new leader: above all terms that are known.
 
     Args:
         time_ms: the registry's clock, so that an emptied registry cannot fall behind.
-        stored: the term of the table; 0: there is none.
-        reported: terms that readers follow. One that lies more than a day ahead of the clock is
-            not heeded, and hides none of the others.
+        stored: term of the table; 0: there is none.
+        reported: terms that readers report. Implausible ones are ignored.
     """
     followed = (term + 1 for term in reported if is_believable(term, time_ms))
     return max(time_ms, stored + 1, *followed)
@@ -47,7 +46,7 @@ def is_ahead(reported: tuple[int, int], epoch: tuple[int, int], time_ms: int) ->
 
 
 def grace_s(ttl_s: float, beats_per_ttl: float) -> float:
-    """How long everyone has to come back after the registry was away: one TTL and one beat."""
+    """Return how long members may take to return after an outage: one TTL and one heartbeat."""
     return ttl_s * (1 + 1 / beats_per_ttl)
 
 
@@ -56,10 +55,10 @@ class RegistryWatch:
     """Since when one registry has answered without a gap.
 
     Attributes:
-        registry_id: which server process answers; empty: none has yet.
-        since_s: when it began to answer.
-        heard_s: when it answered last.
-        heard_ms: what its own clock was then.
+        registry_id: the server process; empty: none has answered yet.
+        since_s: first answer.
+        heard_s: latest answer.
+        heard_ms: the registry's own clock at that time.
     """
 
     registry_id: str = ""
@@ -71,36 +70,36 @@ class RegistryWatch:
 def registry_answered(
     watch: RegistryWatch, registry_id: str, time_ms: int, now: float, gap_s: float
 ) -> RegistryWatch:
-    """The registry answers; after another one, or more than `gap_s` of silence, it begins anew."""
+    """Record an answer; another registry, or a silence above `gap_s`, begins a new watch."""
     if registry_id != watch.registry_id or now - watch.heard_s > gap_s:
         return RegistryWatch(registry_id, now, now, time_ms)
     return replace(watch, heard_s=now, heard_ms=time_ms)
 
 
 def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float) -> int | None:
-    """Until when, by the registry's clock, a lease that has run out means a death; None: not now.
+    """Return the registry time before which expired leases are deaths; None: not known now.
 
-    While a registry is away nobody can prolong a lease; so they are believed only after it has
-    answered for one time of `grace`, and while it has not been silent for more than `gap_s`. The
-    registry has to see to the latter itself: a request to sweep may lie before one that hangs, and
-    is carried out first when it goes on, before anybody can beat.
+    Nobody can renew a lease while the registry is away. So expiry is trusted only after the
+    registry has answered for `grace`, and while it has not been silent for more than `gap_s`. The
+    registry must check the latter itself: a sweep may wait behind a request that hangs, and would
+    run first afterwards, before any heartbeat.
     """
     believed = watch.registry_id and now - watch.since_s >= grace and now - watch.heard_s <= gap_s
     return watch.heard_ms + int(gap_s * 1000) if believed else None
 
 
 def still_led(listed_s: Mapping[str, float], now: float, lasting_s: float) -> dict[str, float]:
-    """Of services, by when each had a member last, those that are led on for `lasting_s`.
+    """Return the services, by the time of their latest member, that are led on for `lasting_s`.
 
-    Who was the last to go has yet to be said in the log by whoever leads.
+    The leader still has to log the loss of the last member.
     """
     return {name: at for name, at in listed_s.items() if now - at < lasting_s}
 
 
-#: The share of a lease's time after which its holder acts no more unless it was renewed: what is
-#: left is for what it has just begun.
+#: Share of the lease duration in which its holder acts without a renewal; the rest is for work that
+#: it has begun.
 ACTING = 2 / 3
-#: The share after which it is renewed.
+#: Share of the lease duration after which the holder renews it.
 RENEWING = 1 / 4
 
 
@@ -109,9 +108,9 @@ class Lease:
     """A lease as it was read.
 
     Attributes:
-        version: changes with every change of it.
-        holder: who holds it; empty: it was given back.
-        duration_s: for so long after a change it is its holder's.
+        version: changes with every change of the lease.
+        holder: the holder; empty: it was released.
+        duration_s: how long it belongs to its holder after a change.
     """
 
     version: str
@@ -121,15 +120,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """What one candidate knows of the lease.
+    """What one candidate knows about the lease.
 
     Attributes:
-        lease: as it was seen last; None: never yet, or there is none.
-        since_s: when it was first seen so.
-        renewed_s: when the candidate last began to renew or take it, with success; None: it does
-            not hold it.
-        free_s: a lease that has been deleted may be somebody's who has not noticed; from here on
-            it is nobody's.
+        lease: as last seen; None: never, or it does not exist.
+        since_s: time at which this version was first seen.
+        renewed_s: start of the candidate's latest successful renewal; None: it is not the holder.
+        free_s: a deleted lease may have a holder that has not noticed; after this time it has none.
     """
 
     lease: Lease | None = None
@@ -142,11 +139,11 @@ LeaseAction = Literal["make", "take", "renew", "wait"]
 
 
 def lease_read(view: LeaseView, lease: Lease | None, me: str, now: float) -> LeaseView:
-    """The lease was read.
+    """Record a read of the lease.
 
     Args:
-        view: what was known.
-        lease: None: there is none.
+        view: the state before.
+        lease: None: it does not exist.
         me: the candidate.
         now: seconds of a clock that does not go back, as everywhere here.
     """
@@ -162,12 +159,12 @@ def lease_read(view: LeaseView, lease: Lease | None, me: str, now: float) -> Lea
 
 
 def lease_written(view: LeaseView, lease: Lease, me: str, began_s: float) -> LeaseView:
-    """The candidate has changed the lease, and began to do so at `began_s`."""
+    """Record that the candidate changed the lease; it began to do so at `began_s`."""
     return LeaseView(lease, began_s, began_s if lease.holder == me else None)
 
 
 def lease_action(view: LeaseView, me: str, now: float) -> LeaseAction:
-    """What a candidate does that has just read the lease."""
+    """Return what a candidate does after a read of the lease."""
     lease = view.lease
     if lease is None:
         return "make" if now >= view.free_s else "wait"
@@ -179,14 +176,14 @@ def lease_action(view: LeaseView, me: str, now: float) -> LeaseAction:
 
 
 def may_act(view: LeaseView, now: float) -> bool:
-    """Whether the candidate may act."""
+    """Whether the candidate may act as the leader."""
     if view.renewed_s is None or view.lease is None:
         return False
     return now - view.renewed_s < ACTING * view.lease.duration_s
 
 
 def rank_servers(client: str, servers: Iterable[str]) -> list[str]:
-    """`servers` in the order in which `client` turns to them, the same for everyone who asks."""
+    """Return `servers` in the order in which `client` tries them, the same at every caller."""
 
     def weight(server: str) -> tuple[bytes, str]:
         name = f"{len(client)}:{client}{server}".encode()

@@ -1,23 +1,21 @@
-"""What is done about labels that nobody gives: no teacher is usable, or one of several services.
+"""What to do without labels: no teacher is usable, or none of one of several services.
 
-A student that waits while no teacher is usable is told so by the stated policy:
+A policy decides about a student that waits while no teacher is usable:
 
-* "wait": it waits, for so long or for ever, and is then told so by an error.
-* "fail": the same with a short wait, which covers a connection that is just being made.
-* "hard_only": after a short wait the batch at the head of the line goes to it without soft labels,
-  and so does each later one as soon as it is waited for. When a teacher is usable again batches
-  wait for labels again. If that one goes too, without having labelled anything, they go at once.
+* "wait": it waits, for a limited time or for ever; then an error is raised.
+* "fail": the same with a short wait, which covers a connection that is being made.
+* "hard_only": after a short wait the batch at the head of the line is delivered without soft
+  labels, and so is each later one as soon as it is needed. When a teacher is usable again, batches
+  wait for labels again. If it leaves without having labelled anything, batches go at once again.
 
-Only waiting counts: a student that evaluates for an hour, while the last teacher goes, still has
-its whole patience when it comes back. A teacher that comes, or comes back from a rest, stops the
-clock; only labels set it back. So one that never does anything but fail is not waited for longer
-than was said.
+Only waiting counts: a student that evaluates for an hour after the last teacher left still has its
+whole patience when it returns. A teacher that comes, or ends its rest, stops the clock; only labels
+reset it. So a teacher that always fails does not extend the wait.
 
 Labels of several services, an *ensemble*, are mixed by normalised weights. A batch is complete when
-every member has labelled it. A member counts as missing when it has had no usable teacher for a
-while; one that is merely slow is waited for. By the policy "wait" a missing member is waited for
-too; by "tolerate" the others' weights are scaled up to 1 in its place, and how much weight there
-was is told of each batch.
+every member has labelled it. A member is missing when it has had no usable teacher for a while; a
+slow one is waited for. With "wait" a missing member is waited for too. With "tolerate" the weights
+of the others are scaled to a sum of 1, and each batch tells how much weight it has.
 """
 
 from __future__ import annotations
@@ -27,23 +25,23 @@ from dataclasses import dataclass, field, replace
 from math import fsum, inf
 from typing import Literal
 
-#: What to do now: nothing; let the head of the line go without soft labels; raise the error.
+#: What to do now: nothing; deliver the head of the line without soft labels; raise the error.
 Action = Literal["wait", "go_unlabelled", "give_up"]
 
-#: What `fail` and `hard_only` wait before they act, unless told otherwise.
+#: Default wait of `fail` and `hard_only` in seconds.
 GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the user wants to happen.
+    """The user's choice.
 
     Attributes:
-        name: see above.
-        after_s: the wait before anything is done, in seconds; None, for "wait" alone: for ever.
+        name: see the module.
+        after_s: seconds to wait before acting; None, for "wait" alone: for ever.
 
     Raises:
-        ValueError: a name that is none, or a wait that is none.
+        ValueError: an unknown name or an impossible wait.
     """
 
     name: Literal["wait", "hard_only", "fail"] = "wait"
@@ -60,13 +58,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class NoTeacherWait:
-    """What one look leaves to the next.
+    """State between two decisions.
 
     Attributes:
         alone_since: since when the student waits without any teacher; None: there is one.
-        spent_s: for how long it did so before, since the last label.
-        heard: labels used when this began; None: the student does not wait in vain.
-        answers: those used when a batch last went unlabelled; None: none went since an answer.
+        spent_s: earlier such waiting, since the latest label.
+        heard: number of used labels when the waiting began; None: it does not wait.
+        answers: that number when a batch last went unlabelled; None: none did since the last
+            answer.
     """
 
     alone_since: float | None = None
@@ -78,15 +77,15 @@ class NoTeacherWait:
 def decide(
     usable: int, waits: bool, answers: int, patience: NoTeacherWait, now: float, policy: Policy
 ) -> tuple[Action, NoTeacherWait]:
-    """Look at a student that may be waiting in vain.
+    """Decide about a student that may be waiting in vain.
 
     Args:
-        usable: teachers that can be sent to.
+        usable: number of teachers that can get requests.
         waits: the student waits, and the head of the line lacks labels.
-        answers: how many were used so far, of the teachers that there were.
-        patience: what the last look left.
+        answers: number of answers used so far.
+        patience: the previous state.
         now: seconds of a clock that does not go back.
-        policy: the user's, the same at each call.
+        policy: the user's choice, the same at each call.
     """
     if patience.answers is not None and answers > patience.answers:
         patience = replace(patience, answers=None)
@@ -113,17 +112,16 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """The members and the policy.
+    """The services of an ensemble, and the policy for missing ones.
 
     Attributes:
         weights: of each service (> 0), as the user gave them.
         missing: what to do without one: "wait" or "tolerate".
-        after_s: seconds without a usable teacher after which a member is missing.
+        after_s: seconds without a usable teacher after which a service is missing.
         shares: the weights, scaled to a sum of 1.
 
     Raises:
-        ValueError: no member, a weight that is not positive and finite, a bound that makes no
-            sense.
+        ValueError: no service, a weight that is not positive and finite, a bound out of range.
     """
 
     weights: Mapping[str, float]
@@ -148,11 +146,11 @@ class Ensemble:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """How the labels of one batch are made.
+    """How the labels of one batch are mixed.
 
     Attributes:
-        shares: of each member that takes part; their sum is 1.
-        weight: how much of the ensemble that is, 1 when nobody is missing.
+        shares: share of each service that takes part; their sum is 1.
+        weight: part of the ensemble that takes part; 1 if no service is missing.
     """
 
     shares: Mapping[str, float]
@@ -162,12 +160,12 @@ class Mixture:
 def mixture(
     ensemble: Ensemble, labelled: Set[str], alone_since: Mapping[str, float], now: float
 ) -> Mixture | None:
-    """What a batch is mixed of now; None: it waits.
+    """Return the mixture of a batch now; None: it waits.
 
     Args:
-        ensemble: the members.
-        labelled: the members that have labelled the batch.
-        alone_since: since when each member without a usable teacher has been so.
+        ensemble: the services.
+        labelled: services that have labelled the batch.
+        alone_since: since when each service without a usable teacher has been so.
         now: seconds of the same clock.
     """
     there = [name for name in ensemble.shares if name in labelled]

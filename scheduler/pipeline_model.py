@@ -28,17 +28,17 @@ from math import ceil, expm1, floor, hypot, inf, log1p
 
 from .cluster import Cluster, DeviceLink, Distillation
 
-#: What of a link is left for batches; headers and acknowledgements take the rest.
+#: Part of a link that batches can use; headers and acknowledgements take the rest.
 FULL = 0.95
-#: What of the student's rate may be lost by jitter before more buffer is worth its memory.
+#: Part of the student's rate that jitter may cost before a larger buffer is worth its memory.
 LOST = 0.005
-#: Spreads that going on early has to be safe against.
+#: Standard deviations of the reaction time that `lt` covers.
 SPREADS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What is fixed per batch, in seconds; measured on loopback between processes.
+    """Fixed costs per batch in seconds, measured on loopback between processes.
 
     Attributes:
         teacher_s: hand-over between the network and the device of a teacher.
@@ -55,7 +55,7 @@ class DeviceGroup:
 
     Attributes:
         kind: name of their devices.
-        count: how many; for one student of several, a part.
+        count: number of devices; a fraction for one student of several.
     """
 
     kind: str
@@ -64,13 +64,13 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMesh:
-    """Who does what.
+    """Students and teachers of a plan.
 
     Attributes:
-        student: the kind of devices that train.
-        students: how many.
-        teams: who labels.
-        rows: of a student's batch.
+        student: kind of the students' devices.
+        students: number of students.
+        teams: the teachers.
+        rows: rows of a student's batch.
     """
 
     student: str
@@ -80,17 +80,17 @@ class PlannedMesh:
 
     @property
     def teachers(self) -> int:
-        """How many there are."""
+        """Number of teachers."""
         return int(sum(team.count for team in self.teams))
 
 
 def throughput(made: float, used: float, variance: float, room: float) -> float:
-    """What goes through, in the unit of the two rates.
+    """Return the throughput of the buffer, in the unit of the two rates.
 
     Args:
-        made: batches per second that would be labelled if there were always room.
-        used: batches per second that would be trained if there were always one.
-        variance: of the difference of both, in batches squared per second.
+        made: batches per second labelled with unlimited room.
+        used: batches per second trained with unlimited supply.
+        variance: variance of their difference, in batches squared per second.
         room: batches that the buffer holds.
     """
     if made <= 0 or used <= 0:
@@ -110,7 +110,7 @@ def throughput(made: float, used: float, variance: float, room: float) -> float:
 
 
 def room_for(made: float, used: float, variance: float, lost: float = LOST) -> float:
-    """Batches that the buffer has to hold so that jitter costs no more than a share of the rate.
+    """Return the buffer in batches at which jitter costs no more than a share of the rate.
 
     Args:
         made: as of `throughput`.
@@ -132,8 +132,8 @@ class Thresholds:
 
     Attributes:
         upper: above it no new batch is pulled.
-        lower: below it pulling goes on.
-        ideal: what `upper` would be if memory were no matter.
+        lower: below it pulling resumes.
+        ideal: `upper` without a limit of memory.
     """
 
     upper: int
@@ -144,19 +144,19 @@ class Thresholds:
 def thresholds(
     used: float, reaction_s: float, spread_s: float, windows: float, cushion: float, most: float
 ) -> Thresholds:
-    """Both thresholds from what the links and devices do.
+    """Compute both thresholds.
 
-    `lt` has to last from the moment when pulling goes on until the first of the new batches is
-    labelled: one transfer each way and one batch of the slowest teacher, and their spread. `ut`
-    is so far above that all teachers have work when pulling goes on, and that jitter finds room.
+    `lt` must last from the resumption of pulling until the first new batch is labelled: a transfer
+    in each direction and a batch of the slowest teacher, with their spread. `ut` is far enough
+    above it that all teachers have work when pulling resumes, and that jitter is absorbed.
 
     Args:
         used: batches per second that the student takes.
-        reaction_s: seconds from sending a batch to an idle teacher to having its labels.
+        reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
         spread_s: standard deviation of it.
         windows: requests that its teachers have in flight.
-        cushion: batches against jitter, as `room_for` says.
-        most: batches that memory allows.
+        cushion: batches against jitter, from `room_for`.
+        most: batches that fit into memory.
     """
     lower = max(1, ceil(used * (reaction_s + SPREADS * spread_s)))
     ideal = lower + max(ceil(windows / 2), ceil(cushion), 1)
@@ -166,15 +166,15 @@ def thresholds(
 
 @dataclass(frozen=True, slots=True)
 class GroupRates:
-    """Teachers of one kind, as one student has them.
+    """Teachers of one kind, as one student uses them.
 
     Attributes:
-        count: how many are there; a part of one is shared with other students.
+        count: available teachers; a fraction is shared with other students.
         busy_s: seconds of a batch at one of them.
-        wire_s: seconds of a batch on its link, both ways after each other.
-        jitter: relative, of a batch.
-        link: of each.
-        window: requests in flight at each: as many as hide the travel, as far as allowed.
+        wire_s: seconds of a batch on its link, both directions in sequence.
+        jitter: relative jitter of a batch.
+        link: link of each.
+        window: requests in flight at each: enough to hide the transfer, as far as allowed.
     """
 
     count: float
@@ -186,19 +186,19 @@ class GroupRates:
 
     @property
     def trip_s(self) -> float:
-        """Seconds from one answer to the next that the travel allows."""
+        """Seconds between answers that the transfer allows."""
         return (self.busy_s + self.wire_s) / self.window
 
     @property
     def slowest_s(self) -> float:
-        """Seconds that a batch can be at one of them, behind others of the same window."""
+        """Longest seconds of a batch at one of them, behind others of the same window."""
         return max(self.window, 1 / min(self.count, 1)) * self.busy_s
 
     def rate(self, full_s: float) -> float:
-        """Batches per second, all together.
+        """Return the batches per second of all together.
 
         Args:
-            full_s: seconds of a batch on its link, in the direction that takes longer.
+            full_s: seconds of a batch on its link, in the slower direction.
         """
         return self.count / max(self.busy_s, full_s, self.trip_s)
 
@@ -208,14 +208,14 @@ class StudentPipeline:
     """A student with its teachers.
 
     Attributes:
-        used: batches per second that it would train if there were always one.
-        source: batches per second that its loader yields.
+        used: batches per second trained with unlimited supply.
+        source: batches per second of its loader.
         crews: its teachers.
-        wire: batches per second that its own link carries.
-        crew_wires: batches per second that the links of its teachers carry.
-        jitter: relative, of a student's step.
+        wire: batches per second of its own link.
+        crew_wires: batches per second of its teachers' links.
+        jitter: relative jitter of a student's step.
         limits: `ut` and `lt`.
-        reaction_s: seconds from sending a batch to an idle teacher to having its labels.
+        reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
     """
 
     used: float
@@ -236,7 +236,7 @@ class StudentPipeline:
         teams: Sequence[DeviceGroup],
         costs: Costs,
     ) -> StudentPipeline:
-        """One student of the mesh, who has these teams."""
+        """Return one student of the mesh, with these teachers."""
         rows, link = mesh.rows, cluster.kind(mesh.student).link
         out, back = rows * job.sample_bytes, rows * job.label_bytes
         own = job.rate("student", mesh.student)
@@ -254,7 +254,7 @@ class StudentPipeline:
             used,
             _variance(crews, used, own.jitter),
         )
-        # What others label while the slowest teacher has the head of the line.
+        # Batches that others label while the slowest teacher has the head of the line.
         ahead = min(used, source) * max(crew.slowest_s for crew in crews) - windows
         limits = thresholds(
             used=min(used, source),
@@ -271,31 +271,31 @@ class StudentPipeline:
 
     @property
     def made(self) -> float:
-        """Batches per second that would be labelled if there were always room for them."""
+        """Batches per second labelled with unlimited room."""
         labelled = sum(crew.rate(crew.count / self._wires_of(crew)) for crew in self.crews)
         return min(labelled, self.wire, self.source, self.head_of_line, self.pauses)
 
     def _wires_of(self, crew: GroupRates) -> float:
-        """Batches per second that the links of one crew carry."""
+        """Return the batches per second of the links of one group."""
         whole = sum(c.count * c.link.bandwidth_bytes_per_s for c in self.crews)
         return self.crew_wires * crew.count * crew.link.bandwidth_bytes_per_s / whole
 
     @property
     def windows(self) -> float:
-        """Requests in flight at all teachers; those of a part of a teacher count in part."""
+        """Requests in flight at all teachers; a fraction for shared ones."""
         return sum(crew.window * crew.count for crew in self.crews)
 
     @property
     def head_of_line(self) -> float:
-        """Batches per second while the first of them is at the slowest teacher, and stays there."""
+        """Batches per second while the slowest teacher keeps the first of them."""
         room = self.limits.upper + max(self.windows, 1.0)
         return room / max(crew.slowest_s for crew in self.crews)
 
     @property
     def pauses(self) -> float:
-        """Batches per second where pulling pauses at `ut` and goes on at `lt`, again and again.
+        """Batches per second with pulling that pauses at `ut` and resumes at `lt`.
 
-        Where `lt` is too low to last until new labels come, the student starves after each pause.
+        If `lt` does not last until new labels arrive, the student starves after each pause.
         """
         starved_s = self.reaction_s - self.limits.lower / self.used
         if starved_s <= 0:
@@ -311,7 +311,7 @@ class StudentPipeline:
         return throughput(self.made, self.used, variance, room)
 
     def stages(self) -> list[tuple[str, float, str]]:
-        """Name, batches per second and remedy of each stage; always the same, in this order."""
+        """Return name, batches per second and remedy of each stage, always in this order."""
         crews = self.crews
         computing = sum(crew.count / crew.busy_s for crew in crews)
         trips = sum(crew.count / crew.trip_s for crew in crews)
@@ -351,19 +351,19 @@ def _crew(
 
 
 def _variance(crews: Sequence[GroupRates], used: float, jitter: float) -> float:
-    """Of what is labelled less what is trained, in batches squared per second."""
+    """Return the variance of labelled minus trained batches, in batches squared per second."""
     labelled = sum(crew.count / crew.busy_s * crew.jitter**2 for crew in crews)
     return labelled + used * jitter**2
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """What limits the rate, and where to.
+    """A stage that limits the rate.
 
     Attributes:
-        name: in words: "teachers", "the student's step", ...
-        samples_per_s: what it would allow, of the whole job.
-        remedy: what would lift it.
+        name: "teachers", "the student's step", ...
+        samples_per_s: its limit, for the whole job.
+        remedy: what would raise it.
     """
 
     name: str
@@ -373,15 +373,15 @@ class PipelineStage:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is expected of a mesh in its steady state.
+    """Prediction of a mesh in its steady state.
 
     Attributes:
         samples_per_s: of all students together.
-        stages: slowest first: the first is the bottleneck, the second the next one.
+        stages: slowest first: the first one is the bottleneck.
         thresholds: `ut` and `lt` of the student with the fewest teachers, in batches.
-        first_batch_s: from the first pull to the first labelled batch.
-        lost: share of what the slowest stage allows that is lost by jitter or by waiting for a
-            student with fewer teachers.
+        first_batch_s: seconds from the first pull to the first labelled batch.
+        lost: share of the slowest stage's rate lost by jitter, or by waiting for a student with
+            fewer teachers.
     """
 
     samples_per_s: float
@@ -394,17 +394,17 @@ class Prediction:
 def predict(
     cluster: Cluster, job: Distillation, mesh: PlannedMesh, costs: Costs | None = None
 ) -> Prediction:
-    """What a mesh does.
+    """Predict a mesh.
 
     Args:
         cluster: its devices.
-        job: its rates are those of the devices, unhindered.
-        mesh: who does what.
-        costs: what is fixed per batch; None: as measured.
+        job: with the rates of undisturbed devices.
+        mesh: its students and teachers.
+        costs: fixed costs per batch; None: as measured.
 
     Raises:
-        ValueError: a kind of devices is not in the cluster, or has no rate for what it is to do;
-            or there is no teacher.
+        ValueError: a kind of devices is not in the cluster, or has no rate for its role; or there
+            is no teacher.
     """
     if not mesh.teams or min(team.count for team in mesh.teams) <= 0 or mesh.students < 1:
         raise ValueError("a mesh has at least one student and one teacher")
@@ -442,10 +442,10 @@ def predict(
 def _moments(
     cluster: Cluster, teams: Sequence[DeviceGroup]
 ) -> list[tuple[float, tuple[DeviceGroup, ...]]]:
-    """For which share of the time which teachers are there: as many as on average, or one more.
+    """Return which teachers are available for which share of time: the average, or one more.
 
-    Of 40 that are there for 97 % of the time, 38 or 39 are: with 8 students that wait for each
-    other that is not 4.85 for each, but 4 for the slowest.
+    Of 40 devices available 97 % of the time, 38 or 39 are there. For 8 students that wait for each
+    other that is 4 for the slowest, not 4.85 for each.
     """
     there = tuple(DeviceGroup(t.kind, t.count * cluster.kind(t.kind).availability) for t in teams)
     if len(there) > 1 or not float(teams[0].count).is_integer():
@@ -456,27 +456,27 @@ def _moments(
     if share < 1e-9:
         return [(1.0, (DeviceGroup(kind, fewer),))]
     one_more = (share, (DeviceGroup(kind, fewer + 1),))
-    # While none is there nothing is trained.
+    # Without any teacher nothing is trained.
     return [one_more, (1 - share, (DeviceGroup(kind, fewer),))] if fewer else [one_more]
 
 
 def _together(job: Distillation, rates: Sequence[tuple[int, float]]) -> float:
-    """What all students do, of how many do what: who waits for the slowest does as that does."""
+    """Return the rate of all students; synchronous ones are as fast as the slowest."""
     if job.synchronous:
         return sum(students for students, _ in rates) * min(rate for _, rate in rates)
     return sum(students * rate for students, rate in rates)
 
 
 def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[DeviceGroup, ...]]]:
-    """Who gets which teachers, as the coordinator's assignment shares them out: evenly.
+    """Divide the teachers among the students evenly, as the coordinator's assignment does.
 
     Args:
         teams: all teachers.
-        students: how many share them.
+        students: number of students.
 
     Returns:
-        How many students have which teachers. One who has a part of a teacher, shares it. Teachers
-        of several kinds are taken as an even mixture.
+        Numbers of students, and their teachers. A student with a part of a teacher shares it. Teachers
+        of several kinds are treated as an even mixture.
     """
     whole = float(teams[0].count).is_integer()
     if len(teams) > 1 or not whole:
@@ -492,13 +492,13 @@ def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[D
 
 
 def step_s(job: Distillation, kind: str, rows: int, costs: Costs | None = None) -> float:
-    """Seconds of a student's batch, with its loader and without teachers: of N-training.
+    """Return the seconds of a student's batch with its loader and without teachers (N-training).
 
     Args:
         job: as of `predict`.
-        kind: of the student's device.
-        rows: of a batch.
-        costs: with these, labelled batches come from a reader, which has them on disk.
+        kind: kind of the student's device.
+        rows: rows of a batch.
+        costs: with these, labelled batches come from a reader that has them on disk.
 
     Raises:
         ValueError: the job has no rate for the kind.
@@ -510,7 +510,7 @@ def step_s(job: Distillation, kind: str, rows: int, costs: Costs | None = None) 
 
 
 def online_s(job: Distillation, kind: str, rows: int) -> float:
-    """Seconds of a batch where the student's device runs the teacher, too.
+    """Return the seconds of a batch if the student's device also runs the teacher.
 
     Raises:
         ValueError: as for `step_s`, for either model.

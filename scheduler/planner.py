@@ -1,4 +1,4 @@
-"""Which fleet of teachers is planned, and why."""
+"""Plans the teachers of a distillation: candidate fleets, the best one, and the alternatives."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from .pipeline_model import Costs, DeviceGroup, PlannedMesh, Prediction, online_
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
-#: Of a kind with more devices not every number is looked at.
+#: Of kinds with more devices only some numbers are evaluated.
 FINE = 128
-#: Fleets that could label so many times what the students train are large enough.
+#: Fleets that could label this multiple of what the students train are large enough.
 PLENTY = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class MeshPlan:
-    """The answer to "how many teachers, what will it cost, is it worth it?".
+    """A plan: how many teachers, what it costs, and whether it is worth it.
 
     Attributes:
-        job: its name.
-        currency: of costs.
-        student: kind of devices that train.
-        students: how many.
-        rows: of a student's batch.
-        mesh: who does what; None where no mesh can be.
-        prediction: of that mesh.
+        job: name of the job.
+        currency: currency of costs.
+        student: kind of the students' devices.
+        students: number of students.
+        rows: rows of a student's batch.
+        mesh: students and teachers; None: no mesh is possible.
+        prediction: prediction for that mesh.
         needed: n = ceil(t_t / t_s), teachers for one student by the paper's ratio; 0: no mesh.
         micro_batches: rows that each kind of teachers should take at once, as far as known.
         upper_bytes: `ut` of a reader.
-        lower_bytes: `lt`.
-        ways: all four, to compare.
-        verdict: which to take.
+        lower_bytes: `lt` of a reader.
+        ways: the estimates of all four methods.
+        verdict: which one to take.
     """
 
     job: str
@@ -51,12 +51,12 @@ class MeshPlan:
     verdict: MeshVerdict
 
     def way(self, method: Method) -> MethodEstimate:
-        """The way of that method."""
+        """Return the estimate of that method."""
         return next(way for way in self.ways if way.method == method)
 
 
 def students_of(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, int]]:
-    """Devices that can train, each with the sizes of a batch that fit."""
+    """Return the devices that can train, with each batch size that fits."""
     return [
         (kind, rows)
         for kind in cluster.devices
@@ -67,12 +67,12 @@ def students_of(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, i
 
 
 def fits(kind: DeviceKind, needs_bytes: float) -> bool:
-    """Whether a device of this kind has so much memory."""
+    """Whether a device of this kind has that much memory."""
     return kind.memory_bytes is None or needs_bytes <= kind.memory_bytes
 
 
 def why_no_student(cluster: Cluster, job: Distillation) -> str:
-    """What keeps every kind of devices from training."""
+    """Explain why no kind of devices can train."""
     reasons = []
     for kind in cluster.devices:
         if not kind.may_be("student"):
@@ -89,7 +89,7 @@ def why_no_student(cluster: Cluster, job: Distillation) -> str:
 def teachers_of(
     cluster: Cluster, job: Distillation, student: str, rows: int
 ) -> list[tuple[DeviceKind, int]]:
-    """Kinds that can label beside the students, and how many; the cheapest labels first."""
+    """Return the kinds that can label, and how many of each; the cheapest labels first."""
     found = []
     for kind in cluster.devices:
         free = kind.count - (job.students if kind.name == student else 0)
@@ -106,14 +106,14 @@ def teachers_of(
 def fleets(
     cluster: Cluster, job: Distillation, student: str, rows: int, teachers: int | None = None
 ) -> Iterator[PlannedMesh]:
-    """Meshes to look at, of one kind of teachers and of several.
+    """Yield the meshes to evaluate, with one kind of teachers and with several.
 
     Args:
         cluster: its devices.
-        job: what they do.
-        student: the kind of devices that train.
-        rows: of a batch.
-        teachers: only fleets of so many; None: any number.
+        job: the distillation.
+        student: the kind of the students' devices.
+        rows: rows of a batch.
+        teachers: only fleets of this size; None: any size.
     """
     kinds = teachers_of(cluster, job, student, rows)
     step_s = job.rate("student", student).batch_s(rows)
@@ -140,18 +140,18 @@ def fleets(
 def _counts(
     free: int, students: int, lacking: float, teachers: int | None, before: int
 ) -> list[int]:
-    """How many of a kind to look at, besides those of other kinds that are all taken."""
+    """Return the numbers of a kind to evaluate, in addition to all devices of other kinds."""
     if teachers is not None:
         return [teachers - before] if 1 <= teachers - before <= free else []
     most = min(free, max(int(lacking) + 1, students, 1))
     if most <= FINE:
         return list(range(1, most + 1))
-    # Whole rounds of students, and so few that a plan of a very large cluster takes no minutes.
+    # Multiples of the students, and few enough for very large clusters.
     stride = max(students, most // FINE)
     return sorted({*range(stride, most + 1, stride), most})
 
 
-#: Times and costs so close to the best are as good.
+#: Times and costs this close to the best are as good.
 AS_GOOD = 1.01
 
 
@@ -162,14 +162,14 @@ def plan(
     teachers: int | None = None,
     costs: Costs | None = None,
 ) -> MeshPlan:
-    """The plan for a job on a cluster.
+    """Plan a job on a cluster.
 
     Args:
         cluster: its devices.
         job: the distillation.
-        aim: what to choose by, among what keeps the deadline and the budget.
-        teachers: so many of them, neither more nor fewer; None: as many as serve the aim.
-        costs: what is fixed per batch; None: as measured.
+        aim: what to optimise, within the deadline and the budget.
+        teachers: exact number of teachers; None: any.
+        costs: fixed costs per batch; None: as measured.
 
     Raises:
         ValueError: no devices can train the job.
@@ -211,7 +211,7 @@ def plan(
 
 
 def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
-    """What the devices of a mesh cost in an hour; those that are away cost nothing."""
+    """Return the hourly price of a mesh; unavailable devices cost nothing."""
     whole = mesh.students * cluster.kind(mesh.student).price_per_hour
     for team in mesh.teams:
         kind = cluster.kind(team.kind)
@@ -264,7 +264,7 @@ def _ways(
     best: tuple[PlannedMesh, Prediction] | None,
     costs: Costs,
 ) -> tuple[MethodEstimate, ...]:
-    """All four ways, with the same students and batches."""
+    """Return the estimates of all four methods, with the same students and batches."""
     alone = PlannedMesh(student, job.students, (), rows)
     per_hour = cost_per_hour(cluster, alone)
 
@@ -284,7 +284,7 @@ def _ways(
 
 
 def _online(cluster: Cluster, job: Distillation, student: str, rows: int) -> MethodEstimate:
-    """Online without figures: whether it can be."""
+    """Return whether Online is possible, without numbers."""
     kind = cluster.kind(student)
     if student not in job.teacher:
         return MethodEstimate("Online", f"the job has no rate of the teacher on {student}")
@@ -297,7 +297,7 @@ def _online(cluster: Cluster, job: Distillation, student: str, rows: int) -> Met
 def _store(
     job: Distillation, replayed: MethodEstimate, mesh: MethodEstimate, online: MethodEstimate
 ) -> MethodEstimate:
-    """The first epoch by teachers, the others from disk."""
+    """Return the estimate of labelling in the first epoch and replaying in the others."""
     if not job.fixed_inputs:
         return MethodEstimate(
             "offline store", "inputs change from epoch to epoch (fixed_inputs: false)"
@@ -319,7 +319,7 @@ def _store(
 
 
 def _explained(way: MethodEstimate, job: Distillation, teachers: int | None) -> MethodEstimate:
-    """Why there is no mesh, in more words."""
+    """Explain in more detail why there is no mesh."""
     if way.method != "mesh":
         return way
     if not job.teacher:
@@ -330,7 +330,7 @@ def _explained(way: MethodEstimate, job: Distillation, teachers: int | None) -> 
 
 
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:
-    """The `n` of Algorithm 1, line 1, with what is fixed per batch spread over its samples."""
+    """Return the `n` of Algorithm 1, line 1; samples share the fixed costs of a batch."""
     rows = mesh.rows
     times = [
         job.rate("teacher", team.kind).batch_s(rows) / rows

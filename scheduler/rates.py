@@ -1,9 +1,8 @@
-"""Estimates from the latest measurements, and how many teachers one student needs by them.
+"""Estimates from the latest measurements, and the number of teachers that one student needs.
 
-Estimates have bounded memory and no clock of their own. n = ceil(t_t / t_s), times in seconds per
-sample (ADR-0002): the paper (section 3.2) prints the ratio and calls both terms throughputs, which
-would be upside down: its own figure 3 needs five P4 for one V100. With times per sample it is
-right.
+Estimates have bounded memory and no clock of their own. n = ceil(t_t / t_s) with times in seconds
+per sample (ADR-0002). The paper (section 3.2) prints this ratio and calls both terms throughputs,
+which would be inverted: its own figure 3 needs five P4 for one V100.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import Final
 class LowQuantile:
     """A quantile of the last `size` measurements.
 
-    A low quantile estimates an *unhindered* time: what gets in the way makes a step longer, never
-    shorter. It is an actual measurement (the nearest rank below), never a mix of two.
+    A low quantile estimates an *unhindered* time, because disturbances only make a step longer. It
+    is an actual measurement (the nearest rank below), never an interpolation.
 
     Args:
-        size: how many measurements are remembered (>= 1).
-        q: 0 is the least, 1 the greatest.
+        size: number of measurements (>= 1).
+        q: 0 is the minimum, 1 the maximum.
 
     Raises:
         ValueError: `size` or `q` is out of range.
@@ -37,7 +36,7 @@ class LowQuantile:
         self._sorted: list[float] = []
 
     def add(self, measurement: float) -> None:
-        """Remember one more. Raises ValueError for NaN and infinities."""
+        """Add a measurement. Raises ValueError for NaN and infinities."""
         if not isfinite(measurement):
             raise ValueError(f"not a measurement: {measurement}")
         if len(self._latest) == self._latest.maxlen:
@@ -53,25 +52,25 @@ class LowQuantile:
         return self._sorted[int(self._q * (len(self._sorted) - 1))]
 
     def __len__(self) -> int:
-        """How many measurements it stands on."""
+        """Number of measurements."""
         return len(self._sorted)
 
 
 class RecentMedian(LowQuantile):
-    """The (lower) median of the last `size` measurements: follows a change after half of them."""
+    """The (lower) median of the last `size` measurements: it follows a change after half of them."""
 
     def __init__(self, size: int = 16) -> None:
         super().__init__(size, q=0.5)
 
 
 class RecentMean:
-    """The mean of the last `size` measurements: of what comes in bursts, none but it is right.
+    """The mean of the last `size` measurements, for measurements that come in bursts.
 
-    Measurements that are of several things each are divided by all of these things together. A loop
-    that runs ahead of its device has short steps, then a long one in which it waits for them all.
+    A measurement of several things is divided by their number. For example, a loop that runs ahead
+    of its device has short steps, then a long one in which it waits for all of them.
 
     Args:
-        size: how many measurements are remembered (>= 1).
+        size: number of measurements (>= 1).
 
     Raises:
         ValueError: `size` is out of range.
@@ -86,7 +85,7 @@ class RecentMean:
         self.value: float | None = None
 
     def add(self, measurement: float, count: int = 1) -> None:
-        """Remember one more, of `count` things. Raises ValueError for NaN and infinities."""
+        """Add a measurement of `count` things. Raises ValueError for NaN and infinities."""
         if not isfinite(measurement):
             raise ValueError(f"not a measurement: {measurement}")
         self._latest.append(measurement)
@@ -94,7 +93,7 @@ class RecentMean:
         self.value = self._mean()
 
     def forget(self, count: int) -> None:
-        """Leave out the `count` oldest of more measurements."""
+        """Drop the `count` oldest of more measurements."""
         for _ in range(count):
             self._latest.popleft()
             self._counts.popleft()
@@ -104,14 +103,14 @@ class RecentMean:
         return sum(self._latest) / sum(self._counts)
 
     def __len__(self) -> int:
-        """How many measurements it stands on."""
+        """Number of measurements."""
         return len(self._latest)
 
 
 class MeanWithoutPause(RecentMean):
-    """The mean of the last `size` measurements, without one that is twice as long as all others.
+    """The mean of the last `size` measurements without one that is twice as long as all others.
 
-    It is left out only where `size` are known: what comes more often than that is no pause.
+    It is left out only if `size` are known: what occurs more often is no pause.
     """
 
     def _mean(self) -> float:
@@ -126,9 +125,9 @@ class MeanWithoutPause(RecentMean):
 
 
 class RecentRate:
-    """Things per second over the last `horizon_s`, for throughputs that are shown.
+    """Things per second over the last `horizon_s`, for displayed throughputs.
 
-    Counts are kept in steps of a `STEPS`-th of the horizon, so memory does not grow with the rate.
+    Counts are kept in `STEPS` steps per horizon, so memory does not grow with the rate.
     """
 
     STEPS = 32
@@ -142,7 +141,7 @@ class RecentRate:
         self._steps: deque[tuple[int, float]] = deque(maxlen=self.STEPS)
 
     def add(self, count: float, now: float) -> None:
-        """`count` things happened at `now`, in seconds of a clock that does not go back."""
+        """Count `count` things at `now`, in seconds of a clock that does not go back."""
         if self._start is None:
             self._start = now
         step = int(now * self.STEPS // self._horizon_s)
@@ -151,7 +150,7 @@ class RecentRate:
         self._steps.append((step, count))
 
     def value(self, now: float) -> float:
-        """Things per second; over the time since the first while that is below the horizon."""
+        """Return things per second; at first over the time since the first one."""
         if self._start is None:
             return 0.0
         step = int(now * self.STEPS // self._horizon_s)
@@ -161,12 +160,12 @@ class RecentRate:
         return sum([count for _, count in self._steps]) / span_s
 
 
-#: A quotient of two floats may exceed the exact one by so much of itself: 2.1 / 0.3 > 7.
+#: Relative error of a quotient of two floats: 2.1 / 0.3 > 7.
 ROUNDING: Final = 1e-9
 
 
 def teachers_needed(t_t: float, t_s: float) -> int:
-    """The `n` of the paper's Algorithm 1, line 1: at least 1.
+    """Return the `n` of the paper's Algorithm 1, line 1: at least 1.
 
     Args:
         t_t: seconds per sample of one teacher, unhindered.
@@ -179,12 +178,12 @@ def teachers_needed(t_t: float, t_s: float) -> int:
 
 
 def rounded_up(ratio: float) -> int:
-    """The least integer not below `ratio` (above 0), floating-point error aside."""
+    """Return the least integer not below `ratio` (> 0), apart from floating-point error."""
     return ceil(ratio * (1 - ROUNDING))
 
 
 def time_ratio(t_t: float, t_s: float) -> float:
-    """t_t / t_s, above 0: how many teachers' time one student's time is worth.
+    """Return t_t / t_s (> 0): the number of teachers that one student keeps busy.
 
     Raises:
         ValueError: as for `teachers_needed`.
@@ -197,10 +196,10 @@ def time_ratio(t_t: float, t_s: float) -> float:
 
 
 def pooled_t_t(seconds: Sequence[float]) -> float:
-    """The seconds per sample of the average teacher of a pool of unequal ones.
+    """Return the seconds per sample of the average teacher of a pool of unequal ones.
 
-    Speeds add up, times do not: k teachers of the pooled time label as many samples per second as
-    the k given ones. So it is the harmonic mean.
+    Speeds add up, times do not: k teachers of this time label as many samples per second as the k
+    given ones. Hence the harmonic mean.
 
     Args:
         seconds: seconds per sample of each teacher.

@@ -1,15 +1,15 @@
-"""Whether the teachers of a student can be reached at all, and when one is asked again.
+"""Whether a student can reach its teachers, and when it asks one again.
 
-A request may take minutes, and a connection over a path that is gone stays open. So silence may
-mean slow models, or no path. The network itself says which: each teacher is connected to anew, as a
-load balancer's health check does. A machine accepts connections for a busy program too, as long as
-their queue has room, so a slow teacher hardly ever looks unreachable.
+A request may take minutes, and a connection over a broken path stays open. So silence may mean slow
+models, or no path. A new connection to each teacher tells which, as in the health check of a load
+balancer. A machine accepts connections for a busy program too, as long as their queue has room, so
+a slow teacher hardly ever looks unreachable.
 
-When a teacher that could not be reached can be again, what went over the old connections is lost:
-TCP may wait for as long as the outage lasted before it sends again. So it is connected to anew.
+When an unreachable teacher can be reached again, data on its old connections is lost: TCP may wait
+as long as the outage lasted before it retransmits. So the reader reconnects.
 
-A teacher that could not answer is asked again after a pause, and one that does not describe its
-model is believed when it has said the same often enough.
+A teacher that could not answer is asked again after a pause. A server that does not describe its
+model is believed once it has named the same outputs often enough.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from typing import Final, Generic, Literal, TypeVar
 
 from .backoff import RandomLike, retry_s
 
-#: Seconds of silence after which perhaps nobody can be reached. This is less than the time after
-#: which a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
+#: Seconds of silence after which possibly no teacher can be reached. Less than the time after which
+#: a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
 DOUBT_S: Final = 0.25
 #: Seconds of silence after which each teacher is tried.
 SILENT_S: Final = 0.5
-#: Seconds that an attempt lasts at most, and from one that failed to the next one at least.
+#: Longest time of an attempt, and shortest time between two failed ones, in seconds.
 ATTEMPT_S: Final = 0.5
-#: Attempts in a row without success, and a teacher counts as unreachable.
+#: Consecutive failed attempts after which a teacher counts as unreachable.
 FAILURES: Final = 3
-#: Seconds from an attempt that succeeded to the next one.
+#: Seconds between a successful attempt and the next one.
 PAUSE_S: Final = 1.0
 
-#: How a teacher is told from others. One that is started anew or moves is another one.
+#: Identity of a teacher; a restarted or moved one has another identity.
 T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What the attempts to reach one teacher have shown since it was heard of.
+    """The attempts to connect to one teacher since its latest answer.
 
     Attributes:
-        failures: in a row, up to the latest.
-        reached: the latest succeeded.
-        began_at: of the latest; minus infinity if there was none.
-        under_way: the latest is not over.
+        failures: consecutive failures.
+        reached: the latest attempt succeeded.
+        began_at: start of the latest attempt; minus infinity: none.
+        under_way: the latest attempt is not over.
     """
 
     failures: int = 0
@@ -55,7 +55,7 @@ class Attempts:
 
     @property
     def due_at(self) -> float:
-        """When it is time for an attempt; infinite while one is under way."""
+        """When the next attempt is due; infinity while one is under way."""
         if self.under_way:
             return inf
         return self.began_at + (PAUSE_S if self.reached else ATTEMPT_S)
@@ -63,13 +63,13 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Reachability(Generic[T]):
-    """What is known of all teachers of a student.
+    """Reachability of all teachers of a student.
 
     Attributes:
-        silent_since: since when an answer is owed, and nobody has said anything; None: they do, or
-            nothing was asked.
-        is_cut_off: all were tried in vain in this silence, and none was reached since, nor any of
-            those that came since. More teachers may not help.
+        silent_since: since when an answer is outstanding and no teacher has said anything; None:
+            not silent.
+        is_cut_off: all attempts in this silence failed, also to teachers that came since. More
+            teachers may not help.
         attempts: by teacher, for those that are tried.
     """
 
@@ -83,7 +83,7 @@ class Reachability(Generic[T]):
         return frozenset(one for one, tried in self.attempts.items() if tried.failures >= FAILURES)
 
     def may_be_cut_off(self, now: float) -> bool:
-        """Whether that is so or not known: no teacher has been reached since all are silent."""
+        """Whether that is so or unknown: no teacher was reached since all are silent."""
         if self.silent_since is None or now - self.silent_since < DOUBT_S:
             return False
         return not any(tried.reached for tried in self.attempts.values())
@@ -92,16 +92,13 @@ class Reachability(Generic[T]):
 def look(
     before: Reachability[T], teachers: Collection[T], owed: bool, now: float
 ) -> tuple[Reachability[T], tuple[T, ...]]:
-    """Time goes by.
+    """Return the state after time has passed, and the teachers to connect to.
 
     Args:
-        before: what was known.
-        teachers: all of the student.
-        owed: an answer is outstanding, of a request or of the question whether a teacher is there.
+        before: the previous state.
+        teachers: all teachers of the student.
+        owed: an answer to a request or to a probe is outstanding.
         now: monotonic seconds.
-
-    Returns:
-        What is known now, and the teachers to be connected to.
     """
     silent_since = None
     if owed and teachers:
@@ -113,7 +110,7 @@ def look(
     due: list[T] = []
     for teacher in teachers:
         known = before.attempts.get(teacher, Attempts())
-        # One that was not reached is tried until it is, whoever else has answered meanwhile.
+        # Try an unreached teacher until it is reached, even if others answer.
         if not (silent or known.failures):
             continue
         if known.due_at <= now:
@@ -125,7 +122,7 @@ def look(
 
 
 def look_at(known: Reachability[T]) -> float:
-    """When the next look may find something, if nothing else happens until then."""
+    """Return when the next look can find something, if nothing else happens."""
     if known.silent_since is None:
         return -inf
     if not known.attempts:
@@ -136,14 +133,14 @@ def look_at(known: Reachability[T]) -> float:
 def attempted(
     before: Reachability[T], teacher: T, began_at: float, reached: bool
 ) -> tuple[Reachability[T], bool]:
-    """An attempt that began at `began_at` is over.
+    """Record the result of an attempt that began at `began_at`.
 
     Returns:
-        What is known now, and whether the teacher is to be connected to anew.
+        The new state, and whether to reconnect to the teacher.
     """
     known = before.attempts.get(teacher)
     if known is None or not known.under_way or known.began_at != began_at:
-        return before, False  # it was heard of meanwhile
+        return before, False  # the teacher has answered meanwhile
     after = Attempts(0 if reached else known.failures + 1, reached, began_at)
     attempts = {**before.attempts, teacher: after}
     is_cut_off = before.is_cut_off and not reached
@@ -152,9 +149,9 @@ def attempted(
 
 
 def heard(before: Reachability[T], teacher: T) -> Reachability[T]:
-    """A teacher has answered: it can be reached.
+    """Record an answer of a teacher, which is reachable.
 
-    One that could not be reached is tried on: what went over its other connections may be lost.
+    Attempts to an unreachable one go on: data on its other connections may be lost.
     """
     attempts = before.attempts
     if teacher in attempts and attempts[teacher].failures < FAILURES:
@@ -162,11 +159,12 @@ def heard(before: Reachability[T], teacher: T) -> Reachability[T]:
     return Reachability(attempts=attempts)
 
 
-#: A teacher that does not let the reader in is asked as rarely: an operator has to mend that.
+#: Shortest pause for a teacher that rejects the reader: an operator has to fix that.
 REFUSED_PAUSE_S: Final = 5.0
-#: A teacher that is full is believed no more than this about when it will have room.
+#: Longest pause that a full teacher can request.
 FULL_PAUSE_S: Final = 30.0
-#: So often a server names its outputs alike, where it does not describe its model, to be believed.
+#: Number of equal answers after which the outputs of a server without a model description are
+#: believed.
 TELLINGS: Final = 2
 
 Outputs = Literal["ask", "believe", "contradiction"]
@@ -175,16 +173,16 @@ Outputs = Literal["ask", "believe", "contradiction"]
 def pause_s(
     failures: int, rng: RandomLike, *, refused: bool = False, room_in_s: float | None = None
 ) -> float:
-    """Seconds until a teacher is asked again.
+    """Return the seconds until a teacher is asked again.
 
-    The first retry is made at once. A teacher that is full and says when it will have room is asked
-    then, however often it was full before: it has not failed.
+    The first retry is immediate. A full teacher that says when it will have room is asked then,
+    however often it was full before: it has not failed.
 
     Args:
-        failures: how often it had failed before this time, in a row.
-        rng: scatters the retries.
-        refused: it does not let the reader in.
-        room_in_s: when it will have room, as it says; None: it says nothing of that.
+        failures: consecutive failures before this one.
+        rng: jitters the retries.
+        refused: the teacher rejects the reader.
+        room_in_s: when it will have room, as it says; None: unknown.
     """
     if room_in_s is not None:
         return min(max(room_in_s, 0.0), FULL_PAUSE_S)
@@ -193,9 +191,9 @@ def pause_s(
 
 
 def believed_outputs(told: Sequence[Sequence[str]]) -> Outputs:
-    """What to do about a server that does not describe its model, of whose outputs it named these.
+    """Decide about a server without a model description, by the outputs that it named so far.
 
-    The order in which it names them does not matter, so long as none is missing or new.
+    Their order does not matter.
     """
     if any(sorted(names) != sorted(told[0]) for names in told):
         return "contradiction"

@@ -1,12 +1,11 @@
-"""What is measured of a stream, and what of it a reader remembers for the next start of its job.
+"""Measurements of a stream, and the profile of them that the next run of its job uses.
 
-Measured are the times of source, step and teachers, and counts. The first batches of a training say
-little: the student compiles, caches are cold, and one teacher is asked while five are needed. With
-the times of the last run n = ceil(t_t / t_s) is known before the first batch. Times of the same
-service and job are believed for `BELIEVED_S`; t_t only while the service serves the same content.
-Each is replaced by what is measured, as soon as that stands on enough.
+The first batches of a training tell little: the student compiles, caches are cold, and one teacher
+works where five are needed. With the times of the last run n = ceil(t_t / t_s) is known before the
+first batch. Times of the same service and job are used for `BELIEVED_S`, and t_t only while the
+service serves the same content. Measured times replace them as soon as they rest on enough data.
 
-Whoever keeps profiles keeps the facts of `facts_of` under (service, job), the latest alone.
+A store of profiles keeps the latest `facts_of` under (service, job).
 """
 
 from __future__ import annotations
@@ -25,32 +24,33 @@ from .rates import (
     teachers_needed,
 )
 
-#: The first steps of a training are slow (caches, compilers): they count until as many more came.
+#: The first steps of a training are slow (caches, compilers): they are dropped after as many more.
 WARM_UP = 8
-#: Steps over which t_s is taken. On an asynchronous device the training loop runs ahead for some
-#: steps and then waits for all of them, so it is a mean; an evaluation or a checkpoint is a pause.
+#: Steps over which t_s is averaged. With an asynchronous device the training loop runs ahead for
+#: some steps and then waits for all of them, hence a mean. An evaluation or a checkpoint is a
+#: pause.
 STEP_WINDOW = 64
-#: Answers of one teacher over which its t_t is taken: few, so that a throttled teacher shows soon.
+#: Answers for the t_t of one teacher: few, so that a throttled teacher shows soon.
 RECENT_ANSWERS = 5
-#: Of a teacher that has answered less often nothing is known: the first answer may be slow.
+#: Fewest answers for the t_t of a teacher: the first one may be slow.
 FEWEST_ANSWERS = 2
 RATE_WINDOW_S = 5.0
-#: Batches over which the time of the source is taken. A loader with workers yields in bursts, as
-#: many batches as it has workers, so it is a mean, over several bursts.
+#: Batches over which the time of the source is averaged. A loader with workers yields bursts of as
+#: many batches, hence a mean over several bursts.
 PULLS = 64
 
 
 class StreamStats:
-    """Times and counts of one engine. `now` is always the engine's own monotonic time."""
+    """Times and counts of one engine. `now` is the engine's own monotonic time."""
 
     def __init__(self) -> None:
         self._steps = MeanWithoutPause(STEP_WINDOW)
         self._pulls = RecentMean(PULLS)
-        self._begins = False  # an epoch, and not the first
+        self._begins = False  # an epoch, but not the first
         self._answers: dict[str, RecentMedian] = {}
-        self._medians: dict[str, float] = {}  # of those that have answered often enough
+        self._medians: dict[str, float] = {}  # of teachers with enough answers
         self._t_t_s: float | None = None
-        self._is_t_t_known = True  # it is of the latest answers
+        self._is_t_t_known = True  # `_t_t_s` is up to date
         self._rate = RecentRate(RATE_WINDOW_S)
         self._served: dict[str, int] = {}
         self.steps = self.answers = 0  # measurements, of all there were
@@ -58,7 +58,7 @@ class StreamStats:
         self.samples_taken = 0
 
     def step(self, seconds: float, samples: int) -> None:
-        """The training loop worked so long on a batch of `samples`."""
+        """Record the time of the training loop on a batch of `samples`."""
         if samples and seconds > 0:
             self._steps.add(seconds, samples)
             self.steps += 1
@@ -66,17 +66,17 @@ class StreamStats:
                 self._steps.forget(WARM_UP)
 
     def begin(self) -> None:
-        """An epoch begins: that the source needs its time for that says nothing of its pace."""
+        """Begin an epoch; the source's time for that does not count in its pace."""
         self._begins = len(self._pulls) > 0
 
     def pulled(self, source_s: float, samples: int) -> None:
-        """The source took so long to yield a batch of `samples`."""
+        """Record the time of the source for a batch of `samples`."""
         if samples and not self._begins:
             self._pulls.add(source_s, samples)
         self._begins = False
 
     def answer(self, teacher: str, device_s: float, samples: int) -> None:
-        """A teacher's device worked so long on a batch of `samples`."""
+        """Record the device time of a teacher for a batch of `samples`."""
         if samples and device_s > 0:
             if (known := self._answers.get(teacher)) is None:
                 known = self._answers[teacher] = RecentMedian(RECENT_ANSWERS)
@@ -87,11 +87,11 @@ class StreamStats:
             self.answers += 1
 
     def labelled(self, teacher: str) -> None:
-        """Labels that a teacher sent are used."""
+        """Record that labels of a teacher are used."""
         self._served[teacher] = self._served.get(teacher, 0) + 1
 
     def served(self, teacher: str) -> int:
-        """Batches whose labels came from a teacher, since it was assigned."""
+        """Return the number of batches labelled by a teacher since it was assigned."""
         return self._served.get(teacher, 0)
 
     def taken(self, samples: int, now: float) -> None:
@@ -107,22 +107,22 @@ class StreamStats:
 
     @property
     def t_s_s(self) -> float | None:
-        """Seconds per sample of the training step: of the time that was not waited for labels."""
+        """Seconds per sample of the training step, without waiting for labels."""
         return self._steps.value
 
     def pace_s(self, t_s_s: float | None) -> float | None:
-        """Seconds per sample that the stream needs: the step's, or the source's if it is slower.
+        """Return the seconds per sample of the stream: of the step, or of the source if it is slower.
 
-        This is what teachers have to keep up with: a slow source is not cured by more of them.
+        Teachers must keep up with this: more of them do not help a slow source.
         """
         return None if t_s_s is None else max(t_s_s, self._pulls.value or 0.0)
 
     @property
     def t_t_s(self) -> float | None:
-        """Seconds per sample of the average teacher, from which n is computed.
+        """Seconds per sample of the average teacher, for computing n.
 
-        Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So their speeds are
-        averaged, which is the harmonic mean of their times; n is a number of such teachers.
+        Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So it is the harmonic
+        mean of their times; n is a number of such teachers.
         """
         if not self._is_t_t_known:
             self._t_t_s = pooled_t_t([*self._medians.values()]) if self._medians else None
@@ -130,31 +130,30 @@ class StreamStats:
         return self._t_t_s
 
     def samples_per_s(self, now: float) -> float:
-        """Rows that the training loop took, per second, over the last seconds."""
+        """Return the samples per second that the training loop took lately."""
         return self._rate.value(now)
 
 
-#: How old a profile may be. Machines change, and so do trainings of one name.
+#: Longest age of a profile: machines change, and so do trainings of one name.
 BELIEVED_S = 30 * 86400.0
-#: Measurements after which a time counts: answers over all teachers, and steps. A low quantile of
-#: fewer steps is the shortest of them, whatever made it so.
+#: Fewest measurements of a time: answers of all teachers, and steps.
 ANSWERS, STEPS = 5, 8
-#: Measurements after which times are worth being remembered.
+#: Fewest measurements of a profile.
 SETTLED_STEPS = 64
-#: A time that has moved by this factor, or a profile that is so old, is written anew.
+#: A profile is rewritten after this change of a time, or at this age in seconds,
 MOVED, STALE_S = 1.1, 3600.0
-#: But never more often.
+#: but not more often than this.
 SPACING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class StreamProfile:
-    """What one run has measured.
+    """Measurements of one run.
 
     Attributes:
         t_t_s: seconds per sample of the average teacher (> 0).
         t_s_s: seconds per sample of the student's step, unhindered (> 0).
-        content_id: of the model that the teachers served; empty where it is not known.
+        content_id: content that the teachers served; empty: unknown.
         saved_at: seconds of the wall clock.
     """
 
@@ -165,19 +164,19 @@ class StreamProfile:
 
     @property
     def needed(self) -> int:
-        """How many teachers that asks for: n = ceil(t_t / t_s)."""
+        """n = ceil(t_t / t_s)."""
         return teachers_needed(self.t_t_s, self.t_s_s)
 
 
 class Measured(NamedTuple):
-    """What this run has measured so far.
+    """Measurements of this run so far.
 
     Attributes:
         t_t_s: as in `StreamProfile`; None before the first answer.
-        answers: how many it stands on.
+        answers: number of answers.
         t_s_s: as in `StreamProfile`; None before the first step.
-        steps: how many it stands on.
-        content_id: what the teachers serve now; empty where it is not known.
+        steps: number of steps.
+        content_id: content that the teachers serve now; empty: unknown.
     """
 
     t_t_s: float | None = None
@@ -188,12 +187,12 @@ class Measured(NamedTuple):
 
 
 class SampleTimes(NamedTuple):
-    """What is decided by, in seconds per sample; None where nothing is known.
+    """The times for decisions, in seconds per sample; None: unknown.
 
     Attributes:
         t_t_s: of the average teacher.
         t_s_s: of the student's step.
-        presumed: one of them, or both, is remembered and not measured yet.
+        presumed: at least one of them comes from an earlier run.
     """
 
     t_t_s: float | None
@@ -202,15 +201,15 @@ class SampleTimes(NamedTuple):
 
 
 def times(profile: StreamProfile | None, measured: Measured, wall: float) -> SampleTimes:
-    """The times to decide by.
+    """Return the times for decisions.
 
-    What is measured counts once it stands on `ANSWERS` or `STEPS` of them: a step that was too
-    short, or an answer that was late, would else make n many times what it is. Until then what is
-    remembered counts; without that a student that starves asks for one teacher after the other.
+    Measured times count once they rest on `ANSWERS` or `STEPS`: a step that was too short, or a
+    late answer, would make n many times too large. Until then the profile counts; without one, a
+    starving student asks for one teacher after the other.
 
     Args:
-        profile: what was remembered of the same service and job.
-        measured: what is known by now.
+        profile: of the same service and job.
+        measured: measurements of this run.
         wall: seconds of the wall clock.
     """
     t_t_s = measured.t_t_s if measured.answers >= ANSWERS else None
@@ -224,11 +223,11 @@ def times(profile: StreamProfile | None, measured: Measured, wall: float) -> Sam
 
 
 def to_save(saved: StreamProfile | None, measured: Measured, wall: float) -> StreamProfile | None:
-    """What is to be written now; None: nothing, it is not settled or stands there already.
+    """Return the profile to write now; None: there is no new one, or too few measurements.
 
     Args:
-        saved: what is remembered now.
-        measured: what is known by now.
+        saved: the present profile.
+        measured: measurements of this run.
         wall: seconds of the wall clock.
     """
     if measured.t_t_s is None or measured.t_s_s is None:
@@ -238,7 +237,7 @@ def to_save(saved: StreamProfile | None, measured: Measured, wall: float) -> Str
     new = StreamProfile(measured.t_t_s, measured.t_s_s, measured.content_id, wall)
     if saved is None:
         return new
-    age_s = abs(wall - saved.saved_at)  # of a clock that was put back, too
+    age_s = abs(wall - saved.saved_at)  # also for a clock that was set back
     differs = (
         _moved(saved.t_t_s, new.t_t_s)
         or _moved(saved.t_s_s, new.t_s_s)
@@ -248,7 +247,7 @@ def to_save(saved: StreamProfile | None, measured: Measured, wall: float) -> Str
 
 
 def facts_of(profile: StreamProfile) -> dict[str, str]:
-    """The profile as text, for a file or a registry."""
+    """Return the profile as text, for a file or a registry."""
     return {
         "t_t_seconds": repr(profile.t_t_s),
         "t_s_seconds": repr(profile.t_s_s),
@@ -258,7 +257,7 @@ def facts_of(profile: StreamProfile) -> dict[str, str]:
 
 
 def profile_of(facts: Mapping[str, str]) -> StreamProfile | None:
-    """The profile that `facts_of` wrote; None for anything else, as nobody depends on it."""
+    """Parse `facts_of`; None for anything else, because a profile is optional."""
     try:
         t_t_s, t_s_s = float(facts["t_t_seconds"]), float(facts["t_s_seconds"])
         saved_at, content_id = float(facts["saved_at"]), facts["content_id"]

@@ -1,7 +1,7 @@
-"""What a number of a description may be: its unit and its bounds, beside its type.
+"""Units and bounds of the numbers in a description, beside their types.
 
 A field of a description is annotated with one of the names below, or with `Annotated[float,
-Number(...)]`. Type checkers see the plain type; who reads a file (`mesh/files/`) sees the rest: so
+Number(...)]`. Type checkers see the plain type; readers of files (`mesh/files/`) see the rest: so
 `bandwidth_bytes_per_s: 10 Gbit/s` is a number, and `price_per_hour: -1` an error with its line.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-#: Unit -> what may stand behind a number -> how many of the unit that is.
+#: Unit -> suffix of a number -> factor.
 SPELLINGS: dict[str, dict[str, float]] = {
     "s": {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
     "bytes": {
@@ -38,7 +38,7 @@ SPELLINGS: dict[str, dict[str, float]] = {
     "samples/s": {"/s": 1.0, "samples/s": 1.0},
     "share": {"%": 0.01},
 }
-#: What an error shows as an example of each.
+#: Examples for error messages, by unit.
 EXAMPLES = {
     "s": "80 ms",
     "bytes": "16 GiB",
@@ -48,24 +48,24 @@ EXAMPLES = {
 }
 
 
-#: Beyond it no figure of a description is meant, and squares and products of such are no numbers.
+#: Larger numbers are mistakes, and their products overflow.
 LARGEST = 1e18
 
 
 def sensible(value: float) -> bool:
-    """Whether a figure is 0, or neither beyond all measure nor next to nothing."""
+    """Whether a number is 0 or within the range of plausible magnitudes."""
     return value == 0 or 1 / LARGEST <= abs(value) <= LARGEST
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Which numbers a field takes; with `Annotated`, beside `float` or `int`.
+    """The numbers that a field accepts; with `Annotated`, beside `float` or `int`.
 
     Attributes:
         unit: of `SPELLINGS`; empty: the number alone.
-        above: it has to be above this.
-        at_least: it has to be this or more.
-        at_most: it has to be this or less.
+        above: exclusive lower bound.
+        at_least: lower bound.
+        at_most: upper bound.
     """
 
     unit: str = ""
@@ -74,7 +74,7 @@ class Number:
     at_most: float | None = None
 
     def takes(self, value: float) -> bool:
-        """Whether it is within the bounds, and `sensible`."""
+        """Whether the value is within the bounds, and `sensible`."""
         return (
             sensible(value)
             and (self.above is None or value > self.above)
@@ -83,7 +83,7 @@ class Number:
         )
 
     def bounds(self) -> str:
-        """The bounds in words, with a space before; empty where there are none."""
+        """Return the bounds as text, with a space before; empty: there are none."""
         low = "" if self.above is None else f" above {self.above:g}"
         low += "" if self.at_least is None else f" of at least {self.at_least:g}"
         high = "" if self.at_most is None else f" of at most {self.at_most:g}"
@@ -102,9 +102,9 @@ BytesPerSecond = Annotated[float, Number("bytes/s", above=0)]
 SamplesPerSecond = Annotated[float, Number("samples/s", above=0)]
 #: A share of a whole, 0 to 1: `0.05`, `5 %`.
 Share = Annotated[float, Number("share", at_least=0, at_most=1)]
-#: Anything without a unit.
+#: Numbers without a unit.
 Positive = Annotated[float, Number(above=0)]
 NotNegative = Annotated[float, Number(at_least=0)]
-#: How many.
+#: Counts.
 Count = Annotated[int, Number(at_least=1)]
 CountOrZero = Annotated[int, Number(at_least=0)]

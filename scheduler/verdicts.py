@@ -1,4 +1,4 @@
-"""Whether a mesh is worth it, and what else is: what four ways bring and cost, compared."""
+"""Whether a mesh is worth it: the times and costs of four methods, compared."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Literal
 from .cluster import Cluster, Distillation
 from .pipeline_model import Costs, DeviceGroup, PlannedMesh, predict
 
-#: Times and costs that differ by less are equal: no prediction is better.
+#: Times and costs that differ by less are equal: predictions are no better.
 EQUAL = 1.02
-#: Teachers up to which a crossover is looked for.
+#: Largest number of teachers at which a crossover is searched.
 MOST = 1 << 14
-#: N-training does without a teacher; Online runs it on the student's device; the store has teachers
-#: label the first epoch, and keeps the labels; the mesh has them label each.
+#: N-training uses no teacher; Online runs it on the student's device; with the offline store
+#: teachers label only the first epoch; in the mesh they label each epoch.
 Method = Literal["N-training", "Online", "offline store", "mesh"]
-#: What is asked of a plan, within its deadline and budget.
+#: What a plan optimises, within its deadline and budget.
 Aim = Literal["fastest", "cheapest"]
 
 
 def money(amount: float) -> str:
-    """A sum of money: cents where it is not small, else three digits."""
+    """Format a sum of money: with cents, or three digits if it is small."""
     return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
 class MethodEstimate:
-    """One way to train the job.
+    """Estimate of one method to train the job.
 
     Attributes:
-        method: which.
-        why_not: why it cannot be; empty: it can, and what follows says how.
+        method: the method.
+        why_not: why it is impossible; empty: it is possible, and the other values describe it.
         samples_per_s: in the steady state; of the store, the mean over all epochs.
-        epoch_s: of one epoch, on average.
-        total_s: of all epochs.
-        cost_per_hour: of all devices that it uses, while it uses them.
+        epoch_s: mean time of an epoch.
+        total_s: time of all epochs.
+        cost_per_hour: of all devices in use.
         cost: of all epochs.
-        teachers: how many devices label.
+        teachers: number of devices that label.
     """
 
     method: Method
@@ -51,11 +51,11 @@ class MethodEstimate:
     teachers: int = 0
 
     def keeps(self, job: Distillation) -> bool:
-        """Whether it is over in time and within the budget."""
+        """Whether it keeps the deadline and the budget."""
         return self.total_s <= (job.deadline_s or inf) and self.cost <= (job.budget or inf)
 
     def by(self, aim: Aim) -> tuple[float, float]:
-        """What is to be little: first, and then."""
+        """Return the values to minimise, the more important one first."""
         return (self.total_s, self.cost) if aim == "fastest" else (self.cost, self.total_s)
 
 
@@ -64,8 +64,8 @@ class MeshVerdict:
     """Whether the mesh is worth it.
 
     Attributes:
-        worth: whether to take it.
-        take: the method to take, of those that distil; None: none can be.
+        worth: take the mesh.
+        take: the method to take, among those that distil; None: none is possible.
         reasons: sentences, the most important first.
     """
 
@@ -82,14 +82,14 @@ def judge(
     aim: Aim,
     costs: Costs | None,
 ) -> MeshVerdict:
-    """Which way to take.
+    """Decide which method to take.
 
     Args:
         cluster: its devices.
         job: with its deadline and budget.
-        ways: all four.
-        mesh: who does what in the mesh; None: there is none.
-        aim: what is asked.
+        ways: all four estimates.
+        mesh: the mesh; None: there is none.
+        aim: what to optimise.
         costs: as of `predict`.
     """
     by = {way.method: way for way in ways}
@@ -106,7 +106,7 @@ def judge(
 
 
 def _take(job: Distillation, ways: Sequence[MethodEstimate], aim: Aim) -> Method | None:
-    """The best that distils; of equal ones the cheaper, and then the simpler."""
+    """Return the best method that distils; among equal ones the cheaper, then the simpler."""
     order: tuple[Method, ...] = ("Online", "offline store", "mesh")
     can = [way for way in ways if way.method in order and not way.why_not]
     left = [way for way in can if way.keeps(job)] or can
@@ -195,17 +195,17 @@ def crossover(
     rate: float,
     costs: Costs | None = None,
 ) -> int | None:
-    """How many teachers a mesh needs to be faster, were there any number of them.
+    """Return how many teachers a mesh needs to be faster than `rate`.
 
     Args:
         cluster: its devices.
         job: the distillation.
-        mesh: whose kind of teachers, its last, is multiplied.
+        mesh: the mesh; the number of its last kind of teachers is varied.
         rate: samples per second to exceed.
         costs: as of `predict`.
 
     Returns:
-        The number; None: no number of them helps.
+        The number; None: no number suffices.
     """
     *before, last = mesh.teams
 

@@ -133,9 +133,9 @@ class Hedging:
             now: seconds of a clock that does not go back.
 
         Returns:
-            Requests to hedge, the most urgent first. Each is returned at every look until it is seen as
-            hedged, or gone, and is paid for once. A request hedged to a teacher that has become silent is
-            returned again.
+            Requests to hedge, the most urgent first. Each is returned at every look until it is
+            seen as hedged, or gone, and is paid for once. A request hedged to a teacher that has
+            become silent is returned again.
         """
         look = _PoolView(teachers, times, awaited, self.awake_since, now)
         standing = {teacher.name: look.standing(teacher) for teacher in teachers}

@@ -313,7 +313,7 @@ class ModelSwitch:
         return self._carry_out(step, frozenset())
 
     def hear(self, teacher: str, numerics_id: str) -> Assigned | None:
-        """Record a teacher's numerics_id; if its labels must not be used, return the teachers to use."""
+        """Record a numerics_id; return the teachers to use if its labels must not be used."""
         if not self._numerics.matter:
             return None
         before = self._numerics.pinned

@@ -41,7 +41,7 @@ class Turnaround(NamedTuple):
     answers: int = 1
 
     def expected_s(self, rows: int) -> float:
-        """Return the seconds for a request of `rows`, at least as many as for one of the usual size."""
+        """Return the seconds for a request of `rows`, or of its usual size if that is larger."""
         return self.seconds_per_row * max(rows, self.rows)
 
 
@@ -192,7 +192,7 @@ class RequestPacing:
         return -inf if known is None else known.answered_at
 
     def answered(self, answer: AnswerCame, in_flight: int, now: float) -> Iterator[ev.Event]:
-        """Record an answer of a teacher that had `in_flight` requests; yield events for the ledger."""
+        """Record an answer of a teacher with `in_flight` requests; yield ledger events."""
         name, rows, device_s = answer.teacher, answer.rows, answer.device_s
         known = self._teachers.get(name)
         told = None if known is None else known.sent.pop(answer.request, None)

@@ -112,7 +112,7 @@ class TeacherPool:
         return self._reach.silent_since if self._reach.is_cut_off else None
 
     def cut_off(self, now: float) -> tuple[bool, bool]:
-        """Return whether more teachers would not help: none can be reached, or none admits the reader.
+        """Whether more teachers would not help: none can be reached, or none admits the reader.
 
         Returns:
             whether that is known, and whether it is possible.
@@ -254,7 +254,7 @@ class TeacherPool:
     def answered(
         self, answer: AnswerCame, in_flight: int, spans: tuple[ev.Span, ...], now: float
     ) -> None:
-        """Handle an answer of a teacher that had `in_flight` requests; its labels of `spans` are used."""
+        """Handle an answer of a teacher with `in_flight` requests; `spans`: its labels in use."""
         self.breakers.answered(answer.teacher, now)
         for event in self._pace.answered(answer, in_flight, now):
             self._apply(event)
