@@ -475,8 +475,8 @@ def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[D
         students: number of students.
 
     Returns:
-        Numbers of students, and their teachers. A student with a part of a teacher shares it. Teachers
-        of several kinds are treated as an even mixture.
+        Numbers of students, and their teachers. A student with a part of a teacher shares it.
+        Teachers of several kinds are treated as an even mixture.
     """
     whole = float(teams[0].count).is_integer()
     if len(teams) > 1 or not whole:

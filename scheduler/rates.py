@@ -57,7 +57,7 @@ class LowQuantile:
 
 
 class RecentMedian(LowQuantile):
-    """The (lower) median of the last `size` measurements: it follows a change after half of them."""
+    """The (lower) median of the last `size` measurements; it reacts after half of them."""
 
     def __init__(self, size: int = 16) -> None:
         super().__init__(size, q=0.5)

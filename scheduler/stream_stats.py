@@ -111,7 +111,7 @@ class StreamStats:
         return self._steps.value
 
     def pace_s(self, t_s_s: float | None) -> float | None:
-        """Return the seconds per sample of the stream: of the step, or of the source if it is slower.
+        """Return the seconds per sample of the step, or of the source if that is slower.
 
         Teachers must keep up with this: more of them do not help a slow source.
         """
@@ -164,7 +164,7 @@ class StreamProfile:
 
     @property
     def needed(self) -> int:
-        """n = ceil(t_t / t_s)."""
+        """The number of teachers n = ceil(t_t / t_s)."""
         return teachers_needed(self.t_t_s, self.t_s_s)
 
 

@@ -1,8 +1,8 @@
 """The control plane of a simulated mesh, and `simulate`, which runs it to the end.
 
-Students arrive, report and leave; teachers come, fail and go (`TeacherFleet`); the leader of each service
-collects events and assigns (`leader.py`); autoscaling starts and drains teachers. A decision of a
-leader reaches students and teachers after the latency of the scenario's link.
+Students arrive, report and leave; teachers come, fail and go (`TeacherFleet`); the leader of each
+service collects events and assigns (`leader.py`); autoscaling starts and drains teachers. A
+decision of a leader reaches students and teachers after the latency of the scenario's link.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from .scenario import Scenario, ScenarioFault, StudentGroup, TeacherGroup
 from .student import JobRanks, SimulatedStudent
 from .teacher import SimulatedTeacher, TeacherFleet
 
-#: Virtual seconds without a trained batch that a run without an end in time is given at least; and
-#: so many times as long as a batch takes.
+#: A run without a duration is stuck after this many virtual seconds without a trained batch, and
+#: this multiple of the time of a batch.
 LEAST_PATIENCE_S: Final = 600.0
 PATIENCE_TIMES: Final = 20.0
 
 
 class SimulatedControl:
-    """Plays a scenario's control plane on a clock.
+    """Runs a scenario's control plane on the virtual clock.
 
     Args:
-        run: of the run.
+        run: the run.
 
     Attributes:
         scenario, clock, trace: of the run.
-        students: all that there will be, in the order of the scenario.
+        students: all students of the scenario, in its order.
         fleet: the teachers.
         points: the curves so far.
     """
 
     def __init__(self, run: SimulationRun) -> None:
         self.scenario, self.clock, self.trace = run.scenario, run.clock, run.trace
-        self._there: list[SimulatedStudent] = []  # in the order in which they came
+        self._there: list[SimulatedStudent] = []  # in the order of arrival
         self.fleet = TeacherFleet(run, self._broke, self._hear)
         ranks = {group.name: JobRanks() for group in run.scenario.students if group.together}
         self.students = [
@@ -68,12 +68,12 @@ class SimulatedControl:
         self._rng = run.seeding(f"{run.scenario.seed}/faults")
         self._to_leave = len(self.students)
         self._samples, self._sampled_at = 0, 0.0
-        self._progress = (0, 0.0)  # batches of all students, and when there were more last
+        self._progress = (0, 0.0)  # batches of all students, and when they last grew
 
     # -- the run
 
     def begin(self) -> None:
-        """Plan all that the scenario says."""
+        """Schedule everything that the scenario contains."""
         scenario, clock = self.scenario, self.clock
         self.fleet.begin()
         for student in self.students:
@@ -92,12 +92,12 @@ class SimulatedControl:
 
     @property
     def is_over(self) -> bool:
-        """Whether all students have come and gone."""
+        """Whether all students have left."""
         return self._to_leave == 0
 
     @property
     def progress(self) -> float | None:
-        """Share of the run that is done; None: not known."""
+        """Finished share of the run; None: unknown."""
         if self.scenario.duration_s is not None:
             return min(self.clock.now / self.scenario.duration_s, 1.0)
         limits = [student.limit for student in self.students]
@@ -105,7 +105,7 @@ class SimulatedControl:
 
     @property
     def _batches(self) -> int:
-        """Trained by all students."""
+        """Batches trained by all students."""
         return sum(student.batches for student in self.students)
 
     # -- students
@@ -155,7 +155,7 @@ class SimulatedControl:
     # -- what goes wrong
 
     def _broke(self, teacher: str) -> None:
-        """The process of a teacher is over: connected students notice at once."""
+        """The process of a teacher ended: connected students notice at once."""
         for student in self._there:
             student.reader.broke(teacher)
 
@@ -195,7 +195,7 @@ class SimulatedControl:
         self._wake(service, self.clock.now + self.scenario.look_s)
 
     def _wake(self, service: str, moment: float) -> None:
-        """Have the leader look then, unless it looks sooner."""
+        """Let the leader decide at `moment`, unless it does earlier."""
         if moment < self._look_at[service]:
             self._look_at[service] = moment
             self.clock.at(moment, partial(self._look, service))
@@ -203,7 +203,7 @@ class SimulatedControl:
     def _look(self, service: str) -> None:
         now = self.clock.now
         if now < self._look_at[service]:
-            return  # it has looked sooner
+            return  # it has decided earlier
         self._look_at[service] = inf
         leader = self._leaders[service]
         changes = leader.look(now)
@@ -215,7 +215,7 @@ class SimulatedControl:
     def _push(
         self, changes: tuple[rule.AssignmentChange, ...], draining: list[SimulatedTeacher]
     ) -> None:
-        """Students hear what the leader has decided; draining teachers, that they have."""
+        """Deliver the leader's decisions to students, and confirm drains."""
         for change in changes:
             student = self._by_name[change.student_id]
             if student.is_there:
@@ -227,7 +227,7 @@ class SimulatedControl:
             self.fleet.rested(teacher)
 
     def _sweep(self) -> None:
-        """Once in `report_s`: everybody reports, and autoscaling decides."""
+        """Let all students report, and let autoscaling decide, every `report_s`."""
         self.clock.after(self.scenario.report_s, self._sweep)
         for student in self.students:
             self._report(student)
@@ -243,7 +243,7 @@ class SimulatedControl:
         self._look_whether_stuck()
 
     def _follow(self, service: str, desired: int) -> None:
-        """Order and drain teachers until there are as many as are desired."""
+        """Start and drain teachers until the desired number is there."""
         groups = [group for group in self.scenario.teachers if group.service == service]
         if not groups:
             return
@@ -259,11 +259,7 @@ class SimulatedControl:
             self.fleet.drain(self.fleet.teachers[name])
 
     def _look_whether_stuck(self) -> None:
-        """Give up where nothing is trained, and nothing would ever end the run.
-
-        Raises:
-            ValueError: so it is.
-        """
+        """Raise ValueError if nothing is trained and nothing would ever end the run."""
         if self.scenario.duration_s is not None:
             return
         some_come = any(self.fleet.count(service, "starting") for service in self._leaders)
@@ -277,7 +273,7 @@ class SimulatedControl:
             )
 
     def _patience_s(self) -> float:
-        """Seconds without a trained batch after which none is to be expected any more."""
+        """Return the seconds without a trained batch after which none is expected."""
         scenario, there = self.scenario, self._there
         teachers = [one for one in self.fleet.teachers.values() if one.works]
         batch = max((one.group.batch for one in there), default=0)
@@ -298,7 +294,7 @@ class SimulatedControl:
         self.points.append(self.point())
 
     def point(self) -> MeshSample:
-        """The mesh at this moment."""
+        """Return the state of the mesh now."""
         now = self.clock.now
         there = [student for student in self.students if student.is_there]
         labelled = [one.reader.core for one in there if one.group.needs_labels]
@@ -325,7 +321,7 @@ class SimulatedControl:
 
 
 def _summary(control: SimulatedControl) -> SimulationResult:
-    """The result of a run that is over."""
+    """Return the result of a finished run."""
     control.points.append(control.point())
     trace = control.trace
     students = tuple(_student(student, control) for student in control.students)
@@ -390,7 +386,7 @@ def _teachers(group: TeacherGroup, control: SimulatedControl) -> TeachersResult:
     )
 
 
-#: Events between two calls of `on_progress`.
+#: Number of events between two calls of `on_progress`.
 PROGRESS_EVERY = 5_000
 
 
@@ -403,15 +399,15 @@ def simulate(
     """Run a scenario.
 
     Args:
-        scenario: what to run.
+        scenario: the scenario.
         seeding: makes a generator from a text that alone determines what it draws: pass the class
-            `random.Random` (decisions have no randomness of their own, so it is given to them).
-        on_progress: called now and then with the virtual seconds that have passed, and the share
-            of the run that is done (0 to 1; None: not known).
+            `random.Random`. Decisions contain no randomness of their own.
+        on_progress: called from time to time with the virtual seconds so far, and the finished
+            share of the run (0 to 1; None: unknown).
         keep_batches: keep every request and step in the result.
 
     Returns:
-        The same for the same scenario and seed, to the last bit.
+        The same result for the same scenario and seed, to the last bit.
     """
     clock = VirtualClock()
     control = SimulatedControl(

@@ -18,11 +18,11 @@ from .scenario import NetworkLink, Scenario
 
 
 class VirtualClock:
-    """Actions in the order of their times; of equal times, in the order in which they were planned.
+    """Runs scheduled actions by time; at equal times, in the order of scheduling.
 
     Attributes:
         now: virtual seconds since the beginning.
-        events: actions that have happened.
+        events: number of executed actions.
     """
 
     def __init__(self) -> None:
@@ -32,50 +32,50 @@ class VirtualClock:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
 
     def at(self, moment: float, action: Callable[[], None]) -> None:
-        """Have it happen then; at once, where that is past."""
+        """Schedule an action for a moment, or for now if that is past."""
         self._planned += 1
         heappush(self._agenda, (max(moment, self.now), self._planned, action))
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Have it happen so much later (>= 0)."""
+        """Schedule an action after so many seconds (>= 0)."""
         self._planned += 1
         heappush(self._agenda, (self.now + seconds, self._planned, action))
 
     @property
     def next_at(self) -> float:
-        """When something happens next; infinite: never."""
+        """Time of the next action; infinity: there is none."""
         return self._agenda[0][0] if self._agenda else inf
 
     def step(self) -> None:
-        """Let the next one happen; there has to be one."""
+        """Execute the next action; there must be one."""
         self.now, _, action = heappop(self._agenda)
         self.events += 1
         action()
 
 
 class Generator(Protocol):
-    """What is asked of a generator: `random.Random` has it."""
+    """A generator of random numbers, such as `random.Random`."""
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """Return a number in [0, 1)."""
 
     def lognormvariate(self, mu: float, sigma: float) -> float:
-        """A number whose logarithm is normal."""
+        """Return a number whose logarithm is normal."""
 
     def shuffle(self, x: MutableSequence[Any]) -> None:
-        """Put a list into a random order, in place."""
+        """Shuffle a list in place."""
 
 
-#: Makes a generator that its argument alone determines: the class `random.Random` is one.
+#: Makes a generator from a text that alone determines it, such as the class `random.Random`.
 Seeding = Callable[[str], Generator]
 
 
 class Jitter:
-    """Factors that times are multiplied with: of mean 1 and this standard deviation.
+    """Random factors of times, with mean 1 and this standard deviation.
 
     Args:
-        generator: where they are drawn from.
-        deviation: 0: each is 1, and nothing is drawn.
+        generator: source of random numbers.
+        deviation: 0: each factor is 1, and nothing is drawn.
     """
 
     __slots__ = ("_generator", "_mu", "_sigma")
@@ -86,30 +86,30 @@ class Jitter:
         self._mu, self._sigma = -variance / 2, sqrt(variance)
 
     def factor(self) -> float:
-        """The next one."""
+        """Return the next factor."""
         if not self._sigma:
             return 1.0
         return self._generator.lognormvariate(self._mu, self._sigma)
 
 
 def lifetime_s(generator: Generator, leave_per_minute: float) -> float:
-    """Seconds until a machine leaves of which this share (0 < share <= 1) leaves in a minute.
+    """Return the seconds until a machine leaves, if a share (0 < share <= 1) leaves per minute.
 
-    At any moment it is equally likely to leave in the next one, however long it has been there.
+    The probability of leaving in the next moment does not depend on the age.
     """
     rate = -log(max(1 - leave_per_minute, 1e-9)) / 60
     return -log(1 - generator.random()) / rate
 
 
 class EventTrace:
-    """Hears all that happens, in order.
+    """Records all events in order.
 
     Args:
-        clock: tells when.
+        clock: the virtual clock.
         keep_batches: keep every request and step too; they are hashed in any case.
 
     Attributes:
-        happenings: of the control plane.
+        happenings: events of the control plane.
         labelled, stepped: requests and steps, if they are kept.
     """
 
@@ -122,17 +122,17 @@ class EventTrace:
         self._hash = blake2b(digest_size=8)
 
     def tell(self, kind: str, subject: str, text: str = "") -> None:
-        """Something has happened to the mesh now."""
+        """Record an event of the mesh."""
         now = self._clock.now
         self.happenings.append(SimulatedEvent(now, kind, subject, text))
         self._hash.update(f"{now!r} {kind} {subject} {text}\n".encode())
 
     def hash(self, *facts: object) -> None:
-        """Something has happened that is too small to be told: it counts for the hash."""
+        """Hash something that is too small for an event."""
         self._hash.update(f"{self._clock.now!r} {facts!r}\n".encode())
 
     def answered(self, one: LabelledRequest) -> None:
-        """The answer to a request has come."""
+        """Record an answered request."""
         self._hash.update(
             f"{one.answered_s!r} L {one.teacher} {one.student} {one.batch} {one.rows}"
             f" {one.began_s!r} {one.used}\n".encode()
@@ -141,26 +141,26 @@ class EventTrace:
             self.labelled.append(one)
 
     def stepped_on(self, one: Stepped) -> None:
-        """A step is over."""
+        """Record a finished step."""
         self._hash.update(f"{one.ended_s!r} S {one.student} {one.batch} {one.began_s!r}\n".encode())
         if self._keep:
             self.stepped.append(one)
 
     @property
     def digest(self) -> str:
-        """Of all that happened until now: 16 hex digits."""
+        """Hash of everything so far: 16 hex digits."""
         return self._hash.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
-    """One run.
+    """Shared parts of one run.
 
     Attributes:
-        scenario: what is played.
-        seeding: makes generators; each is named by who draws and for what.
-        clock: on which all happens.
-        trace: hears of it.
+        scenario: the scenario.
+        seeding: makes generators, named by the machine and the purpose.
+        clock: the virtual clock.
+        trace: records events.
     """
 
     scenario: Scenario
@@ -169,21 +169,21 @@ class SimulationRun:
     trace: EventTrace
 
     def rng(self, who: str, what: str) -> Generator:
-        """The generator of one machine for one kind of chance."""
+        """Return the generator of one machine for one purpose."""
         return self.seeding(f"{self.scenario.seed}/{who}/{what}")
 
     def jitter(self, who: str, what: str, deviation: float) -> Jitter:
-        """The factors of one kind of time of one machine."""
+        """Return the jitter of one kind of time of one machine."""
         return Jitter(self.rng(who, what), deviation)
 
 
 class NetworkPort:
-    """The network of one machine, both directions apart.
+    """The network interface of one machine, with separate directions.
 
     Args:
-        run: of the run.
-        name: of the machine.
-        link: what it can do; None: as the scenario says.
+        run: the run.
+        name: name of the machine.
+        link: its network; None: the scenario's.
     """
 
     __slots__ = ("_in_free_at", "_jitter", "_link", "_out_free_at")
@@ -194,10 +194,10 @@ class NetworkPort:
         self._out_free_at = self._in_free_at = 0.0
 
     def arrives_at(self, to: NetworkPort, nbytes: float, now: float) -> float:
-        """When what is sent now has arrived as a whole; it is booked.
+        """Book a transfer that is sent now; return when it has arrived completely.
 
-        It goes through both machines at once, as fast as the slower of them lets it, after what
-        was sent before it from here, and what is on its way to there.
+        It passes both machines at the same time, at the speed of the slower one, after earlier
+        transfers from here and to there.
         """
         begins = max(now, self._out_free_at)
         arrives = begins

@@ -1,7 +1,8 @@
-"""One service at its leading manager: the live mesh's own rules for who serves whom, and how many.
+"""The leading manager of one service, with the live mesh's rules of assignment and autoscaling.
 
-Events and reports come in at any time; a look takes all of them at once, as a manager's does. What
-is no news to a live leader is none here: a measured time that moved by less than a tenth.
+Events and reports arrive at any time; a look processes all of them at once, as a manager's does.
+What a live student does not report is ignored here too: a measured time that changed by less than a
+tenth.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..autoscale import (
 from .student import SimulatedStudent
 from .teacher import CONTENT
 
-#: A measured time is news when it has moved by more than this, relative to what was told.
+#: A measured time is reported when it has changed by more than this, relative to the last report.
 NEWS = 0.1
 
 
@@ -29,11 +30,11 @@ class SimulatedLeader:
     """The leader of one service.
 
     Args:
-        autoscale: rules by which the number of teachers is chosen; None: it is not.
+        autoscale: settings of autoscaling; None: there is none.
 
     Attributes:
-        state: what the assignment rule knows.
-        desired: what autoscaling said last; None: nothing.
+        state: state of the assignment rule.
+        desired: latest result of autoscaling; None: none.
     """
 
     def __init__(self, autoscale: AutoscaleConfig | None) -> None:
@@ -48,21 +49,21 @@ class SimulatedLeader:
 
     @property
     def has_news(self) -> bool:
-        """Whether the next look has something to look at."""
+        """Whether events wait for the next look."""
         return bool(self._events)
 
     @property
     def due_at(self) -> float:
-        """When time alone changes something; infinite: never."""
+        """When time alone changes something; infinity: never."""
         due = rule.next_due(self.state)
         return inf if due is None else due
 
     def hear(self, event: rule.AssignmentEvent) -> None:
-        """Something has happened to a teacher."""
+        """Record an event of a teacher."""
         self._events.append(event)
 
     def hear_of(self, student: SimulatedStudent) -> None:
-        """A student reports; what it says comes to the rule where it is news."""
+        """Record a student's report; it becomes an event if it has news."""
         name, group, core = student.name, student.group, student.reader.core
         memory, t_t_s, t_s_s = core.memory, core.stats.t_t_s or 0.0, core.stats.t_s_s or 0.0
         waits = WaitTotals(memory.starved_s, memory.blocked_s)
@@ -88,24 +89,24 @@ class SimulatedLeader:
             self._events.append(event)
 
     def forget(self, student: SimulatedStudent) -> None:
-        """A student has left, or its lease is over."""
+        """Forget a student that has left, or whose lease has expired."""
         self._heard.pop(student.name, None)
         if self._told.pop(student.name, None) is not None:
             self._events.append(rule.StudentGone(student.name))
 
     def look(self, now: float) -> tuple[rule.AssignmentChange, ...]:
-        """Take in what has come: what students are to be told."""
+        """Process all events; return the changes for students."""
         events: list[rule.AssignmentEvent] = [*self._events, rule.Ticked()]
         self._events = []
         self.state, changes = rule.reduce(self.state, events, now)
         return changes
 
     def scale(self, serving: int, starting: int, now: float) -> Desired | None:
-        """How many teachers there should be; None: nobody asks.
+        """Return the desired number of teachers; None: without autoscaling.
 
         Args:
             serving: teachers that may be assigned.
-            starting: that are ordered, and not there yet.
+            starting: ordered teachers that do not serve yet.
             now: the time.
         """
         if self._autoscale is None:

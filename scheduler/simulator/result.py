@@ -1,4 +1,4 @@
-"""What a simulated run gives: how each student fared, what the teachers did, curves, events."""
+"""Results of a simulated run: students, teachers, curves, and events."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ class StudentResult:
     Attributes:
         name: its id, `group/number`.
         group: of the scenario.
-        batches: that it has trained.
-        samples: of these.
-        began_s, ended_s: when it began, and when its last step was over or the run ended.
-        batches_per_s, samples_per_s: from `warm_up_s`, or its beginning if that is later, on. Of
-            batches whose step is over; the time ends with the last of them where the student is
-            done.
-        training_s: it was at work on a step.
-        starved_s: it waited for labels.
-        blocked_s: pulling was paused, as enough was labelled (Algorithm 1).
-        source_wait_s: it waited for the source.
-        resends, hedges: requests that were sent again, or to another one besides.
-        want: teachers that it asked for at the end.
-        most_volume: most batches that lay labelled and not taken.
+        batches: number of trained batches.
+        samples: number of their samples.
+        began_s, ended_s: its arrival, and the end of its last step or of the run.
+        batches_per_s, samples_per_s: rates from `warm_up_s`, or from its arrival if that is later.
+            They count finished steps; the time ends with the last of them if the student is done.
+        training_s: time of steps.
+        starved_s: time of waiting for labels.
+        blocked_s: time in which pulling was paused, as enough was labelled (Algorithm 1).
+        source_wait_s: time of waiting for the source.
+        resends, hedges: number of requests sent again, or to a second teacher.
+        want: wanted teachers at the end.
+        most_volume: most batches that were labelled and not taken.
     """
 
     name: str
@@ -51,13 +50,13 @@ class TeachersResult:
 
     Attributes:
         group: of the scenario.
-        started: how many there were in all.
-        lost: that crashed, hung for good, or were cut off.
-        there_s: teacher-seconds that they were there, from serving until they were gone.
-        busy_s: lane-seconds that their devices worked.
-        utilization: `busy_s` over lane-seconds there; 0 without any.
-        batches: whose labels were used, in batches of the student (parts count as parts).
-        cost: of the time that they were there.
+        started: number of teachers ever.
+        lost: number that crashed, hung for good, or were cut off.
+        there_s: teacher-seconds from serving until gone.
+        busy_s: lane-seconds of working devices.
+        utilization: `busy_s` per lane-second there; 0 without any.
+        batches: number of batches whose labels were used (fractions of batches count).
+        cost: price of `there_s`.
     """
 
     group: str
@@ -72,18 +71,18 @@ class TeachersResult:
 
 @dataclass(frozen=True, slots=True)
 class MeshSample:
-    """The mesh at one moment; all services together.
+    """The mesh at one moment, all services together.
 
     Attributes:
         at_s: the moment.
-        students: that are there.
-        serving: teachers that serve.
-        assigned: places of teachers at students.
-        wanted: the sum of the students' wants.
-        desired: teachers that autoscaling wants; None without it.
-        volume: batches that are labelled and not taken, of all students.
-        samples_per_s: that students took since the point before.
-        starved: students that wait for labels now.
+        students: number of present students.
+        serving: number of serving teachers.
+        assigned: sum of the teachers assigned to students.
+        wanted: sum of the students' wants.
+        desired: teachers that autoscaling wants; None: without it.
+        volume: labelled batches that are not taken, of all students.
+        samples_per_s: rate of taken samples since the previous point.
+        starved: number of students that wait for labels.
     """
 
     at_s: float
@@ -99,10 +98,10 @@ class MeshSample:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEvent:
-    """Something that happened to the mesh.
+    """An event of the mesh.
 
     Attributes:
-        at_s: when.
+        at_s: its time.
         kind: "join", "serve", "crash", "hang", "wake", "drain", "leave", "lost", "slow", "pace",
             "assign", "want", "order", "desired", "done".
         subject: the student, teacher or service.
@@ -117,16 +116,16 @@ class SimulatedEvent:
 
 @dataclass(frozen=True, slots=True)
 class LabelledRequest:
-    """A request at a teacher's device; kept only if that is asked for.
+    """A request at a teacher's device; kept only on demand.
 
     Attributes:
-        teacher, student: who for whom.
-        batch: the first batch that it has rows of, counted by the student from 0.
-        rows: how many.
+        teacher, student: who labelled it, for whom.
+        batch: its first batch, counted by the student from 0.
+        rows: number of rows.
         sent_s: when the student sent it.
         began_s, ended_s: when the device worked on it.
-        answered_s: when its labels were there.
-        used: whether they counted.
+        answered_s: when its labels arrived.
+        used: its labels were used.
     """
 
     teacher: str
@@ -152,16 +151,16 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A run.
+    """The result of a run.
 
     Attributes:
-        virtual_s: how long it took.
-        students, teachers: how they fared, in the order of the scenario.
+        virtual_s: its virtual duration.
+        students, teachers: in the order of the scenario.
         points: the curves.
         happenings: the events, in order.
-        labelled, stepped: every request and step, if they were asked for; else empty.
-        trace_hash: of all that happened, batches included, in order (16 hex digits).
-        events: how many events the run took.
+        labelled, stepped: every request and step, if they were kept.
+        trace_hash: hash of all events in order, batches included (16 hex digits).
+        events: number of simulated events.
     """
 
     virtual_s: float
@@ -185,5 +184,5 @@ class SimulationResult:
         return sum(group.cost for group in self.teachers)
 
     def group(self, name: str) -> tuple[StudentResult, ...]:
-        """The students of one group."""
+        """Return the students of one group."""
         return tuple(student for student in self.students if student.group == name)

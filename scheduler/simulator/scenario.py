@@ -1,10 +1,10 @@
-"""What a simulated mesh is: its students, teachers, links, and what happens to them, and when.
+"""Scenarios of the simulator: students, teachers, links, and what happens to them.
 
-A scenario says all that a run depends on: the same one with the same seed gives the same run, event
-by event. Times are virtual seconds since its beginning; a batch is a student's, of `batch` samples.
+A scenario determines a run: the same one with the same seed gives the same run, event by event.
+Times are virtual seconds since its beginning; a batch is a student's, of `batch` samples.
 
-The jitter of any time is its standard deviation relative to its mean: the times drawn are
-log-normal with that mean, so that jitter alone makes nothing slower.
+The jitter of a time is its standard deviation relative to its mean. The drawn times are log-normal
+with that mean, so jitter alone makes nothing slower.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ..units import (
     Share,
 )
 
-#: How a teacher ends. "crash": its process dies, connections break, its lease runs out. "hang": it
-#: says nothing any more, as after SIGSTOP. "drain": it takes nothing new, finishes, and leaves.
+#: How a teacher ends. "crash": its process dies, connections break, its lease expires. "hang": it
+#: stops answering, as after SIGSTOP. "drain": it takes nothing new, finishes, and leaves.
 TeacherEnding = Literal["crash", "hang", "drain"]
-#: What can be done to a group: an ending of some of its members, or "slow": they work slower.
+#: Faults of a group: some members end, or are "slow".
 FaultKind = Literal["crash", "hang", "drain", "slow"]
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """The network of one machine; what several send over it at once is sent in turn.
+    """The network of one machine; concurrent transfers are sent one after another.
 
     Attributes:
-        bandwidth_bytes_per_s: in each direction; None: transfers take no time but the latency.
-        latency_s: from one machine to another, one way; of two machines the greater counts.
+        bandwidth_bytes_per_s: in each direction; None: only the latency counts.
+        latency_s: from one machine to another, one way; the greater one of the two machines counts.
         jitter: of that latency.
     """
 
@@ -50,10 +50,10 @@ class NetworkLink:
 
 @dataclass(frozen=True, slots=True)
 class SpeedChange:
-    """From a moment on another speed.
+    """A change of speed.
 
     Attributes:
-        at_s: the moment.
+        at_s: time of the change.
         to_s: seconds per sample from then on: `t_s_s` of a student, `t_t_s` of a teacher.
     """
 
@@ -63,37 +63,37 @@ class SpeedChange:
 
 @dataclass(frozen=True, slots=True)
 class StudentGroup:
-    """Students that are alike, each with a stream of its own.
+    """Equal students, each with a stream of its own.
 
-    A step of a student takes `overhead_s + connection_s * (teachers connected) + batch * t_s_s`.
+    A step takes `overhead_s + connection_s * (teachers connected) + batch * t_s_s`.
 
     Attributes:
-        name: of the group; a student's id is `name/number`. Names of all groups differ.
+        name: name of the group; a student's id is `name/number`. Names of all groups differ.
         t_s_s: seconds per sample of the training step.
-        count: how many there are.
+        count: number of students.
         batch: samples of a batch.
-        overhead_s: of each step, besides its samples: what is the same for any batch size.
-        connection_s: of each step, for each teacher that it is connected to: the process that
-            trains also polls, receives and copies. So teachers beyond those it needs cost a little.
-        jitter: of a step's time.
-        source_s: time that the source needs for a batch, while no other is being yielded.
-        batches: so many are trained, then the student leaves; None: as many as the scenario says.
-        request_samples: of a request at most, cut and joined from batches; None: a request is one
-            batch.
+        overhead_s: fixed time of each step.
+        connection_s: time of each step per connected teacher: the training process also polls,
+            receives and copies. So teachers beyond those it needs cost a little.
+        jitter: of the time of a step.
+        source_s: time that the source needs for a batch; it yields one at a time.
+        batches: number of batches after which the student leaves; None: the scenario's.
+        request_samples: most samples of a request, cut and joined from batches; None: a request is
+            one batch.
         upper, lower: `ut` and `lt` of Algorithm 1, in batches that are labelled and not taken.
-        teachers_min, teachers_max: bounds of the want; equal ones pin it.
-        priority: the greater goes first.
-        needs_labels: False: it trains on hard labels alone, and asks for no teacher (N-training;
-            or Online, where its own device labels: `t_s_s` is then of both models together).
-        together: the students of the group are ranks of one job: a step of each ends with the
-            slowest one's, as gradients are summed over all.
+        teachers_min, teachers_max: bounds of the want; equal ones fix it.
+        priority: higher goes first.
+        needs_labels: False: it trains on hard labels alone, without teachers (N-training; or
+            Online, where its own device labels: then `t_s_s` covers both models).
+        together: the students of the group are ranks of one job: a step ends when the slowest is
+            done, because gradients are summed over all.
         input_bytes, label_bytes: of one sample: to the teacher, and back.
-        link: of each student's machine; None: the scenario's.
-        service: whose teachers it asks for.
-        join_s: when the first one begins.
-        join_every_s: time from each one's beginning to the next one's.
+        link: network of each student's machine; None: the scenario's.
+        service: the service that labels for it.
+        join_s: arrival of the first one.
+        join_every_s: time between arrivals.
         leave_s: when all of them leave; None: when they are done.
-        changes: of `t_s_s`, in the order of time.
+        changes: changes of `t_s_s`, in the order of time.
     """
 
     name: str
@@ -136,11 +136,11 @@ class StudentGroup:
         _require_order(self.changes)
 
     def t_s_at(self, now: float) -> float:
-        """Seconds per sample at a moment."""
+        """Return the seconds per sample at a moment."""
         return _at(self.t_s_s, self.changes, now)
 
     def step_s(self, now: float, connected: int) -> float:
-        """Seconds of a step that begins now, with so many teachers connected, without jitter."""
+        """Return the seconds of a step that begins now, without jitter."""
         return self.overhead_s + self.connection_s * connected + self.batch * self.t_s_at(now)
 
     @property
@@ -151,28 +151,28 @@ class StudentGroup:
 
 @dataclass(frozen=True, slots=True)
 class TeacherGroup:
-    """Teachers that are alike.
+    """Equal teachers.
 
     A request takes its device `batch_overhead_s + samples * t_t_s`.
 
     Attributes:
-        name: of the group; a teacher's id is `name/number`. Names of all groups differ.
-        t_t_s: seconds per sample, of one lane.
-        count: how many there are without autoscaling, and at first with it.
-        batch_overhead_s: of each request, besides its samples.
-        lanes: devices of one teacher, each of which works on a request of its own.
+        name: name of the group; a teacher's id is `name/number`. Names of all groups differ.
+        t_t_s: seconds per sample of one lane.
+        count: number of teachers without autoscaling, or at first with it.
+        batch_overhead_s: fixed time of each request.
+        lanes: devices of one teacher; each works on its own request.
         jitter: of the device's time.
-        link: of each teacher's machine; None: the scenario's.
-        service: which students it serves.
+        link: network of each teacher's machine; None: the scenario's.
+        service: the service that it belongs to.
         join_s: when the first one serves.
-        join_every_s: time from each one's coming to the next one's.
-        start_s: from the order for one more (autoscaling; one that comes back) until it serves.
-        leave_per_minute: share of those there that leave in a minute, at random moments, as spot
-            machines do; 0: none.
+        join_every_s: time between the starts.
+        start_s: time from ordering another one (autoscaling, replacement) until it serves.
+        leave_per_minute: share of the present ones that leave per minute, at random moments, as
+            spot machines do; 0: none.
         leaves_by: how these end.
-        back_after_s: so long after one has left another one is ordered in its place; None: never.
+        back_after_s: time after which a replacement is ordered; None: never.
         price_per_hour: of each, while it is there; any currency.
-        changes: of `t_t_s`, in the order of time.
+        changes: changes of `t_t_s`, in the order of time.
     """
 
     name: str
@@ -197,26 +197,26 @@ class TeacherGroup:
         _require_order(self.changes)
 
     def t_t_at(self, now: float) -> float:
-        """Seconds per sample at a moment."""
+        """Return the seconds per sample at a moment."""
         return _at(self.t_t_s, self.changes, now)
 
     def device_s(self, now: float, samples: int) -> float:
-        """Seconds of a request that begins now, on an idle lane, without jitter."""
+        """Return the seconds of a request that begins now on an idle lane, without jitter."""
         return self.batch_overhead_s + samples * self.t_t_at(now)
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFault:
-    """Something that is done to some members of a group.
+    """A fault of some members of a group.
 
     Attributes:
-        at_s: when.
-        group: of teachers, or of students: these "crash" (without a word), "drain" (leave in good
-            order) or are "slow".
-        kind: what is done.
-        count: to how many, drawn from those that are there; more than there are is all.
-        for_s: "hang" and "slow": how long; None: for good.
-        factor: "slow": their work takes so many times as long.
+        at_s: its time.
+        group: a group of teachers, or of students: these "crash" (without notice), "drain" (leave
+            orderly) or are "slow".
+        kind: kind of the fault.
+        count: number of members, drawn from the present ones; a larger number is all of them.
+        for_s: duration of "hang" and "slow"; None: for good.
+        factor: "slow": factor of the time of their work.
     """
 
     at_s: SecondsOrZero
@@ -232,28 +232,26 @@ class Scenario:
     """A mesh, and what happens to it.
 
     It ends after `duration_s`; without it, when every student has trained its batches or left. With
-    `autoscale` the teachers of a service that are started beside those that groups have at first
-    are of the service's first group.
+    `autoscale`, additional teachers of a service belong to its first group.
 
     Attributes:
         students: the groups of students.
         teachers: the groups of teachers.
         name: for people.
-        seed: of all that is drawn.
+        seed: seed of all random numbers.
         duration_s: virtual seconds, exactly; None: until the students are done.
-        batches: of each student that does not say itself how many; None: no end.
-        link: of machines that do not say themselves.
-        autoscale: rules by which teachers are started and drained, for each service by itself;
-            None: there are those there are.
-        faults: what is done, besides what groups say of themselves.
-        warm_up_s: rates are measured from then on; everything else is counted from the beginning.
+        batches: batches per student, for groups without a number of their own; None: no end.
+        link: network of machines without one of their own.
+        autoscale: settings of autoscaling, per service; None: the number of teachers is fixed.
+        faults: faults, in addition to those of the groups.
+        warm_up_s: rates are measured from then on; everything else counts from the beginning.
         sample_s: time between two points of the curves.
-        ttl_s: lease of a teacher or student in the registry; it is prolonged 2.5 times in it.
-        look_s: time between two looks of the leading manager, from what is known to what it means.
-        report_s: time between two reports of a student; what matters is reported at once.
-        connect_s: from hearing of a teacher until it can be sent to.
-        window: requests in flight per teacher at first.
-        window_max: the most that a teacher is given which is not busy with fewer.
+        ttl_s: lease of a teacher or student in the registry; it is renewed 2.5 times per TTL.
+        look_s: time between two decisions of the leading manager.
+        report_s: time between two reports of a student; important changes are reported at once.
+        connect_s: time from hearing of a teacher until requests can be sent to it.
+        window: initial number of requests in flight per teacher.
+        window_max: most requests in flight for a teacher that is not busy with fewer.
     """
 
     students: tuple[StudentGroup, ...]
@@ -308,7 +306,7 @@ class Scenario:
 
     @property
     def quiet_from_s(self) -> float:
-        """From when on nothing more happens that is written here, but for its consequences."""
+        """Time of the last planned event, apart from its consequences."""
         moments = [fault.at_s + (fault.for_s or 0.0) for fault in self.faults]
         for group in self.students:
             moments += [group.join_s + group.count * group.join_every_s, group.leave_s or 0.0]
@@ -317,7 +315,7 @@ class Scenario:
         return max(moments)
 
     def batches_of(self, group: StudentGroup) -> int | None:
-        """How many batches each student of a group trains; None: no end."""
+        """Return the number of batches that each student of a group trains; None: no end."""
         return self.batches if group.batches is None else group.batches
 
 

@@ -24,8 +24,8 @@ from .result import LabelledRequest, Stepped
 from .scenario import StudentGroup
 from .teacher import DeviceJob, SimulatedTeacher
 
-#: Decisions that depend on time alone are looked at so often at least, as in a live engine; or this
-#: share of a training step, where that is longer; but this often in any case.
+#: Interval of decisions that depend on time alone, as in a live engine; or this share of a training
+#: step, if that is longer; and the longest interval.
 TICK_S: Final = 0.05
 TICK_STEPS: Final = 0.4
 LONGEST_TICK_S: Final = 0.4
@@ -39,20 +39,20 @@ def _peer(name: str) -> ev.Peer:
 
 
 class SimulatedReader:
-    """Pulls, has labelled, and delivers the batches of one student.
+    """The reader of one student: pulls batches, gets labels, and delivers.
 
     Args:
-        run: of the run.
-        name: of the student.
-        group: what the student is like.
-        limit: batches that its source has; None: no end.
-        teachers: all that there are or were, by name.
-        deliver: takes a batch that is released, by its number.
-        news: called when the coordinator should hear of something at once.
+        run: the run.
+        name: name of the student.
+        group: group of the student.
+        limit: number of batches of its source; None: no end.
+        teachers: all teachers ever, by name.
+        deliver: takes the number of a released batch.
+        news: called when the coordinator should get a report at once.
 
     Attributes:
-        core: decides.
-        most_volume: most bytes that lay labelled and not taken.
+        core: the reader core.
+        most_volume: most bytes that were labelled and not taken.
     """
 
     def __init__(
@@ -97,19 +97,18 @@ class SimulatedReader:
 
     @property
     def ledger(self) -> Ledger:
-        """Where each row is."""
         return self.core.ledger
 
     # -- the stream
 
     def begin(self) -> None:
-        """The stream is opened."""
+        """Open the stream."""
         self.decide()
         self._clock.after(self._tick_s, self._tick)
 
     def close(self) -> None:
-        """The stream is over; nothing more is heard."""
-        self.core.handle(_LOOK, self._clock.now)  # the time until now is booked
+        """Close the stream."""
+        self.core.handle(_LOOK, self._clock.now)  # count the time until now
         self._closed = True
 
     def wait(self) -> None:
@@ -119,13 +118,13 @@ class SimulatedReader:
         self.decide()
 
     def taken(self, batch: int, step_s: float | None) -> None:
-        """The training loop has a batch, after so long a step on the one before."""
+        """The training loop took a batch; `step_s`: its step on the previous one."""
         self._delivery.taken(batch, step_s)
         self._tell(ev.BatchTaken(batch, self._group.batch, step_s))
         self.decide()
 
     def decide(self) -> None:
-        """The next turns of Algorithm 1, until the source has yielded what it may."""
+        """Run Algorithm 1 until the source has yielded what it may."""
         if self._closed:
             return
         self._look()
@@ -139,7 +138,7 @@ class SimulatedReader:
         self._allowed = max(self._allowed, self._pulled + self.core.decision.pull)
 
     def _tick(self) -> None:
-        """Time goes by: decide, unless that was done a moment ago."""
+        """Decide if the latest decision is old enough."""
         if self._closed:
             return
         due = self._looked_at + self._tick_s
@@ -156,7 +155,7 @@ class SimulatedReader:
         return self._limit is not None and self._pulled >= self._limit
 
     def _pull(self) -> bool:
-        """Yield what may be yielded now; whether there was anything."""
+        """Pull what may be pulled now; return whether there was anything."""
         pulled = False
         while not (self._is_pulling or self._pulled >= self._allowed or self._ended):
             pulled = True
@@ -187,23 +186,23 @@ class SimulatedReader:
     # -- the teachers
 
     def assign(self, teachers: Sequence[str], lost: Sequence[str]) -> None:
-        """The student hears of its new set.
+        """Apply a new assignment.
 
-        Those missing from it and not in `lost` are revoked: they finish what they have for it.
-        Those `lost` are dead as far as the coordinator knows: what they had goes to others.
+        Teachers missing from it and not in `lost` are revoked: they finish their requests. Teachers
+        in `lost` are dead as far as the coordinator knows: their requests go to others.
         """
         self._tell(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
         self.decide()
 
     def broke(self, name: str) -> None:
-        """A teacher is gone: what is in flight there fails."""
+        """Fail the requests in flight at a teacher that is gone."""
         requests = self.ledger.in_flight_at(name)
         number = next((one for one, teacher in self._links.items() if teacher == name), None)
         if requests and number is not None:
             self._fail(number, name, requests[0])
 
     def _answered(self, job: DeviceJob) -> None:
-        """The labels of a request are there."""
+        """Handle the labels of a request."""
         if self._closed:
             self._show(job, used=False)
             return
@@ -224,7 +223,7 @@ class SimulatedReader:
         self.decide()
 
     def _tell(self, event: ev.Event) -> list[do.Instruction]:
-        """Have the core hear of something, and do what it says."""
+        """Pass an event to the core, and carry out its instructions."""
         out = self.core.handle(event, self._clock.now)
         for instruction in out:
             match instruction:
@@ -250,7 +249,7 @@ class SimulatedReader:
         return out
 
     def _deliver_all(self, instructions: list[do.StreamInstruction]) -> None:
-        """Let the training loop have what it may take."""
+        """Carry out instructions of the delivery."""
         for one in instructions:
             match one:
                 case do.ForwardEvent(_, event):
@@ -306,25 +305,25 @@ class SimulatedReader:
 
 
 class JobRanks:
-    """Students of one job: a step of each ends when those of all that are at work are over."""
+    """Students of one job: a step of each ends when all active ranks have finished it."""
 
     def __init__(self) -> None:
         self._members: dict[str, SimulatedStudent] = {}
         self._through: list[SimulatedStudent] = []
 
     def join(self, student: SimulatedStudent) -> None:
-        """One more rank."""
+        """Add a rank."""
         self._members[student.name] = student
 
     def leave(self, student: SimulatedStudent) -> None:
-        """A rank is gone, or done: it is not waited for."""
+        """Remove a rank that is gone or done; the others no longer wait for it."""
         self._members.pop(student.name, None)
         if student in self._through:
             self._through.remove(student)
         self._release()
 
     def through(self, student: SimulatedStudent) -> None:
-        """A rank has done its part of the step; one that is gone since is of no account."""
+        """Record that a rank has finished its part of the step, unless it has left."""
         if student.name in self._members:
             self._through.append(student)
             self._release()
@@ -341,23 +340,23 @@ class SimulatedStudent:
     """One student.
 
     Args:
-        run: of the run.
-        group: what it is like.
-        number: within its group.
-        teachers: all that there are or were, by name.
-        ranks: whom it steps with; None: alone.
-        news: called when the coordinator should hear of something at once.
-        done: called when the last step is over.
+        run: the run.
+        group: its group.
+        number: its number in the group.
+        teachers: all teachers ever, by name.
+        ranks: the ranks that it steps with; None: it is alone.
+        news: called when the coordinator should get a report at once.
+        done: called after the last step.
 
     Attributes:
         name: its id.
-        limit: batches that it trains; None: no end.
-        began_s: when it came; None: it has not come yet.
+        limit: number of batches that it trains; None: no end.
+        began_s: its arrival; None: it has not come yet.
         ended_s: when it was done or left; None: it is there.
-        slowed: its steps take so many times as long as the group's do.
-        batches, measured: steps that are over; of these, from `warm_up_s` on.
-        last_s: when the last of them was over.
-        reader: gives it batches.
+        slowed: factor of the time of its steps.
+        batches, measured: finished steps; those of them since `warm_up_s`.
+        last_s: end of the latest step.
+        reader: its reader.
     """
 
     def __init__(
@@ -397,17 +396,17 @@ class SimulatedStudent:
         return self.began_s is not None and self.ended_s is None
 
     def step_s(self, connected: int) -> float:
-        """Seconds of a step that begins now, with so many teachers connected, without jitter."""
+        """Return the seconds of a step that begins now, without jitter."""
         return self.slowed * self.group.step_s(self._clock.now, connected)
 
     @property
     def training_s(self) -> float:
-        """Seconds that it was at work, or waited for the other ranks of its step."""
+        """Seconds of its steps, including the wait for other ranks."""
         working_s = 0.0 if self._at_work is None else self._clock.now - self._at_work[1]
         return self._training_s + working_s
 
     def begin(self) -> None:
-        """It comes now; it has no teacher yet."""
+        """Arrive, without any teacher yet."""
         self.began_s = self._clock.now
         self.reader.begin()
         if self._ranks is not None:
@@ -415,7 +414,7 @@ class SimulatedStudent:
         self._call_next()
 
     def leave(self) -> None:
-        """It is gone at this moment, done or not; nothing more is heard of it."""
+        """Leave now, done or not."""
         self._training_s, self._at_work = self.training_s, None
         self._is_over = True
         if self._ranks is not None:
@@ -423,7 +422,7 @@ class SimulatedStudent:
         self.reader.close()
 
     def _deliver(self, batch: int) -> None:
-        """The reader hands a labelled batch over."""
+        """Take a labelled batch from the reader."""
         self._ready.append(batch)
         if self._is_waiting and len(self._ready) == 1:
             self._clock.after(0.0, self._take)
@@ -450,9 +449,9 @@ class SimulatedStudent:
         self._clock.after(work_s, ends)
 
     def end_step(self) -> None:
-        """The step is over."""
+        """Finish the step."""
         if self._at_work is None:
-            return  # it was ended from outside
+            return  # it has left
         batch, began_s = self._at_work
         now = self._clock.now
         self._at_work, self._step_s = None, now - began_s

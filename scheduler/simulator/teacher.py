@@ -19,8 +19,8 @@ from ..ledger.events import Send
 from .environment import Generator, NetworkPort, SimulationRun, lifetime_s
 from .scenario import FaultKind, TeacherEnding, TeacherGroup
 
-#: "starting": ordered, and not there yet. "serving". "draining": takes nothing new. "hung": says
-#: nothing, but its lease may still run. "gone": its process is over; its lease may still run.
+#: "starting": ordered, and not there yet. "serving". "draining": takes nothing new. "hung": does
+#: not answer, but its lease may still hold. "gone": its process is over; its lease may still hold.
 TeacherState = Literal["starting", "serving", "draining", "hung", "gone"]
 
 
@@ -29,17 +29,17 @@ class DeviceJob:
     """A request at a teacher.
 
     Attributes:
-        answered: hears of it when the labels are there.
-        port: the network of the machine that sent it.
-        answer_bytes: of one row's labels.
-        link: the connection that it went over; an answer over one that is closed is not heard.
-        send: what the ledger said.
-        rows: of it.
+        answered: called when the labels arrive.
+        port: network of the sending machine.
+        answer_bytes: bytes of one row's labels.
+        link: number of the connection; answers over a closed one are ignored.
+        send: the ledger's instruction.
+        rows: number of rows.
         sent_s: when it was sent.
         began_s: when the device began with it.
-        left_s: device time that it still needs, while the device stands still.
+        left_s: remaining device time, while the device is stopped.
         device_s: device time in all.
-        ends_s: when the device is through with it.
+        ends_s: when the device will finish it; negative: the device is stopped.
     """
 
     answered: Callable[[DeviceJob], None]
@@ -56,26 +56,26 @@ class DeviceJob:
 
 
 class SimulatedTeacher:
-    """Works on what arrives.
+    """One teacher, which works on what arrives.
 
     Args:
-        run: of the run.
-        group: what it is like.
-        number: within its group; later ones have greater numbers.
-        rested: called when it has nothing more, with answers arrived.
+        run: the run.
+        group: its group.
+        number: its number in the group, in the order of starting.
+        rested: called when it is idle and all answers have arrived.
 
     Attributes:
         name: its id.
-        state: what it is; `turned` is called when it has become another one.
-        slowed: its work takes so many times as long as the group's does.
-        leased: the registry believes that it is there.
-        life: of its lease; what was planned for an earlier one is void.
-        registered_at: when its lease began.
-        beats_from: it beats then, and every TTL / 2.5 after that.
-        served_from: since when it has been there; None: it has not come, or is gone.
-        there_s: how long it was there, up to then.
-        drain_heard: students have been told that it takes nothing new.
-        batches: whose labels were used, parts as parts.
+        state: its state; call `turned` after a change.
+        slowed: factor of the time of its work.
+        leased: the registry holds its lease.
+        life: number of its lease; actions planned for an earlier one are void.
+        registered_at: start of its lease.
+        beats_from: it sends heartbeats then, and every TTL / 2.5 after that.
+        served_from: since when it is there; None: it is not there.
+        there_s: how long it was there before that.
+        drain_heard: students were told that it takes nothing new.
+        batches: batches whose labels were used, in fractions.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class SimulatedTeacher:
         self._rested = rested
         self._waiting: deque[DeviceJob] = deque()
         self._running: list[DeviceJob] = []
-        self._on_the_way = 0  # requests to it, and answers from it
-        self._turn = 0  # what was planned before it stood still is void
+        self._on_the_way = 0  # requests and answers in transit
+        self._turn = 0  # actions planned before the device stopped are void
         self._busy_s = 0.0
 
     @property
     def works(self) -> bool:
-        """Whether its device works on what it is sent."""
+        """Whether its device works on requests."""
         return self.state in ("serving", "draining")
 
     def device_s(self, samples: int) -> float:
-        """Seconds of a request that begins now, without jitter."""
+        """Return the seconds of a request that begins now, without jitter."""
         return self.slowed * self.group.device_s(self._clock.now, samples)
 
     @property
@@ -120,7 +120,7 @@ class SimulatedTeacher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has nothing to do, and nothing is on its way from or to it."""
+        """Whether it has no work, and nothing is in transit from or to it."""
         return not (self._waiting or self._running or self._on_the_way)
 
     @property
@@ -132,7 +132,7 @@ class SimulatedTeacher:
         return self._busy_s + sum(now - job.ends_s + job.left_s for job in self._running)
 
     def send(self, job: DeviceJob, nbytes: float) -> None:
-        """A request is sent to it."""
+        """Send a request to it."""
         now = self._clock.now
         self._on_the_way += 1
         arrives = job.port.arrives_at(self._port, nbytes, now)
@@ -157,7 +157,7 @@ class SimulatedTeacher:
             self._plan(job)
 
     def _plan(self, job: DeviceJob) -> None:
-        """It works on a job until that is over, unless something happens to it."""
+        """Work on a job until it is finished, unless the state changes."""
         self._running.append(job)
         job.ends_s = self._clock.now + job.left_s
         self._clock.at(job.ends_s, partial(self._end, job, self._turn))
@@ -179,11 +179,10 @@ class SimulatedTeacher:
             self._rested(self)
 
     def turned(self) -> None:
-        """The state or the speed is another one.
+        """Apply a change of the state or the speed.
 
-        "serving": it works (again). "draining": it works; `rested` is called as soon as it has
-        nothing more to do, at once if that is so. "hung": its device stands still with what it has.
-        "gone": what it had is lost.
+        "serving": it works (again). "draining": it works; `rested` is called once it is idle,
+        perhaps now. "hung": its device stops and keeps its work. "gone": its work is lost.
         """
         if self.works:
             stood = [job for job in self._running if job.ends_s < 0]
@@ -204,7 +203,7 @@ class SimulatedTeacher:
         self._turn += 1
         for job in self._running:
             if job.ends_s < 0:
-                continue  # it stands already
+                continue  # it is stopped already
             worked_s = max(job.left_s - (job.ends_s - now), 0.0)
             self._busy_s += worked_s
             job.left_s -= worked_s
@@ -213,22 +212,22 @@ class SimulatedTeacher:
 
 #: All teachers of a simulated service serve the same model.
 CONTENT: Final = "model"
-#: Beats of a lease in one TTL, as in the live mesh.
+#: Heartbeats per TTL, as in the live mesh.
 BEATS_PER_TTL: Final = 2.5
 
 
 class TeacherFleet:
-    """Carries out what happens to teachers.
+    """All teachers of a run.
 
     Args:
-        run: of the run.
+        run: the run.
         broke: called with the name of a teacher whose connections break.
-        hear: the coordinator's ear: a service, and what has happened there.
+        hear: takes a service, and an event of its assignment.
 
     Attributes:
-        teachers: all that there are or were, by name.
-        started, lost: how many of each group came, and were lost.
-        draining: those that drain, by name.
+        teachers: all teachers ever, by name.
+        started, lost: number of teachers that started and were lost, by group.
+        draining: draining teachers, by name.
     """
 
     def __init__(
@@ -253,7 +252,7 @@ class TeacherFleet:
         }
 
     def begin(self) -> None:
-        """Plan all that the groups say of themselves."""
+        """Schedule everything that the groups contain."""
         for group in self._scenario.teachers:
             for number in range(group.count):
                 self.order(group, group.join_s + number * group.join_every_s)
@@ -263,19 +262,19 @@ class TeacherFleet:
     # -- who there is
 
     def of(self, service: str) -> Iterator[SimulatedTeacher]:
-        """The teachers of a service, in the order in which they were ordered."""
+        """Return the teachers of a service, in the order of starting."""
         return (one for one in self.teachers.values() if one.group.service == service)
 
     def count(self, service: str, state: TeacherState) -> int:
-        """How many of a service are so."""
+        """Return how many teachers of a service are in a state."""
         return sum(one.state == state for one in self.of(service))
 
     def believed(self, service: str) -> int:
-        """How many serve as far as the registry knows: whose lease runs, and that do not drain."""
+        """Return how many serve as far as the registry knows: leased, and not draining."""
         return sum(one.leased and one.state != "draining" for one in self.of(service))
 
     def kept(self, service: str) -> list[SimulatedTeacher]:
-        """Whom a fleet has: a crash is seen at once, that one hangs when its lease is over."""
+        """Return the processes of a fleet. Crashes are seen at once, hangs when leases expire."""
         return [
             one
             for one in self.of(service)
@@ -292,7 +291,7 @@ class TeacherFleet:
     # -- they come
 
     def order(self, group: TeacherGroup, in_s: float) -> None:
-        """One more serves after so long."""
+        """Start another teacher, which serves after `in_s`."""
         number = self._numbers[group.name]
         self._numbers[group.name] += 1
         teacher = SimulatedTeacher(self._run, group, number, self.rested)
@@ -304,7 +303,7 @@ class TeacherFleet:
 
     def _serve(self, teacher: SimulatedTeacher) -> None:
         if teacher.state != "starting":
-            return  # it was called off
+            return  # it was cancelled
         now, group = self._clock.now, teacher.group
         self._becomes(teacher, "serving")
         teacher.served_from = now
@@ -320,7 +319,7 @@ class TeacherFleet:
         teacher.leased = True
         teacher.life += 1
         teacher.registered_at = self._clock.now
-        # The phase of its beats is chance, as processes start at any time.
+        # The phase of its heartbeats is random, because processes start at any time.
         phase_s = self._rngs[teacher.group.name].random() * self._beat_s
         teacher.beats_from = self._clock.now - phase_s
         self._tell_speed(teacher)
@@ -341,7 +340,7 @@ class TeacherFleet:
                 self._paced(teacher)
 
     def slow(self, teacher: SimulatedTeacher, factor: float) -> None:
-        """Its work takes so many times as long from now on."""
+        """Multiply the time of its work from now on."""
         teacher.slowed *= factor
         self._trace.tell("slow", teacher.name, f"{teacher.slowed:g} times its usual time")
         self._paced(teacher)
@@ -364,7 +363,7 @@ class TeacherFleet:
     def end(
         self, teacher: SimulatedTeacher, how: TeacherEnding, for_s: float | None = None
     ) -> None:
-        """It crashes, hangs (for so long; None: for good) or drains; another one may be ordered."""
+        """Let it crash, hang (for `for_s`; None: for good) or drain; order a replacement."""
         self._trace.tell(how, teacher.name)
         match how:
             case "crash":
@@ -378,7 +377,7 @@ class TeacherFleet:
             self._clock.after(group.back_after_s, partial(self.order, group, group.start_s))
 
     def _stop(self, teacher: SimulatedTeacher) -> None:
-        """Its process is over; whoever is connected notices at once, the registry later."""
+        """End its process: connected students notice at once, the registry later."""
         self._plan_expiry(teacher)
         self._becomes(teacher, "gone")
         self._gone(teacher)
@@ -399,12 +398,12 @@ class TeacherFleet:
         self._trace.tell("wake", teacher.name)
         teacher.turned()
         if teacher.leased:
-            teacher.life += 1  # it beats again before its lease was over
+            teacher.life += 1  # its heartbeats resume before the lease expired
         else:
             self._register(teacher)
 
     def _plan_expiry(self, teacher: SimulatedTeacher) -> None:
-        """Its lease runs out one TTL after its last beat."""
+        """Let its lease expire one TTL after its last heartbeat."""
         if not teacher.leased:
             return
         last_beat = max(self._next_beat(teacher) - self._beat_s, teacher.registered_at)
@@ -422,7 +421,7 @@ class TeacherFleet:
         self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=True))
 
     def drain(self, teacher: SimulatedTeacher) -> None:
-        """It takes nothing new, finishes, and leaves; `rested` follows. One that hangs is ended."""
+        """Drain it; `rested` ends it. A hung one is stopped."""
         if teacher.state == "starting":
             self._becomes(teacher, "gone")
             return
@@ -436,13 +435,13 @@ class TeacherFleet:
         teacher.turned()
 
     def _gone(self, teacher: SimulatedTeacher) -> None:
-        """Its process is over, and students that are connected notice at once."""
+        """Lose its process; connected students notice at once."""
         self._part(teacher)
         teacher.turned()
         self._broke(teacher.name)
 
     def rested(self, teacher: SimulatedTeacher) -> None:
-        """It drains, and has nothing to do: it leaves as soon as nobody sends to it any more."""
+        """End a draining teacher once it is idle and no student sends to it."""
         if teacher.state != "draining" or not (teacher.drain_heard and teacher.is_idle):
             return
         self._becomes(teacher, "gone")
@@ -454,7 +453,7 @@ class TeacherFleet:
     def strike(
         self, group: str, kind: FaultKind, count: int, rng: Generator
     ) -> list[SimulatedTeacher]:
-        """Some of a group that serve, drawn for a fault."""
+        """Return random members of a group for a fault."""
         there = [t for t in self.teachers.values() if t.group.name == group and t.works]
         if kind != "slow":
             there = [teacher for teacher in there if teacher.state == "serving"]
@@ -464,7 +463,7 @@ class TeacherFleet:
     # -- time
 
     def _part(self, teacher: SimulatedTeacher) -> None:
-        """It is not there any more, as far as costs go."""
+        """Stop counting its costs."""
         teacher.there_s, teacher.served_from = teacher.there_until_now_s, None
 
     @property
@@ -472,6 +471,6 @@ class TeacherFleet:
         return self._scenario.ttl_s / BEATS_PER_TTL
 
     def _next_beat(self, teacher: SimulatedTeacher) -> float:
-        """When it beats next; a beat of this very moment has been."""
+        """Return the time of its next heartbeat, after this moment."""
         beats = (self._clock.now - teacher.beats_from) // self._beat_s
         return teacher.beats_from + (beats + 1) * self._beat_s

@@ -1,1 +1,1 @@
-"""The rules of a training over many ranks: what comes when, to whom, and with which weight."""
+"""The rules of a training over several ranks: worlds, failures, checkpoints, rows, and weights."""

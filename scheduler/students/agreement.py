@@ -1,10 +1,10 @@
-"""What all ranks decide from the votes of all: what they do at a step, and who takes how many rows.
+"""What all ranks decide from all votes: what to do at a step, and how many rows each rank takes.
 
-Nobody leads. Before each step every rank says in a few numbers how it stands. All get all votes, in
-the order of ranks, and `decide` is a function of them alone: so all do the same, or none of it
-would end. Likewise every rank keeps the same `RowShares` and tells it the same votes, so all of
-them know all shares: in proportion to how fast each rank is, and known ahead. Ranks read ahead; so
-a change holds only from a step on that nobody has pulled.
+There is no leader. Before each step every rank votes. All ranks get all votes in the order of
+ranks, and `decide` is a function of the votes alone, so all of them do the same. In the same way
+every rank keeps an equal `RowShares`, so all know the rows of each rank: in proportion to its
+speed, and known ahead. Ranks read ahead, so a change applies from a step on that no rank has
+pulled.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from typing import Final, Literal, Self
 
 from .shards import rows_of_rank
 
-#: A rank may be so much later than others before those, waiting in a collective, are cut off.
-#: Steps that take this long are waited for in a way that knows no such limit.
+#: After steps that took this many seconds, ranks wait without the time limit of a collective.
 PATIENT_FROM_S: Final = 5.0
 
-#: "step": train what is there; "again": some rank has no batch yet, ask once more; "over": nobody
-#: has anything left of this epoch.
+#: "step": train; "again": a rank has no batch yet, vote again; "over": no rank has anything left of
+#: this epoch.
 StepVerdict = Literal["step", "again", "over"]
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """How one rank stands before a step.
+    """The state of one rank before a step.
 
     Attributes:
-        rows: of the batch that it holds; 0: it has none left of this epoch.
-        waiting: it waits for a batch: `rows` says nothing yet.
+        rows: rows of its batch; 0: it has none left of this epoch.
+        waiting: it waits for a batch, and `rows` is not valid yet.
         leaving: its supervisor wants it to leave at a safe point.
-        save: it is time for a snapshot.
-        pulled: the last step for which it may have pulled rows, or may until it is told more.
-        row_s: seconds per row of its step before, of its source or of computing, whichever takes
-            longer; 0: not known.
-        busy_s: seconds between the vote before and this one.
+        save: a snapshot is due.
+        pulled: the last step whose rows it may have pulled, or may pull before the next vote.
+        row_s: seconds per row of its previous step, of its source or of computing, whichever is
+            longer; 0: unknown.
+        busy_s: seconds between the previous vote and this one.
     """
 
     rows: int = 0
@@ -49,7 +48,7 @@ class Vote:
     busy_s: float = 0.0
 
     def to_numbers(self) -> tuple[float, ...]:
-        """For a vector of float64, which holds them exactly."""
+        """Return it as numbers that float64 represents exactly."""
         return tuple(float(value) for value in astuple(self))
 
     @classmethod
@@ -63,12 +62,12 @@ class StepDecision:
     """What all ranks do now.
 
     Attributes:
-        verdict: of the step.
-        rows: of each rank; empty unless it is "step".
-        leave: behind this step (at once, where there is none) all leave.
-        save: behind this step there is a snapshot.
-        free_from: the first step whose shares can still be changed.
-        patient: ranks may be far apart at what comes now.
+        verdict: whether to train.
+        rows: of each rank; empty unless the verdict is "step".
+        leave: all leave after this step, or at once without one.
+        save: take a snapshot after this step.
+        free_from: the first step whose shares can still change.
+        patient: ranks may be far apart in time at what comes next.
     """
 
     verdict: StepVerdict
@@ -85,7 +84,7 @@ class StepDecision:
 
 
 def decide(votes: Sequence[Vote]) -> StepDecision:
-    """What follows from the votes of all ranks, in their order."""
+    """Return the decision that follows from the votes of all ranks, in their order."""
     verdict: StepVerdict
     if any(vote.waiting for vote in votes):
         verdict = "again"
@@ -101,32 +100,32 @@ def decide(votes: Sequence[Vote]) -> StepDecision:
     )
 
 
-#: A change has to make the slowest rank's step shorter by this part, or it is not worth making.
+#: A change must shorten the slowest rank's step by this part.
 WORTH: Final = 0.1
-#: Times of a rank that are looked at: their median stands for it.
+#: Number of times per rank whose median counts.
 WINDOW: Final = 5
-#: With fewer of a rank nothing is changed.
+#: Fewest times per rank for a change.
 ENOUGH: Final = 3
-#: What was seen of a rank before the last change is believed by so much less with each step. One
-#: that waits for others hides how slow its source is, as that goes on meanwhile; and shows it
-#: again when it is given more. So what it showed is not forgotten at once.
+#: Factor per step by which times from before the last change fade. A rank that waits for others
+#: hides a slow source, which works meanwhile, and shows it again when it gets more rows. So its
+#: earlier times are not forgotten at once.
 FADES: Final = 0.98
-#: So finely are speeds told apart: in parts of the greatest.
+#: Resolution of speeds, relative to the greatest.
 _FINE: Final = 1_000_000
 
 Rows = tuple[int, ...]
 
 
 def equal_rows(total: int, world: int) -> Rows:
-    """Equal parts of `total`; the first ranks have the odd ones, as in `StaticDeal`."""
+    """Return equal parts of `total`; the first ranks get the remainder, as in `StaticDeal`."""
     return tuple(rows_of_rank(total, rank, world) for rank in range(world))
 
 
 def rows_by_speed(total: int, speeds: Sequence[float]) -> Rows:
-    """Parts of `total` in proportion to `speeds`, rounded so that they sum to it exactly.
+    """Return parts of `total` in proportion to `speeds`, rounded so that they sum to it exactly.
 
-    Largest remainders are rounded up, of equal ones the first. Each rank gets at least one row
-    where there are enough: one that gets none would never be seen to have become fast.
+    The largest remainders are rounded up, the first ones among equals. Each rank gets at least one
+    row if there are enough: otherwise it could not show that it has become fast.
 
     Args:
         total: rows of the step, at least 0.
@@ -134,7 +133,7 @@ def rows_by_speed(total: int, speeds: Sequence[float]) -> Rows:
     """
     world = len(speeds)
     least = 1 if total >= world else 0
-    # Whole numbers from here on: every rank computes the same, to the last row.
+    # Only integers from here on, so that every rank computes exactly the same.
     parts = [max(1, round(_FINE * speed / max(speeds))) for speed in speeds]
     beyond = [max(0, total * part - least * sum(parts)) for part in parts]  # of the least
     spare, scale = total - least * world, max(1, sum(beyond))
@@ -146,19 +145,19 @@ def rows_by_speed(total: int, speeds: Sequence[float]) -> Rows:
 
 
 def within(rows: Rows, left: int) -> Rows:
-    """The parts of a step where the epoch has only `left` rows, or none, left for it."""
+    """Return the parts of a step if the epoch has only `left` rows left."""
     if left >= sum(rows):
         return rows
     return rows_by_speed(max(0, left), [max(1, part) for part in rows])
 
 
 def useful(part: int, left: int, total: int) -> int:
-    """Rows that a rank will train of the `left` ones of an epoch, if its part stays as it is.
+    """Return how many of an epoch's last `left` rows a rank will train, at its present part.
 
     Args:
         part: its rows of the next step.
-        left: rows of the epoch from that step on, of all ranks together.
-        total: rows of a whole step of all ranks together.
+        left: rows of the epoch from that step on, of all ranks.
+        total: rows of a whole step, of all ranks.
     """
     return part if left <= total else left * part // total
 
@@ -173,13 +172,13 @@ class RowsChange:
 
 @dataclass(frozen=True, slots=True)
 class RowShares:
-    """The shares of all steps that are known, and what is known of the ranks.
+    """The shares of all known steps, and the measured times of the ranks.
 
     Attributes:
-        total: rows of a step of all ranks together.
-        changes: in the order of their steps; the last holds for all steps behind it.
+        total: rows of a step, of all ranks.
+        changes: in the order of their steps; the last one applies to all steps after it.
         times: of each rank, its latest seconds per row under the last change.
-        floors: of each rank, seconds per row that it is not believed to be below.
+        floors: of each rank, a lower bound of its seconds per row.
     """
 
     total: int
@@ -189,12 +188,12 @@ class RowShares:
 
     @classmethod
     def equal(cls, total: int, world: int, step: int = 0) -> Self:
-        """Equal shares from `step` on, of ranks of which nothing is known."""
+        """Return equal shares from `step` on, for ranks without measurements."""
         first = RowsChange(step, equal_rows(total, world))
         return cls(total, (first,), ((),) * world, (0.0,) * world)
 
     def rows(self, step: int) -> Rows:
-        """Rows of each rank at `step`, which is not before the last one that was told."""
+        """Return the rows of each rank at `step`, which is not before the latest measured one."""
         of_step = self.changes[0]
         for change in self.changes:
             if change.step <= step:
@@ -202,20 +201,20 @@ class RowShares:
         return of_step.rows
 
     def told(self, step: int, times: Sequence[float], free_from: int) -> Self:
-        """What follows from how long `step` took.
+        """Return the shares after the times of `step`.
 
         Args:
-            step: that was taken.
-            times: of each rank, seconds per row: of its source or of computing, whichever takes
-                longer, without waiting for others; 0 where it had too few rows to say.
-            free_from: the first step that no rank has pulled rows for, nor will before it is told
-                the shares that follow from this.
+            step: the finished step.
+            times: of each rank, seconds per row: of its source or of computing, whichever is
+                longer, without waiting for others; 0: it had too few rows.
+            free_from: the first step that no rank has pulled rows for, or will before it knows the
+                new shares.
         """
         kept = [change for change in self.changes if change.step > step]
         changes = (RowsChange(step, self.rows(step)), *kept)
         now = replace(self, changes=changes, floors=tuple(FADES * one for one in self.floors))
         if kept:
-            return now  # a change is on its way: what is seen is of the shares before it
+            return now  # a change is pending: these times belong to the old shares
         seen = tuple(
             (*of_rank, time)[-WINDOW:] if time > 0 else of_rank
             for of_rank, time in zip(self.times, times, strict=True)
@@ -233,5 +232,5 @@ class RowShares:
 
 
 def _duration(rows: Rows, times: Sequence[float]) -> float:
-    """Seconds of the slowest rank."""
+    """Return the seconds of the slowest rank."""
     return max(count * time for count, time in zip(rows, times, strict=True))

@@ -1,16 +1,15 @@
-"""Which ranks hang or straggle, and what is done about a rank that failed.
+"""Which ranks hang or straggle, and what to do after a rank failed.
 
-Ranks are judged by when each told of its last step. A rank hangs when it has told of no step for
-`hang_s`; while it starts (imports, first batch, the group) it has `START_FACTOR` times as long. One
-that waits for something outside, and says so, does not hang. Ranks step together, so one that hangs
-holds up all others: of those that are silent the ones to blame are those that the system has
-suspended, or else that are behind; or else all of them. Where all ranks of a world wait for each
-other, no other step will come.
+A rank hangs when it has reported no step for `hang_s`. During its start (imports, first batch,
+process group) the limit is `START_FACTOR` times as long. A rank that reports that it waits for
+something outside does not hang. Ranks step together, so one that hangs stops all others. Of the
+silent ranks, those suspended by the system are to blame, else those that are behind, else all. If
+all ranks of a world wait for each other, no further step will come.
 
-What failed is started again, or its node is left out, or the job stops. Restarting is for what
-chance did: a killed process, a card that fell off the bus. A node whose rank fails twice in a row,
-the second time no further than the first, is left out where the others are enough. What fails on
-the same step three times would fail for ever: the job stops and names it.
+Failed ranks are restarted, or their node is excluded, or the job stops. Restarts help against
+chance: a killed process, a device that dropped off the bus. A node whose rank fails twice in a row,
+the second time no further than the first, is excluded if the other nodes suffice. A step that fails
+three times would always fail: the job stops and names it.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from typing import Any, Final, Literal, Self
 
 from .shards import Ranges
 
-#: So much longer than a step may a start take, and so long at least, in seconds.
+#: A start may take this multiple of a step's limit, and at least this many seconds.
 START_FACTOR: Final = 3.0
 START_S: Final = 120.0
-#: A rank is named as a straggler when it needs so many times the median of the others per row.
+#: A straggler needs this multiple of the others' median time per row.
 SLOWER: Final = 1.5
 _FEWEST_STEPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """What is known of one rank.
+    """Progress of one rank.
 
     Attributes:
         rank: its number in the world.
-        step: the last one that it told of; 0: none in this generation.
-        started: all that comes before its first step is done.
-        at_s: when it told of it, or was started.
-        heard_s: when it said anything.
-        waiting_for: what it said it waits for; empty: nothing.
-        suspended: the system says that it is stopped by a signal.
+        step: its latest reported step; 0: none in this generation.
+        started: it has finished everything before its first step.
+        at_s: time of that report, or of its start.
+        heard_s: time of its latest message.
+        waiting_for: what it reported to wait for; empty: nothing.
+        suspended: the system reports that a signal has stopped it.
     """
 
     rank: int
@@ -54,17 +53,17 @@ class RankProgress:
 
 
 def allowed_s(progress: RankProgress, hang_s: float) -> float:
-    """How long this rank may go without a step, in seconds."""
+    """Return how long this rank may go without a step, in seconds."""
     return hang_s if progress.started else max(START_FACTOR * hang_s, START_S)
 
 
 def hung(ranks: Sequence[RankProgress], hang_s: float, now_s: float) -> tuple[int, ...]:
-    """The ranks of one node that hang and are to blame; empty: none does.
+    """Return the ranks of one node that hang and are to blame.
 
     Args:
-        ranks: of the ranks that still run.
-        hang_s: seconds without a step, while nothing is waited for.
-        now_s: of the clock that the signs are told by.
+        ranks: the ranks that still run.
+        hang_s: limit in seconds without a step.
+        now_s: time of the clock of the reports.
     """
     silent = [progress for progress in ranks if _is_silent(progress, hang_s, now_s)]
     if not silent:
@@ -77,30 +76,30 @@ def hung(ranks: Sequence[RankProgress], hang_s: float, now_s: float) -> tuple[in
 
 
 def _is_silent(progress: RankProgress, hang_s: float, now_s: float) -> bool:
-    if progress.suspended:  # it cannot say what it waits for, nor will it stop waiting by itself
+    if progress.suspended:  # it can neither report what it waits for nor continue by itself
         return now_s - max(progress.at_s, progress.heard_s) >= hang_s
-    # What it waits for has limits of its own; yet it has to say so anew, lest it died saying it.
+    # What it waits for has its own limits, but the rank must repeat its report: it may have died.
     since_s = progress.heard_s if progress.waiting_for else progress.at_s
     return now_s - since_s >= allowed_s(progress, hang_s)
 
 
 def deadlocked(peers_s: Sequence[float], ranks: int, hang_s: float) -> bool:
-    """Whether the ranks of a world wait for each other for good.
+    """Whether all ranks of a world wait for each other.
 
     Args:
-        peers_s: of each rank that has told of it, for how long it has waited for the others.
-        ranks: in the world.
-        hang_s: seconds without a step.
+        peers_s: of each rank that reported it, how long it has waited for the others.
+        ranks: number of ranks in the world.
+        hang_s: limit in seconds without a step.
     """
     return len(peers_s) == ranks and min(peers_s) >= hang_s
 
 
 def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:
-    """The rank that is slower than the others by more than `SLOWER`; None: there is none.
+    """Return the rank that is slower than the others by more than `SLOWER`; None: there is none.
 
     Args:
-        seconds_per_row: of each rank's last steps, without what it waited for; ranks without rows
-            in a step leave it out.
+        seconds_per_row: of each rank's latest steps, without waiting; steps without rows are left
+            out.
     """
     usual = {
         rank: median_low(found)
@@ -114,35 +113,36 @@ def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:
     return rank if usual[rank] > SLOWER * median_low(others) > 0 else None
 
 
-#: How a rank failed: its code raised; it ended by a signal or without a word; it made no progress;
-#: its whole node has gone; it went because others were gone, which nobody else has told of.
+#: How a rank failed: its code raised; it ended by a signal or without a report; it made no
+#: progress; its whole node is gone; it ended because others were gone, which no other rank has
+#: reported.
 FailureKind = Literal["crash", "killed", "hang", "lost", "adrift"]
-#: These say nothing against the step or the node that tells of them.
+#: These are no evidence against the step or the reporting node.
 _BLAMELESS: Final = ("lost", "adrift")
 
 SAME_STEP: Final = 3
 IN_VAIN: Final = 6
-#: More than any rule looks back at.
+#: Number of failures that are remembered, more than any rule needs.
 REMEMBERED: Final = 24
 _SHOWN: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """One rank that failed, in one generation.
+    """The failure of one rank, in one generation.
 
     Attributes:
-        generation: of its world.
-        node: its node's id.
+        generation: generation of its world.
+        node: id of its node.
         rank: its number in that world; -1: the whole node.
-        how: what became of it.
-        step: that it was taking, from 1; 0: it was still starting.
-        epoch: of that step, from 0.
-        positions: of the batch, in the order of the epoch; empty: not known.
+        how: kind of the failure.
+        step: the step it was taking, from 1; 0: it was still starting.
+        epoch: epoch of that step, from 0.
+        positions: positions of the batch, in the order of the epoch; empty: unknown.
         error: one line.
-        usage: nothing is to be tried again: the job file, or a setting, is wrong.
-        restored: step of the checkpoint that its generation began with.
-        gave_up: nothing is to be tried again: it has waited for a teacher as long as it was to.
+        usage: do not retry: the job file, or a setting, is wrong.
+        restored: step of the checkpoint that its generation started from.
+        gave_up: do not retry: it has waited for a teacher as long as allowed.
     """
 
     generation: int
@@ -159,12 +159,12 @@ class RankFailure:
 
     @property
     def is_final(self) -> bool:
-        """Nothing is to be tried again."""
+        """Whether it must not be retried."""
         return self.usage or self.gave_up
 
     @property
     def place(self) -> tuple[int, int]:
-        """What has to be equal for two failures to be on the same step."""
+        """Equal for failures on the same step."""
         return (self.step, 0) if self.step else (0, self.restored)
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class RankFailure:
         return cls(**{**given, "positions": tuple(given.get("positions", ()))})
 
     def in_words(self) -> str:
-        """As in "rank 1 on node a crashed on step 5 of epoch 2 (positions 3, 9): ValueError: x"."""
+        """Return text such as "rank 1 on node a crashed on step 5 of epoch 2: error"."""
         if self.how == "lost":
             return f"node {self.node} was lost: {self.error or 'its lease ran out'}"
         did = {"crash": "crashed", "killed": "died", "hang": "hung", "adrift": "lost its peers"}
@@ -189,7 +189,7 @@ class RankFailure:
 
 @dataclass(frozen=True, slots=True)
 class ExcludeNode:
-    """The others form it; `why` in words."""
+    """The other nodes form the next world; `why` explains it."""
 
     node: str
     why: str
@@ -197,10 +197,10 @@ class ExcludeNode:
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
-    """The job cannot go on; `report` says why and what to do.
+    """The job cannot continue; `report` says why and what to do.
 
     Attributes:
-        usage: what the user gave cannot work, whoever tries.
+        usage: the user's input can never work.
         gave_up: no teacher came in time; another start of the job may find one.
     """
 
@@ -212,12 +212,12 @@ class StopJob:
 def react_to_failures(
     failures: Sequence[RankFailure], nodes: Set[str], least: int
 ) -> ExcludeNode | StopJob | None:
-    """What to do after the latest generation of `failures`; None: its nodes form the next one.
+    """Return what to do after the latest generation of `failures`; None: restart its nodes.
 
     Args:
-        failures: of this job, in the order in which they came; the last generation's are new.
-        nodes: that could form the next generation, those that failed among them.
-        least: nodes that a world needs.
+        failures: of this job, in order; those of the last generation are new.
+        nodes: nodes that could form the next generation, failed ones included.
+        least: fewest nodes of a world.
     """
     if not failures:
         return None
@@ -247,7 +247,7 @@ def react_to_failures(
 
 
 def positions_in_words(positions: Iterable[int]) -> str:
-    """As in "positions 4-9, 17": runs joined, cut where it gets long."""
+    """Return text such as "positions 4-9, 17": runs are joined, a long list is cut."""
     ranges = Ranges.of_numbers(positions)
     texts = [str(a) if a == stop - 1 else f"{a}-{stop - 1}" for a, stop in ranges.pairs]
     more = f" and {len(texts) - _SHOWN} more runs" if len(texts) > _SHOWN else ""
@@ -259,7 +259,7 @@ def _times_on_the_same_step(one: RankFailure, failures: Sequence[RankFailure]) -
 
 
 def _of_generations(failures: Sequence[RankFailure]) -> list[RankFailure]:
-    """The first failure of each generation: the others are often its consequences."""
+    """Return the first failure of each generation: the others are often its consequences."""
     firsts: dict[int, RankFailure] = {}
     for one in failures:
         firsts.setdefault(one.generation, one)
@@ -267,7 +267,7 @@ def _of_generations(failures: Sequence[RankFailure]) -> list[RankFailure]:
 
 
 def _in_vain(failures: Sequence[RankFailure]) -> int:
-    """How many of the last generations failed that came no further than one before them."""
+    """Return how many of the latest generations in a row came no further than one before them."""
     firsts = _of_generations(failures)
     count, furthest = 1, firsts[0].step
     for one in firsts[1:]:
@@ -278,7 +278,7 @@ def _in_vain(failures: Sequence[RankFailure]) -> int:
 
 
 def _fails_again(failures: Sequence[RankFailure]) -> str:
-    """The node that failed in the last two generations and came no further; empty: none."""
+    """Return the node that failed in the last two generations and came no further, or ""."""
     firsts = [one for one in _of_generations(failures) if one.how not in _BLAMELESS]
     if len(firsts) < 2:
         return ""

@@ -1,8 +1,8 @@
-"""When to save a checkpoint, the history of a training, and what leaves it.
+"""When to save a checkpoint, the history of checkpoints, and which ones may be removed.
 
-Checkpoints of an elastic training form a *history*: one line, in which each continues the one
-before it. A save joins it by a compare-and-set at the job board, which counts only while the
-generation that trained it is the current one. A save of a generation that is over stays outside.
+The checkpoints of an elastic training form a *history*: a line in which each continues the previous
+one. A save joins it by a compare-and-set at the job board, which succeeds only while the generation
+that trained it is the current one. Saves of an earlier generation stay outside.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
-#: The part of the training's time that saves may take unless the user says how often to save.
+#: Default part of the training's time that saves may take.
 OVERHEAD: Final = 0.02
-#: Saves that cost next to nothing still keep a disk busy: they are so many seconds apart.
+#: Shortest time in seconds between two saves: even cheap ones keep a disk busy.
 LEAST_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SaveSchedule:
-    """How often a training is saved: as the user says, or as often as an overhead allows.
+    """How often to save: as the user says, or as an overhead allows.
 
     Attributes:
-        every_steps: steps from one save to the next; None: steps do not count.
-        every_s: seconds from one save to the next; None: time does not count. Where both are
-            given, whichever comes first.
-        overhead: where neither is given: the part of the time that saves may take, from 0 to below
-            1; 0: none is made.
+        every_steps: steps between saves; None: any.
+        every_s: seconds between saves; None: any. With both, whichever comes first.
+        overhead: without both: part of the time that saves may take, from 0 to below 1; 0: no
+            saves.
 
     Raises:
         ValueError: one of the first two is not positive, or the last one out of range.
@@ -51,22 +50,22 @@ class SaveSchedule:
         last_s: float,
         costs_s: Sequence[float] = (),
     ) -> bool:
-        """Whether `step`, which was just done at `now_s`, is to be saved.
+        """Whether to save `step`, which was just finished at `now_s`.
 
         Args:
-            step: steps done.
+            step: number of finished steps.
             now_s: the time, on any clock.
-            last_step: the step that was saved last, or that this training began at.
-            last_s: when that was.
-            costs_s: seconds that the last saves held the training up; empty: there was none, so
-                the first step is saved.
+            last_step: the step saved last, or at which this training began.
+            last_s: its time.
+            costs_s: seconds for which recent saves held up the training; empty: none yet, so the
+                first step is saved.
         """
         if step <= last_step:
-            return False  # there is nothing new
+            return False  # nothing new
         if self.every_steps is None and self.every_s is None:
             if not self.overhead or not costs_s:
                 return self.overhead > 0
-            # The least of them: one that stalled says little of the next.
+            # The minimum: a save that stalled is not typical.
             return now_s - last_s >= max(LEAST_S, min(costs_s) / self.overhead)
         by_steps = self.every_steps is not None and step - last_step >= self.every_steps
         return by_steps or (self.every_s is not None and now_s - last_s >= self.every_s)
@@ -77,11 +76,11 @@ class CheckpointEntry:
     """A checkpoint in the history of a training.
 
     Attributes:
-        name: of its folder.
-        step: of the training.
-        digest: SHA-256 of its manifest, in hexadecimal; empty: it is still to be written.
-        sequence: its place in the history, from 1; 0: of a version that kept no history.
-        generation: that saved it.
+        name: name of its folder.
+        step: step of the training.
+        digest: SHA-256 of its manifest, in hexadecimal; empty: it is not written yet.
+        sequence: position in the history, from 1; 0: from a version without a history.
+        generation: generation that saved it.
     """
 
     name: str
@@ -93,23 +92,23 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointHistory:
-    """What the job board knows of the history.
+    """The history, as far as the job board knows it.
 
     Attributes:
         newest: the newest checkpoint; None: there is none.
-        dropped: names of checkpoints that have left the history, and may be removed at any time.
+        dropped: names of checkpoints that have left the history and may be removed at any time.
     """
 
     newest: CheckpointEntry | None = None
     dropped: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """{}: nothing is known."""
+        """Return a mapping; {}: nothing is known."""
         return asdict(self) if self.newest or self.dropped else {}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` gave. Raises TypeError where it is something else."""
+        """Parse `to_json`. Raises TypeError for anything else."""
         newest = value.get("newest")
         return cls(
             None if newest is None else CheckpointEntry(**newest), tuple(value.get("dropped", ()))
@@ -121,35 +120,35 @@ def may_join(history: CheckpointHistory, step: int, generation: int) -> bool:
 
     Args:
         history: as the board has it.
-        step: of the save.
-        generation: the current one, which made the save.
+        step: step of the save.
+        generation: the current generation, which made the save.
     """
     newest = history.newest
     return newest is None or newest.generation != generation or newest.step < step
 
 
 def may_continue(after: str, generation: int, newest: str, ended: int | None) -> bool:
-    """Whether the next generation may begin with a save that has not joined the history.
+    """Whether the next generation may start from a save that has not joined the history.
 
     Args:
         after: name of the checkpoint that the save continues; empty: it is the first.
-        generation: that saved it.
+        generation: generation that saved it.
         newest: name of the newest checkpoint of the history; empty: there is none.
-        ended: the generation that was the last one; None: the board knows none.
+        ended: the last generation; None: unknown to the board.
     """
     return after == newest and ended in (None, generation)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint that lies in a repository.
+    """A checkpoint in a repository.
 
     Attributes:
-        name: of its folder.
-        step: of the training.
+        name: name of its folder.
+        step: step of the training.
         made_s: when it was written.
-        whole: whether a training may go on from it, as far as is known.
-        sequence: its place in the history; 0: it has none.
+        whole: a training can continue from it, as far as known.
+        sequence: position in the history; 0: none.
         pending: it may still join the history.
     """
 
@@ -162,21 +161,20 @@ class StoredCheckpoint:
 
     @property
     def order(self) -> tuple[int, int, float, str]:
-        """Grows from the oldest to the newest."""
+        """Sort key from the oldest to the newest."""
         return self.sequence, self.step, self.made_s, self.name
 
 
 def newest_first(found: Sequence[StoredCheckpoint]) -> list[StoredCheckpoint]:
-    """In the order in which a start tries them."""
+    """Return them in the order in which a start tries them."""
     return sorted(found, key=lambda one: one.order, reverse=True)
 
 
 def to_prune(found: Sequence[StoredCheckpoint], keep: int) -> list[str]:
-    """Names of those that may go, the oldest first.
+    """Return the names of those that may be removed, the oldest first.
 
-    What stays: the `keep` newest whole ones, what is newer than the oldest of these, and what may
-    still join the history. So one that is damaged stays to be looked into until so many whole ones
-    are newer.
+    The `keep` newest whole ones stay, everything newer than the oldest of these, and what may still
+    join the history. So a damaged one stays for inspection until `keep` whole ones are newer.
 
     Raises:
         ValueError: `keep` is below 1; the newest whole checkpoint always stays.
@@ -194,12 +192,11 @@ def to_prune(found: Sequence[StoredCheckpoint], keep: int) -> list[str]:
 def due_beside(last_s: float, since_s: float, now_s: float) -> bool:
     """Whether to write one more checkpoint that cannot join the history yet.
 
-    While the job board is away nothing may be removed, so each one stays on the disk. They are
-    written at times that double: the disk gets few, and a crash costs at most half of the time that
-    the board was away.
+    While the job board is away nothing may be removed, so each one stays on disk. The intervals
+    double: there are few of them, and a crash loses at most half of the time without the board.
 
     Args:
-        last_s: when the last one was written, on any clock.
+        last_s: when the latest one was written, on any clock.
         since_s: since when the board is away.
         now_s: the time.
     """

@@ -20,18 +20,18 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """A set of whole numbers from 0 on.
+    """A set of integers from 0 on.
 
     Attributes:
-        pairs: [start, stop) of each range: none is empty, none touches the next, in order. Made by
-            `of`, which brings any ranges into this form, so that equal sets are equal values.
+        pairs: [start, stop) of each range, in order, none empty, none adjacent. `of` normalises any
+            ranges, so that equal sets are equal values.
     """
 
     pairs: tuple[Range, ...] = ()
 
     @classmethod
     def of(cls, ranges: Iterable[Sequence[int]]) -> Self:
-        """The union of any [start, stop), in any order; raises UsageError where one is none."""
+        """Return the union of any [start, stop), in any order; UsageError for an invalid one."""
         joined: list[Range] = []
         for start, stop in sorted(_checked(pair) for pair in ranges):
             if start == stop:
@@ -44,12 +44,12 @@ class Ranges:
 
     @classmethod
     def of_numbers(cls, numbers: Iterable[int]) -> Self:
-        """The set of these numbers; runs of consecutive ones cost one range each."""
+        """Return the set of these numbers; consecutive ones share a range."""
         return cls.of((number, number + 1) for number in numbers)
 
     @property
     def count(self) -> int:
-        """How many numbers there are."""
+        """How many numbers it has."""
         return sum(stop - start for start, stop in self.pairs)
 
     def __bool__(self) -> bool:
@@ -59,16 +59,15 @@ class Ranges:
         return isinstance(number, int) and any(a <= number < b for a, b in self.pairs)
 
     def numbers(self) -> Iterator[int]:
-        """All of them, growing."""
+        """Iterate over the numbers in ascending order."""
         for start, stop in self.pairs:
             yield from range(start, stop)
 
     def union(self, other: Ranges) -> Self:
-        """What is in either."""
         return self.of((*self.pairs, *other.pairs))
 
     def minus(self, other: Ranges) -> Self:
-        """What is in this one alone."""
+        """Return the numbers that `other` does not have."""
         left: list[Range] = []
         cuts = iter((*other.pairs, (_END, _END)))
         cut = next(cuts)
@@ -85,11 +84,11 @@ class Ranges:
         return type(self)(tuple(pair for pair in left if pair[0] < pair[1]))
 
     def complement(self, total: int) -> Self:
-        """The numbers below `total` that are not in it."""
+        """Return the numbers below `total` that are not in it."""
         return self.of([(0, total)]).minus(self)
 
     def slice(self, start: int, stop: int) -> Self:
-        """Its numbers from the `start`-th smallest (from 0) to before the `stop`-th."""
+        """Return its numbers from the `start`-th smallest (from 0) to before the `stop`-th."""
         found: list[Range] = []
         before = 0
         for first, last in self.pairs:
@@ -102,12 +101,12 @@ class Ranges:
         return type(self)(tuple(found))
 
     def to_json(self) -> list[list[int]]:
-        """As lists of [start, stop]."""
+        """Return lists of [start, stop]."""
         return [[start, stop] for start, stop in self.pairs]
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """What `to_json` gave; raises UsageError for anything else."""
+        """Parse `to_json`; UsageError for anything else."""
         if not isinstance(value, (list, tuple)):
             raise UsageError(f"ranges are a list of [start, stop], not {str(value)[:80]!r}")
         return cls.of(value)
@@ -126,12 +125,12 @@ def _checked(pair: Any) -> Range:
     )
 
 
-#: So many shards fall to each rank of an epoch, so that a slow one is left with little at its end.
+#: Shards per rank and epoch: many, so that a slow rank has little left at the end.
 SHARDS_PER_RANK: Final = 16
 
 
 class Shard(NamedTuple):
-    """Positions [start, stop) of an epoch's order, which one rank trains at a time."""
+    """Positions [start, stop) of an epoch's order, leased by one rank at a time."""
 
     start: int
     stop: int
@@ -142,16 +141,15 @@ class Shard(NamedTuple):
 
 
 def shard_rows(total: int, world: int, batch: int) -> int:
-    """How many positions a shard has, where the user does not say it.
+    """Return the default number of positions of a shard.
 
     A multiple of one rank's equal part of a batch, near a sixteenth of what a rank trains in an
-    epoch: small enough that ranks of different speed end together, large enough that few are asked
-    for.
+    epoch: small enough that ranks of different speed end together, large enough for few leases.
 
     Args:
         total: positions of the epoch.
-        world: ranks.
-        batch: rows of one step of all ranks together.
+        world: number of ranks.
+        batch: rows of a step, of all ranks.
     """
     part = max(1, -(-batch // world))
     wanted = total // (world * SHARDS_PER_RANK)
@@ -159,7 +157,7 @@ def shard_rows(total: int, world: int, batch: int) -> int:
 
 
 def cut(remaining: Ranges, size: int) -> list[Shard]:
-    """The remaining positions in shards of at most `size`, in order; each lies in one range."""
+    """Cut the remaining positions into shards of at most `size`, in order, each in one range."""
     if size < 1:
         raise UsageError(f"a shard has at least one row, not {size}")
     return [
@@ -170,23 +168,23 @@ def cut(remaining: Ranges, size: int) -> list[Shard]:
 
 
 def rows_of_rank(rows: int, rank: int, world: int) -> int:
-    """The equal part of a rank of a batch of `rows`; the first ranks have the odd ones."""
+    """Return a rank's equal part of a batch; the first ranks get the remainder."""
     return rows // world + (rank < rows % world)
 
 
 @dataclass(frozen=True, slots=True)
 class StaticDeal:
-    """Which positions a rank has at each step, known ahead: the same whatever the timing.
+    """Fixed positions of each rank at each step, whatever the timing.
 
-    Step s of an epoch has positions [s * batch, (s + 1) * batch) of what remained when it was
-    begun or gone on with; rank r has the r-th part of these. The last step has what is left, and
-    ranks may have nothing of it.
+    Step s of an epoch has positions [s * batch, (s + 1) * batch) of those that remained when the
+    epoch began or continued; rank r has the r-th part of these. The last step has the rest, and
+    some ranks may have none of it.
 
     Attributes:
         remaining: positions of the epoch that are not trained.
-        batch: rows of a step of all ranks together.
-        rank: whose part it is.
-        world: ranks.
+        batch: rows of a step, of all ranks.
+        rank: number of this rank.
+        world: number of ranks.
     """
 
     remaining: Ranges
@@ -202,23 +200,23 @@ class StaticDeal:
 
     @property
     def steps(self) -> int:
-        """Steps until the epoch's end, the last one perhaps of fewer rows."""
+        """Steps until the epoch's end; the last one may have fewer rows."""
         return -(-self.remaining.count // self.batch)
 
     def rows(self, step: int) -> int:
-        """Rows of this rank at `step`, from 0; 0 behind the end."""
+        """Return the rows of this rank at `step`, from 0; 0 after the end."""
         here = min(self.batch, max(0, self.remaining.count - step * self.batch))
         return rows_of_rank(here, self.rank, self.world)
 
     def shards(self, step: int) -> Sequence[Shard]:
-        """The positions of this rank at `step`, as shards of together `rows(step)` rows."""
+        """Return the positions of this rank at `step`, as shards of `rows(step)` rows together."""
         start = step * self.batch
         here = min(self.batch, max(0, self.remaining.count - start))
         start += sum(rows_of_rank(here, before, self.world) for before in range(self.rank))
         return [Shard(*pair) for pair in self.remaining.slice(start, start + self.rows(step)).pairs]
 
 
-#: What becomes of the last step, where there are too few batches for all ranks.
+#: What to do with the last step if there are too few batches for all ranks.
 Uneven = Literal["keep", "drop", "pad"]
 
 
@@ -228,10 +226,10 @@ class RankShard:
 
     Attributes:
         rank: its number, from 0.
-        world_size: ranks in all.
-        uneven: "keep": each batch goes to one rank, some ranks have one batch less; "drop": the
-            last step is left out where it is not full; "pad": it is filled with the first batches
-            of the epoch, which are then read twice.
+        world_size: number of ranks.
+        uneven: "keep": each batch goes to one rank, and some ranks have one batch less; "drop": an
+            incomplete last step is left out; "pad": it is filled with the first batches of the
+            epoch, which are then read twice.
     """
 
     rank: int = 0
@@ -249,7 +247,7 @@ class RankShard:
 
 
 def steps_of_rank(total: int, start: int, shard: RankShard) -> int:
-    """How many batches of an epoch of `total` fall to the rank, the first `start` being gone."""
+    """Return the number of the rank's batches, after the first `start` of `total` are gone."""
     left, world = total - start, shard.world_size
     match shard.uneven:
         case "drop":
@@ -261,7 +259,7 @@ def steps_of_rank(total: int, start: int, shard: RankShard) -> int:
 
 
 def batches_of_rank(total: int, start: int, shard: RankShard) -> list[int]:
-    """The places in the epoch of the batches that fall to the rank, in its order."""
+    """Return the indices in the epoch of the rank's batches, in its order."""
     return [
         (start + shard.rank + step * shard.world_size) % total
         for step in range(steps_of_rank(total, start, shard))
@@ -269,11 +267,9 @@ def batches_of_rank(total: int, start: int, shard: RankShard) -> list[int]:
 
 
 def taken_together(total: int, start: int, uneven: Uneven, taken: Sequence[int]) -> int | None:
-    """How many batches of the epoch are gone when rank r has taken `taken[r]`.
+    """Return how many batches of the epoch are gone when rank r has taken `taken[r]`.
 
-    Returns:
-        The length of the prefix that all ranks have taken; None where they do not stand at the same
-        step, so that what they have taken is no prefix.
+    None if the ranks are not at the same step, so that what they have taken is no prefix.
     """
     world, step = len(taken), max(taken)
     for rank, count in enumerate(taken):

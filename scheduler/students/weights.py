@@ -1,10 +1,10 @@
-"""What a step weighs: its loss terms, its pieces, and its learning rate in another world.
+"""Weights of loss terms, pieces of a batch, and the learning rate in another world.
 
 The weight of a loss term is constant or follows a schedule over the steps of a training. A local
 batch that does not fit a device is trained in pieces. So the total batch of a step is what the job
 says, whatever the world and whatever fits: gradients of the mean over each piece, times its weight,
-add up to that of the mean over the rows of all ranks. The learning rate changes once for each
-change of the number of ranks.
+add up to that of the mean over the rows of all ranks. The learning rate changes once per change of
+the number of ranks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-#: "keep": nothing, as befits a total batch that stays the same; "linear", "sqrt": as the ranks.
+#: "keep": no change, because the total batch is constant; "linear", "sqrt": with the number of
+#: ranks.
 RateScaling = Literal["keep", "linear", "sqrt"]
 
 
 def factor(policy: RateScaling, old: int, new: int) -> float:
-    """By what the learning rate is multiplied when `old` ranks become `new`.
+    """Return the factor of the learning rate when `old` ranks become `new`.
 
-    Exactly 1 where nothing changes, or where there was no world before (`old` is 0).
+    Exactly 1 without a change, or without a world before (`old` is 0).
     """
     if policy == "keep" or old in (0, new):
         return 1.0
@@ -34,8 +35,8 @@ class BatchPiece:
 
     Attributes:
         start: first row.
-        stop: behind the last one.
-        total: rows of the step, of all ranks together.
+        stop: row after the last one.
+        total: rows of the step, of all ranks.
     """
 
     start: int
@@ -44,17 +45,17 @@ class BatchPiece:
 
     @property
     def weight(self) -> float:
-        """Of the mean over this piece within the mean over all rows; exactly 1 where it is all."""
+        """Weight of this piece's mean in the mean over all rows; exactly 1 if it is everything."""
         return (self.stop - self.start) / self.total
 
 
 def pieces(rows: int, total: int, most: int | None) -> list[BatchPiece]:
-    """A local batch of `rows` in as few pieces of at most `most` rows as can be, of like sizes.
+    """Split a local batch of `rows` into the fewest pieces of at most `most` rows, of similar size.
 
     Args:
-        rows: of this rank in this step; 0: there are no pieces.
+        rows: of this rank in this step; 0: no pieces.
         total: of all ranks in this step.
-        most: rows that one forward pass takes; None: any number.
+        most: rows of one forward pass; None: any number.
     """
     if rows == 0:
         return []
@@ -71,11 +72,11 @@ class _Ramp:
     Attributes:
         first: weight up to step `after`, at least 0.
         last: weight from step `after + steps` on, at least 0.
-        steps: over so many steps; None: until the end of the training.
+        steps: duration in steps; None: until the end of the training.
         after: step, from 0, at which it begins.
 
     Raises:
-        ValueError: a number that cannot be.
+        ValueError: a number out of range.
     """
 
     first: float
@@ -100,7 +101,7 @@ class _Ramp:
         return self.steps is None
 
     def _part(self, step: int, steps_total: int | None) -> float:
-        """How much of the way is done in `step`, from 0 to 1."""
+        """Return the progress of the ramp in `step`, from 0 to 1."""
         after, steps = self.after, self.steps
         if steps is None:
             if steps_total is None:
@@ -115,7 +116,7 @@ class _Ramp:
         return min((step - after) / steps, 1.0) if steps > 0 else 1.0
 
     def _bent(self, part: float) -> float:
-        """How far it is from `first` to `last` behind this part of the steps; both in [0, 1]."""
+        """Return the part of the way from `first` to `last` at this progress; both in [0, 1]."""
         return part
 
 
@@ -134,14 +135,14 @@ class Cosine(_Ramp):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """One weight after another: `values[0]` before step `at_steps[0]`, then `values[1]`, ...
+    """Constant weights: `values[0]` before step `at_steps[0]`, then `values[1]`, ...
 
     Attributes:
         values: the weights, at least 0.
-        at_steps: steps at which the next one begins, growing, one fewer than the values.
+        at_steps: steps at which the next one begins, ascending, one fewer than the values.
 
     Raises:
-        ValueError: numbers that cannot be.
+        ValueError: impossible numbers.
     """
 
     values: tuple[float, ...]
@@ -170,20 +171,20 @@ class Steps:
 
 
 Schedule = Linear | Cosine | Steps
-#: What a weight can be given as.
+#: A constant weight or a schedule.
 Weight = float | Schedule
 
 
 def weight_at(weight: Weight, step: int, steps_total: int | None = None) -> float:
-    """The weight of a term in step `step`.
+    """Return the weight of a term in step `step`.
 
     Args:
         weight: a number, or a schedule.
         step: number of the step in the whole training, from 0.
-        steps_total: steps of the whole training; None: not known.
+        steps_total: steps of the whole training; None: unknown.
 
     Raises:
-        ValueError: the schedule runs until the end of the training, which is not known.
+        ValueError: the schedule runs until the end of the training, which is unknown.
     """
     if isinstance(weight, Schedule):
         return weight.at(step, steps_total)
@@ -191,7 +192,7 @@ def weight_at(weight: Weight, step: int, steps_total: int | None = None) -> floa
 
 
 def check(weight: Weight) -> Weight:
-    """`weight`, if it is a finite number of at least 0 or a schedule; raises ValueError."""
+    """Return `weight` if it is a finite number >= 0 or a schedule; else raise ValueError."""
     if not isinstance(weight, Schedule):
         _check_weight(weight)
     return weight
@@ -209,7 +210,7 @@ def always_zero(weight: Weight) -> bool:
 
 
 def needs_total(weight: Weight) -> bool:
-    """Whether the weight depends on how many steps the whole training has."""
+    """Whether the weight depends on the number of steps of the whole training."""
     return isinstance(weight, Schedule) and weight.needs_total
 
 

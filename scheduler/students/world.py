@@ -22,7 +22,7 @@ from .saving import CheckpointEntry
 
 Fingerprint = Mapping[str, Any]
 
-#: In the order in which differences are reported.
+#: Fields of a fingerprint, in the order of reports.
 FIELDS: Final = (
     "job_file",
     "modules",
@@ -41,15 +41,15 @@ FIELDS: Final = (
     "epochs",
     "steps",
 )
-#: A resumed training may be longer or shorter than it was meant to be.
+#: Fields that a resumed training may change: its length.
 LENGTH: Final = ("epochs", "steps")
-#: These decide which sample a position of an epoch stands for.
+#: Fields that decide which sample a position of an epoch stands for.
 ORDER: Final = ("seed", "rows", "sampler")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field in which two fingerprints differ.
+    """A field with different values in two fingerprints.
 
     Attributes:
         field: one of `FIELDS`.
@@ -62,7 +62,7 @@ class Difference:
     now: Any
 
     def in_words(self, there: str) -> str:
-        """As in "seed is 7 here and 0 in the job"; of a mapping only the entries that differ."""
+        """Return text such as "seed is 7 here and 0 in the job"; of mappings only what differs."""
         if isinstance(self.before, Mapping) and isinstance(self.now, Mapping):
             parts = [
                 Difference(f"{self.field}.{name}", self.before.get(name), self.now.get(name))
@@ -73,18 +73,18 @@ class Difference:
         return f"{self.field} is {self.now!r} here and {self.before!r} {there}"
 
     def to_json(self, step: int) -> dict[str, Any]:
-        """For the manifest of a checkpoint: the change was made at `step`."""
+        """Return an entry for the manifest of a checkpoint: the change was made at `step`."""
         return {"step": step, "field": self.field, "before": self.before, "after": self.now}
 
 
 def differences(
     expected: Fingerprint, own: Fingerprint, ignored: Collection[str] = ()
 ) -> tuple[Difference, ...]:
-    """Fields that both have with unequal values, in the order of `FIELDS`.
+    """Return the fields that both have with different values, in the order of `FIELDS`.
 
     Args:
-        expected: of the job, or of a checkpoint; empty: not known, so nothing differs.
-        own: of the node that is compared with it; empty: likewise.
+        expected: of the job, or of a checkpoint; empty: unknown, so nothing differs.
+        own: of the node that is compared with it; empty: unknown.
         ignored: fields that may differ.
     """
     return tuple(
@@ -96,39 +96,39 @@ def differences(
 
 
 def since_checkpoint(saved: Fingerprint, own: Fingerprint) -> tuple[Difference, ...]:
-    """What has changed since a checkpoint with this fingerprint was written."""
+    """Return what has changed since a checkpoint with this fingerprint was written."""
     return differences(saved, own, LENGTH)
 
 
 def moves_positions(changes: Iterable[Difference]) -> bool:
-    """Whether the positions of an epoch stand for other samples after these changes."""
+    """Whether positions of an epoch stand for other samples after these changes."""
     return any(change.field in ORDER for change in changes)
 
 
 def differences_in_words(changes: Sequence[Difference], there: str) -> str:
-    """Each difference with both values."""
+    """Return each difference with both values."""
     return "; ".join(change.in_words(there) for change in changes)
 
 
-#: What a node does: it would like some ranks; it has some; it has ended those of `generation`.
+#: State of a node: it has no ranks yet; its ranks run; it has ended its ranks of `generation`.
 Phase = Literal["waiting", "running", "ended"]
-#: How its ranks ended: the job is done; all at a safe point; otherwise.
+#: How its ranks ended: the job is finished; all left at a safe point; otherwise.
 Ending = Literal["", "finished", "left", "failed"]
 
-#: After the last node came, so long others are waited for, in seconds.
+#: Seconds to wait for further nodes after the latest one came.
 GATHER_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorldLimits:
-    """What the user allows.
+    """Limits of the user.
 
     Attributes:
-        least: nodes that a world needs.
-        most: nodes that it may have.
+        least: fewest nodes of a world.
+        most: most nodes of a world.
         gather_s: see `GATHER_S`.
-        ranks: of each node.
-        rows: of a step, of all ranks together; 0: not known, or each rank reads its own.
+        ranks: ranks of each node.
+        rows: rows of a step, of all ranks; 0: unknown, or each rank reads its own.
     """
 
     least: int
@@ -139,9 +139,9 @@ class WorldLimits:
 
     @property
     def room(self) -> int:
-        """Nodes that a world has room for: each of its ranks needs a row of every step."""
+        """Most nodes of a world: each of its ranks needs a row of every step."""
         fed = self.rows // self.ranks if self.rows else self.most
-        return max(self.least, min(self.most, fed))  # what `least` cannot do, its ranks say
+        return max(self.least, min(self.most, fed))  # with too few rows for `least`, the ranks fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ class LiveNode:
     Attributes:
         node: its id.
         joined: grows with each node that joins.
-        seen_s: for how long it has been seen, in seconds.
-        phase: what it does.
-        generation: of its ranks, or of its last ones.
+        seen_s: seconds since it was first seen.
+        phase: its state.
+        generation: generation of its present or latest ranks.
         ending: how these ended.
-        failures: of these, on this node.
-        snapshot: step of the newest snapshot in its memory that is of `generation`; -1: none.
-        leaving: it wants to go.
-        fingerprint: of its settings and job file; empty: it told none.
+        failures: failures of these.
+        snapshot: step of the newest snapshot of `generation` in its memory; -1: none.
+        leaving: it wants to leave.
+        fingerprint: of its settings and job file; empty: unknown.
     """
 
     node: str
@@ -180,13 +180,13 @@ class World:
     Attributes:
         number: from 1.
         nodes: in the order of their ranks.
-        origin: the checkpoint that it begins with; None: it begins at step 0.
-        keeper: the node that has to write this checkpoint from its memory; empty: it is written,
-            and has joined the history.
-        failures: that are remembered of the generations before.
-        barred: nodes that are left out for good.
+        origin: the checkpoint that it starts from; None: it starts at step 0.
+        keeper: the node that must write this checkpoint from its memory; empty: it is written, and
+            has joined the history.
+        failures: remembered failures of earlier generations.
+        barred: nodes that are excluded for good.
         reason: why it was formed.
-        fingerprint: that all its nodes have; empty: not known.
+        fingerprint: fingerprint of all its nodes; empty: unknown.
         untried: nodes that joined a running job and have not made a step in it.
     """
 
@@ -202,18 +202,18 @@ class World:
 
     @property
     def restored(self) -> int:
-        """Step that it begins behind."""
+        """The last step before it."""
         return 0 if self.origin is None else self.origin.step
 
 
 @dataclass(frozen=True, slots=True)
 class WorldProgress:
-    """How far the world is.
+    """Progress of the world.
 
     Attributes:
-        stepped: its ranks have told of a step.
-        left_s: seconds to the end of the job; None: not known.
-        forming_s: what forming this world took, in seconds.
+        stepped: its ranks have reported a step.
+        left_s: seconds to the end of the job; None: unknown.
+        forming_s: seconds that forming this world took.
     """
 
     stepped: bool = False
@@ -222,13 +222,13 @@ class WorldProgress:
 
     @property
     def near_end(self) -> bool:
-        """Whether forming another world, for newcomers, would take longer than is left."""
+        """Whether forming another world for new nodes would outlast the job."""
         return self.left_s is not None and self.left_s < self.forming_s
 
 
 @dataclass(frozen=True, slots=True)
 class KeepWorld:
-    """Nothing is to be done; `reason`: what is waited for, empty where nothing is."""
+    """Do nothing; `reason`: what is waited for, or empty."""
 
     reason: str = ""
 
@@ -244,7 +244,7 @@ class RecallWorld:
 
 @dataclass(frozen=True, slots=True)
 class FormWorld:
-    """The next generation."""
+    """Start the next generation."""
 
     world: World
 
@@ -266,17 +266,17 @@ def decide(
     forgotten: bool = False,
     settled: bool = True,
 ) -> WorldDecision:
-    """What is to be done now.
+    """Decide what to do now.
 
     Args:
-        limits: of the user.
-        world: the current generation; None: there has been none.
-        members: the nodes that live, in the order in which they joined.
-        pace: of the current generation.
-        saved: the newest valid checkpoint on the disk; None: there is none.
-        forgotten: the board has lost what it held of this generation.
-        settled: the board has answered for long enough that who is not there is gone; else leases
-            may have run out because nobody could prolong them.
+        limits: limits of the user.
+        world: the current generation; None: there was none.
+        members: the living nodes, in the order of joining.
+        pace: progress of the current generation.
+        saved: the newest valid checkpoint on disk; None: there is none.
+        forgotten: the board has lost its data of this generation.
+        settled: the board has answered long enough that missing nodes are gone; else leases may
+            have expired because nodes could not renew them.
     """
     if not settled and world is not None:
         known = {"", *(one.node for one in members)}
@@ -308,7 +308,7 @@ def decide(
 
 
 def is_over(world: World | None, members: Sequence[LiveNode]) -> bool:
-    """Whether no node that lives has ranks of this world: then the next one can be formed."""
+    """Whether no living node has ranks of this world, so that the next one can be formed."""
     if world is None:
         return True
     own = [one for one in members if one.node in world.nodes]
@@ -316,12 +316,12 @@ def is_over(world: World | None, members: Sequence[LiveNode]) -> bool:
 
 
 def has_members(world: World, members: Sequence[LiveNode]) -> bool:
-    """Whether a node of this world lives: else what trains next is a new run of the job."""
+    """Whether a node of this world lives; else the next world is a new run of the job."""
     return any(one.node in world.nodes for one in members)
 
 
 def expected_fingerprint(world: World | None, members: Sequence[LiveNode]) -> Fingerprint:
-    """The fingerprint that a node needs to take part; empty: any will do.
+    """Return the fingerprint that a node needs to take part; empty: any.
 
     That of the world while one of its nodes lives, else that of the node that joined first.
     """
@@ -336,7 +336,7 @@ def _has_ended(member: LiveNode, number: int) -> bool:
 
 
 def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ...]:
-    """Of this generation: what nodes tell, first what is no consequence, then who is lost."""
+    """Return the failures of this generation: causes first, then lost nodes."""
     told = [
         failure
         for node in world.nodes
@@ -350,13 +350,13 @@ def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ..
         if node not in alive
     ]
     causes = [one for one in told if one.how != "adrift"]
-    return (*causes, *lost) or tuple(told)  # who lost its peers saw only what followed
+    return (*causes, *lost) or tuple(told)  # ranks that lost their peers saw only a consequence
 
 
 def _grow(
     limits: WorldLimits, world: World, members: Sequence[LiveNode], pace: WorldProgress
 ) -> WorldDecision:
-    """Whether a world that runs is called back for newcomers."""
+    """Decide whether to recall a running world for new nodes."""
     new = [one for one in _candidates(world, members) if one.node not in world.nodes]
     if not new:
         return KeepWorld()
@@ -382,11 +382,11 @@ def _next(
     failures: tuple[RankFailure, ...],
     stepped: bool,
 ) -> WorldDecision:
-    """All ranks of `world` have ended: who goes on?"""
+    """Decide what follows after all ranks of `world` have ended."""
     if not has_members(world, members):
         fresh = World(world.number, ())
         return _form(limits, fresh, members, saved, "the job goes on with other nodes")
-    # What fails for good at a node that joined a healthy job says nothing against the job.
+    # A final failure of a node that joined a healthy job is no evidence against the job.
     counted = tuple(one for one in failures if not (one.is_final and one.node in world.untried))
     past = (*world.failures, *counted)[-REMEMBERED:]
     candidates = {one.node for one in _candidates(world, members)}
@@ -403,7 +403,7 @@ def _next(
 
 
 def _changed(world: World, members: Sequence[LiveNode]) -> str:
-    """Why a world without a failure ended."""
+    """Explain why a world without a failure ended."""
     leaving = [one.node for one in members if one.leaving and one.node in world.nodes]
     new = [one.node for one in members if one.node not in world.nodes and not one.leaving]
     parts = [f"{', '.join(new)} came"] if new else []
@@ -464,9 +464,9 @@ def _candidates(world: World, members: Sequence[LiveNode]) -> list[LiveNode]:
 def _origin(
     ended: World, members: Sequence[LiveNode], saved: CheckpointEntry | None
 ) -> tuple[CheckpointEntry | None, str]:
-    """The newest checkpoint that can be had, and who has to write it; "" where it is on the disk.
+    """Return the newest available checkpoint, and the node that must write it ("": it is on disk).
 
-    One that is to be written has no name yet: the leader draws it.
+    One that must be written has no name yet: the leader draws it.
     """
     holders = [
         one
