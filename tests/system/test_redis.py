@@ -23,8 +23,10 @@ from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.machines import Deployment, MachineBoard, Order, Report
+from edl.coordinator.machines import keys as machine_keys
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.queue import Progress, QueueBoard, Wish
+from edl.coordinator.queue.keys import of_queue as of_queue_key
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
 from edl.coordinator.store import Leads
 from edl.coordinator.store.redis_connection import WRITE_CHECK
@@ -337,7 +339,8 @@ def test_what_redis_denies_to_operators_with_the_users_of_readers(
         code, lines = edl(command, url=users.url("edl-reader"))
         assert code == 0, lines
     denied = {(entry["username"], entry["object"]) for entry in client.acl_log()}
-    assert denied == {("edl-reader", name) for name in ("evalsha", "zrangebyscore", "info")}
+    what = "zrangebyscore", "info", machine_keys.MACHINES.deadlines, of_queue_key("main", "runner")
+    assert denied == {("edl-reader", name) for name in what}
 
 
 def test_a_stolen_teacher_may_name_a_service_and_it_is_forgotten(users: Users) -> None:

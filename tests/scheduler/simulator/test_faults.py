@@ -19,7 +19,8 @@ from .meshes import FREE, LOOK_S, STEP_S, WORK_S, kinds, run, students, teachers
 PROGRAM = """
 import random
 from edl.scheduler.simulator import ScenarioFault, Scenario, StudentGroup, TeacherGroup, simulate
-faults = tuple(ScenarioFault(1.0 + n, "t", kind, 2) for n, kind in enumerate(("crash", "hang", "drain")))
+kinds = ("crash", "hang", "drain")
+faults = tuple(ScenarioFault(1.0 + n, "t", kind, 2) for n, kind in enumerate(kinds))
 teachers = TeacherGroup("t", 0.05, count=8, jitter=0.5, back_after_s=1.0, start_s=1.0)
 students = StudentGroup("s", 0.02, batch=4, count=3, jitter=0.3)
 scenario = Scenario((students,), (teachers,), batches=100, faults=faults)
