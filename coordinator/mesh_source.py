@@ -7,7 +7,7 @@ from typing import Final
 
 from ..proto import coordinator_pb2 as pb
 from . import operations
-from .manager.event_messages import event_message
+from .manager.messages import event_message
 from .registry import Registry
 from .service.calls import Overview
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from .manager.views import DeskView, LeaderView, ManagerView, ServiceView
+from .manager.views import HubView, LeaderView, ManagerView, ServiceView
 from .store.redis_connection import REFUSALS
 
 #: Why a call may be refused; each is there from the start, so that its first increase is seen.
@@ -25,7 +25,7 @@ REASONS: Final = (
 )
 _PREFIX: Final = "edl_coordinator"
 
-_V = TypeVar("_V", LeaderView, DeskView)
+_V = TypeVar("_V", LeaderView, HubView)
 
 _OF_LEADER: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
     "term": ("First part of the epoch of the service's assignments.", lambda v: v.term),
@@ -41,7 +41,7 @@ _OF_LEADER_TOTAL: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]]
     "recoveries": ("Terms that this manager began.", lambda v: v.recoveries),
     "admission_refusals": ("Probes of teachers that ended in a refusal.", lambda v: v.refusals),
 }
-_OF_DESK: Final[Mapping[str, tuple[str, Callable[[DeskView], float]]]] = {
+_OF_HUB: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
     "streams": ("Subscriptions that this manager holds.", lambda v: v.streams),
     "wanted_teachers": ("Teachers that its students want.", lambda v: v.wanted),
     "assigned_teachers": ("Teachers that they are assigned.", lambda v: v.assigned),
@@ -54,7 +54,7 @@ _OF_DESK: Final[Mapping[str, tuple[str, Callable[[DeskView], float]]]] = {
     ),
     "desk_look_seconds": ("Latest look at the table of assignments.", lambda v: v.look_s),
 }
-_OF_DESK_TOTAL: Final[Mapping[str, tuple[str, Callable[[DeskView], float]]]] = {
+_OF_HUB_TOTAL: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
     "assignments_pushed": ("Assignments sent to students.", lambda v: v.pushed),
 }
 
@@ -98,7 +98,7 @@ class _Views(Collector):
         yield _refusals(view.refusal)
         yield from _roles(view.services)
         leading = [(s.name, s.leading) for s in view.services if s.leading is not None]
-        desks = [(s.name, s.desk) for s in view.services if s.desk is not None]
+        hubs = [(s.name, s.hub) for s in view.services if s.hub is not None]
         yield from _gauges(_OF_LEADER, leading)
         yield _desired(leading)
         yield from _counters(_OF_LEADER_TOTAL, leading)
@@ -107,12 +107,12 @@ class _Views(Collector):
             "Live teachers, as the leader sees them.",
             {n: v.teachers for n, v in leading},
         )
-        yield from _gauges(_OF_DESK, desks)
-        yield from _counters(_OF_DESK_TOTAL, desks)
+        yield from _gauges(_OF_HUB, hubs)
+        yield from _counters(_OF_HUB_TOTAL, hubs)
         yield _states(
             "subscribed_students",
             "Students whose streams this manager holds.",
-            {name: desk.students for name, desk in desks},
+            {name: hub.students for name, hub in hubs},
         )
 
 

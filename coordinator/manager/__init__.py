@@ -1,1 +1,1 @@
-"""A service manager: desks that hold students' streams, and leaders that decide for services."""
+"""A service manager: hubs that hold students' streams, and leaders that decide for services."""

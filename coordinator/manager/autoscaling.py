@@ -27,7 +27,7 @@ from ...scheduler.autoscale import (
     resumed,
 )
 from ..registry import Leads, LogEntry, Member, Registry
-from .term import Term
+from .term import ServiceTerm
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Autoscaler:
         """Another one leads from now on."""
         self.desired = self._lead = None
 
-    def look(self, term: Term, fence: Leads, now: float) -> None:
+    def look(self, term: ServiceTerm, fence: Leads, now: float) -> None:
         """Decide, if it is time to.
 
         Args:
@@ -107,7 +107,7 @@ class Autoscaler:
             self._say(fence, desired, was, now)
         self._due_s = now + max(_LOOK_S, _SHARE * (time.perf_counter() - began_s))
 
-    def load(self, term: Term) -> ServiceLoad:
+    def load(self, term: ServiceTerm) -> ServiceLoad:
         """The service as the leader knows it."""
         teachers = term.teachers
         return load_of(
@@ -161,7 +161,7 @@ class Autoscaler:
                 self._waits = self._waits.grown(before.waits, sums.waits)
 
 
-def _may_begin(term: Term) -> bool:
+def _may_begin(term: ServiceTerm) -> bool:
     students = term.students.mirror.members.values()
     return may_begin(
         recovering=term.recovering,

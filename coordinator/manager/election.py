@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...errors import AccessError, EdlError, UnavailableError
 from ...scheduler import leadership as rule
 from ..heartbeat import BEATS_PER_TTL
-from ..registry import Mandate, Registry, ServiceLeadership
+from ..registry import Registry, ServiceLeadership, SweepPermit
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _HUNG_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ElectionState:
     """How a service's leadership stood when the registry was last asked.
 
     Attributes:
@@ -80,7 +80,7 @@ class Election:
         self.clock = clock
         self._lock = threading.Lock()
         self._tokens: dict[str, str] = {}
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[str, ElectionState] = {}
         self._asked_for: set[str] = set()
         self._listed: dict[str, float] = {}
         self._looked_s = clock()
@@ -133,7 +133,7 @@ class Election:
         with self._lock:
             self._asked_for.discard(service)
 
-    def standing(self, service: str) -> Standing | None:
+    def standing(self, service: str) -> ElectionState | None:
         """How a service stands; None: nobody has been asked yet."""
         return self._standings.get(service)
 
@@ -164,11 +164,11 @@ class Election:
         """The thread that leads is not hung."""
         self._looked_s = self.clock()
 
-    def mandate(self) -> Mandate | None:
+    def mandate(self) -> SweepPermit | None:
         """As far as which a lease that has run out means a death; None: it does not, now."""
         watch = self._watch
         until_ms = rule.sweep_until_ms(watch, self.clock(), self._grace_s, self._gap_s)
-        return None if until_ms is None else Mandate(watch.registry_id, until_ms)
+        return None if until_ms is None else SweepPermit(watch.registry_id, until_ms)
 
     def stands(self, service: str) -> bool:
         """Whether it stands for a service: it had members lately."""
@@ -209,7 +209,9 @@ class Election:
         )
         with self._lock:
             if self._tokens.get(service) == token:
-                self._standings[service] = Standing(token, answer, asked_s, self._watch.since_s)
+                self._standings[service] = ElectionState(
+                    token, answer, asked_s, self._watch.since_s
+                )
 
     def _heard(self) -> None:
         if not self._answering:

@@ -32,12 +32,12 @@ from ..registry import (
     Registry,
     Row,
 )
-from .admission import Prober, Verdict
 from .autoscaling import Autoscaler
-from .election import Election, Standing
-from .mirror import Mirror
-from .term import Beginning, Term
+from .election import Election, ElectionState
+from .prober import Prober, Verdict
+from .term import ServiceTerm, TermStart
 from .views import LeaderView
+from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +95,8 @@ class Leader:
         self._wake = wake
         self._rng = random.Random()
         self._grace_s = rule.grace_s(config.ttl_s, BEATS_PER_TTL)
-        self._term: Term | None = None
-        self._former: Term | None = None  # ours, and nobody has led since
+        self._term: ServiceTerm | None = None
+        self._former: ServiceTerm | None = None  # ours, and nobody has led since
         self._ground: _Ground | None = None
         self._wrote_s = 0.0
         self._mistake_s = float("-inf")
@@ -151,7 +151,7 @@ class Leader:
 
     # -- its term
 
-    def _current(self, now: float) -> Term | None:
+    def _current(self, now: float) -> ServiceTerm | None:
         standing = self._election.standing(self.service)
         if standing is None or not standing.leads:
             self._forget()
@@ -167,7 +167,7 @@ class Leader:
         self._remember()
         return self._begin(standing, ground, now)
 
-    def _is_void(self, standing: Standing) -> bool:
+    def _is_void(self, standing: ElectionState) -> bool:
         """Whether the table is not as we left it: emptied, rolled back, or written by another."""
         term = self._term
         if term is None or not term.begun:
@@ -179,7 +179,7 @@ class Leader:
         settled = standing.asked_s - self._wrote_s > self._grace_s
         return settled and rule.is_ahead(term.students.ahead, term.epoch, answer.time_ms)
 
-    def _begin(self, standing: Standing, ground: _Ground, now: float) -> Term:
+    def _begin(self, standing: ElectionState, ground: _Ground, now: float) -> ServiceTerm:
         registry, service = self._registry, self.service
         teachers = registry.changes("teachers", service, 0)
         students = registry.changes("students", service, 0)
@@ -192,7 +192,7 @@ class Leader:
         number = rule.next_term(time_ms, table.epoch[0], ahead, *_terms(students.members))
         admitted = registry.admitted(service)
         admission = None if self._prober is None else Admission(self._rng, admitted)
-        found = Beginning(
+        found = TermStart(
             number,
             time_ms,
             table.epoch,
@@ -205,7 +205,7 @@ class Leader:
             known_plan=Plan() if former is None else former.plan,
         )
         lost_s = FACTS_TTLS * self._ttl_s
-        self._term = Term(found, self._grace_s, lost_s, admission, self._address, now)
+        self._term = ServiceTerm(found, self._grace_s, lost_s, admission, self._address, now)
         self._ground, self._compared_s = ground, now
         self._sums = replace(self._sums, recoveries=self._sums.recoveries + 1)
         log.info("service %s: leads term %d", service, number)
@@ -243,7 +243,7 @@ class Leader:
 
     # -- what comes in
 
-    def _read(self, term: Term, now: float) -> None:
+    def _read(self, term: ServiceTerm, now: float) -> None:
         registry, service = self._registry, self.service
         seldom = now - self._seldom_s >= _SELDOM_S
         if seldom:
@@ -262,7 +262,7 @@ class Leader:
             if registry.move_plan(service, self._fence, term.epoch, plan, entry):
                 term.planned(plan)
 
-    def _changes(self, kind: Kind, mirror: Mirror, now: float) -> Changes:
+    def _changes(self, kind: Kind, mirror: WatchCache, now: float) -> Changes:
         """What has happened, the deaths of this moment included where they may be told."""
         cursor, mandate = mirror.cursor_at(now), self._election.mandate()
         changes = self._registry.changes(kind, self.service, cursor)
@@ -272,7 +272,7 @@ class Leader:
         self._due_s = min(self._due_s, now + changes.due_s)
         return changes
 
-    def _probe(self, term: Term, now: float) -> None:
+    def _probe(self, term: ServiceTerm, now: float) -> None:
         admission = term.teachers.admission
         if admission is None or self._prober is None:
             return
@@ -293,7 +293,7 @@ class Leader:
 
     # -- what goes out
 
-    def _write(self, term: Term) -> bool:
+    def _write(self, term: ServiceTerm) -> bool:
         wrote = False
         for _ in range(_WRITES):
             write = term.next_write()
@@ -335,7 +335,7 @@ class Leader:
         )
 
 
-def _is_behind(epoch: Epoch, former: Term) -> bool:
+def _is_behind(epoch: Epoch, former: ServiceTerm) -> bool:
     """Whether a table at `epoch` may lack what `former` knows.
 
     A term that never wrote knows no more than the table that it found.

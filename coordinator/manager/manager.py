@@ -1,11 +1,12 @@
 """The service manager: its threads, and the way in to them.
 
-Any number of managers may stand over one registry. Each holds streams of students (its desks) and
-stands for the lead of every service (its election); who leads a service computes its assignments.
-Desk and leader of one process talk through the registry, like strangers. So a manager keeps nothing
+Any number of managers may use one registry. Each holds streams of students (its subscription hubs)
+and stands for the lead of every service (its election); the leader of a service computes its
+assignments.
+Hub and leader of one process talk through the registry, like strangers. So a manager keeps nothing
 that the registry or the students do not have, and may die at any moment.
 
-Three threads: the desks', which is never kept waiting by a computation; the leaders'; and the
+Three threads: the hubs', which is never kept waiting by a computation; the leaders'; and the
 election's, which prolongs leases while leaders compute.
 """
 
@@ -25,14 +26,13 @@ from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL
 from ..registry import Registry
-from .admission import Prober
-from .claims import Claimant
-from .desk import Desk
 from .election import Election
 from .leader import Leader
 from .overview import Overview
-from .seat import Stream
-from .views import DeskView, ManagerView, ServiceView
+from .prober import Prober
+from .student_leases import StudentOwner
+from .subscription_hub import AssignmentStream, SubscriptionHub
+from .views import HubView, ManagerView, ServiceView
 
 log = logging.getLogger(__name__)
 
@@ -45,20 +45,20 @@ _SPACING_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    stream: Stream
+    stream: AssignmentStream
     report: pb.StudentReport
-    caller: Claimant | None = None  # who opens the stream with it
+    caller: StudentOwner | None = None  # who opens the stream with it
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    stream: Stream
+    stream: AssignmentStream
     report: pb.StudentReport
     clean: bool
 
 
 class _Poke:
-    """Somebody has written what the desks want to see at once."""
+    """Somebody has written what the hubs want to see at once."""
 
 
 class Manager:
@@ -88,15 +88,15 @@ class Manager:
         self._scaling_of = scaling_of or (lambda _: config.autoscale)
         self._election = Election(registry, address, config.leader_ttl_s, config.ttl_s)
         self._overview = Overview(registry, self._election.leader)
-        self._desks: dict[str, Desk] = {}
-        self._desk_views: dict[str, DeskView] = {}
+        self._hubs: dict[str, SubscriptionHub] = {}
+        self._hub_views: dict[str, HubView] = {}
         self._leaders: dict[str, Leader] = {}
         self._events: queue.SimpleQueue[_Heard | _Ended | _Poke | None] = queue.SimpleQueue()
         self._leading = threading.Event()
         self._stopping = False
-        self._survivors = {name: _Survivor(name) for name in ("desks", "leaders")}
+        self._survivors = {name: _Survivor(name) for name in ("hubs", "leaders")}
         self._threads = [
-            threading.Thread(target=self._run_desks, name="edl-desks", daemon=True),
+            threading.Thread(target=self._run_hubs, name="edl-hubs", daemon=True),
             threading.Thread(target=self._run_leaders, name="edl-leaders", daemon=True),
         ]
 
@@ -124,7 +124,9 @@ class Manager:
                 thread.join(timeout_s)
         self._election.stop(timeout_s)
 
-    def subscribe(self, stream: Stream, report: pb.StudentReport, caller: Claimant) -> None:
+    def subscribe(
+        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner
+    ) -> None:
         """A student opened a stream with this first report.
 
         The stream is closed by Forbidden when the caller may not report as this student, and by
@@ -132,24 +134,24 @@ class Manager:
         """
         self._events.put(_Heard(stream, report, caller))
 
-    def report(self, stream: Stream, report: pb.StudentReport) -> None:
+    def report(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         """A student says how it is, on a stream that it opened before."""
         self._events.put(_Heard(stream, report))
 
-    def end(self, stream: Stream, report: pb.StudentReport, *, clean: bool) -> None:
+    def end(self, stream: AssignmentStream, report: pb.StudentReport, *, clean: bool) -> None:
         """A stream is over; `clean` when its student closed it, so that it needs no teacher."""
         self._events.put(_Ended(stream, report, clean))
 
     def view(self) -> ManagerView:
         """What it knows, as of a moment ago; cheap."""
         leading = {name: leader.view for name, leader in list(self._leaders.items())}
-        names = sorted({*leading, *self._desk_views})
+        names = sorted({*leading, *self._hub_views})
         services = tuple(
             ServiceView(
                 name,
                 self._election.leader(name),
                 leading.get(name),
-                self._desk_views.get(name),
+                self._hub_views.get(name),
             )
             for name in names
         )
@@ -164,10 +166,10 @@ class Manager:
         """
         return self._overview.status(service, max_members)
 
-    # -- the desks' thread
+    # -- the hubs' thread
 
-    def _run_desks(self) -> None:
-        survivor, looked_s = self._survivors["desks"], time.monotonic()
+    def _run_hubs(self) -> None:
+        survivor, looked_s = self._survivors["hubs"], time.monotonic()
         viewed_s = looked_s
         while True:
             due_s = looked_s + self._interval_s(survivor)
@@ -178,28 +180,28 @@ class Manager:
             looking = poked or now >= due_s
             if looking:
                 looked_s = now
-            for desk in list(self._desks.values()):
+            for hub in list(self._hubs.values()):
                 if self._stopping:
                     return
                 with survivor.surviving():
-                    self._serve(desk, now, looking=looking)
+                    self._serve(hub, now, looking=looking)
             if now - viewed_s >= _VIEW_S:
                 viewed_s = now
-                self._desk_views = {name: desk.view() for name, desk in self._desks.items()}
+                self._hub_views = {name: hub.view() for name, hub in self._hubs.items()}
 
-    def _serve(self, desk: Desk, now: float, *, looking: bool) -> None:
-        settled = desk.settle(now)
+    def _serve(self, hub: SubscriptionHub, now: float, *, looking: bool) -> None:
+        settled = hub.settle(now)
         if not (settled or looking):
             return
         if settled:
             self._leading.set()
-        desk.look(now, self._election.registry_id)
-        desk.tell()  # before the reports, of which there may be thousands
-        if desk.write(now):
+        hub.look(now, self._election.registry_id)
+        hub.tell()  # before the reports, of which there may be thousands
+        if hub.write(now):
             self._leading.set()
-        if desk.is_idle(now):
-            del self._desks[desk.service]
-            self._election.leave(desk.service)
+        if hub.is_idle(now):
+            del self._hubs[hub.service]
+            self._election.leave(hub.service)
 
     def _take_events(self, until_s: float, survivor: _Survivor) -> bool:
         """Handle what has come, waiting for the first until `until_s`; returns whether poked."""
@@ -222,17 +224,19 @@ class Manager:
 
     def _handle(self, event: _Heard | _Ended) -> None:
         name = event.report.service
-        desk = self._desks.get(name)
-        if desk is None:
+        hub = self._hubs.get(name)
+        if hub is None:
             ttl_s, now = self._config.ttl_s, time.monotonic()
-            desk = self._desks[name] = Desk(self._registry, name, ttl_s, self._address, now)
+            hub = self._hubs[name] = SubscriptionHub(
+                self._registry, name, ttl_s, self._address, now
+            )
             self._election.stand_for(name)
         if isinstance(event, _Ended):
-            desk.ended(event.stream, event.report.student_id, clean=event.clean)
+            hub.ended(event.stream, event.report.student_id, clean=event.clean)
         elif event.caller is not None:
-            desk.subscribed(event.stream, event.report, event.caller)
+            hub.subscribed(event.stream, event.report, event.caller)
         else:
-            desk.reported(event.stream, event.report)
+            hub.reported(event.stream, event.report)
 
     # -- the leaders' thread
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from ...proto import coordinator_pb2 as pb
 from ..registry import Registry
 from . import summary
-from .facts import teacher_from
-from .mirror import Mirror
+from .messages import teacher_from
+from .watch_cache import WatchCache
 
 #: Seconds for which a reading serves everybody; longer by far than it takes, when it takes long.
 _FRESH_S = 0.5
@@ -41,7 +41,7 @@ class Overview:
         self._leader_of = leader_of
         self._clock = clock
         self._lock = threading.Lock()
-        self._mirrors: dict[str, Mirror] = {}
+        self._mirrors: dict[str, WatchCache] = {}
         self._kept: dict[tuple[str, int], tuple[float, pb.MeshStatus]] = {}
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
@@ -95,7 +95,7 @@ class Overview:
 
     def _reading(self, name: str) -> summary.Reading:
         registry = self._registry
-        mirror = self._mirrors.setdefault(name, Mirror(0.0))
+        mirror = self._mirrors.setdefault(name, WatchCache(0.0))
         now = self._clock()
         mirror.apply(registry.changes("teachers", name, mirror.cursor_at(now)), now)
         mirror.compare(registry.names("teachers", name), now)

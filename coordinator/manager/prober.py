@@ -1,4 +1,8 @@
-"""Probes teachers by the protocol that students use: does it answer, and is it who registered?"""
+"""How a teacher is probed before students hear of it, and who is asked to do that.
+
+----
+Probes teachers by the protocol that students use: does it answer, and is it who registered?
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
 
 import grpc
 
@@ -17,7 +22,37 @@ from ...proto import inference_pb2 as pb
 from ...proto.security import ClientSecurity, instance, open_channel
 from ...scheduler.admission import identity_address
 from ..registry import Member
-from .admission import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a probe found.
+
+    Attributes:
+        ok: the teacher is who it says, and answers.
+        retry: when not `ok`: it may be later, so it is worth probing again.
+        why: the reason of a refusal, in words; empty when `ok`.
+    """
+
+    ok: bool
+    retry: bool = False
+    why: str = ""
+
+    @property
+    def word(self) -> Literal["ok", "retry", "never"]:
+        """The same in one word."""
+        if self.ok:
+            return "ok"
+        return "retry" if self.retry else "never"
+
+
+class Prober(Protocol):
+    """Calls teachers."""
+
+    def probe(self, service: str, member: Member, done: Callable[[Verdict], None]) -> None:
+        """Begin to probe one teacher, without blocking; `done` is called once, in any thread."""
+        ...
+
 
 log = logging.getLogger(__name__)
 

@@ -1,14 +1,100 @@
-"""Students' leases in the registry, written by the desk that holds their streams."""
+"""Leases of students, written by the manager that holds their streams, and who owns a student.
+
+The first caller that subscribes as a student owns its name: the student's facts hold hashes of its
+principal and of the secret of its stream. When the registry has lost them, the first one to come
+is believed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from ...errors import LeaseSuperseded
-from ..registry import Beat, MemberBeat, Registry
+from ...errors import EdlError, Forbidden, LeaseSuperseded
+from ..registry import Beat, Member, MemberBeat, Registry
 from ..registry.noted import concerns_managers
+
+OWNER: Final = "owner"
+SECRET: Final = "secret"
+
+
+@dataclass(frozen=True, slots=True)
+class StudentOwner:
+    """Who opened a stream, and claims to be a student.
+
+    Attributes:
+        principal: who its credential says that it is; empty where nobody is authenticated.
+        secret: of its subscription: what it presented, else what it is given now.
+    """
+
+    principal: str = ""
+    secret: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """What is kept of it beside the student's report."""
+        return {OWNER: _hash(self.principal), SECRET: _hash(self.secret)}
+
+
+def refusal_of(
+    student_id: str, incarnation: int, caller: StudentOwner, facts: Mapping[str, str] | None
+) -> EdlError | None:
+    """Why a caller may not report as this student; None: it may.
+
+    Args:
+        student_id: which student it says that it is.
+        incarnation: which life of it.
+        caller: who it is.
+        facts: what is known of that student; None: nothing.
+
+    Returns:
+        Forbidden for another owner, or for the wrong secret of the same life; LeaseSuperseded for
+        a life that is over. Who shows the right secret of the same life is its owner, whatever its
+        principal: tokens may have been exchanged in the meantime.
+    """
+    if not facts:
+        return None
+    mine = caller.facts()
+    same_life = facts.get("incarnation", "") == str(incarnation)
+    if same_life and _agree(facts, mine, SECRET):
+        return None
+    if not _agree(facts, mine, OWNER):
+        return Forbidden(f"student {student_id} belongs to another principal")
+    if same_life:
+        return Forbidden(
+            f"student {student_id} has a stream with another secret; a new start of it needs a "
+            "greater incarnation"
+        )
+    if incarnation < Member(student_id, facts).incarnation:
+        return superseded_by_restart(student_id)
+    return None
+
+
+def owns(principal: str, facts: Mapping[str, str]) -> bool:
+    """Whether a student with these facts was subscribed by `principal`."""
+    return hmac.compare_digest(facts.get(OWNER, ""), _hash(principal))
+
+
+def _agree(facts: Mapping[str, str], mine: Mapping[str, str], name: str) -> bool:
+    """Whether what is kept fits what came; where nothing is kept, whoever comes is believed."""
+    kept = facts.get(name, "")
+    return not kept or hmac.compare_digest(kept, mine[name])
+
+
+def superseded_by_restart(student_id: str) -> LeaseSuperseded:
+    """What a life that is over is told."""
+    return LeaseSuperseded(
+        f"student {student_id} was started again and has replaced this one; if both are to run,"
+        " give each reader another rank= or job="
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 #: Writes per TTL and student of what does not concern the leader, however often it reports.
 _WRITES_PER_TTL = 2
@@ -29,7 +115,7 @@ class _Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredLease:
     """A student as it is to stand in the registry.
 
     Attributes:
@@ -49,7 +135,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LeaseOutcome:
     """What came of writing.
 
     Attributes:
@@ -75,67 +161,71 @@ class StudentLeases:
         written = self._written.get(student_id)
         return written is None or now - written.at_s >= self._ttl_s / _WRITES_PER_TTL
 
-    def is_due(self, wish: Wish, now: float) -> bool:
+    def is_due(self, desired: DesiredLease, now: float) -> bool:
         """Whether it is to be written now: because it concerns the leader, or it is time."""
-        if wish.urgent or self.is_time(wish.student_id, now):
+        if desired.urgent or self.is_time(desired.student_id, now):
             return True
-        written = self._written[wish.student_id]
-        if written.incarnation != wish.incarnation:
+        written = self._written[desired.student_id]
+        if written.incarnation != desired.incarnation:
             return True
-        return _concerns(_changed(written.facts, wish.facts), written.noted)
+        return _concerns(_changed(written.facts, desired.facts), written.noted)
 
-    def register(self, wish: Wish, now: float) -> LeaseSuperseded | None:
+    def register(self, desired: DesiredLease, now: float) -> LeaseSuperseded | None:
         """Make a lease, or make it anew; returns why not, when a newer life of it holds it.
 
         Raises:
             UnavailableError: the registry does not answer.
         """
-        facts = dict(wish.facts)
+        facts = dict(desired.facts)
         try:
-            self._registry.register("students", self._service, wish.student_id, facts, self._ttl_s)
+            self._registry.register(
+                "students", self._service, desired.student_id, facts, self._ttl_s
+            )
         except LeaseSuperseded as error:
-            self._written.pop(wish.student_id, None)
+            self._written.pop(desired.student_id, None)
             return error
         # As if written some time ago: who came together is not to be written together for ever.
         ago_s = random.random() * self._ttl_s / _WRITES_PER_TTL
-        self._written[wish.student_id] = _Written(wish.incarnation, facts, now - ago_s, facts)
+        self._written[desired.student_id] = _Written(desired.incarnation, facts, now - ago_s, facts)
         return None
 
-    def write(self, wishes: Iterable[Wish], now: float) -> Outcome:
+    def write(self, all_desired: Iterable[DesiredLease], now: float) -> LeaseOutcome:
         """Write students, in as few round trips as can be.
 
         Raises:
             UnavailableError: the registry does not answer; some may have been written.
         """
-        anew: list[Wish] = []
-        beats: list[tuple[Wish, MemberBeat]] = []
-        for wish in wishes:
-            written = self._written.get(wish.student_id)
-            if written is None or written.incarnation != wish.incarnation:
-                anew.append(wish)
+        anew: list[DesiredLease] = []
+        beats: list[tuple[DesiredLease, MemberBeat]] = []
+        for desired in all_desired:
+            written = self._written.get(desired.student_id)
+            if written is None or written.incarnation != desired.incarnation:
+                anew.append(desired)
                 continue
-            changed = _changed(written.facts, wish.facts)
-            concerns = wish.urgent or _concerns(changed, written.noted)
-            beat = MemberBeat(wish.student_id, wish.incarnation, changed, noted=concerns)
-            beats.append((wish, beat))
+            changed = _changed(written.facts, desired.facts)
+            concerns = desired.urgent or _concerns(changed, written.noted)
+            beat = MemberBeat(desired.student_id, desired.incarnation, changed, noted=concerns)
+            beats.append((desired, beat))
         anew += self._beat(beats, now)
-        errors = {wish.student_id: self.register(wish, now) for wish in anew}
+        errors = {desired.student_id: self.register(desired, now) for desired in anew}
         superseded = {name: error for name, error in errors.items() if error is not None}
-        return Outcome(superseded, bool(anew) or any(beat.noted for _, beat in beats))
+        return LeaseOutcome(superseded, bool(anew) or any(beat.noted for _, beat in beats))
 
-    def _beat(self, beats: Sequence[tuple[Wish, MemberBeat]], now: float) -> list[Wish]:
+    def _beat(
+        self, beats: Sequence[tuple[DesiredLease, MemberBeat]], now: float
+    ) -> list[DesiredLease]:
         """Prolong leases; returns those that were taken out meanwhile, or have another life."""
         sent = [beat for _, beat in beats]
         answers = (
             self._registry.beat_many("students", self._service, sent, self._ttl_s) if sent else []
         )
         unknown = []
-        for (wish, beat), answer in zip(beats, answers, strict=True):
+        for (desired, beat), answer in zip(beats, answers, strict=True):
             if answer is Beat.UNKNOWN:
-                unknown.append(wish)
+                unknown.append(desired)
                 continue
-            written = self._written[wish.student_id]
-            written.facts, written.at_s = dict(wish.facts), now
+            written = self._written[desired.student_id]
+            written.facts, written.at_s = dict(desired.facts), now
             if beat.noted:
                 written.noted = written.facts
         return unknown

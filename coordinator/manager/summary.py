@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
 from ..registry import DesiredCount, LogEntry, Member, Plan, Row, Table
-from .facts import report_from
+from .messages import report_from
 
 ADMITTED = "admitted"
 
@@ -20,7 +20,7 @@ class Reading:
     Attributes:
         name: of the service.
         teachers: by id; facts that change with every batch may be old.
-        students: by id, as their desks wrote them last.
+        students: by id, as their managers wrote them last.
         table: who is assigned what.
         leader: address of the manager that computes that; empty: none.
         plan: of its content.

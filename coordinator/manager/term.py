@@ -15,10 +15,9 @@ from ...scheduler import assignment as rule
 from ...scheduler.admission import Admission, ProbeOutcome
 from ..registry import Changes, Epoch, LogEntry, Plan, Row
 from . import contents
-from .batch import Batch
-from .rows import Rows
-from .student_roll import StudentRoll
-from .teacher_roll import TeacherRoll
+from .assignment_rows import AssignmentRows, PendingChanges
+from .student_roster import StudentRoster
+from .teacher_roster import TeacherRoster
 from .views import LeaderView
 
 #: Entries of the log, and admissions, in one write: Redis serves nobody else meanwhile.
@@ -26,7 +25,7 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class TermStart:
     """What a leader finds in the registry when its term begins.
 
     Attributes:
@@ -64,7 +63,7 @@ class Write:
     admitted: Mapping[str, int | None] = field(default_factory=dict)
 
 
-class Term:
+class ServiceTerm:
     """All that a leader knows.
 
     Args:
@@ -82,7 +81,7 @@ class Term:
 
     def __init__(
         self,
-        begin: Beginning,
+        begin: TermStart,
         grace_s: float,
         lost_s: float,
         admission: Admission | None,
@@ -93,12 +92,12 @@ class Term:
         lost = contents.is_lost(begin.plan, begin.known_plan)
         self.plan = begin.known_plan if lost else begin.plan
         self._standing_plan = begin.plan
-        self.rows = Rows(begin.rows, lost_s)
+        self.rows = AssignmentRows(begin.rows, lost_s)
         self._number = begin.term
         self._recovering_until_s: float | None = now + grace_s
-        self._batch = Batch(events=[contents.planned(self.plan), rule.RecoveryBegan()])
-        self.teachers = TeacherRoll(self._batch, grace_s, admission, begin.known, begin.gone)
-        self.students = StudentRoll(self._batch, grace_s, self.teachers, begin.time_ms)
+        self._batch = PendingChanges(events=[contents.planned(self.plan), rule.RecoveryBegan()])
+        self.teachers = TeacherRoster(self._batch, grace_s, admission, begin.known, begin.gone)
+        self.students = StudentRoster(self._batch, grace_s, self.teachers, begin.time_ms)
         self._state = rule.AssignmentState()
         self._due_s: float | None = None
         self._solve_s = 0.0
@@ -117,7 +116,7 @@ class Term:
             f"sets only grow for {grace_s:.1f} s, so that everyone can come back",
         )
 
-    def _take_over(self, begin: Beginning, now: float) -> None:
+    def _take_over(self, begin: TermStart, now: float) -> None:
         self.hear_teachers(begin.teachers, now)
         self.teachers.hear_left(begin.teachers.left, now)
         self.hear_students(begin.students, now)

@@ -42,7 +42,7 @@ class LeaderView:
 
 
 @dataclass(frozen=True, slots=True)
-class DeskView:
+class HubView:
     """The students of a service whose streams one manager holds: sums over managers are the whole.
 
     Attributes:
@@ -76,13 +76,13 @@ class ServiceView:
         name: of the service.
         leader: address of the manager that leads it, as known here; empty: none.
         leading: what this manager knows as its leader; None: it does not lead.
-        desk: what it knows of the streams that it holds; None: it holds none.
+        hub: what it knows of the streams that it holds; None: it holds none.
     """
 
     name: str
     leader: str = ""
     leading: LeaderView | None = None
-    desk: DeskView | None = None
+    hub: HubView | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import RegistryUnavailable, StartCancelled
-from ..store import FACTS_TTLS, Beat, Changes, Leads, Mandate, Member, MemberBeat, open_store
+from ..store import FACTS_TTLS, Beat, Changes, Leads, Member, MemberBeat, SweepPermit, open_store
 from .noted import concerns_managers
 from .records import (
     DesiredCount,
@@ -34,13 +34,13 @@ __all__ = [
     "Kind",
     "Leads",
     "LogEntry",
-    "Mandate",
     "Member",
     "MemberBeat",
     "Plan",
     "Registry",
     "Row",
     "ServiceLeadership",
+    "SweepPermit",
     "Table",
     "concerns_managers",
     "connect",

@@ -21,7 +21,6 @@ from ..store import (
     Leads,
     LeaseSet,
     LogRecord,
-    Mandate,
     Member,
     MemberBeat,
     NumberIs,
@@ -30,6 +29,7 @@ from ..store import (
     PutRows,
     Stamp,
     Store,
+    SweepPermit,
 )
 from ..store.records import is_member, number
 from . import keys
@@ -210,7 +210,7 @@ class Registry:
         """
         return self._leases.changes(lease_set(kind, service), cursor)
 
-    def sweep(self, kind: Kind, service: str, mandate: Mandate | None = None) -> list[str]:
+    def sweep(self, kind: Kind, service: str, mandate: SweepPermit | None = None) -> list[str]:
         """Take out those whose deadline has passed, at most 1,000 at once, and name them.
 
         With a mandate nobody is taken out beyond it.

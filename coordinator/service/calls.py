@@ -15,7 +15,7 @@ from ...proto.security import Caller
 from .. import operations
 from ..limits import Limits, Places
 from ..machines import MachineBoard, deploying
-from ..manager import claims
+from ..manager.student_leases import owns
 from ..manager.summary import own_part
 from ..registry import Registry
 from .door import Context, Door, RefusedByGate, parsed
@@ -111,7 +111,7 @@ class Calls:
 
         def owned(service: str) -> set[str]:
             students = self._registry.members("students", service)
-            return {one.member for one in students if claims.owns(caller.principal, one.facts)}
+            return {one.member for one in students if owns(caller.principal, one.facts)}
 
         return owned
 

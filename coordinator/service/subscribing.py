@@ -27,7 +27,7 @@ from ...proto.security import Caller
 from ...scheduler.admission import full_bucket, take_tokens
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import Limits, Places
-from ..manager import claims
+from ..manager.student_leases import StudentOwner
 from .checks import check_report
 from .door import Context, Door, parsed
 from .stream import Outgoing
@@ -49,9 +49,7 @@ class Students(Protocol):
         """How often students have to report, in seconds."""
         ...
 
-    def subscribe(
-        self, stream: Outgoing, report: pb.StudentReport, caller: claims.Claimant
-    ) -> None:
+    def subscribe(self, stream: Outgoing, report: pb.StudentReport, caller: StudentOwner) -> None:
         """A student opened a stream with this first report."""
         ...
 
@@ -126,7 +124,7 @@ class Subscribing:
         self, requests: AsyncIterator[bytes], admitted: _Admitted, caller: Caller
     ) -> None:
         context = admitted.context
-        claim = claims.Claimant(caller.principal, _secret(context))
+        claim = StudentOwner(caller.principal, _secret(context))
         # Before the first report: what a manager keeps of a student's secret, the student has.
         await context.send_initial_metadata(
             ((BEAT_METADATA, f"{self._students.beat_s:.3f}"), (SECRET_METADATA, claim.secret))
@@ -159,7 +157,7 @@ class Subscribing:
         requests: AsyncIterator[bytes],
         stream: Outgoing,
         caller: Caller,
-        claim: claims.Claimant,
+        claim: StudentOwner,
     ) -> None:
         try:
             data = await self._door.first(requests)

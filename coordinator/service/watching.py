@@ -11,7 +11,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
 from ..calling.discovery import VERSION_METADATA
 from ..limits import Limits, Places
-from ..manager.event_messages import event_message
+from ..manager.messages import event_message
 from ..registry import Registry, keys
 from ..store.records import log_position
 from .calls import in_thread

@@ -32,7 +32,6 @@ from .records import (
     Leads,
     LeaseSet,
     LogRecord,
-    Mandate,
     Member,
     MemberBeat,
     NumberIs,
@@ -41,6 +40,7 @@ from .records import (
     PutRows,
     ShardKeys,
     Stamp,
+    SweepPermit,
 )
 from .redis_url import is_redis_url, masked
 
@@ -60,7 +60,6 @@ __all__ = [
     "LeaseSet",
     "Leases",
     "LogRecord",
-    "Mandate",
     "Member",
     "MemberBeat",
     "NumberIs",
@@ -70,6 +69,7 @@ __all__ = [
     "ShardKeys",
     "Stamp",
     "Store",
+    "SweepPermit",
     "open_store",
 ]
 
@@ -132,7 +132,7 @@ class Leases(Protocol):
         """
         ...
 
-    def sweep(self, leases: LeaseSet, mandate: Mandate | None = None) -> list[str]:
+    def sweep(self, leases: LeaseSet, mandate: SweepPermit | None = None) -> list[str]:
         """Take members past their deadline out of a followed set, at most 1,000, and name them.
 
         With a mandate nobody is taken out beyond it.

@@ -12,9 +12,9 @@ from .records import (
     Beat,
     Changes,
     LeaseSet,
-    Mandate,
     Member,
     MemberBeat,
+    SweepPermit,
     left,
     split_changes,
 )
@@ -164,7 +164,7 @@ class MemoryLeases:
                 due_s=due_s,
             )
 
-    def sweep(self, leases: LeaseSet, mandate: Mandate | None = None) -> list[str]:
+    def sweep(self, leases: LeaseSet, mandate: SweepPermit | None = None) -> list[str]:
         with self._store.lock:
             now_s, deadlines = self._store.now_s(), self._deadlines(leases)
             if mandate is not None and (

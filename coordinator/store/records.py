@@ -135,7 +135,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Mandate:
+class SweepPermit:
     """How far it is known that every member could have beaten.
 
     Attributes:

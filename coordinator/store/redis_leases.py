@@ -15,9 +15,9 @@ from .records import (
     Beat,
     Changes,
     LeaseSet,
-    Mandate,
     Member,
     MemberBeat,
+    SweepPermit,
     is_change,
     is_member,
     split_changes,
@@ -186,7 +186,7 @@ class RedisLeases:
                 return Changes(cursor, due_s=due_s)
             return replace(self._changed(leases, changed), due_s=due_s)
 
-    def sweep(self, leases: LeaseSet, mandate: Mandate | None = None) -> list[str]:
+    def sweep(self, leases: LeaseSet, mandate: SweepPermit | None = None) -> list[str]:
         keys = [leases.deadlines, leases.changes]
         bounds = ("", "") if mandate is None else (mandate.until_ms, mandate.registry_id)
         dead = self._connection.run("sweep", keys, _SWEEP_LIMIT, *bounds)

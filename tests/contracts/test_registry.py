@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl.coordinator import Registry
-from edl.coordinator.registry import FACTS_TTLS, Beat, Kind, LogEntry, Mandate, MemberBeat
+from edl.coordinator.registry import FACTS_TTLS, Beat, Kind, LogEntry, MemberBeat, SweepPermit
 from edl.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 
@@ -153,11 +153,11 @@ def test_sweep_with_an_expired_or_foreign_mandate_removes_no_member(registries: 
     enter(registry, "t1", ttl_s=SHORT_S)
     answer = registry.lead("s", "m#1", LONG_S)
     registries.pass_s(SHORT_S * 1.1)
-    late = Mandate(answer.registry_id, answer.time_ms + round(SHORT_S * 800))
+    late = SweepPermit(answer.registry_id, answer.time_ms + round(SHORT_S * 800))
     assert registry.sweep("teachers", "s", late) == []
-    assert registry.sweep("teachers", "s", Mandate("f" * 40, answer.time_ms + 60_000)) == []
+    assert registry.sweep("teachers", "s", SweepPermit("f" * 40, answer.time_ms + 60_000)) == []
     assert registry.names("teachers", "s") == {"living", "t1"}
-    good = Mandate(answer.registry_id, answer.time_ms + 60_000)
+    good = SweepPermit(answer.registry_id, answer.time_ms + 60_000)
     assert registry.sweep("teachers", "s", good) == ["t1"]
 
 

@@ -11,7 +11,7 @@ from itertools import count
 from edl.coordinator import Registry
 from edl.coordinator.limits import Limits
 from edl.coordinator.machines import MachineBoard
-from edl.coordinator.manager.claims import Claimant
+from edl.coordinator.manager.student_leases import StudentOwner
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.stream import Outgoing
 from edl.coordinator.store.memory_store import MemoryStore
@@ -31,7 +31,7 @@ class ScriptedManager:
     epoch: tuple[int, int] = (100, 1)
     teachers: list[str] = field(default_factory=lambda: ["t1"])
     refuse: EdlError | None = None
-    callers: list[Claimant] = field(default_factory=list)
+    callers: list[StudentOwner] = field(default_factory=list)
     reports: list[pb.StudentReport] = field(default_factory=list)
     ended: list[tuple[str, bool]] = field(default_factory=list)  # student id, cleanly
     streams: dict[str, Outgoing] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class ScriptedManager:
     def __post_init__(self) -> None:
         self.answering.set()
 
-    def subscribe(self, stream: Outgoing, report: pb.StudentReport, caller: Claimant) -> None:
+    def subscribe(self, stream: Outgoing, report: pb.StudentReport, caller: StudentOwner) -> None:
         self.callers.append(caller)
         self.reports.append(report)
         if self.refuse is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edl.coordinator.manager.admission import Verdict
+from edl.coordinator.manager.prober import Verdict
 from edl.coordinator.registry import Plan
 from edl.scheduler.admission import LOST_S
 from edl.tests.stores import memory

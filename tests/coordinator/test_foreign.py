@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from edl.coordinator.manager.facts import report_facts, report_from, teacher_from
+from edl.coordinator.manager.messages import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.registry import Leads, LogEntry, Member, MemberBeat, Plan, Registry, Row, keys
 from edl.coordinator.store.redis_store import RedisStore

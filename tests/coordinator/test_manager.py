@@ -12,9 +12,9 @@ import pytest
 
 from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
-from edl.coordinator.manager.claims import Claimant
-from edl.coordinator.manager.desk import Desk
 from edl.coordinator.manager.manager import Manager
+from edl.coordinator.manager.student_leases import StudentOwner
+from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
@@ -24,7 +24,7 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 from .world import FakeStream
 
 CONFIG = ManagerConfig(ttl_s=60.0, leader_ttl_s=4.0, sweep_s=0.01, outage_sweep_s=0.02)
-ME = Claimant(principal="me", secret="mine")
+ME = StudentOwner(principal="me", secret="mine")
 Start = Callable[..., Manager]
 
 
@@ -91,9 +91,9 @@ def test_reports_reach_the_leader_and_the_view(manager: Manager, registry: Regis
 
     def shown() -> list[tuple[object, ...]]:
         return [
-            (leading.teachers, leading.idle, desk.streams, desk.assigned, desk.students)
+            (leading.teachers, leading.idle, hub.streams, hub.assigned, hub.students)
             for one in manager.view().services
-            if (leading := one.leading) and (desk := one.desk) and desk.starved_s == 2.5
+            if (leading := one.leading) and (hub := one.hub) and hub.starved_s == 2.5
         ]
 
     wait_until(lambda: shown() == [({"serving": 2, "draining": 0}, 1, 1, 1, {"starved": 1})])
@@ -135,22 +135,22 @@ def test_reports_do_not_pile_up_while_the_registry_hangs(
         manager.subscribe(stream, first, ME)
     wait_until(lambda: all(stream.assignments for stream, _ in crowd))
     released, calls, handled = threading.Event(), list[str](), list[int]()
-    reported = Desk.reported
+    reported = SubscriptionHub.reported
 
     def hang(*_: object) -> NoReturn:
-        if threading.current_thread().name == "edl-desks":
+        if threading.current_thread().name == "edl-hubs":
             calls.append("a call")
             released.wait(DEADLINE_S)
         raise RegistryUnavailable("it hangs")
 
-    def counted(desk: Desk, *given: Any) -> None:
+    def counted(hub: SubscriptionHub, *given: Any) -> None:
         handled.append(len(calls))
-        reported(desk, *given)
+        reported(hub, *given)
 
     monkeypatch.setattr("edl.coordinator.manager.manager._EVENTS_AT_ONCE", 10)
     monkeypatch.setattr(registry, "table", hang)
     monkeypatch.setattr(registry, "beat_many", hang)
-    monkeypatch.setattr(Desk, "reported", counted)
+    monkeypatch.setattr(SubscriptionHub, "reported", counted)
     wait_until(lambda: calls)
     for _ in range(10):
         for stream, again in crowd:

@@ -7,10 +7,10 @@ from unittest.mock import Mock
 import pytest
 
 from edl.coordinator import Registry
-from edl.coordinator.manager.claims import OWNER, SECRET, Claimant, objection
 from edl.coordinator.manager.election import Election
-from edl.coordinator.manager.mirror import Mirror
 from edl.coordinator.manager.overview import Overview
+from edl.coordinator.manager.student_leases import OWNER, SECRET, StudentOwner, refusal_of
+from edl.coordinator.manager.watch_cache import WatchCache
 from edl.coordinator.registry import Changes, LogEntry, Member, Plan, Row
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
@@ -168,8 +168,8 @@ def full(*names: str, cursor: int = 1) -> Changes:
     return Changes(cursor, tuple(Member(name) for name in names), full=True)
 
 
-def mirror(*names: str) -> Mirror:
-    made = Mirror(GRACE_S)
+def mirror(*names: str) -> WatchCache:
+    made = WatchCache(GRACE_S)
     made.apply(full(*names), 0.0)
     return made
 
@@ -212,7 +212,7 @@ def test_a_member_that_came_back_unseen_is_read_before_it_is_given_up() -> None:
     assert known.overdue(9 * GRACE_S) == ()
 
 
-ME = Claimant("me", "mine")
+ME = StudentOwner("me", "mine")
 FACTS = {"incarnation": "5", **ME.facts()}
 
 
@@ -220,18 +220,18 @@ FACTS = {"incarnation": "5", **ME.facts()}
     ("caller", "incarnation", "expected"),
     [
         (ME, 5, None), (ME, 4, LeaseSuperseded),
-        (Claimant("me", "new"), 6, None), (Claimant("me", "guess"), 5, Forbidden),
-        *((Claimant("you", "guess"), incarnation, Forbidden) for incarnation in (4, 5, 6)),
-        (Claimant("me again, by another token", "mine"), 5, None),
-        (Claimant("you", "mine"), 6, Forbidden),
+        (StudentOwner("me", "new"), 6, None), (StudentOwner("me", "guess"), 5, Forbidden),
+        *((StudentOwner("you", "guess"), incarnation, Forbidden) for incarnation in (4, 5, 6)),
+        (StudentOwner("me again, by another token", "mine"), 5, None),
+        (StudentOwner("you", "mine"), 6, Forbidden),
     ],
 )  # fmt: skip
 def test_the_first_owns_the_name(
-    caller: Claimant, incarnation: int, expected: type[EdlError] | None
+    caller: StudentOwner, incarnation: int, expected: type[EdlError] | None
 ) -> None:
-    no = objection("j/0", incarnation, caller, FACTS)
+    no = refusal_of("j/0", incarnation, caller, FACTS)
     assert (type(no) if no else None) is expected
     assert set(FACTS) == {"incarnation", OWNER, SECRET}
     assert not {ME.principal, ME.secret} & set(" ".join(FACTS.values()).split())
     for nothing in (None, {"incarnation": "1"}, {"incarnation": "odd"}):
-        assert objection("j/0", 1, caller, nothing) is None
+        assert refusal_of("j/0", 1, caller, nothing) is None

@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from edl.coordinator.manager.views import DeskView, LeaderView, ManagerView, ServiceView
+from edl.coordinator.manager.views import HubView, LeaderView, ManagerView, ServiceView
 from edl.coordinator.metrics import CoordinatorMetrics
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.metrics import Exporter
@@ -31,12 +31,12 @@ LEADER = LeaderView(
     students=2, idle=1, look_s=0.004, solve_s=0.001, rows=20, recoveries=2, refusals=1,
     desired=Desired(4, "2 students want 4"),
 )  # fmt: skip
-DESK = DeskView(
+HUB = HubView(
     streams=2, students={"steady": 1, "starved": 1}, wanted=4, assigned=3,
     samples_per_second=120.5, starved_s=1.5, blocked_s=2.5, source_wait_s=3.5, pushed=7,
     look_s=0.002,
 )  # fmt: skip
-SERVICES = (ServiceView("resnet", "head:7500", LEADER, DESK), ServiceView("bert", "other:7500"))
+SERVICES = (ServiceView("resnet", "head:7500", LEADER, HUB), ServiceView("bert", "other:7500"))
 VIEW = ManagerView("head:7500", True, SERVICES)
 
 

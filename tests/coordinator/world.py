@@ -1,4 +1,4 @@
-"""A mesh of managers in virtual time: leaders and desks over one registry within the process."""
+"""A mesh of managers in virtual time over one registry within the process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.heartbeat import BEATS_PER_TTL
-from edl.coordinator.manager.admission import Verdict
-from edl.coordinator.manager.claims import Claimant
-from edl.coordinator.manager.desk import Desk
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.leader import Leader
+from edl.coordinator.manager.prober import Verdict
+from edl.coordinator.manager.student_leases import StudentOwner
+from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.registry import LogEntry, Member
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import EdlError
@@ -64,7 +64,7 @@ class FakeProber:
 
 
 class FakeManager:
-    """A desk, a leader and an election, as the threads of a manager would drive them."""
+    """Subscription hub, leader and election, as the threads of a manager would drive them."""
 
     def __init__(self, world: World, address: str, prober: FakeProber | None) -> None:
         self._world = world
@@ -73,7 +73,7 @@ class FakeManager:
         self.election = Election(registry, address, LEADER_TTL_S, TTL_S, clock)
         self.election.stand_for(SERVICE)
         self.leader = Leader(registry, SERVICE, config, self.election, address, prober)
-        self.desk = Desk(registry, SERVICE, TTL_S, address, clock())
+        self.hub = SubscriptionHub(registry, SERVICE, TTL_S, address, clock())
         self.alive = True
 
     def step(self) -> None:
@@ -87,16 +87,16 @@ class FakeManager:
 
     def serve(self) -> None:
         now = self._world.clock()
-        self.desk.settle(now)
-        self.desk.write(now)
-        self.desk.look(now, self.election.registry_id)
-        self.desk.tell()
+        self.hub.settle(now)
+        self.hub.write(now)
+        self.hub.look(now, self.election.registry_id)
+        self.hub.tell()
 
 
 class Student:
     """A reader: follows its assignment and reports to whichever manager it is at."""
 
-    def __init__(self, name: str, incarnation: int, caller: Claimant) -> None:
+    def __init__(self, name: str, incarnation: int, caller: StudentOwner) -> None:
         self.name = name
         self.caller = caller
         self.fields: dict[str, Any] = {"incarnation": incarnation, "want": 2, "state": "steady"}
@@ -115,11 +115,11 @@ class Student:
         report = self.report()
         former, self.stream, self.manager = self.stream, FakeStream(), manager
         self.stream.assignments = former.assignments[-1:]  # it goes on with what it has
-        manager.desk.subscribed(self.stream, report, self.caller)
+        manager.hub.subscribed(self.stream, report, self.caller)
 
     def tell(self) -> None:
         if self.manager is not None and self.manager.alive and self.stream.error is None:
-            self.manager.desk.reported(self.stream, self.report())
+            self.manager.hub.reported(self.stream, self.report())
 
 
 class World:
@@ -155,10 +155,10 @@ class World:
             self.registry.register("teachers", SERVICE, name, self.teachers[name], TTL_S)
 
     def student(
-        self, name: str, at: int = 0, incarnation: int = 1, caller: Claimant | None = None,
+        self, name: str, at: int = 0, incarnation: int = 1, caller: StudentOwner | None = None,
         **fields: Any,
     ) -> Student:  # fmt: skip
-        student = Student(name, incarnation, caller or Claimant(secret=f"of {name}"))
+        student = Student(name, incarnation, caller or StudentOwner(secret=f"of {name}"))
         student.fields |= fields
         student.subscribe(self.managers[at])
         self.students.append(student)

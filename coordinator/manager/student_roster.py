@@ -9,13 +9,13 @@ from ...scheduler import assignment as rule
 from ...scheduler import leadership
 from ...scheduler.debounce import StarvationLog
 from ..registry import Epoch, Member, Row
-from .batch import Batch
-from .facts import report_from
-from .mirror import Mirror, News
-from .teacher_roll import TeacherRoll, finite
+from .assignment_rows import PendingChanges
+from .messages import report_from
+from .teacher_roster import TeacherRoster, finite
+from .watch_cache import WatchCache, WatchChanges
 
 
-class StudentRoll:
+class StudentRoster:
     """Students of one service in one term.
 
     Args:
@@ -29,8 +29,10 @@ class StudentRoll:
         ahead: the greatest epoch that a reader follows, of those that can be.
     """
 
-    def __init__(self, batch: Batch, grace_s: float, teachers: TeacherRoll, time_ms: int) -> None:
-        self.mirror = Mirror(grace_s)
+    def __init__(
+        self, batch: PendingChanges, grace_s: float, teachers: TeacherRoster, time_ms: int
+    ) -> None:
+        self.mirror = WatchCache(grace_s)
         self.recovering = True
         self.ahead: Epoch = (0, 0)
         self._batch = batch
@@ -40,7 +42,7 @@ class StudentRoll:
         self._lives: dict[str, int] = {}
         self._told: dict[str, rule.StudentReported] = {}
 
-    def hear(self, news: News, rows: Mapping[str, Row], now: float) -> None:
+    def hear(self, news: WatchChanges, rows: Mapping[str, Row], now: float) -> None:
         """A reading of kind "students"; `rows` are those of the table."""
         for member in news.changed:
             self._is(member, rows.get(member.member), now)

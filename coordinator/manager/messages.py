@@ -1,4 +1,8 @@
-"""Messages as facts and back: what the registry keeps as strings, `coordinator.proto` has typed."""
+"""Messages as facts and back: what the registry keeps as strings, `coordinator.proto` has typed.
+
+----
+Entries of the log as messages: the registry keeps a `LogEntry`, the wire has an `Event`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from google.protobuf.message import Message
 
 from ...proto import coordinator_pb2 as pb
 from ..registry import Member
+from ..registry.records import LogEntry
 
 _M = TypeVar("_M", bound=Message)
 
@@ -68,3 +73,17 @@ def _filled(message: _M, facts: Mapping[str, str]) -> _M:
         except ValueError:
             continue
     return message
+
+
+def event_message(service: str, entry: LogEntry) -> pb.Event:
+    """What a log says, as it is sent."""
+    return pb.Event(
+        service=service,
+        id=entry.id,
+        time_ms=entry.time_ms,
+        kind=entry.kind,
+        subject=entry.subject,
+        text=entry.text,
+        before=entry.before,
+        after=entry.after,
+    )

@@ -14,14 +14,14 @@ from ...scheduler.admission import Admission, ProbeOutcome, TeacherIdentity
 from ..registry import Member
 from ..registry.records import GIVEN_UP
 from ..store.records import DRAIN
-from .batch import Batch
-from .mirror import Mirror, News
+from .assignment_rows import PendingChanges
+from .watch_cache import WatchCache, WatchChanges
 
 #: Why a teacher is lost that says nothing more.
 _SILENT: Final = "its lease ran out, no beat came in time"
 
 
-class TeacherRoll:
+class TeacherRoster:
     """Teachers of one service in one term.
 
     A teacher is `up` when the rule may assign it: it is admitted, or readers held it when the term
@@ -37,13 +37,13 @@ class TeacherRoll:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: PendingChanges,
         grace_s: float,
         admission: Admission | None,
         remembered: Mapping[str, int],
         gone: Mapping[str, float],
     ) -> None:
-        self.mirror = Mirror(grace_s)
+        self.mirror = WatchCache(grace_s)
         self.admission = admission
         self._batch = batch
         self._remembered = dict(remembered)
@@ -75,7 +75,7 @@ class TeacherRoll:
         """Those that the rule knows, by id."""
         return self._up
 
-    def hear(self, news: News, now: float) -> None:
+    def hear(self, news: WatchChanges, now: float) -> None:
         """A reading of kind "teachers"."""
         for member in news.changed:
             self._is(member, now)

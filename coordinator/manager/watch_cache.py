@@ -12,7 +12,7 @@ _CURSOR_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class WatchChanges:
     """What a reading brought.
 
     Attributes:
@@ -26,7 +26,7 @@ class News:
     lost: tuple[str, ...] = ()
 
 
-class Mirror:
+class WatchCache:
     """Members of one kind in one service.
 
     A member goes only when the registry says that it left or that a sweep took it out. One that is
@@ -55,7 +55,7 @@ class Mirror:
         """Where a reading at `now` goes on; 0: everything, as changes may have been forgotten."""
         return self.cursor if now - self._read_s <= _CURSOR_S else 0
 
-    def apply(self, changes: Changes, now: float) -> News:
+    def apply(self, changes: Changes, now: float) -> WatchChanges:
         """Take over a reading.
 
         Args:
@@ -72,8 +72,8 @@ class Mirror:
         left = tuple(name for name in changes.left if self._drop(name))
         if changes.full:  # in which those whose lease is late count as lost, even after an outage
             self._miss({member.member for member in changes.members}, now)
-            return News(changes.members, left)
-        return News(changes.members, left, tuple(n for n in changes.lost if self._drop(n)))
+            return WatchChanges(changes.members, left)
+        return WatchChanges(changes.members, left, tuple(n for n in changes.lost if self._drop(n)))
 
     def believe(self, name: str, now: float) -> bool:
         """Take a member for present though the registry has none; False: it is known."""

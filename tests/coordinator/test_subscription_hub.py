@@ -1,11 +1,11 @@
-"""The desk: what goes down which stream, and what stands in the registry; in virtual time."""
+"""The subscription hub: pushed assignments and students in the registry, in virtual time."""
 
 from __future__ import annotations
 
 import pytest
 
-from edl.coordinator.manager.claims import Claimant
-from edl.coordinator.manager.facts import MANAGER
+from edl.coordinator.manager.messages import MANAGER
+from edl.coordinator.manager.student_leases import StudentOwner
 from edl.errors import Forbidden, LeaseSuperseded, RetryableError
 from edl.tests.stores import memory
 
@@ -59,7 +59,7 @@ def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) 
     student.subscribe(other)
     world.run(1)
     for old in (first, second):  # the end of an old one is not the student's
-        manager.desk.ended(old, "j/0", clean=True)
+        manager.hub.ended(old, "j/0", clean=True)
     world.run(1)
     (member,) = world.registry.members("students", SERVICE)
     assert member.facts[MANAGER] == "m1:1"
@@ -77,7 +77,7 @@ def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) 
 def test_a_stranger_cannot_take_a_students_place(world: World, at: int) -> None:
     owner = world.student("j/0")
     world.run(1)
-    stranger = world.student("j/0", at=at, incarnation=2, caller=Claimant("another", "guess"))
+    stranger = world.student("j/0", at=at, incarnation=2, caller=StudentOwner("another", "guess"))
     world.run(1, until=lambda: isinstance(stranger.stream.error, Forbidden))
     assert not stranger.stream.assignments
     assert owner.stream.error is None

@@ -1,0 +1,389 @@
+"""The subscriptions of one service at one manager: reports of students in, assignments out.
+
+The hub decides nothing. It writes what its students report into the registry, and pushes rows of
+the assignment table down their streams. The leader that computes the table is mostly another
+process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...errors import AccessError, EdlError, RetryableError, UnavailableError
+from ...proto import coordinator_pb2 as pb
+from ...proto.protocols import PROTOCOL_VERSION
+from ...scheduler import leadership as rule
+from ..heartbeat import BEATS_PER_TTL
+from ..registry import FACTS_TTLS, Epoch, Member, Registry, Row
+from .messages import MANAGER, report_facts, teacher_from
+from .student_leases import (
+    DesiredLease,
+    StudentLeases,
+    StudentOwner,
+    refusal_of,
+    superseded_by_restart,
+)
+from .views import HubView
+from .watch_cache import WatchCache
+
+#: What a student needs to know of a teacher; a change of anything else is not worth a message.
+_TOLD = (
+    "incarnation", "address", "protocol", "content_id", "numerics_id", "state", "drain", "slots",
+    "inputs", "voucher",
+)  # fmt: skip
+
+
+class AssignmentStream(Protocol):
+    """The way back to one subscribed student. Neither method may block or raise."""
+
+    def push(self, assignment: pb.Assignment) -> None:
+        """Send it; a later one replaces an earlier one that was not sent yet."""
+
+    def close(self, error: EdlError) -> None:
+        """End the stream by `error`."""
+
+
+class StudentSession:
+    """A student that this manager holds.
+
+    Args:
+        stream: where it is told its assignments.
+        report: the latest that it said.
+        caller: who it is.
+        manager: address of this manager.
+    """
+
+    def __init__(
+        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner, manager: str
+    ) -> None:
+        self.stream = stream
+        self.report = report
+        self.pushed: Row | None = None
+        self._own = {**caller.facts(), MANAGER: manager}
+        self._told: object = None
+        self._ahead: Epoch = (0, 0)
+
+    @property
+    def student_id(self) -> str:
+        """Whose it is."""
+        return self.report.student_id
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of it."""
+        return self.report.incarnation
+
+    def is_ahead(self, epoch: Epoch) -> bool:
+        """Whether it says that it follows what the table has not reached, and that is news."""
+        return self._follows > epoch and self._follows != self._ahead
+
+    def heeded(self) -> None:
+        """The leader will hear what it follows."""
+        self._ahead = self._follows
+
+    @property
+    def _follows(self) -> Epoch:
+        return self.report.term, self.report.counter
+
+    def desired(self, *, urgent: bool = False) -> DesiredLease:
+        """How it is to stand in the registry."""
+        return DesiredLease(self.student_id, {**report_facts(self.report), **self._own}, urgent)
+
+    def tell(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
+        """Push its row of the table, unless it was told just that; returns whether it was pushed.
+
+        A teacher that the registry has forgotten goes by its id alone: who holds it knows the rest.
+        """
+        members = [teachers.get(name) or Member(name) for name in row.teachers]
+        told = term, row, [facts_for_students(member) for member in members]
+        if told == self._told:
+            return False
+        self._told, self.pushed = told, row
+        self.stream.push(
+            pb.Assignment(
+                protocol_version=PROTOCOL_VERSION,
+                term=term,
+                counter=row.counter,
+                teachers=[teacher_from(member) for member in members],
+                lost=row.lost,
+                live_teachers=live,
+                reason=row.reason,
+                content_id=row.content_id,
+                next_content_id=row.next_content_id,
+                data_epoch=row.data_epoch,
+            )
+        )
+        return True
+
+
+def facts_for_students(member: Member) -> tuple[str, ...]:
+    """What a student is told of a teacher."""
+    return tuple(member.facts.get(name, "") for name in _TOLD)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewStream:
+    stream: AssignmentStream
+    report: pb.StudentReport
+    caller: StudentOwner
+
+
+class SubscriptionHub:
+    """Used by the thread of the hubs alone.
+
+    Methods that read or write the registry may raise UnavailableError, and then have changed
+    nothing that a later call does not make good. Streams stay open in the meantime.
+
+    Args:
+        registry: where everything is.
+        service: its name.
+        ttl_s: TTL of students' leases, in seconds.
+        manager: address of this manager, written beside its students.
+        now: monotonic seconds, as everywhere below.
+    """
+
+    def __init__(
+        self, registry: Registry, service: str, ttl_s: float, manager: str, now: float
+    ) -> None:
+        self.service = service
+        self._registry = registry
+        self._ttl_s = ttl_s
+        self._manager = manager
+        self._leases = StudentLeases(registry, service, ttl_s)
+        self._teachers = WatchCache(rule.grace_s(ttl_s, BEATS_PER_TTL))
+        self._epoch: Epoch | None = None
+        self._rows: dict[str, Row] = {}
+        self._sessions: dict[str, StudentSession] = {}
+        self._arrivals: list[_NewStream] = []
+        self._unwritten: set[str] = set()
+        self._unread: set[str] = set()  # of these: those whose report nobody has compared yet
+        self._leaving: dict[str, int] = {}
+        self._untold: set[str] = set()
+        self._registry_id = ""
+        self._live = 0
+        self._compared_s = self._used_s = now
+        self._pushed = 0
+        self._look_s = 0.0
+
+    # -- what students do
+
+    def subscribed(
+        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner
+    ) -> None:
+        """A student opened a stream; `settle` lets it in or refuses it."""
+        self._arrivals.append(_NewStream(stream, report, caller))
+
+    def reported(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
+        """A student says how it is; on a stream that is not its latest, nobody listens."""
+        session = self._sessions.get(report.student_id)
+        if session is not None and session.stream is stream:
+            session.report = report
+            self._unread.add(session.student_id)
+            return
+        self._arrivals = [  # it waits to be let in
+            _NewStream(stream, report, one.caller) if one.stream is stream else one
+            for one in self._arrivals
+        ]
+
+    def ended(self, stream: AssignmentStream, student_id: str, *, clean: bool) -> None:
+        """A stream is over. Unless its student closed it, the student may come back, anywhere."""
+        self._arrivals = [one for one in self._arrivals if one.stream is not stream]
+        session = self._sessions.get(student_id)
+        if session is None or session.stream is not stream:
+            return
+        self._drop(session)
+        if clean:
+            log.info("service %s: student %s is done", self.service, student_id)
+            self._leaving[student_id] = session.incarnation
+
+    def _drop(self, session: StudentSession) -> None:
+        del self._sessions[session.student_id]
+        self._unwritten.discard(session.student_id)
+        self._unread.discard(session.student_id)
+        self._untold.discard(session.student_id)
+        self._leases.forget(session.student_id)
+
+    # -- who may come in
+
+    def settle(self, now: float) -> bool:
+        """Let in or refuse those who have come; returns whether the leader has something to see."""
+        arrivals, self._arrivals = self._arrivals, []
+        if not arrivals:
+            return False
+        try:
+            names = sorted({one.report.student_id for one in arrivals})
+            found = self._registry.read("students", self.service, names)
+            known = {member.member: member.facts for member in found}
+            while arrivals:
+                self._admit(arrivals[0], known, now)
+                del arrivals[0]
+        except (UnavailableError, AccessError):
+            self._arrivals = arrivals + self._arrivals
+            raise
+        return True
+
+    def _admit(self, one: _NewStream, known: dict[str, Mapping[str, str]], now: float) -> None:
+        report, name = one.report, one.report.student_id
+        no = refusal_of(name, report.incarnation, one.caller, known.get(name))
+        session = StudentSession(one.stream, report, one.caller, self._manager)
+        desired = session.desired()
+        no = no or self._leases.register(desired, now)
+        if no is not None:
+            one.stream.close(no)
+            return
+        known[name] = desired.facts
+        if (older := self._sessions.get(name)) is not None:
+            again = older.incarnation == report.incarnation
+            older.stream.close(
+                RetryableError(f"{name} opened another stream")
+                if again
+                else superseded_by_restart(name)
+            )
+        self._sessions[name] = session
+        self._leaving.pop(name, None)
+        self._untold.add(name)
+        log.info("service %s: student %s wants teachers: %d", self.service, name, report.want)
+
+    # -- what the registry says
+
+    def look(self, now: float, registry_id: str) -> None:
+        """Read the table and the teachers.
+
+        Args:
+            now: as everywhere.
+            registry_id: which server process answers: another one has to be told everything anew.
+        """
+        began_s = time.perf_counter()
+        if registry_id != self._registry_id:
+            if self._registry_id:
+                self._leases.forget_all()
+                self._unwritten.update(self._sessions)
+                self._teachers.forgive(now)
+                self._epoch = None
+            self._registry_id = registry_id
+        self._read_table()
+        cursor = self._teachers.cursor_at(now)
+        changes = self._registry.changes("teachers", self.service, cursor)
+        before = {m.member: self._teachers.members.get(m.member) for m in changes.members}
+        news = self._teachers.apply(changes, now)
+        if now - self._compared_s >= self._ttl_s / BEATS_PER_TTL:
+            self._compared_s = now
+            self._teachers.compare(self._registry.names("teachers", self.service), now)
+            self._teachers.overdue(now)
+        if news.changed or news.left or news.lost:
+            self._follow(news.changed, before)
+        self._look_s = time.perf_counter() - began_s
+
+    def _read_table(self) -> None:
+        table = self._registry.table(self.service, self._epoch)
+        if table.full:
+            self._rows = {}
+        self._rows.update(table.rows)
+        for name in table.gone:
+            self._rows.pop(name, None)
+        self._untold.update(table.rows.keys() & self._sessions.keys())
+        self._epoch = table.epoch
+
+    def _follow(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
+        """Students are told of changes of their teachers that matter to them."""
+        members = self._teachers.members.values()
+        self._live = sum(1 for member in members if member.facts and not member.draining)
+        moved = {
+            member.member
+            for member in changed
+            if (old := before[member.member]) is None
+            or facts_for_students(old) != facts_for_students(member)
+        }
+        if moved:
+            for name, session in self._sessions.items():
+                if session.pushed is not None and not moved.isdisjoint(session.pushed.teachers):
+                    self._untold.add(name)
+
+    # -- what comes of it
+
+    def tell(self) -> None:
+        """Push assignments that changed; end the streams of lives that are over.
+
+        A student whose row is not there keeps what it has: nobody has computed it yet, or the
+        registry has lost it.
+        """
+        term = self._epoch[0] if self._epoch else 0
+        for name in sorted(self._untold):
+            row, session = self._rows.get(name), self._sessions[name]
+            if row is None or row.incarnation < session.incarnation:
+                continue
+            self._untold.discard(name)
+            if row.incarnation > session.incarnation:
+                session.stream.close(superseded_by_restart(name))
+                self._drop(session)
+            else:
+                self._pushed += session.tell(row, term, self._teachers.members, self._live)
+
+    def write(self, now: float) -> bool:
+        """Bring its students' leases up to date; returns whether that concerns the leader."""
+        self._leave()
+        all_desired = list(self._due(now))
+        try:
+            outcome = self._leases.write(all_desired, now)
+        except (UnavailableError, AccessError):
+            self._unread.update(desired.student_id for desired in all_desired)
+            raise
+        for desired in all_desired:
+            self._unwritten.discard(desired.student_id)
+            if desired.urgent:
+                self._sessions[desired.student_id].heeded()
+        for name, error in outcome.superseded.items():
+            self._sessions[name].stream.close(error)
+            self._drop(self._sessions[name])
+        return outcome.concerns
+
+    def _due(self, now: float) -> Iterator[DesiredLease]:
+        """What is to be written now. Each report is compared once: there are thousands a second."""
+        timely = {name for name in self._unwritten if self._leases.is_time(name, now)}
+        unread, self._unread = self._unread, set()
+        self._unwritten |= unread
+        for name in timely | unread:
+            session = self._sessions[name]
+            desired = session.desired(
+                urgent=self._epoch is not None and session.is_ahead(self._epoch)
+            )
+            if name in timely or self._leases.is_due(desired, now):
+                yield desired
+
+    def _leave(self) -> None:
+        if not self._leaving:
+            return
+        for member in self._registry.read("students", self.service, sorted(self._leaving)):
+            if member.facts.get(MANAGER) == self._manager:  # else it has moved to another one
+                self._leases.leave(member.member, self._leaving[member.member])
+        self._leaving.clear()
+
+    def is_idle(self, now: float) -> bool:
+        """Whether no student was here for so long that nothing of it need be remembered."""
+        if self._sessions or self._arrivals or self._leaving:
+            self._used_s = now
+        return now - self._used_s > FACTS_TTLS * self._ttl_s
+
+    def view(self) -> HubView:
+        """How it stands."""
+        reports = [session.report for session in self._sessions.values()]
+        return HubView(
+            streams=len(reports),
+            students=Counter(report.state or "new" for report in reports),
+            wanted=sum(report.want for report in reports),
+            assigned=sum(len(s.pushed.teachers) for s in self._sessions.values() if s.pushed),
+            samples_per_second=sum(report.samples_per_second for report in reports),
+            starved_s=sum(report.starved_seconds for report in reports),
+            blocked_s=sum(report.blocked_seconds for report in reports),
+            source_wait_s=sum(report.source_wait_seconds for report in reports),
+            pushed=self._pushed,
+            look_s=self._look_s,
+        )
