@@ -266,8 +266,9 @@ class JobBoard:
         generation, found = self.store.read(
             keys.of_job(job, "generation"), keys.of_job(job, "reports")
         )
+        current = number(generation.get("number", ""))
         told = [
-            RankReport(int(generation["number"]), int(rank), load_facts(text), int(at_ms))
+            RankReport(current, int(rank), load_facts(text), int(at_ms))
             for rank, text in found.items()
             if rank.isdigit() and (at_ms := found.get(f"{rank}.at_ms", "")).isdigit()
         ]

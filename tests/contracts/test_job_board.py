@@ -279,6 +279,8 @@ def test_foreign_contents_are_skipped_or_named(redis: Redis, private_valkey_url:
         assert [one.rank for one in board.reports(JOB)] == [0]
         assert [event.body for event in board.events(JOB)] == [{}]
         assert board.jobs() == [JOB]
+        redis.hdel(f"{prefix}generation", "number")
+        assert [one.rank for one in board.reports(JOB)] == [0]
         redis.hset(f"{prefix}generation", "number", "many")
         with pytest.raises(RegistryUnavailable, match="not written by us"):
             board.generation(JOB)

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import LeaseSuperseded, UsageError
+from edl.errors import LeaseSuperseded, RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -155,3 +156,15 @@ def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey
         redis.hset("edl:{edl:machines}:machine:m", "report", odd)
         assert deployed(board) == [DEPLOYED]
         assert board.machines()[0].report == Report()
+
+
+def test_an_agent_of_an_older_version_is_refused(redis: Redis, private_valkey_url: str) -> None:
+    """It would register beside the facts that it knows, and wait for orders for ever."""
+    redis.hset("edl:{edl:machines}:facts", "m", "1 7 30000 {}")
+    with closing(MachineBoard(RedisStore(private_valkey_url, timeout_s=DEADLINE_S))) as board:
+        assert board.lead("one", LONG_S).change == "first"
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            redis.hget("edl:{edl:machines}:facts", "m")
+        redis.set("edl:{edl:machines}:leader", "a manager of an older version")
+        with pytest.raises(RegistryUnavailable, match="another kind"):
+            board.lead("one", LONG_S)
