@@ -41,19 +41,19 @@ class TeacherIdentity:
     address: str
 
 
-def identity_address(address: str, voucher: str, *, has_key: bool) -> str | None:
+def identity_address(address: str, sidecar: str, *, has_key: bool) -> str | None:
     """Return the address at which a teacher's identity is proved.
 
     Args:
         address: address of the teacher.
-        voucher: address of its sidecar; empty: it proves its identity itself.
+        sidecar: address of its sidecar; empty: it proves its identity itself.
         has_key: it registered with a key, without which nothing can be proved.
 
     Returns:
         None: no proof is possible, so it is never admitted. Otherwise anyone with access to the
         registry could offer students any server as a teacher.
     """
-    return (voucher or address) if has_key else None
+    return (sidecar or address) if has_key else None
 
 
 @dataclass(frozen=True, slots=True)

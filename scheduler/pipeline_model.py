@@ -210,9 +210,9 @@ class StudentPipeline:
     Attributes:
         used: batches per second trained with unlimited supply.
         source: batches per second of its loader.
-        crews: its teachers.
+        groups: its teachers.
         wire: batches per second of its own link.
-        crew_wires: batches per second of its teachers' links.
+        group_wires: batches per second of its teachers' links.
         jitter: relative jitter of a student's step.
         limits: `ut` and `lt`.
         reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
@@ -220,9 +220,9 @@ class StudentPipeline:
 
     used: float
     source: float
-    crews: tuple[GroupRates, ...]
+    groups: tuple[GroupRates, ...]
     wire: float
-    crew_wires: float
+    group_wires: float
     jitter: float
     limits: Thresholds
     reaction_s: float
@@ -240,22 +240,22 @@ class StudentPipeline:
         rows, link = mesh.rows, cluster.kind(mesh.student).link
         out, back = rows * job.sample_bytes, rows * job.label_bytes
         own = job.rate("student", mesh.student)
-        crews = tuple(_crew(cluster, job, team, rows, link, costs) for team in teams)
+        groups = tuple(_group_rates(cluster, job, team, rows, link, costs) for team in teams)
         used = 1 / (own.batch_s(rows) + costs.student_s)
         source = inf if job.source_samples_per_s is None else job.source_samples_per_s / rows
         larger = max(out, back)
         wire = FULL * link.bandwidth_bytes_per_s / larger
-        crew_wires = sum(FULL * c.count * c.link.bandwidth_bytes_per_s / larger for c in crews)
-        slowest = max(crews, key=lambda crew: crew.busy_s + crew.wire_s)
+        group_wires = sum(FULL * c.count * c.link.bandwidth_bytes_per_s / larger for c in groups)
+        slowest = max(groups, key=lambda group: group.busy_s + group.wire_s)
         reaction_s = slowest.busy_s + slowest.wire_s
-        windows = sum(crew.window * crew.count for crew in crews)
+        windows = sum(group.window * group.count for group in groups)
         jitter = room_for(
-            sum(crew.count / crew.busy_s for crew in crews),
+            sum(group.count / group.busy_s for group in groups),
             used,
-            _variance(crews, used, own.jitter),
+            _variance(groups, used, own.jitter),
         )
         # Batches that others label while the slowest teacher has the head of the line.
-        ahead = min(used, source) * max(crew.slowest_s for crew in crews) - windows
+        ahead = min(used, source) * max(group.slowest_s for group in groups) - windows
         limits = thresholds(
             used=min(used, source),
             reaction_s=reaction_s,
@@ -267,29 +267,29 @@ class StudentPipeline:
             cushion=max(jitter, ahead),
             most=inf if job.buffer_bytes is None else job.buffer_bytes / job.batch_bytes(rows),
         )
-        return cls(used, source, crews, wire, crew_wires, own.jitter, limits, reaction_s)
+        return cls(used, source, groups, wire, group_wires, own.jitter, limits, reaction_s)
 
     @property
     def made(self) -> float:
         """Batches per second labelled with unlimited room."""
-        labelled = sum(crew.rate(crew.count / self._wires_of(crew)) for crew in self.crews)
+        labelled = sum(group.rate(group.count / self._wires_of(group)) for group in self.groups)
         return min(labelled, self.wire, self.source, self.head_of_line, self.pauses)
 
-    def _wires_of(self, crew: GroupRates) -> float:
+    def _wires_of(self, group: GroupRates) -> float:
         """Return the batches per second of the links of one group."""
-        whole = sum(c.count * c.link.bandwidth_bytes_per_s for c in self.crews)
-        return self.crew_wires * crew.count * crew.link.bandwidth_bytes_per_s / whole
+        whole = sum(c.count * c.link.bandwidth_bytes_per_s for c in self.groups)
+        return self.group_wires * group.count * group.link.bandwidth_bytes_per_s / whole
 
     @property
     def windows(self) -> float:
         """Requests in flight at all teachers; a fraction for shared ones."""
-        return sum(crew.window * crew.count for crew in self.crews)
+        return sum(group.window * group.count for group in self.groups)
 
     @property
     def head_of_line(self) -> float:
         """Batches per second while the slowest teacher keeps the first of them."""
         room = self.limits.upper + max(self.windows, 1.0)
-        return room / max(crew.slowest_s for crew in self.crews)
+        return room / max(group.slowest_s for group in self.groups)
 
     @property
     def pauses(self) -> float:
@@ -306,34 +306,29 @@ class StudentPipeline:
     @property
     def rate(self) -> float:
         """Batches per second that it trains."""
-        variance = _variance(self.crews, self.used, self.jitter)
-        room = self.limits.upper + sum(crew.count for crew in self.crews)
+        variance = _variance(self.groups, self.used, self.jitter)
+        room = self.limits.upper + sum(group.count for group in self.groups)
         return throughput(self.made, self.used, variance, room)
 
     def stages(self) -> list[tuple[str, float, str]]:
         """Return name, batches per second and remedy of each stage, always in this order."""
-        crews = self.crews
-        computing = sum(crew.count / crew.busy_s for crew in crews)
-        trips = sum(crew.count / crew.trip_s for crew in crews)
+        groups = self.groups
+        computing = sum(group.count / group.busy_s for group in groups)
+        trips = sum(group.count / group.trip_s for group in groups)
         return [
             ("the student's step", self.used, "a faster device for the student, or more students"),
             ("the student's loader", self.source, "more workers of the loader"),
             ("the teachers", computing, "more or faster teachers"),
             ("round trips", trips, "more requests in flight, or links of less latency"),
             ("the student's link", self.wire, "a wider link, smaller inputs (uint8), top-k labels"),
-            ("the teachers' links", self.crew_wires, "wider links, smaller inputs, more teachers"),
+            ("the teachers' links", self.group_wires, "wider links, smaller inputs, more teachers"),
             ("pauses of a small buffer", self.pauses, "more buffer (buffer_bytes)"),
             ("the head of the line", self.head_of_line, "more buffer, or teachers that are alike"),
         ]
 
 
-def _crew(
-    cluster: Cluster,
-    job: Distillation,
-    team: DeviceGroup,
-    rows: int,
-    own: DeviceLink,
-    costs: Costs,
+def _group_rates(
+    cluster: Cluster, job: Distillation, team: DeviceGroup, rows: int, own: DeviceLink, costs: Costs
 ) -> GroupRates:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
@@ -350,9 +345,9 @@ def _crew(
     )
 
 
-def _variance(crews: Sequence[GroupRates], used: float, jitter: float) -> float:
+def _variance(groups: Sequence[GroupRates], used: float, jitter: float) -> float:
     """Return the variance of labelled minus trained batches, in batches squared per second."""
-    labelled = sum(crew.count / crew.busy_s * crew.jitter**2 for crew in crews)
+    labelled = sum(group.count / group.busy_s * group.jitter**2 for group in groups)
     return labelled + used * jitter**2
 
 
@@ -409,20 +404,20 @@ def predict(
     if not mesh.teams or min(team.count for team in mesh.teams) <= 0 or mesh.students < 1:
         raise ValueError("a mesh has at least one student and one teacher")
     costs, total = costs or Costs(), 0.0
-    seats: list[StudentPipeline] = []
+    pipelines: list[StudentPipeline] = []
     allowed: dict[str, float] = {}
     for share, there in _moments(cluster, mesh.teams):
         dealt = [
             (students, StudentPipeline.of(cluster, job, mesh, teams, costs))
             for students, teams in deal(there, mesh.students)
         ]
-        total += share * _together(job, [(students, seat.rate) for students, seat in dealt])
-        for of_each in zip(*(seat.stages() for _, seat in dealt), strict=True):
+        total += share * _together(job, [(students, pipeline.rate) for students, pipeline in dealt])
+        for of_each in zip(*(pipeline.stages() for _, pipeline in dealt), strict=True):
             name = of_each[0][0]
             rates = [(n, rate) for (n, _), (_, rate, _) in zip(dealt, of_each, strict=True)]
             allowed[name] = allowed.get(name, 0.0) + share * _together(job, rates)
-        seats += [seat for _, seat in dealt]
-    worst = min(seats, key=lambda seat: seat.rate)
+        pipelines += [pipeline for _, pipeline in dealt]
+    worst = min(pipelines, key=lambda pipeline: pipeline.rate)
     stages = sorted(
         (
             PipelineStage(name, allowed[name] * mesh.rows, remedy)

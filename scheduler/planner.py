@@ -174,12 +174,12 @@ def plan(
     Raises:
         ValueError: no devices can train the job.
     """
-    seats = students_of(cluster, job)
-    if not seats:
+    choices = students_of(cluster, job)
+    if not choices:
         raise ValueError(why_no_student(cluster, job))
     meshes = [
         (mesh, predict(cluster, job, mesh, costs))
-        for kind, rows in seats
+        for kind, rows in choices
         for mesh in fleets(cluster, job, kind.name, rows, teachers)
     ]
     best = _best(cluster, job, meshes, aim)
@@ -187,7 +187,9 @@ def plan(
     if mesh is not None:
         student, rows = mesh.student, mesh.rows
     else:
-        kind, rows = min(seats, key=lambda seat: step_s(job, seat[0].name, seat[1]) / seat[1])
+        kind, rows = min(
+            choices, key=lambda choice: step_s(job, choice[0].name, choice[1]) / choice[1]
+        )
         student = kind.name
     ways = _ways(cluster, job, student, rows, best, costs or Costs())
     if mesh is None:
@@ -220,10 +222,7 @@ def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
 
 
 def _best(
-    cluster: Cluster,
-    job: Distillation,
-    meshes: Sequence[tuple[PlannedMesh, Prediction]],
-    aim: Aim,
+    cluster: Cluster, job: Distillation, meshes: Sequence[tuple[PlannedMesh, Prediction]], aim: Aim
 ) -> tuple[PlannedMesh, Prediction] | None:
     if not meshes:
         return None

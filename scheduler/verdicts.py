@@ -189,11 +189,7 @@ def _limits(
 
 
 def crossover(
-    cluster: Cluster,
-    job: Distillation,
-    mesh: PlannedMesh,
-    rate: float,
-    costs: Costs | None = None,
+    cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: float, costs: Costs | None = None
 ) -> int | None:
     """Return how many teachers a mesh needs to be faster than `rate`.
 

@@ -16,7 +16,7 @@ from ...proto.arena import Array
 from ...proto.datatypes import Input
 from ...proto.shared_buffer import Lent
 from ...scheduler.ledger.events import Span
-from ...scheduler.reader_core.events import RequestFailure
+from ...scheduler.reader_core.events import FailureCause
 from ..label_forms import AS_GIVEN, LabelForms
 from ..store.rows import Row
 
@@ -115,7 +115,7 @@ class LinkFailure:
 Outcome = TeacherReady | RequestDone | LinkFailure
 
 
-def failure_of(error: EdlError) -> RequestFailure:
+def failure_of(error: EdlError) -> FailureCause:
     """The class of an error, for the core."""
     match error:
         case errors.InputsOverwritten():

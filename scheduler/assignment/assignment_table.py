@@ -58,10 +58,7 @@ class IdleTeachers:
     """
 
     def __init__(
-        self,
-        teachers: Mapping[str, TeacherEntry],
-        power: Mapping[str, float],
-        held: Container[str],
+        self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], held: Container[str]
     ) -> None:
         self._teachers = teachers
         self._of: dict[float, dict[str, None]] = {}

@@ -441,6 +441,7 @@ class Relabel:
     stored: bool = False
 
 
+TeacherChange = TeacherRevoked | WindowChanged | RequestSizeChanged | Resumed | Ejected | Readmitted
 Event = (
     Answered
     | Queued
@@ -452,13 +453,8 @@ Event = (
     | Hedge
     | TeacherJoined
     | Awaited
-    | TeacherRevoked
     | TeacherGone
-    | WindowChanged
-    | RequestSizeChanged
-    | Resumed
-    | Ejected
-    | Readmitted
+    | TeacherChange
     | InvalidateTeacher
     | Released
     | StoreSearched

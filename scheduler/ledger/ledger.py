@@ -305,15 +305,7 @@ def _join(tables: Tables, event: ev.TeacherJoined) -> None:
     tables.refresh(teacher)
 
 
-def _change(
-    tables: Tables,
-    event: ev.TeacherRevoked
-    | ev.WindowChanged
-    | ev.RequestSizeChanged
-    | ev.Resumed
-    | ev.Ejected
-    | ev.Readmitted,
-) -> None:
+def _change(tables: Tables, event: ev.TeacherChange) -> None:
     if (teacher := tables.teachers.get(event.teacher)) is None:
         return
     match event:

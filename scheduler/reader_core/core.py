@@ -17,30 +17,7 @@ from ..ledger import Ledger
 from ..ledger import events as ev
 from ..ledger.view import LedgerLoad
 from ..stream_stats import Measured, SampleTimes, StreamProfile, StreamStats
-from .events import (
-    AnswerCame,
-    Assigned,
-    BatchRestored,
-    BatchTaken,
-    Cancelled,
-    DeliverUnlabelled,
-    EngineResumed,
-    EpochBegan,
-    Event,
-    InvalidateBatch,
-    LoopWaiting,
-    PathsTried,
-    Probed,
-    ProbeFailed,
-    ProfileLoaded,
-    Pulled,
-    Queued,
-    Released,
-    RequestFailed,
-    SourceEnded,
-    StoreSearched,
-    Tick,
-)
+from . import events
 from .instructions import (
     Discard,
     DropLabels,
@@ -98,7 +75,7 @@ class Step(NamedTuple):
 
     stimulus: int
     at: float
-    event: Event
+    event: events.Event
     instructions: tuple[Instruction, ...]
 
 
@@ -167,9 +144,11 @@ class ReaderCore:
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()
         #: The fields of each `Step`; objects are only made on demand.
-        self._steps = deque[tuple[int, float, Event, list[Instruction]]](maxlen=config.remembered)
+        self._steps = deque[tuple[int, float, events.Event, list[Instruction]]](
+            maxlen=config.remembered
+        )
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: events.Event, now: float) -> list[Instruction]:
         """Handle one event; return the instructions that follow, in order.
 
         Raises:
@@ -179,50 +158,50 @@ class ReaderCore:
         self._out, self._now = out, now
         self.stimulus += 1
         match event:
-            case Tick():
+            case events.Tick():
                 self._look(event, now)
-            case AnswerCame():
+            case events.AnswerCame():
                 self._on_answer(event, now)
-            case Queued() | Released():
+            case events.Queued() | events.Released():
                 self._apply(event)
-            case Pulled(source_s, samples, rows):
+            case events.Pulled(source_s, samples, rows):
                 self.source_ended = False
                 self.pace.batch(rows)
                 self.stats.pulled(source_s, samples)
                 self._load = None
-            case BatchTaken():
+            case events.BatchTaken():
                 self._on_taken(event, now)
-            case LoopWaiting(waits):
+            case events.LoopWaiting(waits):
                 self.waiting_since = now if waits else None
-            case RequestFailed():
+            case events.RequestFailed():
                 if self._links.hear(event.teacher, event.link):
                     self.teachers.failed(event, now)
-            case Probed():
+            case events.Probed():
                 if self._links.hear(event.teacher, event.link):
                     self._on_probed(event, now)
-            case ProbeFailed():
+            case events.ProbeFailed():
                 if self._links.hear(event.teacher, event.link):
                     self.teachers.probe_failed(event, now)
-            case PathsTried():
+            case events.PathsTried():
                 self.teachers.paths_tried(event, now)
-            case Assigned():
+            case events.Assigned():
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.contents.assigned(event, now), now)
             case (
-                StoreSearched()
-                | BatchRestored()
-                | InvalidateBatch()
-                | DeliverUnlabelled()
-                | Cancelled()
+                events.StoreSearched()
+                | events.BatchRestored()
+                | events.InvalidateBatch()
+                | events.DeliverUnlabelled()
+                | events.Cancelled()
             ):
                 self._apply(event)
-            case SourceEnded():
+            case events.SourceEnded():
                 self.source_ended = True
-            case EpochBegan(data_epoch):
+            case events.EpochBegan(data_epoch):
                 self._on_epoch(data_epoch, now)
-            case EngineResumed():
+            case events.EngineResumed():
                 self._on_taken_over(event, now)
-            case ProfileLoaded(profile, wall_s):
+            case events.ProfileLoaded(profile, wall_s):
                 self._profile, self._wall_ahead_s = profile, wall_s - now
                 self._load = None
             case _:
@@ -232,7 +211,7 @@ class ReaderCore:
             links.start_probes(now)
         if len(links.unanswered) != self._awaited:
             self._tell_awaited()
-        if self.config.remembered and (out or not isinstance(event, Tick)):
+        if self.config.remembered and (out or not isinstance(event, events.Tick)):
             self._steps.append((self.stimulus, now, event, out))
         return out
 
@@ -273,7 +252,7 @@ class ReaderCore:
 
     # --- the stream
 
-    def _on_taken(self, event: BatchTaken, now: float) -> None:
+    def _on_taken(self, event: events.BatchTaken, now: float) -> None:
         self.waiting_since = None
         if event.step_s is not None:
             self.stats.step(event.step_s, event.samples)
@@ -289,30 +268,32 @@ class ReaderCore:
         self._apply(ev.Reset())
         self._follow(self.contents.epoch_began(data_epoch, now), now)
 
-    def _on_taken_over(self, event: EngineResumed, now: float) -> None:
+    def _on_taken_over(self, event: events.EngineResumed, now: float) -> None:
         self.epoch = max(self.epoch, event.left.assigned.epoch)
         self.source_ended = event.ended
         self.waiting_since = now if event.waiting else None
         self._follow(self.contents.resumed(event.data_epoch, event.left, now), now)
 
-    def _on_probed(self, probed: Probed, now: float) -> None:
+    def _on_probed(self, probed: events.Probed, now: float) -> None:
         if not probed.misfit:
             misfit = self.contents.published(probed.teacher, probed.kinds)
             probed = probed._replace(misfit=misfit)
         self.teachers.probed(probed, now)
 
-    def _on_answer(self, answer: AnswerCame, now: float) -> None:
+    def _on_answer(self, answer: events.AnswerCame, now: float) -> None:
         name, teachers = answer.teacher, self.teachers
         if not self._links.hear(name, answer.link):
             self._emit(Discard(answer.request, name))
             return
         if (without := self.contents.hear(name, answer.numerics_id)) is not None:
             self._follow((without, False), now)
-            self._apply(Cancelled(name, answer.request))
+            self._apply(events.Cancelled(name, answer.request))
             teachers.let_go(name, now)
             return
         if answer.misfit:
-            failed = RequestFailed(name, answer.link, answer.request, "bad answer", answer.misfit)
+            failed = events.RequestFailed(
+                name, answer.link, answer.request, "bad answer", answer.misfit
+            )
             teachers.failed(failed, now)
             return
         teachers.heard(name)
@@ -330,11 +311,11 @@ class ReaderCore:
 
     # --- the teachers
 
-    def _follow(self, change: tuple[Assigned, bool] | None, now: float) -> None:
+    def _follow(self, change: tuple[events.Assigned, bool] | None, now: float) -> None:
         """Use these teachers from now on; if flagged, label everything not released again."""
         if change is None:
             return
-        assigned, anew = change
+        assigned, again = change
         teachers = self.teachers
         lost, revoked = self._links.update(assigned, now)
         self._tell_awaited()
@@ -344,7 +325,7 @@ class ReaderCore:
         teachers.lost(lost, now)
         for name in revoked:
             teachers.revoked(name, now)
-        if anew:
+        if again:
             self._emit(DropLabels(self.contents.switch.content_id))
             teachers.comparisons.clear()
             self._apply(ev.Relabel(stored=self.config.stored))
@@ -356,7 +337,7 @@ class ReaderCore:
 
     # --- time
 
-    def _look(self, look: Tick, now: float) -> None:
+    def _look(self, look: events.Tick, now: float) -> None:
         """One iteration of Algorithm 1, and checks that depend on time."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
@@ -375,7 +356,7 @@ class ReaderCore:
         self._reported = (*news, starves)
 
     def _decide(
-        self, look: Tick, content_id: str, unreachable: int, cut_off: bool, now: float
+        self, look: events.Tick, content_id: str, unreachable: int, cut_off: bool, now: float
     ) -> None:
         if (load := self._load) is None:  # most decisions follow from time alone
             load = self._load = self.ledger.load

@@ -17,22 +17,8 @@ from .. import no_teacher
 from ..ledger import Ledger
 from ..no_teacher import Ensemble, Mixture, Policy, mixture
 from ..rates import RecentMean, rounded_up
+from . import instructions as do
 from .events import DeliverUnlabelled, InvalidateBatch, LoopWaiting, Released
-from .instructions import (
-    BatchLabelled,
-    DropBatch,
-    ForwardEvent,
-    GiveUp,
-    GoesUnlabelled,
-    LabelsRevoked,
-    LogMessage,
-    OfferBatch,
-    OfferPoison,
-    Poison,
-    Release,
-    StreamInstruction,
-    Withdraw,
-)
 
 #: Seconds of work released ahead of the training loop, and bounds of that in batches.
 AHEAD_S: Final = 0.1
@@ -92,7 +78,7 @@ class Delivery:
         self._poison: dict[int, tuple[str, ...]] = {}  # reasons, by poison batch
         self._held: set[int] = set()  # batches that an earlier engine has offered
         #: Offered and not released, in order; None: poison, or held.
-        self._offered: dict[int, OfferBatch | None] = {}
+        self._offered: dict[int, do.OfferBatch | None] = {}
         self._released: set[int] = set()  # and not taken
         self._batch_s = RecentMean(STEPS)
 
@@ -102,14 +88,14 @@ class Delivery:
         """Add a batch that is to be labelled; numbers grow."""
         self._lacking[batch] = set(self._services)
 
-    def hold(self, batch: int, *, released: bool) -> list[StreamInstruction]:
+    def hold(self, batch: int, *, released: bool) -> list[do.StreamInstruction]:
         """Add a batch that an earlier engine has offered; numbers grow. The ledgers know it."""
         self._held.add(batch)
         if not released:
             self._offered[batch] = None
             return []
         self._released.add(batch)
-        return [ForwardEvent(service, Released(batch)) for service in self._services]
+        return [do.ForwardEvent(service, Released(batch)) for service in self._services]
 
     def wait(self, *, waits: bool = True) -> None:
         """Record whether the training loop waits for a batch."""
@@ -135,20 +121,22 @@ class Delivery:
     # ------------------------------------------------------------------------------ the services
 
     def heard(
-        self, service: str, said: BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
-    ) -> list[StreamInstruction]:
+        self,
+        service: str,
+        said: do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison,
+    ) -> list[do.StreamInstruction]:
         """Handle an instruction of a service's ledger about a batch."""
         batch = said.batch
         match said:
-            case LabelsRevoked():
+            case do.LabelsRevoked():
                 return self._undone(service, batch)
-            case Poison(_, reasons):
+            case do.Poison(_, reasons):
                 return self._condemn(service, batch, reasons)
         if batch in self._poison:  # by another service
-            return [DropBatch(batch)]
+            return [do.DropBatch(batch)]
         if (lacking := self._lacking.get(batch)) is None:
             return []
-        if isinstance(said, GoesUnlabelled):
+        if isinstance(said, do.GoesUnlabelled):
             self.forgone[service] += 1
             self._without.setdefault(batch, set()).add(service)
         lacking.discard(service)
@@ -156,24 +144,24 @@ class Delivery:
 
     def _condemn(
         self, service: str, batch: int, reasons: tuple[str, ...]
-    ) -> list[StreamInstruction]:
+    ) -> list[do.StreamInstruction]:
         """Offer an error in place of a batch that will never be labelled by one service."""
         if batch in self._poison or (lacking := self._lacking.get(batch)) is None:
             return []
         lacking.clear()
         self._poison[batch] = reasons
         offers = self._offer(batch)
-        return [DropBatch(batch), *offers, *self._others(service, DeliverUnlabelled(batch))]
+        return [do.DropBatch(batch), *offers, *self._others(service, DeliverUnlabelled(batch))]
 
-    def _undone(self, service: str, batch: int) -> list[StreamInstruction]:
+    def _undone(self, service: str, batch: int) -> list[do.StreamInstruction]:
         """Withdraw a batch, because a service labels it again.
 
         All other services do too if the batch is poison, or if its labels cannot be separated by
         service.
         """
-        out: list[StreamInstruction] = []
+        out: list[do.StreamInstruction] = []
         if batch in self._offered:
-            out.append(Withdraw(batch))
+            out.append(do.Withdraw(batch))
             del self._offered[batch]
             self._lacking[batch] = set()
             self._lacking = dict(sorted(self._lacking.items()))
@@ -189,7 +177,7 @@ class Delivery:
             self._without[batch].discard(service)
         return out
 
-    def _offer(self, batch: int) -> list[StreamInstruction]:
+    def _offer(self, batch: int) -> list[do.StreamInstruction]:
         """Offer a complete batch; in order, once the batches before it are complete."""
         complete: list[int] = []
         if self._ordered:
@@ -200,18 +188,18 @@ class Delivery:
         else:
             complete.append(batch)
         last = next(reversed(self._offered), -1)
-        out: list[StreamInstruction] = []
+        out: list[do.StreamInstruction] = []
         for number in complete:
             del self._lacking[number]
             if (reasons := self._poison.get(number)) is not None:
                 self._offered[number] = None
-                out.append(OfferPoison(number, reasons))
+                out.append(do.OfferPoison(number, reasons))
             else:
                 mixed = self._whole
                 if without := self._without.get(number):
                     gone = dict.fromkeys(without, -inf)  # missing since then
                     mixed = mixture(self._ensemble, set(self._services) - without, gone, 0.0)
-                offer = self._offered[number] = OfferBatch(number, mixed)
+                offer = self._offered[number] = do.OfferBatch(number, mixed)
                 out.append(offer)
         if self._ordered and complete and complete[0] < last:  # it had been withdrawn
             self._offered = dict(sorted(self._offered.items()))
@@ -219,7 +207,7 @@ class Delivery:
 
     # ---------------------------------------------------------------------------- what follows
 
-    def look(self, now: float) -> list[StreamInstruction]:
+    def look(self, now: float) -> list[do.StreamInstruction]:
         """Decide what follows from the latest events or from time.
 
         Args:
@@ -227,7 +215,7 @@ class Delivery:
         """
         return self._no_teacher.look(self._lacking, self._without, now) + self.release()
 
-    def release(self) -> list[StreamInstruction]:
+    def release(self) -> list[do.StreamInstruction]:
         """Release the next batches, unless the loop has more than half of its quota."""
         if not self._offered:
             return []
@@ -243,7 +231,7 @@ class Delivery:
             batches.append(number)
         if not batches:
             return []
-        out: list[StreamInstruction] = []
+        out: list[do.StreamInstruction] = []
         for number in batches:
             offer = self._offered.pop(number)
             self._released.add(number)
@@ -251,15 +239,15 @@ class Delivery:
                 self.partial += offer.mixture is not None
                 self.unlabelled += offer.mixture is None
             for service in self._services:
-                out.append(ForwardEvent(service, Released(number)))
-        out.append(Release(tuple(batches)))
+                out.append(do.ForwardEvent(service, Released(number)))
+        out.append(do.Release(tuple(batches)))
         return out
 
     def _others(
         self, service: str, event: InvalidateBatch | DeliverUnlabelled
-    ) -> list[StreamInstruction]:
+    ) -> list[do.StreamInstruction]:
         """Forward an event to the cores of all other services."""
-        return [ForwardEvent(other, event) for other in self._services if other != service]
+        return [do.ForwardEvent(other, event) for other in self._services if other != service]
 
 
 class NoTeacherPolicy:
@@ -285,7 +273,7 @@ class NoTeacherPolicy:
 
     def look(
         self, lacking: Mapping[int, Set[str]], without: Mapping[int, Set[str]], now: float
-    ) -> list[StreamInstruction]:
+    ) -> list[do.StreamInstruction]:
         """Let batches go that should not wait any longer, or give up.
 
         Args:
@@ -300,11 +288,11 @@ class NoTeacherPolicy:
                 self._alone_since.setdefault(service, now)
         if not self._alone_since and self._patience == _CALM:
             return []
-        out: list[StreamInstruction] = []
+        out: list[do.StreamInstruction] = []
         head = None
         for batch, services in lacking.items():
             if services and self._is_tolerated(batch, services, without.get(batch, ()), now):
-                out += [ForwardEvent(service, DeliverUnlabelled(batch)) for service in services]
+                out += [do.ForwardEvent(service, DeliverUnlabelled(batch)) for service in services]
             elif services and head is None:
                 head = batch
         return out + self._decide(head, now)
@@ -320,7 +308,7 @@ class NoTeacherPolicy:
         labelled = self._ledgers.keys() - lacking - set(without)
         return mixture(self._ensemble, labelled, self._alone_since, now) is not None
 
-    def _decide(self, head: int | None, now: float) -> list[StreamInstruction]:
+    def _decide(self, head: int | None, now: float) -> list[do.StreamInstruction]:
         """Apply the policy to the first batch that a service has not labelled, if any."""
         ledgers = self._ledgers.values()
         self._lacked = [self._ledgers[service] for service in self._alone_since] or self._lacked
@@ -336,12 +324,12 @@ class NoTeacherPolicy:
             self._policy,
         )
         if action == "give_up":
-            return [GiveUp()]
+            return [do.GiveUp()]
         if action == "wait" or head is None:
             return []
         self.loop_waits = False  # its batch is complete now
         return [
-            LogMessage("warning", f"batch {head} goes without soft labels: there is no teacher"),
-            *(ForwardEvent(service, DeliverUnlabelled(head)) for service in self._ledgers),
-            *(ForwardEvent(service, LoopWaiting(False)) for service in self._ledgers),
+            do.LogMessage("warning", f"batch {head} goes without soft labels: there is no teacher"),
+            *(do.ForwardEvent(service, DeliverUnlabelled(head)) for service in self._ledgers),
+            *(do.ForwardEvent(service, LoopWaiting(False)) for service in self._ledgers),
         ]

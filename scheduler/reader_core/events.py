@@ -33,7 +33,7 @@ from ..stream_stats import StreamProfile
 #: * "failed": another failure that a retry may solve; the connection holds.
 #: * "bad answer": the answer cannot be labels.
 #: * "lost": the connection broke.
-RequestFailure = Literal[
+FailureCause = Literal[
     "overwritten", "refused", "full", "shut out", "crashed", "failed", "bad answer", "lost"
 ]
 
@@ -242,7 +242,7 @@ class ProbeFailed(NamedTuple):
 
     teacher: str
     link: int
-    failure: RequestFailure
+    failure: FailureCause
     reason: str
     room_in_s: float | None = None
 
@@ -293,7 +293,7 @@ class RequestFailed(NamedTuple):
     teacher: str
     link: int
     request: int
-    failure: RequestFailure
+    failure: FailureCause
     reason: str
     room_in_s: float | None = None
     void: bool = False

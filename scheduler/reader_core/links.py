@@ -13,7 +13,7 @@ from math import inf
 from .. import reachability
 from ..backoff import RandomLike
 from ..circuit_breakers import Log
-from .events import Assigned, Peer, RequestFailure
+from .events import Assigned, Peer, ProbeFailed, RequestFailed
 from .instructions import CloseConnection, Instruction, OpenConnection, Probe
 
 
@@ -134,26 +134,24 @@ class TeacherLinks:
         self._silent.discard(name)
         self._refusing.discard(name)
 
-    def probe_failed(
-        self, name: str, failure: RequestFailure, reason: str, room_in_s: float | None, now: float
-    ) -> None:
+    def probe_failed(self, event: ProbeFailed, now: float) -> None:
         """Record a failed probe, and plan the next one."""
-        link = self._links[name]
+        link = self._links[event.teacher]
         link.is_probed = False
         link.attempts += 1
-        self.is_silent(name, failure, reason)
-        pause_s = self._pause_s(link.attempts, failure, room_in_s)
-        self._plan(link, now + pause_s)
+        self._is_silent(event)
+        self._plan(link, now + self._pause_s(link.attempts, event))
 
-    def is_silent(self, name: str, failure: RequestFailure, reason: str) -> None:
+    def _is_silent(self, event: ProbeFailed | RequestFailed) -> None:
         """Record that a teacher cannot be reached or rejects the reader."""
+        name = event.teacher
         self._silent.add(name)
-        if failure == "shut out":
+        if event.failure == "shut out":
             self._refusing.add(name)
-            self.last_trouble = f"teacher {name} does not let this reader in: {reason}"
+            self.last_trouble = f"teacher {name} does not let this reader in: {event.reason}"
         else:
             self._refusing.discard(name)
-            self.last_trouble = f"teacher {name} does not answer: {reason}"
+            self.last_trouble = f"teacher {name} does not answer: {event.reason}"
 
     def mark_useless(self, name: str) -> None:
         """Record an answer that is no label: others are needed until the teacher sends labels."""
@@ -192,35 +190,20 @@ class TeacherLinks:
         if link is not None and not link.leaves and not link.attempts and link.probe_at < inf:
             self._plan(link, min(link.probe_at, now))
 
-    def retry(
-        self,
-        name: str,
-        failure: RequestFailure,
-        reason: str,
-        room_in_s: float | None,
-        least_s: float,
-        now: float,
-    ) -> None:
+    def retry(self, event: RequestFailed, least_s: float, now: float) -> None:
         """Probe a teacher before it gets more, after a failed request over a working connection.
 
-        Concurrent requests that fail together count as one failure.
-
-        Args:
-            name: the teacher.
-            failure: how it failed.
-            reason: message.
-            room_in_s: when a full teacher expects to have room.
-            least_s: shortest pause.
-            now: seconds of a clock that does not go back.
+        Concurrent requests that fail together count as one failure. The pause is at least
+        `least_s`.
         """
-        if failure == "shut out":
-            self.is_silent(name, failure, reason)
+        name = event.teacher
+        if event.failure == "shut out":
+            self._is_silent(event)
         else:
-            self.last_trouble = f"teacher {name} failed: {reason}"
+            self.last_trouble = f"teacher {name} failed: {event.reason}"
         link = self._links[name]
         if not link.is_probed and link.probe_at == inf:
-            pause_s = self._pause_s(self._count_failure(name), failure, room_in_s)
-            self.connect(name, now, max(pause_s, least_s))
+            self.connect(name, now, max(self._pause_s(self._count_failure(name), event), least_s))
 
     def start_probes(self, now: float) -> None:
         """Probe every teacher whose time has come."""
@@ -277,24 +260,17 @@ class TeacherLinks:
             self.last_trouble = f"teacher {name} was lost: {why}"
             self._log("warning", self.last_trouble, name)
 
-    def reopen(
-        self,
-        name: str,
-        failure: RequestFailure,
-        reason: str,
-        room_in_s: float | None,
-        least_s: float,
-        now: float,
-    ) -> None:
+    def reconnect(self, event: RequestFailed, least_s: float, now: float) -> None:
         """As `retry`, over a new connection: the old one broke, or its data was wrong."""
+        name = event.teacher
         peer = self._links[name].peer
         self._silent.add(name)
-        self.drop(name, reason)
+        self.drop(name, event.reason)
         if peer == self.wanted.get(name):
-            pause_s = self._pause_s(self._count_failure(name), failure, room_in_s)
+            pause_s = self._pause_s(self._count_failure(name), event)
             self._open(peer, now, max(pause_s, least_s))
 
-    def connect_anew(self, name: str, now: float) -> None:
+    def reconnect_now(self, name: str, now: float) -> None:
         """Reconnect to a teacher that is reachable again: data on old connections is lost."""
         self.drop(name, "it could not be reached")
         self._failures.pop(name, None)
@@ -321,8 +297,8 @@ class TeacherLinks:
         self._failures[name] = before + 1
         return before
 
-    def _pause_s(self, failures: int, failure: RequestFailure, room_in_s: float | None) -> float:
-        refused = failure == "shut out"
+    def _pause_s(self, failures: int, event: ProbeFailed | RequestFailed) -> float:
+        refused, room_in_s = event.failure == "shut out", event.room_in_s
         return reachability.pause_s(failures, self._rng, refused=refused, room_in_s=room_in_s)
 
     def _plan(self, link: LinkState, at: float) -> None:

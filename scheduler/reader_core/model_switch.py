@@ -356,8 +356,8 @@ class ModelSwitch:
 
     def _changed(self, step: SwitchAction) -> tuple[Assigned, bool] | None:
         before = self._followed
-        after, anew = self._carry_out(step, frozenset())
-        return (after, anew) if anew or after.peers != before.peers else None
+        after, again = self._carry_out(step, frozenset())
+        return (after, again) if again or after.peers != before.peers else None
 
     def _carry_out(self, step: SwitchAction, lost: frozenset[str]) -> tuple[Assigned, bool]:
         match step:

@@ -132,15 +132,15 @@ class TeacherPool:
         links, reach = self.links, self._reach
         again = []
         for peer, refusal in event.refusals.items():
-            reach, anew = reachability.attempted(reach, peer, event.began_at, not refusal)
+            reach, reconnects = reachability.attempted(reach, peer, event.began_at, not refusal)
             if refusal:
                 links.last_trouble = f"teacher {peer.teacher_id} cannot be reached: {refusal}"
-            if anew and links.wanted.get(peer.teacher_id) == peer:
+            if reconnects and links.wanted.get(peer.teacher_id) == peer:
                 again.append(peer.teacher_id)
         self._learn(reach)
         for name in again:  # TCP may wait long before it retransmits
             self._lost(name, now)
-            links.connect_anew(name, now)
+            links.reconnect_now(name, now)
 
     def _heard(self, name: str) -> None:
         """Record that the teacher is reachable."""
@@ -212,9 +212,8 @@ class TeacherPool:
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
         """Handle a failed probe."""
-        name = event.teacher
-        self.links.probe_failed(name, event.failure, event.reason, event.room_in_s, now)
-        self.let_go(name, now)
+        self.links.probe_failed(event, now)
+        self.let_go(event.teacher, now)
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget the breakers of all others: other machines may return under their names."""
@@ -291,8 +290,7 @@ class TeacherPool:
                 self.breakers.convict(name, "wrong", now)
                 links.mark_useless(name)
             self._lost(name, now)
-            pause_s = self._pause_s(name, now)
-            links.reopen(name, failure, reason, event.room_in_s, pause_s, now)
+            links.reconnect(event, self._pause_s(name, now), now)
         else:  # not the batch's fault
             self.comparisons.rests(name)
             self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
@@ -302,8 +300,7 @@ class TeacherPool:
             if counts and self.breakers.failed(name, others, now):
                 self._apply(ev.Ejected(name))
                 self._judge(self.comparisons.left(name), now)
-            pause_s = self._pause_s(name, now)
-            links.retry(name, failure, reason, event.room_in_s, pause_s, now)
+            links.retry(event, self._pause_s(name, now), now)
         self._judge(self.comparisons.ended(name, request), now)
         self.let_go(name, now)
 

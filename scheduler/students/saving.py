@@ -43,12 +43,7 @@ class SaveSchedule:
             raise ValueError(f"overhead is from 0 to below 1, not {self.overhead}")
 
     def due(
-        self,
-        step: int,
-        now_s: float,
-        last_step: int,
-        last_s: float,
-        costs_s: Sequence[float] = (),
+        self, step: int, now_s: float, last_step: int, last_s: float, costs_s: Sequence[float] = ()
     ) -> bool:
         """Whether to save `step`, which was just finished at `now_s`.
 

@@ -60,7 +60,7 @@ class World:
             ev.AnswerCame(ask.send.teacher, ask.link, ask.send.request, ROWS, 8, device_s, ROWS)
         )
 
-    def fail(self, failure: ev.RequestFailure) -> None:
+    def fail(self, failure: ev.FailureCause) -> None:
         """The request that was sent first comes to nothing."""
         send, link, _ = self.asked[0].send, self.asked[0].link, self.asked.pop(0)
         self.tell(ev.RequestFailed(send.teacher, link, send.request, failure, "as the test says"))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edl.scheduler.reachability import FULL_PAUSE_S, REFUSED_PAUSE_S
-from edl.scheduler.reader_core.events import Assigned, Peer, RequestFailure
+from edl.scheduler.reader_core.events import (
+    Assigned,
+    FailureCause,
+    Peer,
+    ProbeFailed,
+    RequestFailed,
+)
 from edl.scheduler.reader_core.instructions import (
     CloseConnection,
     Instruction,
@@ -67,9 +73,9 @@ def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world:
     world.links.connect("a", world.now)
     world.passes()
     for _ in range(8):
-        world.links.probe_failed("a", "lost", "refused", None, world.now)
+        world.links.probe_failed(ProbeFailed("a", 1, "lost", "refused"), world.now)
         world.passes(60.0)
-    world.links.probe_failed("a", "lost", "refused", None, world.now)
+    world.links.probe_failed(ProbeFailed("a", 1, "lost", "refused"), world.now)
     assert len(world.links.unavailable) == 1
     assert world.passes(0.01) == []
     world.links.connect("a", world.now)
@@ -83,7 +89,7 @@ def test_requests_that_fail_together_are_one_failure(world: World) -> None:
 
     def fail(requests: int) -> None:
         for _ in range(requests):
-            world.links.retry("a", "failed", "for a while", None, 0.0, world.now)
+            world.links.retry(RequestFailed("a", 1, 0, "failed", "for a while"), 0.0, world.now)
 
     fail(8)
     assert world.passes() == [Probe(1, "a")]
@@ -104,9 +110,10 @@ def test_requests_that_fail_together_are_one_failure(world: World) -> None:
     ],
 )
 def test_a_teacher_is_probed_when_it_will_have_room_or_an_operator_has_had_time(
-    world: World, failure: RequestFailure, room_in_s: float | None, pause_s: float
+    world: World, failure: FailureCause, room_in_s: float | None, pause_s: float
 ) -> None:
-    world.links.retry("a", failure, "not now", room_in_s, 0.0, world.now)
+    failed = RequestFailed("a", 1, 0, failure, "not now", room_in_s)
+    world.links.retry(failed, 0.0, world.now)
     assert world.links.is_shut_out is (failure == "shut out")
     assert world.passes(0.99 * pause_s) == []
     assert world.passes(0.02 * pause_s) == [Probe(1, "a")]
@@ -137,7 +144,7 @@ def test_a_teacher_that_comes_back_before_it_has_left_is_probed_first(world: Wor
 
 def test_a_teacher_that_comes_back_is_not_judged_by_what_it_was_before(world: World) -> None:
     world.links.mark_useless("a")
-    world.links.is_silent("a", "shut out", "no token")
+    world.links.probe_failed(ProbeFailed("a", 1, "shut out", "no token"), world.now)
     world.assign(lost=("a",))
     world.assign(A)
     assert (len(world.links.unavailable), world.links.is_shut_out) == (0, False)
