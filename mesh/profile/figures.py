@@ -8,13 +8,13 @@ from typing import Any
 
 from ...proto.datatypes import FREE, TensorSpec, dtype_of
 from ...scheduler.cluster import DeviceRate
-from .stepping import Steps
+from .stepping import MeasuredSteps
 
 #: Digits that a measured time is written with.
 DIGITS = 5
 
 
-def student_rate(steps: Steps) -> DeviceRate:
+def student_rate(steps: MeasuredSteps) -> DeviceRate:
     """How fast the student is.
 
     The median counts: what gets in the way makes a step longer, and a mesh has such steps, too.
@@ -53,7 +53,7 @@ def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> Device
     )
 
 
-def source_rate(steps: Steps) -> float:
+def source_rate(steps: MeasuredSteps) -> float:
     """Samples per second that the feed yields."""
     return float(_short(steps.rows / max(statistics.median(steps.source_s), 1e-9)))
 

@@ -7,7 +7,7 @@ slower for what they say.
 ```
 from it    progress  text             for the operator
            refused   message          the job cannot do it
-           done      result           JSON, as `Steps`
+           done      result           JSON, as `MeasuredSteps`
 ```
 """
 
@@ -41,7 +41,7 @@ _TELL_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class MeasuredSteps:
     """What was timed.
 
     Attributes:
@@ -70,7 +70,7 @@ def take_steps(
     budget_s: float,
     cores: Sequence[int],
     on_progress: Callable[[str], None],
-) -> Steps:
+) -> MeasuredSteps:
     """Time steps of a job, in a process of its own.
 
     Args:
@@ -121,16 +121,16 @@ def _start(words: Mapping[str, Any], child_end: int) -> supervise.Process:
         os.close(child_end)
 
 
-def _steps_of(result: Mapping[str, Any]) -> Steps:
+def _steps_of(result: Mapping[str, Any]) -> MeasuredSteps:
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in result.items()
     }
-    return Steps(**fields)
+    return MeasuredSteps(**fields)
 
 
 def time_steps(
     job: str, batch_size: int | None, steps: int, budget_s: float, say: Callable[[str], None]
-) -> Steps:
+) -> MeasuredSteps:
     """The same in this process.
 
     Raises:
@@ -153,7 +153,7 @@ def time_steps(
             break
     spec = parts.spec
     feed = spec.feed("train")
-    return Steps(
+    return MeasuredSteps(
         rows=taken.rows,
         whole_s=tuple(taken.whole_s[WARM_UP:]),
         half_s=tuple(taken.half_s[WARM_UP:]),

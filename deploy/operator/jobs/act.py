@@ -22,7 +22,7 @@ from ....mesh.kubernetes.client import Client
 from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
 from ..happenings import Happening, post
 from .ledger import Happening as Told
-from .ledger import Ledger, Orders, PodsConfig, refused
+from .ledger import Orders, PodLedger, PodsConfig, refused
 from .pods import pod_of
 from .status import changes, ledger_fields, status_of
 
@@ -115,7 +115,7 @@ def _start(
     return []
 
 
-def _keep(client: Client, resource: Object, before: Ledger, after: Ledger) -> list[Told]:
+def _keep(client: Client, resource: Object, before: PodLedger, after: PodLedger) -> list[Told]:
     """Write down what follows from a pod that was refused; what there is to tell of it."""
     meta = resource["metadata"]
     try:

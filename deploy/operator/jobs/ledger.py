@@ -87,7 +87,7 @@ class JobWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class PodLedger:
     """What of a job has to outlive whoever decides about it: kept with the job itself.
 
     Attributes:
@@ -147,7 +147,7 @@ class JobSeen:
 
     name: str
     wanted: JobWanted
-    ledger: Ledger = Ledger()
+    ledger: PodLedger = PodLedger()
     pods: tuple[PodSeen, ...] = ()
     progress: Progress = Progress()
 
@@ -192,7 +192,7 @@ class Orders:
     """
 
     job: str
-    ledger: Ledger
+    ledger: PodLedger
     state: ElasticJobState
     reason: str
     nodes: int = 0
@@ -239,7 +239,7 @@ _LONGEST_PAUSE_S = 60.0
 _LONGEST_WAIT_S = 3600.0
 
 
-def life_of(job: JobSeen, ledger: Ledger) -> NodeEndings:
+def life_of(job: JobSeen, ledger: PodLedger) -> NodeEndings:
     """What has become of a job's nodes."""
     return NodeEndings(job.wanted.retries, ledger.failures, ledger.done, ledger.hopeless)
 
@@ -256,7 +256,7 @@ class Case:
     """
 
     job: JobSeen
-    ledger: Ledger
+    ledger: PodLedger
     told: tuple[Happening, ...]
     held: bool
 
@@ -280,7 +280,7 @@ def case_of(job: JobSeen, now: float, config: PodsConfig) -> Case:
     return Case(job, ledger, (*told, *more), held)
 
 
-def _by_our_clock(ledger: Ledger, now: float, config: PodsConfig) -> Ledger:
+def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedger:
     """Without times that lie further ahead than they can: a clock ahead of ours wrote them."""
 
     def within(at_s: float | None, ahead_s: float) -> float | None:
@@ -297,7 +297,7 @@ def _by_our_clock(ledger: Ledger, now: float, config: PodsConfig) -> Ledger:
     return replace(ledger, fits_until_s=min(ledger.fits_until_s, latest_s))
 
 
-def _note_ends(job: JobSeen, now: float, config: PodsConfig) -> tuple[Ledger, list[Happening]]:
+def _note_ends(job: JobSeen, now: float, config: PodsConfig) -> tuple[PodLedger, list[Happening]]:
     pods = {pod.number: pod for pod in job.pods}
     told: list[Happening] = []
     # Numbers of pods that are gone are forgotten: a number never comes again.
@@ -345,13 +345,13 @@ def _pause_s(job: JobSeen, config: PodsConfig) -> float:
     return ceiling_s(before, pause_s, max(_LONGEST_PAUSE_S, pause_s))
 
 
-def _later(ledger: Ledger, at_s: float) -> float:
+def _later(ledger: PodLedger, at_s: float) -> float:
     return at_s if ledger.retry_s is None else max(ledger.retry_s, at_s)
 
 
 def refused(
-    ledger: Ledger, nodes: int, why: str, now: float, config: PodsConfig, *, never: bool
-) -> Ledger:
+    ledger: PodLedger, nodes: int, why: str, now: float, config: PodsConfig, *, never: bool
+) -> PodLedger:
     """The ledger of a job of which the cluster has refused a pod.
 
     Args:
@@ -370,7 +370,7 @@ def refused(
     return replace(ledger, fits=nodes, fits_until_s=now + _place_again_s(ledger, now, config))
 
 
-def _place_again_s(ledger: Ledger, now: float, config: PodsConfig) -> float:
+def _place_again_s(ledger: PodLedger, now: float, config: PodsConfig) -> float:
     """How long a job does with what could be placed before it asks for more."""
     if ledger.unplaced_since_s is None:
         return config.place_again_s
@@ -378,8 +378,8 @@ def _place_again_s(ledger: Ledger, now: float, config: PodsConfig) -> float:
 
 
 def _note_unplaced(
-    job: JobSeen, ledger: Ledger, now: float, config: PodsConfig
-) -> tuple[Ledger, list[Happening]]:
+    job: JobSeen, ledger: PodLedger, now: float, config: PodsConfig
+) -> tuple[PodLedger, list[Happening]]:
     """After a patience a job has to do with what could be placed; later more is asked for again."""
     if not life_of(job, ledger).grows or job.wanted.wrong:
         return ledger, []  # what runs, or waits, of a wrong spec is left alone

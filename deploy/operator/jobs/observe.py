@@ -22,7 +22,7 @@ from ....mesh.kubernetes.resources import (
 from ....scheduler.elastic_values import Pool
 from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig
-from .ledger import JobSeen, JobWanted, Ledger, PodSeen, Progress
+from .ledger import JobSeen, JobWanted, PodLedger, PodSeen, Progress
 from .pods import needs_of, spec_of, tolerations_of
 from .seeing import job_of, number_of, seen
 from .status import has_ended, ledger_of
@@ -167,7 +167,7 @@ def _seen(
         ledger = ledger_of(resource)
     except UsageError as error:  # its pods still say which numbers are used up
         log.warning("%s", error)
-        ledger = Ledger()
+        ledger = PodLedger()
     return JobSeen(name, wanted, ledger, tuple(pods), progress)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ....scheduler.elastic import decide
 from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
 from ....scheduler.job_states import ElasticJobState, limits_of, state_of
-from .ledger import Case, Happening, JobSeen, Ledger, Orders, PodsConfig, PodSeen, case_of
+from .ledger import Case, Happening, JobSeen, Orders, PodLedger, PodsConfig, PodSeen, case_of
 
 _REASON_CHARS = 600
 
@@ -95,7 +95,7 @@ def _least(case: Case) -> int:
     return limits_of(case.life, wanted.least, wanted.most, asked=wanted.asked, nodes=staying)[0]
 
 
-def _state(case: Case, ledger: Ledger, least: int, runs: int) -> ElasticJobState:
+def _state(case: Case, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
     if ledger.end:
         return ledger.end
     job, life = case.job, case.life
@@ -115,7 +115,7 @@ def _state(case: Case, ledger: Ledger, least: int, runs: int) -> ElasticJobState
     )
 
 
-def _ended(ledger: Ledger, state: ElasticJobState, now: float) -> Ledger:
+def _ended(ledger: PodLedger, state: ElasticJobState, now: float) -> PodLedger:
     if state not in ("succeeded", "failed", "stopped"):
         return replace(ledger, ended_s=None)
     end = ledger.end if state == "stopped" else state
@@ -296,7 +296,7 @@ def _ghost(case: Case, name: str) -> ElasticJob:
     return ElasticJob(name, 1, 1, 0, held, needs, submitted_s=float("inf"), priority=-(10**9))
 
 
-def _remembered(case: Case, target: Target | None, memory: ElasticMemory, now: float) -> Ledger:
+def _remembered(case: Case, target: Target | None, memory: ElasticMemory, now: float) -> PodLedger:
     """The ledger with what was decided."""
     name, ledger = case.job.name, case.ledger
     if target is not None:

@@ -16,7 +16,7 @@ from ....mesh.kubernetes.resources import (
     selector,
 )
 from ..conditions import Condition, merged
-from .ledger import Ledger, Orders
+from .ledger import Orders, PodLedger
 
 #: Of a ledger -> of a status, for plain values and for times.
 _VALUES: Final = {
@@ -43,7 +43,7 @@ _ENDS: Final = ("succeeded", "failed")
 _SECONDS: Final = re.compile(r"\d+(?= s\b)")
 
 
-def ledger_of(job: Object) -> Ledger:
+def ledger_of(job: Object) -> PodLedger:
     """What the status of a DistillJob keeps for us.
 
     Raises:
@@ -59,7 +59,7 @@ def ledger_of(job: Object) -> Ledger:
     end = status.get("state")
     try:
         return replace(
-            Ledger(),
+            PodLedger(),
             **found,
             counted=frozenset(status.get("counted") or ()),
             end=end if end in _ENDS else "",
@@ -73,7 +73,7 @@ def has_ended(job: Object) -> bool:
     return (job.get("status") or {}).get("state") in _ENDS
 
 
-def ledger_fields(ledger: Ledger) -> Object:
+def ledger_fields(ledger: PodLedger) -> Object:
     """What of a status `ledger_of` reads; None for what the ledger does not have.
 
     But for how the job has ended: that is its state.

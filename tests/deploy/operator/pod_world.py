@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from edl.deploy.operator.jobs.ledger import JobSeen, JobWanted, Ledger, Orders, PodsConfig, PodSeen
+from edl.deploy.operator.jobs.ledger import (
+    JobSeen,
+    JobWanted,
+    Orders,
+    PodLedger,
+    PodsConfig,
+    PodSeen,
+)
 from edl.deploy.operator.jobs.orders import decide_pods
 from edl.scheduler.elastic_values import ElasticConfig, Pool
 
@@ -31,7 +38,7 @@ class PodWorld:
     placeable: int | None = None
     now: float = 1000.0
     wanted: dict[str, JobWanted] = field(default_factory=dict)
-    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    ledgers: dict[str, PodLedger] = field(default_factory=dict)
     pods: dict[str, dict[int, PodSeen]] = field(default_factory=dict)
     made: dict[str, list[int]] = field(default_factory=dict)
     orders: dict[str, Orders] = field(default_factory=dict)
@@ -47,7 +54,7 @@ class PodWorld:
             submitted_s=self.now + len(self.wanted),
             **more,  # type: ignore[arg-type]
         )
-        self.ledgers[name] = Ledger()
+        self.ledgers[name] = PodLedger()
         self.pods[name], self.made[name] = {}, []
 
     def ask(self, name: str, **more: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from edl.deploy.operator.capacity import Machines
-from edl.deploy.operator.jobs.ledger import JobSeen, Ledger, Orders, PodsConfig
+from edl.deploy.operator.jobs.ledger import JobSeen, Orders, PodLedger, PodsConfig
 from edl.deploy.operator.jobs.observe import wanted_of
 from edl.deploy.operator.jobs.orders import decide_pods
 from edl.deploy.operator.jobs.pods import needs_of, pod_of, tolerations_of
@@ -291,7 +291,7 @@ def test_a_node_has_ended_with_its_own_program(code: int) -> None:
 
 
 def test_a_ledger_comes_back_as_it_was_written() -> None:
-    ledger = Ledger(
+    ledger = PodLedger(
         target=3, next_number=7, failures=2, hopeless=True, counted=frozenset({2, 5}),
         changed_s=1700000000.123456, waiting_since_s=None, started_s=1700000001.5,
         retry_s=1700000002.25, fits=2, fits_until_s=1700000300.0,

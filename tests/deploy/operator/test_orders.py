@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from edl.deploy.operator.jobs.ledger import JobSeen, JobWanted, Ledger, PodsConfig, PodSeen, refused
+from edl.deploy.operator.jobs.ledger import (
+    JobSeen,
+    JobWanted,
+    PodLedger,
+    PodsConfig,
+    PodSeen,
+    refused,
+)
 from edl.deploy.operator.jobs.orders import decide_pods
 from edl.scheduler.elastic_values import Pool
 
@@ -181,14 +188,14 @@ class TestFailures:
 
     def test_refused_pods(self) -> None:
         config = PodsConfig()
-        once = refused(Ledger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
+        once = refused(PodLedger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
         assert (once.failures, once.retry_s, once.fits) == (2, 101.0, None)
         assert once.why == "x" * 600
         again = refused(replace(once, retry_s=500.0), 2, "no", 100.0, config, never=True)
         assert (again.failures, again.retry_s) == (3, 500.0), "what waits already waits no shorter"
         config = PodsConfig(place_again_s=40.0)
-        found = refused(Ledger(target=4, failures=1), 2, "quota", 100.0, config, never=False)
-        assert found == Ledger(target=4, failures=1, fits=2, fits_until_s=140.0, why="quota")
+        found = refused(PodLedger(target=4, failures=1), 2, "quota", 100.0, config, never=False)
+        assert found == PodLedger(target=4, failures=1, fits=2, fits_until_s=140.0, why="quota")
 
     def test_unplaced_node_leaves_before_newer_running_ones(self) -> None:
         world = at_rest(3, ("a", 1, 3))
