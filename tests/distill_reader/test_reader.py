@@ -65,9 +65,9 @@ def test_the_story_of_a_batch_says_who_was_asked_and_what_came(teacher: Scripted
         told = reader.story(1)
         steps = [line for line in told if " ago, event " in line]
         first, *others, last = (line.split(": ")[1].split("(")[0] for line in steps)
-        assert (first, last) == ("Queued", "Taken")
+        assert (first, last) == ("Queued", "BatchTaken")
         assert "AnswerCame" in others
-        (asked,) = (line for line in told if line.startswith("  so Ask("))
+        (asked,) = (line for line in told if line.startswith("  so SendRequest("))
         assert teacher.address in asked
         assert reader.story(99) == []
 

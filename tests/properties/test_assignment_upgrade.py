@@ -41,7 +41,7 @@ STUDENTS = ("a/0", "a/1", "b/0")
 
 @dataclass
 class Reader:
-    """A student that does with contents what `label_origin` says.
+    """A student that does with contents what `model_switch` says.
 
     Attributes:
         sending: the content that teachers label with now; None: it sends nothing.
