@@ -50,7 +50,9 @@ SUBJECTS: Mapping[str, Subject] = {
     NUMPY: Subject(("numpy",)),
     READER: Subject((f"{READER}:DistilReader",)),
     "libraries of a process": Subject(("numpy", "grpc", "typer")),
-    "teacher": Subject(("edl.teacher.cli", "edl.teacher.serving", "edl.teacher.http.server"), 0.3),
+    "teacher": Subject(
+        ("edl.teacher.cli", "edl.teacher.serving", "edl.teacher.servers.http_server"), 0.3
+    ),
     "reader's engine": Subject(("edl.distill_reader.engine.engine",), 0.3),
     "predictor": Subject(("edl.teacher.predictor",), 0.2),
 }

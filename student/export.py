@@ -177,7 +177,7 @@ def _checked(
     """The greatest difference of what a file answers; a full disk may have cut it short unheard."""
     import numpy as np
 
-    from ..teacher.backends.open import open_backend
+    from ..teacher.backends.selection import open_backend
 
     if backend == "onnx":
         try:

@@ -4,11 +4,11 @@
 wire, bit for bit at the same settings. `serving` is the server itself, `cli` its command line.
 """
 
-from .backends import Backend
-from .backends.open import open_backend
+from ..proto.datatypes import TensorSpec
+from .backends import Backend, ModelSpec
+from .backends.selection import open_backend
 from .config import PredictorConfig, ServerConfig, TeacherConfig
 from .microbatch import run_in_micro_batches
-from .model import ModelSpec, TensorSpec
 
 __all__ = [
     "Backend",

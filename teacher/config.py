@@ -14,12 +14,12 @@ from typing import Any, Final, Self
 
 from ..coordinator.config import join_address
 from ..errors import UsageError
+from ..proto.datatypes import TensorSpec
 from ..proto.forms import OUTPUT_KINDS, OutputKind
 from ..proto.security import ServerSecurity
 from ..scheduler.batching import BatchRule
 from .backends import paced
 from .microbatch import parse_micro_batch
-from .model import TensorSpec
 
 #: What the number of threads is told by, to the libraries that a framework may use.
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -146,7 +146,7 @@ class PredictorConfig:
             Paddle is fastest on CPUs. None: it is measured at the start.
         inputs: inputs as the user declares them, where the model says less.
         outputs: the same for outputs, where only a run would tell.
-        backend: what runs it, one of `backends.open.NAMES`; "auto" decides by the model.
+        backend: what runs it, one of `backends.selection.NAMES`; "auto" decides by the model.
         precision: "fp32" or "bf16".
         preprocess: what is done to a batch before the model, the first step first.
         rate: samples per second of the device that backend "paced" emulates.

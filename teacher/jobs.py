@@ -44,8 +44,7 @@ from ..errors import (
 )
 from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.rates import pooled_t_t
-from .backends import Finish, Submit
-from .model import ModelSpec
+from .backends import Finish, ModelSpec, Submit
 from .request import RequestedOutput, in_their_forms
 from .self_test import check_finite
 

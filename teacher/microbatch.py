@@ -12,7 +12,7 @@ from ..errors import BadAnswer, ModelError, RetryableError, TeacherError, UsageE
 from ..proto.arena import Array
 from ..scheduler.batching import RUNS, BatchRule, choose, next_size, per_sample_s
 from .backends import Backend, Finish, Submit, at_once, submit_to
-from .backends.examples import example_batch
+from .backends.tensor_specs import example_batch
 
 #: The micro-batch is measured.
 AUTO = "auto"

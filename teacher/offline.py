@@ -35,10 +35,10 @@ from ..proto.plain import from_plain, to_plain
 from ..proto.tensors import InferRequest
 from . import jobs
 from .backends import Backend, submit_to
-from .backends.examples import example_batch, probe_batch
+from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
-from .loading import Loaded, load, open_model, prepare_process
 from .microbatch import run_in_micro_batches
+from .predictor import Loaded, load, open_model, prepare_process
 from .request import check_request
 from .self_test import Canary, load_samples, self_test
 

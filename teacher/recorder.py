@@ -20,13 +20,14 @@ from types import TracebackType
 from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Metric
 
 from ..errors import AccessError, BadAnswer, EdlError
 from ..logs import Fields
 from ..proto import inference_pb2 as pb
 from ..proto.status import to_status
 from ..scheduler.rates import RecentRate
-from .metrics import Collected, TeacherView
+from .registration import TeacherView
 from .request import REASONS, reason_of
 
 access_log: Final = logging.getLogger("edl.teacher.access_log")
@@ -191,6 +192,17 @@ class _Times:
             "compute_infer": self.duration(self.infer_ns),
             "compute_output": self.duration(self.output_ns),
         }
+
+
+class Collected:
+    """Metrics that are asked for at each scrape; registering them does not ask.
+
+    Args:
+        families: gives them.
+    """
+
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = families
 
 
 class Recorder:

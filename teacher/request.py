@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -21,10 +20,11 @@ from ..errors import (
     WrongInstance,
 )
 from ..proto.arena import Arena, Array, ArrayRef, Layouts
+from ..proto.datatypes import TensorSpec
 from ..proto.forms import Form, check_form, encode
 from ..proto.tensors import InferRequest, datatype_of
 from ..proto.wire import Parameter
-from .model import ModelSpec, TensorSpec
+from .backends import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,61 +84,6 @@ REASONS: Final = tuple(dict.fromkeys(_REASONS.values()))
 def reason_of(error: EdlError) -> str:
     """The word for `error`; empty when nothing was refused: it failed, and may succeed later."""
     return next((_REASONS[kind] for kind in type(error).__mro__ if kind in _REASONS), "")
-
-
-class Deadline:
-    """Calls `late` if it is not stopped within `seconds` of its start."""
-
-    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
-        self._seconds, self._late = seconds, late
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Without effect while it runs."""
-        if self._handle is None:
-            loop = asyncio.get_running_loop()
-            self._handle = loop.call_later(self._seconds, self._is_late)
-
-    def stop(self) -> None:
-        """Without effect while it does not run."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _is_late(self) -> None:
-        self._handle = None
-        self._late()
-
-
-class SendingDeadline:
-    """Aborts a connection whose peer takes nothing of what is sent for so long.
-
-    A peer that takes it slowly is not gone.
-
-    Args:
-        transport: of the connection.
-        seconds: within which something has to be taken.
-    """
-
-    def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
-        self._transport = transport
-        self._deadline = Deadline(seconds, self._look)
-        self._unsent = 0  # bytes, when it was looked last
-
-    def start(self) -> None:
-        """The peer has not taken all."""
-        self._unsent = self._transport.get_write_buffer_size()
-        self._deadline.start()
-
-    def stop(self) -> None:
-        """It has, or is gone."""
-        self._deadline.stop()
-
-    def _look(self) -> None:
-        if self._transport.get_write_buffer_size() < self._unsent:
-            self.start()
-        else:
-            self._transport.abort()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from ..proto.arena import Array
 from ..proto.forms import OutputKind, kind_of
 from ..proto.tensors import datatype_of, dtype_of
 from .backends import Backend
-from .backends.examples import probe_batch
+from .backends.tensor_specs import probe_batch
 from .microbatch import run_in_micro_batches
 
 

@@ -21,16 +21,15 @@ from ..logs import log_as
 from ..metrics import MetricsServer
 from ..proto.security import Gate
 from ..proto.security.certificates import export_expiry
-from .backends.open import check_model
+from .backends.selection import check_model
 from .batcher import Batcher
 from .config import TeacherConfig, check_cores
-from .front.server import Server
-from .metrics import TeacherView
 from .pool import PredictorPool
 from .recorder import Recorder
-from .registration import Identity, advertised, new_incarnation, new_registration
-from .servicer import Servicer
-from .shared_memory.regions import SharedMemory
+from .registration import Identity, TeacherView, advertised, new_incarnation, new_registration
+from .servers.server import Server
+from .servers.servicer import Servicer
+from .servers.shared_regions import SharedMemory
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from ..proto.arena import Array
-from .model import TensorSpec
+from ..proto.datatypes import TensorSpec
 
 Function = Callable[[Mapping[str, Array]], dict[str, Array]]
 

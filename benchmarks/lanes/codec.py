@@ -12,16 +12,16 @@ from typing import Final
 from ...proto.arena import Arena, Array, tune_allocator
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
-from ...proto.datatypes import datatype_of
+from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.security import ClientSecurity, Gate, ServerSecurity, TlsFiles
+from ...teacher.backends import ModelSpec
 from ...teacher.config import ServerConfig, http_listen
-from ...teacher.front.server import Server
 from ...teacher.jobs import Answer, Ready
-from ...teacher.model import FREE, ModelSpec, TensorSpec
 from ...teacher.recorder import Recorder
 from ...teacher.registration import Identity
 from ...teacher.request import Request as BatchRequest
-from ...teacher.servicer import Servicer
+from ...teacher.servers.server import Server
+from ...teacher.servers.servicer import Servicer
 from . import HOST, IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 

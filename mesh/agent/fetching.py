@@ -94,7 +94,7 @@ class Cache:
 
     def _verify(self, folder: Path, deployment: Deployment) -> None:
         """Before anything opens it: a program that reads a model may be led astray by another."""
-        from ...teacher.backends.open import content_of
+        from ...teacher.backends.selection import content_of
 
         steps = [value for name, value in deployment.options if name == "preprocess"]
         found = content_of(str(folder), steps)

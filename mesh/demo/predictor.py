@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...teacher.backends.open import open_backend
+from ...teacher.backends.selection import open_backend
 from ...teacher.microbatch import run_in_micro_batches
 from .digits import Images
 from .networks import load_paddle

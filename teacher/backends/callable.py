@@ -8,11 +8,10 @@ import numpy as np
 
 from ...errors import ModelError, RequestRefused
 from ...proto.arena import Array
-from ..model import ModelSpec
-from . import content
-from .declared import declared, outputs_by_trial
+from . import ModelSpec
 from .framework import gpu_of, numerics, translated
-from .kind import BackendKind, Made, Settings
+from .model_source import BackendKind, Made, Settings, hash_of_function
+from .tensor_specs import declared, outputs_by_trial
 
 
 class NumpyFunction:
@@ -43,7 +42,7 @@ class NumpyFunction:
             platform="callable",
             inputs=inputs,
             outputs=outputs_by_trial(self.run, inputs, outputs, made.name),
-            content_id=content.of_function(made.name, made.thing),
+            content_id=hash_of_function(made.name, made.thing),
             numerics=numerics(f"callable-numpy-{np.__version__}", "as-written", settings.threads),
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import DeviceOutOfMemory, EdlError, ModelError, RequestRefused, RetryableError
 from ...proto.arena import Array
 from . import Backend
-from .examples import probe_batch
+from .tensor_specs import probe_batch
 
 #: Words by which frameworks tell a memory or a device that failed, where the class does not.
 _OF_MEMORY = ("out of memory", "allocate", "alloc_", "bad_alloc")

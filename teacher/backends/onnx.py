@@ -13,13 +13,12 @@ import numpy as np
 from ...errors import ModelError, WireError
 from ...extras import install_command
 from ...proto.arena import Array
-from ...proto.datatypes import datatype_of
+from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.wire import Buffer, take_out
-from ..model import FREE, ModelSpec, TensorSpec
-from . import Finish, Submit, at_once, content
-from .declared import narrowed, outputs_by_trial, refuse_outputs
+from . import Finish, ModelSpec, Submit, at_once
 from .framework import first_line, gpu_of, numerics, translated
-from .kind import BackendKind, Settings
+from .model_source import BackendKind, Settings, hash_of_files
+from .tensor_specs import narrowed, outputs_by_trial, refuse_outputs
 
 # Field numbers of onnx.proto.
 _MODEL_GRAPH = 7
@@ -108,7 +107,7 @@ class OnnxSession:
             platform="onnxruntime",
             inputs=self._inputs,
             outputs=tuple(outputs),
-            content_id=content.of_files(files_of(model)),
+            content_id=hash_of_files(files_of(model)),
             numerics=numerics(
                 f"onnxruntime-{runtime.__version__}",
                 "fp32",

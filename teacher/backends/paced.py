@@ -15,9 +15,8 @@ from typing import Final
 
 from ...errors import ModelError, UsageError
 from ...proto.arena import Array
-from ..model import ModelSpec
-from . import Backend
-from .examples import example_batch
+from . import Backend, ModelSpec
+from .tensor_specs import example_batch
 
 #: How `--backend` calls it, and the word that it is labelled with.
 NAME: Final = "paced"

@@ -19,11 +19,18 @@ import numpy as np
 from ...errors import ModelError
 from ...extras import install_command
 from ...proto.arena import Array
-from ..model import FREE, ModelSpec, TensorSpec
-from . import content, framework
-from .declared import by_name, datatype_named, declared, narrowed, outputs_by_trial, refuse_outputs
+from ...proto.datatypes import FREE, TensorSpec
+from . import ModelSpec, framework
 from .framework import check_gpu, gpu_of
-from .kind import BackendKind, Made, Settings
+from .model_source import BackendKind, Made, Settings, hash_of_code, hash_of_files
+from .tensor_specs import (
+    by_name,
+    datatype_named,
+    declared,
+    narrowed,
+    outputs_by_trial,
+    refuse_outputs,
+)
 
 
 def import_paddle() -> Any:
@@ -142,7 +149,7 @@ class PaddleInference:
                 [_spec_of(name, declared, program) for name in names[0]], settings.inputs
             ),
             outputs=tuple(_spec_of(name, declared, program) for name in names[1]),
-            content_id=content.of_files([program, program.with_suffix(WEIGHTS)]),
+            content_id=hash_of_files([program, program.with_suffix(WEIGHTS)]),
             numerics=numerics(
                 paddle, "paddle-inference", gpu, settings.threads, settings.precision
             ),
@@ -268,7 +275,7 @@ class PaddleDygraph:
             platform="paddle_dygraph",
             inputs=self._inputs,
             outputs=outputs_by_trial(self.run, self._inputs, outputs, made.name),
-            content_id=content.of_code(
+            content_id=hash_of_code(
                 made.name,
                 made.thing,
                 ((name, value.numpy()) for name, value in self._layer.state_dict().items()),

@@ -18,13 +18,12 @@ import numpy as np
 
 from ...errors import ModelError, RequestRefused, UsageError
 from ...proto.arena import Array
-from ...proto.datatypes import dtype_of
-from ..model import TensorSpec
-from . import Backend, Submit, content, queue_of
+from ...proto.datatypes import TensorSpec, dtype_of
+from . import Backend, Submit, queue_of
 from .callable import read_only
-from .declared import declared, fits, narrowed, outputs_by_trial
 from .framework import translated
-from .kind import is_factory, make
+from .model_source import hash_of_function, is_factory, make
+from .tensor_specs import declared, fits, narrowed, outputs_by_trial
 
 Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 #: Makes a step for a model's inputs: what comes over the wire, and what is done to it.
@@ -265,5 +264,5 @@ def _behind(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Back
     if not callable(made.thing):
         raise ModelError(f"{name} gave {type(made.thing).__name__}: expected a function on arrays")
     own = inputs or declared(made.inputs) or takes
-    of_hook = content.of_function(name, made.thing)
+    of_hook = hash_of_function(name, made.thing)
     return Preprocessed(backend, name, own, made.thing, of_hook)

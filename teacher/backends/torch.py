@@ -1,4 +1,7 @@
-"""Backend `torch`: TorchScript, `torch.export` and networks of a factory, on CPUs and CUDA."""
+"""PyTorch as its backend uses it: imported, set to exact arithmetic, errors and dtypes ours.
+
+Arrays move between numpy and PyTorch through pinned memory, and without waiting, on CUDA.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,179 @@ import contextlib
 import inspect
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from ...errors import ModelError
+from ...extras import install_command
 from ...proto.arena import Array
-from ..model import FREE, ModelSpec, TensorSpec
-from . import Finish, Submit, content, torch_runtime
-from .declared import by_name, declared, narrowed, outputs_by_trial
-from .framework import loading, translated
-from .kind import BackendKind, Made, Settings
+from ...proto.datatypes import FREE, TensorSpec
+from . import Finish, ModelSpec, Submit, framework
+from .framework import check_gpu, gpu_of, loading, translated
+from .model_source import BackendKind, Made, Settings, hash_of_code, hash_of_files
+from .tensor_specs import by_name, datatype_named, declared, narrowed, outputs_by_trial
 from .torch_graphs import GraphedCalls
-from .torch_runtime import Copies
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def import_torch() -> Any:
+    """The `torch` module; raises ModelError where it is not installed."""
+    try:
+        import torch
+        import torch.export
+    except ImportError as error:
+        raise ModelError(
+            f"torch cannot be imported ({error}): {install_command('torch')}"
+        ) from None
+    return torch
+
+
+def open_device(torch: Any, device: str, threads: int) -> Any:
+    """The `torch.device`, with arithmetic of full float32 and the same kernels each time.
+
+    Raises:
+        ModelError: there is no such device, or this torch cannot use it.
+    """
+    torch.set_num_threads(threads)
+    if (index := gpu_of(device)) is None:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ModelError(
+            f"device {device} asked for, but torch {torch.__version__} finds no CUDA: it was built "
+            "without, or there is no driver; install a build for your CUDA"
+        )
+    check_gpu(device, index, torch.cuda.device_count())
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False  # True by itself: ten bits instead of twenty-three
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
+    """What bits depend on with PyTorch, in words; the micro-batch is added by who chooses it."""
+    gpu = None
+    if device.type != "cpu":
+        name, cudnn = torch.cuda.get_device_name(device), torch.backends.cudnn.version()
+        gpu = (name, f"cuda={torch.version.cuda}", f"cudnn={cudnn}")
+    return framework.numerics(f"torch-{torch.__version__}", "fp32", threads, gpu)
+
+
+def datatype(dtype: Any) -> str:
+    """The protocol's name of a torch dtype; raises ModelError where it has none."""
+    return datatype_named(str(dtype).removeprefix("torch."))
+
+
+def dtype_for(torch: Any, dtype: np.dtype[Any]) -> Any:
+    """The torch dtype of an array's dtype."""
+    return getattr(torch, dtype.newbyteorder("=").name)
+
+
+def as_array(torch: Any, tensor: Any) -> Array:
+    """The tensor's memory as an array; a copy of it where the tensor is on a GPU."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:  # which torch does not hand to numpy
+        whole: Array = tensor.contiguous().view(torch.int16).numpy()
+        return whole.view(_BFLOAT16)
+    array: Array = tensor.numpy()
+    return array
+
+
+class Timer:
+    """Takes the time of what a device does between its creation and `stop`.
+
+    On a GPU it counts from when the device comes to this work, by CUDA events: work that was queued
+    before does not count.
+
+    Args:
+        torch: the module.
+        on_gpu: whether the device is the current CUDA device, and not the CPU.
+    """
+
+    def __init__(self, torch: Any, *, on_gpu: bool) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
+        if self._events:
+            self._events[0].record()
+        self._began_s = time.perf_counter()
+        self._took_s = 0.0
+
+    def stop(self) -> None:
+        """All of the work has been queued."""
+        if self._events:
+            self._events[1].record()
+        else:
+            self._took_s = time.perf_counter() - self._began_s
+
+    def wait(self) -> float:
+        """Wait until the work is done; returns the seconds that it took."""
+        if self._events:
+            began, ended = self._events
+            ended.synchronize()
+            self._took_s = began.elapsed_time(ended) / 1000
+        return self._took_s
+
+
+def lacks_resources(error: Exception) -> bool:
+    """`RuntimeError` is what torch raises for everything: its words tell the cause."""
+    if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError"):
+        return True
+    return framework.lacks_resources(error)
+
+
+class Copies:
+    """The way in and out of one device.
+
+    On CUDA both ways go through page-locked memory, which the device reads and writes by itself:
+    the copies of all inputs, the run and the copies of all outputs are queued, and only their end
+    is waited for. PyTorch's own allocator keeps that memory, and gives a block out again only when
+    the copies from it have ended.
+
+    Attributes:
+        on_gpu: whether the device is a GPU.
+    """
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch = torch
+        self._device = device
+        self.on_gpu: bool = device.type == "cuda"
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Makes the device that of the calling thread: each thread begins with the first GPU."""
+        return self._torch.cuda.device(self._device) if self.on_gpu else nullcontext()
+
+    def staged(self, array: Array) -> Any:
+        """A copy in memory that the device can read; on a CPU, what the network is given."""
+        dtype = dtype_for(self._torch, array.dtype)
+        staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self.on_gpu)
+        np.copyto(as_array(self._torch, staged), array)
+        return staged
+
+    def to_device(self, staged: Any) -> Any:
+        """A tensor of its own: the network may write into it."""
+        return staged.to(self._device, non_blocking=True) if self.on_gpu else staged
+
+    def to_host(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors of their own, which are complete once the device has done what is queued."""
+        return {name: self._fetched(tensor.detach()) for name, tensor in outputs.items()}
+
+    def arrays(self, host: Mapping[str, Any]) -> dict[str, Array]:
+        """What `to_host` returned, as arrays that stay as they are when the network runs again."""
+        return {name: as_array(self._torch, tensor) for name, tensor in host.items()}
+
+    def _fetched(self, tensor: Any) -> Any:
+        staged = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self.on_gpu)
+        return staged.copy_(tensor, non_blocking=self.on_gpu)
+
 
 #: Operators that do something else in training, and which argument says so.
 _TRAINING = {"aten.dropout.default": 2, "aten.batch_norm.default": 5}
@@ -128,8 +288,8 @@ class TorchModel:
         settings: Settings,
         declares: tuple[TensorSpec, ...] = (),
     ) -> None:
-        self._torch = torch = torch_runtime.import_torch()
-        device = torch_runtime.open_device(torch, settings.device, settings.threads)
+        self._torch = torch = import_torch()
+        device = open_device(torch, settings.device, settings.threads)
         self._copies = Copies(torch, device)
         network = load(torch, device, settings)
         self._inputs = network.inputs
@@ -146,7 +306,7 @@ class TorchModel:
                 self.run, network.inputs, settings.outputs or declares, network.name
             ),
             content_id=network.content_id,
-            numerics=torch_runtime.numerics(torch, device, settings.threads),
+            numerics=numerics(torch, device, settings.threads),
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -157,7 +317,7 @@ class TorchModel:
         with _model_errors(), self._torch.inference_mode():
             staged = [self._copies.staged(inputs[tensor.name]) for tensor in self._inputs]
             with self._queueing, self._copies.on_device():
-                timer = torch_runtime.Timer(self._torch, on_gpu=self._copies.on_gpu)
+                timer = Timer(self._torch, on_gpu=self._copies.on_gpu)
                 outputs = self._call(*map(self._copies.to_device, staged))
                 host = self._copies.to_host(outputs)
                 timer.stop()
@@ -171,7 +331,7 @@ class TorchModel:
 
 
 def _model_errors() -> AbstractContextManager[None]:
-    return translated("the model", torch_runtime.lacks_resources)
+    return translated("the model", lacks_resources)
 
 
 def open_file(file: Path, settings: Settings) -> TorchModel:
@@ -203,15 +363,14 @@ def _script(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
         torch.jit.set_fusion_strategy([("STATIC", 0)])
     arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
     inputs = _ordered(settings.inputs or settings.behind(), arguments, str(file))
-    return Network(str(file), "torch_script", module, inputs, content.of_files([file]))
+    return Network(str(file), "torch_script", module, inputs, hash_of_files([file]))
 
 
 def _exported(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
     with _loading(torch, file):
         program = load_exported(torch, file, device)
     own = tuple(
-        TensorSpec(name, torch_runtime.datatype(dtype), shape)
-        for name, dtype, shape in inputs_of(program, file)
+        TensorSpec(name, datatype(dtype), shape) for name, dtype, shape in inputs_of(program, file)
     )
     module, structure = program.module(), program.call_spec.in_spec
 
@@ -220,7 +379,7 @@ def _exported(file: Path, torch: Any, device: Any, settings: Settings) -> Networ
         return module(*arguments, **keywords)
 
     inputs = narrowed(own, settings.inputs)
-    return Network(str(file), "torch_export", call, inputs, content.of_files([file]))
+    return Network(str(file), "torch_export", call, inputs, hash_of_files([file]))
 
 
 def _module(made: Made, torch: Any, device: Any, settings: Settings) -> Network:
@@ -235,8 +394,8 @@ def _module(made: Made, torch: Any, device: Any, settings: Settings) -> Network:
             "it, or declare them with --input"
         )
     state = module.state_dict().items()
-    arrays = ((key, torch_runtime.as_array(torch, value)) for key, value in state)
-    content_id = content.of_code(made.name, module, arrays)
+    arrays = ((key, as_array(torch, value)) for key, value in state)
+    content_id = hash_of_code(made.name, module, arrays)
     return Network(made.name, "torch_module", module, inputs, content_id)
 
 
@@ -244,7 +403,7 @@ def _of_example(tensor: Any, argument: str) -> TensorSpec:
     """What an example tensor declares: its first dimension is the batch, and free."""
     try:
         shape = (FREE, *(int(size) for size in tensor.shape[1:]))
-        return TensorSpec(argument, torch_runtime.datatype(tensor.dtype), shape)
+        return TensorSpec(argument, datatype(tensor.dtype), shape)
     except AttributeError:
         raise ModelError(f"{tensor!r} declares no input: expected an example tensor") from None
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .declared import by_name
 from .framework import first_line
+from .tensor_specs import by_name
 
 log = logging.getLogger(__name__)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...coordinator.config import join_address
 from ...errors import UsageError
-from ...proto.datatypes import TensorSpec
+from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.protocols import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
-from ...scheduler.admission import HealthCheckSettings
+from ...scheduler.admission import Patience
+from ..self_test import Canary
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +96,22 @@ class RegisterConfig:
     def listen(self) -> str:
         """Where managers are answered, as it is bound."""
         return join_address(self.host, self.port)
+
+
+def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig:
+    """`config` with what students are told of the model where its operator does not say it.
+
+    Raises:
+        UsageError: the name of an input holds blanks.
+    """
+    if canary is not None:
+        sampled = tuple(
+            TensorSpec(name, datatype_of(array.dtype), (FREE, *array.shape[1:]))
+            for name, array in canary.inputs.items()
+        )
+        content_id, inputs = config.content_id or canary.content_id, config.inputs or sampled
+        config = replace(config, content_id=content_id, inputs=inputs)
+    for tensor in config.inputs:  # they are told with blanks between them
+        if any(letter.isspace() for letter in tensor.name):
+            raise UsageError(f"the name of input {tensor.name!r} must hold no blanks")
+    return config

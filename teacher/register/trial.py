@@ -24,7 +24,7 @@ from ...proto.arena import Array
 from ...proto.clients import Client, Request
 from ...proto.datatypes import TensorSpec
 from ...proto.forms import OutputKind, kind_of
-from ..backends.examples import probe_batch
+from ..backends.tensor_specs import probe_batch
 from ..self_test import Canary, check_finite, odd_outputs
 from .config import RegisterConfig
 

@@ -13,14 +13,14 @@ import pytest
 
 from edl.errors import ModelError, TeacherError
 from edl.proto.arena import Array
+from edl.proto.datatypes import TensorSpec
 from edl.proto.plain import from_plain, to_plain
-from edl.teacher.backends import Backend
+from edl.teacher.backends import Backend, ModelSpec
 from edl.teacher.backends.framework import instruction_set
-from edl.teacher.backends.open import KINDS, content_of, open_backend
+from edl.teacher.backends.selection import KINDS, content_of, open_backend
 from edl.teacher.config import PredictorConfig
 from edl.teacher.jobs import Answer
 from edl.teacher.microbatch import run_in_micro_batches, warm_up
-from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.pool import PredictorPool
 from edl.teacher.request import Request, RequestedOutput
 from edl.tests.teacher import same_network

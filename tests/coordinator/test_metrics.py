@@ -22,8 +22,8 @@ from edl.distill_reader.engine.metrics import Exporter
 from edl.proto.security import ServerSecurity
 from edl.proto.security.certificates import export_expiry
 from edl.scheduler.autoscale import Desired
-from edl.teacher.metrics import TeacherView
 from edl.teacher.recorder import Recorder
+from edl.teacher.registration import TeacherView
 from edl.tests.proto.security.authority import Authority
 
 LEADER = LeaderView(

@@ -14,8 +14,8 @@ from edl.student import load_job
 from edl.student.job.assembly import Assembly, assemble
 from edl.student.job.batches import split
 from edl.student.job.rehearsal import rehearse
-from edl.teacher.backends.open import open_backend
 from edl.teacher.backends.paddle import import_paddle
+from edl.teacher.backends.selection import open_backend
 from edl.tests.examples.data import write_imagenet, write_mnist, write_reviews
 
 EXAMPLES = Path(edl.__file__).resolve().parent / "examples"

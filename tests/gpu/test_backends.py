@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from edl.proto.arena import Array
+from edl.proto.datatypes import TensorSpec
 from edl.teacher.backends import queue_of, submit_to
 from edl.teacher.backends.onnx import has_cuda
-from edl.teacher.backends.open import open_backend
+from edl.teacher.backends.selection import open_backend
 from edl.teacher.backends.torch_graphs import GraphedCalls
 from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
-from edl.teacher.model import TensorSpec
 from edl.tests.gpu import networks
 from edl.tests.gpu.conftest import TestDevice, needs_gpu
 from edl.tests.teacher import same_network

@@ -17,7 +17,7 @@ from edl.student.checkpoint.capture import Trained, capture
 from edl.student.evaluate import evaluate
 from edl.student.export import export
 from edl.student.job.assembly import assemble
-from edl.teacher.backends.open import open_backend
+from edl.teacher.backends.selection import open_backend
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("write_job")]
 

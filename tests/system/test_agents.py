@@ -21,7 +21,7 @@ from edl.mesh.agent.cli import resume
 from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
 from edl.supervise import Process, python_command, start, stop_all
-from edl.teacher.backends.open import content_of
+from edl.teacher.backends.selection import content_of
 from edl.tests.ground.programs import wait_gone
 from edl.tests.system.conftest import ROWS, Batches, taken_until
 from edl.tests.system.coordinator_process import edl_output

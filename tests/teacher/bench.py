@@ -16,11 +16,11 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.security import ClientSecurity, Gate, open_channel
 from edl.teacher.config import ServerConfig
-from edl.teacher.front.server import Server
 from edl.teacher.recorder import Labelling, Recorder
 from edl.teacher.registration import Identity
-from edl.teacher.servicer import Servicer
-from edl.teacher.shared_memory.regions import SharedMemory
+from edl.teacher.servers.server import Server
+from edl.teacher.servers.servicer import Servicer
+from edl.teacher.servers.shared_regions import SharedMemory
 from edl.tests.teacher.fakes import FakeLabeller, array
 from edl.tests.waiting import DEADLINE_S, wait_until
 

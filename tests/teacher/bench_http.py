@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 
 from edl.proto.arena import Array
-from edl.teacher.front.server import Server
+from edl.teacher.servers.server import Server
 from edl.tests.teacher.bench import WAIT_S, Bench
 
 INFER = "/v2/models/resnet/infer"

@@ -11,9 +11,9 @@ import numpy as np
 
 from edl.errors import RetryableError
 from edl.proto.arena import Arena, Array
-from edl.teacher.backends import Finish
+from edl.proto.datatypes import TensorSpec
+from edl.teacher.backends import Finish, ModelSpec
 from edl.teacher.jobs import Answer, Ready
-from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.request import Request, RequestedOutput, in_their_forms
 from edl.tests.waiting import DEADLINE_S
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from edl.proto.arena import Record
 from edl.proto.datatypes import Array, to_bytes
 from edl.proto.shared_buffer import BufferRef, SharedBuffer
-from edl.teacher.shared_memory.segment import FOLDER, PREFIX
+from edl.teacher.servers.shared_segment import FOLDER, PREFIX
 
 
 class Object:

@@ -11,9 +11,9 @@ import pytest
 
 from edl.errors import BadAnswer, ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
-from edl.teacher.backends.open import open_backend
+from edl.proto.datatypes import TensorSpec
+from edl.teacher.backends.selection import open_backend
 from edl.teacher.microbatch import run_in_micro_batches
-from edl.teacher.model import TensorSpec
 
 HERE = "edl.tests.teacher.test_backends_callable"
 X = TensorSpec("x", "FP32", (-1, 4))

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from edl.errors import ModelError, RetryableError, UsageError
-from edl.teacher.backends.kind import Settings
+from edl.proto.datatypes import TensorSpec
+from edl.teacher.backends.model_source import Settings
 from edl.teacher.backends.onnx import OnnxSession, files_of
-from edl.teacher.backends.open import content_of, open_backend
-from edl.teacher.model import TensorSpec
+from edl.teacher.backends.selection import content_of, open_backend
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
 

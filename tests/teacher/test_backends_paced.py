@@ -9,8 +9,8 @@ import pytest
 
 from edl.errors import ModelError, UsageError
 from edl.proto.arena import Array
-from edl.teacher.backends.open import open_backend
 from edl.teacher.backends.paced import Paced, labelled
+from edl.teacher.backends.selection import open_backend
 from edl.teacher.config import Device, PredictorConfig, TeacherConfig
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
 

@@ -15,10 +15,9 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
-from edl.teacher.backends import torch_runtime
-from edl.teacher.backends.open import open_backend
-from edl.teacher.backends.torch_runtime import Copies
-from edl.teacher.model import TensorSpec
+from edl.proto.datatypes import TensorSpec
+from edl.teacher.backends.selection import open_backend
+from edl.teacher.backends.torch import Copies, as_array, import_torch
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
 
@@ -154,7 +153,7 @@ def test_errors_of_a_run_are_told_apart(
 
 
 def test_arrays_of_every_dtype_survive_copies() -> None:
-    torch = torch_runtime.import_torch()
+    torch = import_torch()
     copies = Copies(torch, torch.device("cpu"))
     for dtype in (*"?bhilefdBHIQ", ml_dtypes.bfloat16):
         given: Array = np.arange(6).reshape(2, 3).astype(dtype)
@@ -162,7 +161,7 @@ def test_arrays_of_every_dtype_survive_copies() -> None:
         (back,) = copies.arrays(copies.to_host({"x": tensor})).values()
         assert back.dtype == given.dtype
         np.testing.assert_array_equal(back, given)
-        assert not np.shares_memory(back, torch_runtime.as_array(torch, tensor))
+        assert not np.shares_memory(back, as_array(torch, tensor))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import weakref
 import pytest
 
 from edl.errors import RateLimited
-from edl.teacher.calls import PATIENCE_S, Call, CallTable
-from edl.teacher.servicer import in_thread
+from edl.teacher.servers.admission import PATIENCE_S, Call, CallTable
+from edl.teacher.servers.servicer import in_thread
 from edl.tests.waiting import DEADLINE_S
 
 #: Bytes, where they do not matter.

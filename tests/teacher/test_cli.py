@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from edl.errors import UsageError
 from edl.lifecycle import Stop
+from edl.proto.datatypes import TensorSpec
 from edl.proto.plain import from_plain, to_plain
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.scheduler.batching import BatchRule
@@ -29,7 +30,6 @@ from edl.teacher.config import (
     check_cores,
     parse_devices,
 )
-from edl.teacher.model import TensorSpec
 from edl.teacher.paddle_serving import engine
 from edl.teacher.registration import advertised
 

@@ -8,9 +8,9 @@ import pytest
 
 from edl.errors import ModelError, UsageError
 from edl.extras import EXTRA_BY_PACKAGE
-from edl.teacher.backends import content, framework, onnx, paddle, torch
-from edl.teacher.backends.kind import FOREIGN, BackendKind, find, is_factory
-from edl.teacher.backends.open import KINDS, check_model, open_backend
+from edl.teacher.backends import framework, onnx, paddle, torch
+from edl.teacher.backends.model_source import FOREIGN, BackendKind, find, hash_of_files, is_factory
+from edl.teacher.backends.selection import KINDS, check_model, open_backend
 from edl.tests.teacher.fakes import FakeBackend, double_and_sum
 from edl.tests.teacher.same_network import NAME
 
@@ -104,7 +104,7 @@ def test_a_missing_framework_is_named(
     if not kind.files:
         assert not kind.package, "what runs functions alone is there wherever we are"
         return
-    monkeypatch.setattr("edl.teacher.backends.kind.find_spec", lambda name: None)
+    monkeypatch.setattr("edl.teacher.backends.model_source.find_spec", lambda name: None)
     file = tmp_path / f"net{kind.suffixes[0]}"
     file.write_bytes(b"model")
     if kind.beside:
@@ -121,7 +121,7 @@ def test_the_content_id_depends_on_content_only(tmp_path: Path) -> None:
     here, there = save(tmp_path, "a"), save(tmp_path / "there", "b")
 
     def content_id(program: Path) -> str:
-        return content.of_files([program, program.with_suffix(".pdiparams")])
+        return hash_of_files([program, program.with_suffix(".pdiparams")])
 
     first = content_id(here)
     assert content_id(there) == first
@@ -130,7 +130,7 @@ def test_the_content_id_depends_on_content_only(tmp_path: Path) -> None:
     there.with_suffix(".pdiparams").write_bytes(b"eights")
     assert content_id(there) != first
     with pytest.raises(ModelError, match=r"cannot read .*No such file"):
-        content.of_files([tmp_path / "gone"])
+        hash_of_files([tmp_path / "gone"])
 
 
 def test_factories_and_paths() -> None:

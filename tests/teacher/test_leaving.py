@@ -14,8 +14,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, TeacherConfig
-from edl.teacher.metrics import TeacherView
-from edl.teacher.registration import kinds_fact, new_incarnation, new_registration
+from edl.teacher.registration import TeacherView, kinds_fact, new_incarnation, new_registration
 from edl.teacher.serving import drain
 from edl.tests.teacher.bench import Bench, labelling
 from edl.tests.teacher.fakes import SPEC

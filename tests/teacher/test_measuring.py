@@ -10,10 +10,11 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
-from edl.teacher.backends.examples import example_batch, example_shape
-from edl.teacher.backends.open import Checked
+from edl.proto.datatypes import TensorSpec
+from edl.teacher.backends import ModelSpec
+from edl.teacher.backends.selection import Checked
+from edl.teacher.backends.tensor_specs import example_batch, example_shape
 from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
-from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.offline import sweep
 from edl.tests.teacher.fakes import SPEC, FakeBackend, double_and_sum
 

@@ -11,8 +11,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
-from edl.teacher.metrics import TeacherView
 from edl.teacher.recorder import Recorder
+from edl.teacher.registration import TeacherView
 from edl.teacher.request import REASONS, Overloaded, reason_of
 from edl.tests.teacher.bench import labelling
 

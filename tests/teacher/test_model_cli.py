@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner, Result
 
 from edl.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
-from edl.teacher.backends.open import open_backend
+from edl.teacher.backends.selection import open_backend
 from edl.teacher.cli import app
 from edl.teacher.config import PredictorConfig
-from edl.teacher.loading import load
+from edl.teacher.predictor import load
 from edl.teacher.self_test import Canary
 from edl.tests.teacher.linear import CLASSES, weights
 

@@ -24,15 +24,14 @@ from edl.errors import (
 )
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.channel import Channel, Message
+from edl.proto.datatypes import TensorSpec
 from edl.proto.forms import Form, decode
 from edl.teacher import jobs
 from edl.teacher.backends import at_once
-from edl.teacher.backends.examples import example_batch
+from edl.teacher.backends.tensor_specs import example_batch
 from edl.teacher.jobs import Answer, Part, Result, submit_parts
-from edl.teacher.loading import Loaded
 from edl.teacher.microbatch import run_in_micro_batches
-from edl.teacher.model import TensorSpec
-from edl.teacher.predictor import Predictor
+from edl.teacher.predictor import Loaded, Predictor
 from edl.teacher.request import RequestedOutput, in_their_forms
 from edl.teacher.self_test import check_finite
 from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum

@@ -23,12 +23,12 @@ from edl.errors import (
     RetryableError,
 )
 from edl.proto.arena import GROWTH_BYTES, Array, Record
+from edl.proto.datatypes import TensorSpec
 from edl.scheduler.batching import BatchRule
 from edl.teacher import pool
 from edl.teacher.batcher import Batcher
 from edl.teacher.config import Device, PredictorConfig
 from edl.teacher.jobs import Answer, Results
-from edl.teacher.model import TensorSpec
 from edl.teacher.pool import PredictorPool
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import Request, RequestedOutput

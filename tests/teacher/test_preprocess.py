@@ -10,11 +10,12 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused, UsageError
 from edl.proto.arena import Array
-from edl.teacher.backends.open import check_model, open_backend
+from edl.proto.datatypes import TensorSpec
+from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.preprocess import NAMED, preprocessed
+from edl.teacher.backends.selection import check_model, open_backend
 from edl.teacher.config import PredictorConfig
-from edl.teacher.loading import load
-from edl.teacher.model import ModelSpec, TensorSpec
+from edl.teacher.predictor import load
 from edl.tests.teacher.fakes import FakeBackend
 from edl.tests.teacher.same_network import NAME, label
 

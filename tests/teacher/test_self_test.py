@@ -17,7 +17,8 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused, RetryableError, UsageError
 from edl.proto.arena import Array
-from edl.teacher.model import ModelSpec, TensorSpec
+from edl.proto.datatypes import TensorSpec
+from edl.teacher.backends import ModelSpec
 from edl.teacher.self_test import PROBES, Canary, load_samples, odd_outputs, self_test
 from edl.tests.teacher.fakes import FakeBackend
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from edl.errors import RequestRefused, UsageError
 from edl.proto.arena import Array
+from edl.proto.datatypes import TensorSpec
 from edl.proto.forms import Form
 from edl.proto.tensors import InferRequest
 from edl.proto.wire import Parameter
+from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
-from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.registration import CHALLENGE, Identity
 from edl.teacher.request import RequestedOutput, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array

@@ -18,7 +18,7 @@ from edl.coordinator.machines import Deployment
 from edl.errors import ContentMismatch, EdlError, ModelError, ModelUnavailable, UsageError
 from edl.mesh.agent import download
 from edl.mesh.agent.fetching import Cache
-from edl.teacher.backends.open import content_of
+from edl.teacher.backends.selection import content_of
 from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S
 

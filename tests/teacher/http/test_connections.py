@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from edl.proto.security import ServerSecurity, TlsFiles, listening
-from edl.teacher.http import server as http_server
-from edl.teacher.http.server import Connection
+from edl.teacher.servers import http_server as http_server
+from edl.teacher.servers.http_server import Connection
 from edl.tests.proto.security.authority import Authority
 from edl.tests.teacher.bench import WAIT_S, Bench, GrpcStream, Make, half_open
 from edl.tests.teacher.bench_http import (

@@ -25,8 +25,8 @@ from edl.errors import (
     WrongInstance,
 )
 from edl.proto import json_tensors
-from edl.teacher.http import bodies
 from edl.teacher.request import Overloaded
+from edl.teacher.servers import http_app
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import (
     CHUNKED,
@@ -183,7 +183,7 @@ def test_large_json_delays_no_small_request(make: Make, monkeypatch: pytest.Monk
             assert go.wait(WAIT_S)
         return json_tensors.decode_request(head, *arguments, **names)
 
-    monkeypatch.setattr(bodies, "decode_request", slowly)
+    monkeypatch.setattr(http_app, "decode_request", slowly)
     large = rows(4000)
     with ThreadPoolExecutor(many) as threads:
         held = [threads.submit(infer, bench, large) for _ in range(many)]
@@ -197,7 +197,7 @@ def test_large_json_delays_no_small_request(make: Make, monkeypatch: pytest.Monk
 
 
 def test_a_missing_package_is_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("edl.teacher.http")]:
+    for name in [name for name in sys.modules if name.startswith("edl.teacher.servers.http")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(UsageError, match=r"HTTP needs uvicorn.*pip install .*\[http\]"):

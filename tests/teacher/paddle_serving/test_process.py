@@ -14,8 +14,7 @@ from edl.errors import ModelError, ProcessFailed, TeacherLost, UsageError
 from edl.lifecycle import Stop
 from edl.proto.datatypes import TensorSpec
 from edl.supervise import Command
-from edl.teacher.paddle_serving.configuration import Model, open_model
-from edl.teacher.paddle_serving.engine import ServerProcess
+from edl.teacher.paddle_serving.engine import Model, ServerProcess, open_model
 from edl.teacher.paddle_serving.environment import make, recipe
 from edl.tests.ground.programs import runs, wait_gone
 from edl.tests.waiting import wait_until

@@ -18,7 +18,7 @@ from edl.scheduler.batching import BatchRule
 from edl.teacher import cli
 from edl.teacher.config import Device, PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.paddle_serving import engine, environment
-from edl.teacher.paddle_serving.configuration import Model, check, write
+from edl.teacher.paddle_serving.engine import Model, check, write
 from edl.teacher.paddle_serving.environment import main, make, recipe
 
 PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis://head")

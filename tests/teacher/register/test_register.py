@@ -27,8 +27,7 @@ from edl.proto.forms import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
-from edl.teacher.register.registered_server import AttestationServer
-from edl.teacher.register.sidecar import register, with_scheme
+from edl.teacher.register.sidecar import AttestationServer, register, with_scheme
 from edl.teacher.register.trial import MEASURED, Trial
 from edl.teacher.registration import Identity
 from edl.teacher.self_test import Canary

@@ -19,16 +19,16 @@ from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import Request
 from edl.proto.datatypes import Stacked
 from edl.proto.shared_buffer import BufferRef, SharedBuffer, key_of
-from edl.teacher import callers
-from edl.teacher.callers import CallerIdentity
-from edl.teacher.shared_memory.regions import RegionReader, SharedMemory
-from edl.teacher.shared_memory.segment import Segment, open_object
+from edl.teacher.servers import callers
+from edl.teacher.servers.callers import CallerIdentity
+from edl.teacher.servers.shared_regions import RegionReader, SharedMemory
+from edl.teacher.servers.shared_segment import Segment, open_object
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.front.frames_client import FramesClient
 from edl.tests.teacher.segments import Lender, shared
+from edl.tests.teacher.servers.frames_client import FramesClient
 from edl.tests.waiting import wait_until
 
 X = array(300, 4)

@@ -15,11 +15,10 @@ import pytest
 
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.shared_buffer import BufferRef
-from edl.teacher import callers
-from edl.teacher.callers import CallCredentials, CallerIdentity
-from edl.teacher.shared_memory import regions
-from edl.teacher.shared_memory.regions import SharedMemory
-from edl.teacher.shared_memory.segment import FOLDER, Segment
+from edl.teacher.servers import callers, shared_regions
+from edl.teacher.servers.callers import CallCredentials, CallerIdentity
+from edl.teacher.servers.shared_regions import SharedMemory
+from edl.teacher.servers.shared_segment import FOLDER, Segment
 from edl.tests.teacher.segments import Lender, Object, shared
 
 HERE = CallerIdentity("anyone", "127.0.0.1", 1)
@@ -36,7 +35,7 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def memory(no_table: None, monkeypatch: pytest.MonkeyPatch) -> SharedMemory:
     for name, limit in (("REGIONS", 3), ("REGION_BYTES", 1 << 20), ("REGIONS_IN_ALL", 4)):
-        monkeypatch.setattr(regions, name, limit)
+        monkeypatch.setattr(shared_regions, name, limit)
     return SharedMemory(system=True)
 
 

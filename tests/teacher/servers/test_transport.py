@@ -25,8 +25,8 @@ from edl.proto.transport import frames
 from edl.proto.transport.connection import Connection, Ended, connect
 from edl.proto.transport.frames import Description, Header, Offer, Opened, Tensor
 from edl.teacher.config import ServerConfig
-from edl.teacher.request import SendingDeadline
-from edl.teacher.transport import listener
+from edl.teacher.servers import transport_listener
+from edl.teacher.servers.admission import SendingDeadline
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.fakes import array
 from edl.tests.waiting import wait_until
@@ -152,7 +152,7 @@ def test_who_sends_nothing_is_ended_in_time(bench: Bench) -> None:
 
 
 def test_the_oldest_stranger_makes_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_STRANGERS", 3)
+    monkeypatch.setattr(transport_listener, "_STRANGERS", 3)
     first, *others = [stranger(bench) for _ in range(4)]
     assert is_ended(first)
     for connection in others:

@@ -20,8 +20,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from ..coordinator.config import join_address
-from ..errors import RequestRefused
+from ...coordinator.config import join_address
+from ...errors import RequestRefused
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"

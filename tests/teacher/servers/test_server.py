@@ -19,7 +19,7 @@ from edl.proto import tensors
 from edl.proto.security.instance import verify
 from edl.proto.security.sturdy import aio_server
 from edl.proto.status import from_status
-from edl.teacher.front import server
+from edl.teacher.servers import server
 from edl.tests.proto import raw_http2
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, GrpcStream, Make, half_open, refusal
 from edl.tests.teacher.fakes import SPEC, array
@@ -222,7 +222,7 @@ def test_a_server_tells_when_it_ends_by_itself(make: Make, monkeypatch: pytest.M
         servers.append(aio_server(*arguments, **names))
         return servers[-1]
 
-    monkeypatch.setattr("edl.teacher.front.server.aio_server", recorded)
+    monkeypatch.setattr("edl.teacher.servers.server.aio_server", recorded)
     ended, stopped = threading.Event(), threading.Event()
     bench, other = make(on_ended=ended.set), make(on_ended=stopped.set)
     asyncio.run_coroutine_threadsafe(servers[0].stop(0), bench.loop).result(WAIT_S)

@@ -18,10 +18,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
 from ...proto.security import Acceptor, is_loopback, reloading_context
-from ..request import SendingDeadline
-from ..servicer import Dependencies
-from .app import Api
-from .middleware import CERTIFICATE, guarded, recorded
+from .admission import SendingDeadline
+from .http_app import CERTIFICATE, Api, guarded, recorded
+from .servicer import Dependencies
 
 #: Seconds that a connection may be without a request that is being answered.
 _IDLE_S: Final = 10.0

@@ -34,7 +34,7 @@ from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.conftest import AccessLog
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.front.frames_client import FramesClient
+from edl.tests.teacher.servers.frames_client import FramesClient
 from edl.tests.waiting import wait_until
 
 X = array(300, 4)

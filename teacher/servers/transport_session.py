@@ -18,12 +18,13 @@ from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ...proto.transport import frames
 from ...proto.transport.frames import Header, Opened
-from ..callers import CallCredentials, CallerIdentity
 from ..request import InputsRecord
-from ..shared_memory.regions import RegionReader
+from .callers import CallCredentials, CallerIdentity
+from .shared_regions import RegionReader
 
 if TYPE_CHECKING:
-    from .listener import TransportListener
+    from .transport_listener import TransportListener
+
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from ...coordinator.config import bound
 from ...errors import AccessError
 from ...proto.security import Acceptor, reloading_context
 from ...proto.transport.frames import OFFER, Offer
-from ..callers import CallCredentials
-from ..servicer import Dependencies
-from .connection import Connection
+from .callers import CallCredentials
+from .servicer import Dependencies
+from .transport_connection import Connection
 
 #: Offers to one caller that are not taken, and to all; the oldest makes room.
 _OFFERS_TO_ONE: Final = 64

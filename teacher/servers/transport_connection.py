@@ -21,13 +21,14 @@ import numpy as np
 from ...errors import EdlError, RateLimited, WireError
 from ...proto.transport import frames
 from ...proto.transport.frames import Header
-from ..callers import user_behind
-from ..calls import Call
-from ..request import Deadline, InputsRecord, SendingDeadline, TooLarge
-from .session import FramedRequest, Session
+from ..request import InputsRecord, TooLarge
+from .admission import Call, Deadline, SendingDeadline
+from .callers import user_behind
+from .transport_session import FramedRequest, Session
 
 if TYPE_CHECKING:
-    from .listener import Offered, TransportListener
+    from .transport_listener import Offered, TransportListener
+
 
 log = logging.getLogger(__name__)
 

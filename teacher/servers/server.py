@@ -20,14 +20,15 @@ from ...errors import UsageError
 from ...extras import install_command
 from ...proto.security import Gate, listen
 from ...proto.security.sturdy import aio_server
-from ..calls import CallAdmission
 from ..config import ServerConfig
 from ..recorder import Recorder
-from ..servicer import Dependencies, Servicer
-from .methods import SERVICE, Methods
+from .admission import CallAdmission
+from .grpc_methods import SERVICE, Methods
+from .servicer import Dependencies, Servicer
 
 if TYPE_CHECKING:
-    from ..http.server import HttpServer
+    from .http_server import HttpServer
+
 
 #: Headers of one call; a token and a few ids need a tenth of it.
 _MAX_METADATA_BYTES: Final = 8192
@@ -156,7 +157,7 @@ class Server:
 
 def _http_server() -> type[HttpServer]:
     try:
-        from ..http.server import HttpServer
+        from .http_server import HttpServer
     except ModuleNotFoundError as error:
         raise UsageError(
             f"HTTP needs {error.name}, which is not installed: {install_command('http')}"

@@ -12,21 +12,19 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
-from .. import __version__
-from ..errors import EdlError, RetryableError
-from ..proto import inference_pb2 as pb
-from ..proto import tensors
-from ..proto.arena import Arena
-from ..proto.tensors import InferRequest, InferResponse
-from ..proto.wire import Parameter
-from .batcher import Labeller
-from .callers import CallerIdentity
-from .calls import CallAdmission, Right
-from .config import ServerConfig
-from .jobs import Answer
-from .recorder import CallRecord, Recorder
-from .registration import Identity
-from .request import (
+from ... import __version__
+from ...errors import EdlError, RetryableError
+from ...proto import inference_pb2 as pb
+from ...proto import tensors
+from ...proto.arena import Arena
+from ...proto.tensors import InferRequest, InferResponse
+from ...proto.wire import Parameter
+from ..batcher import Labeller
+from ..config import ServerConfig
+from ..jobs import Answer
+from ..recorder import CallRecord, Recorder
+from ..registration import Identity
+from ..request import (
     MODEL_VERSION,
     InputsRecord,
     Request,
@@ -35,7 +33,9 @@ from .request import (
     deadline_of,
     forms_told,
 )
-from .shared_memory.regions import RegionReader, SharedMemory, places_of, put
+from .admission import CallAdmission, Right
+from .callers import CallerIdentity
+from .shared_regions import RegionReader, SharedMemory, places_of, put
 
 log = logging.getLogger(__name__)
 

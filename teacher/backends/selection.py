@@ -8,12 +8,12 @@ from functools import partial
 
 from ...errors import BadAnswer, ModelError, UsageError
 from ...proto.arena import Array
-from ..model import TensorSpec
-from . import Backend, Finish, Submit, callable, content, onnx, paced, paddle, queue_of, torch
-from .declared import fits
+from ...proto.datatypes import TensorSpec
+from . import Backend, Finish, Submit, callable, onnx, paced, paddle, queue_of, torch
 from .framework import compared
-from .kind import BackendKind, Settings, find, is_factory, make
+from .model_source import BackendKind, Settings, find, hash_of_files, is_factory, make
 from .preprocess import NAMED, check_hook, content_behind, made_by, preprocessed
+from .tensor_specs import fits
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
 #: file beside this and a name in this line.
@@ -144,7 +144,7 @@ def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
     """
     if strange := [name for name in preprocess if name not in NAMED]:
         raise UsageError(f"no preprocessing {strange[0]!r}: expected one of {', '.join(NAMED)}")
-    found = content.of_files(find(model, KINDS).parts)
+    found = hash_of_files(find(model, KINDS).parts)
     for name in reversed(preprocess):
         found = content_behind(found, name)
     return found

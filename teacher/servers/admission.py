@@ -17,19 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from ..errors import RateLimited, RetryableError
-from ..proto.security import Gate
-from ..scheduler.batching import promise_s
+from ...errors import RateLimited, RetryableError
+from ...proto.security import Gate
+from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity
-from .config import ServerConfig
-from .request import Overloaded
 
 #: Seconds after which a call that owes its request may be ended for the bytes of another one.
 PATIENCE_S: Final = 1.0
@@ -325,53 +322,59 @@ class CallTable:
         victim.on_evicted()
 
 
-class Slots:
-    """Places for requests that wait or are labelled; any thread may take one.
+class Deadline:
+    """Calls `late` if it is not stopped within `seconds` of its start."""
+
+    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
+        self._seconds, self._late = seconds, late
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Without effect while it runs."""
+        if self._handle is None:
+            loop = asyncio.get_running_loop()
+            self._handle = loop.call_later(self._seconds, self._is_late)
+
+    def stop(self) -> None:
+        """Without effect while it does not run."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _is_late(self) -> None:
+        self._handle = None
+        self._late()
+
+
+class SendingDeadline:
+    """Aborts a connection whose peer takes nothing of what is sent for so long.
+
+    A peer that takes it slowly is not gone.
 
     Args:
-        count: how many there are.
-        sample_s: asked for the seconds in which all devices together label one sample.
-        clock: seconds, monotonic.
+        transport: of the connection.
+        seconds: within which something has to be taken.
     """
 
-    def __init__(
-        self, count: int, sample_s: Callable[[], float], clock: Callable[[], float]
-    ) -> None:
-        self._count = count
-        self._sample_s = sample_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._taken = 0
-        self._samples = 0
-        self._promised_s = 0.0
+    def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
+        self._transport = transport
+        self._deadline = Deadline(seconds, self._look)
+        self._unsent = 0  # bytes, when it was looked last
 
-    def take(self, samples: int) -> None:
-        """Take a slot for one request of `samples`, to be given back.
+    def start(self) -> None:
+        """The peer has not taken all."""
+        self._unsent = self._transport.get_write_buffer_size()
+        self._deadline.start()
 
-        Raises:
-            Overloaded: every slot is taken; it says when to come back.
-        """
-        with self._lock:
-            if self._taken >= self._count:
-                raise self._overloaded()
-            self._taken += 1
-            self._samples += samples
+    def stop(self) -> None:
+        """It has, or is gone."""
+        self._deadline.stop()
 
-    def give_back(self, samples: int) -> None:
-        """The slot of a request of `samples` is free."""
-        with self._lock:
-            self._taken -= 1
-            self._samples -= samples
-
-    def _overloaded(self) -> Overloaded:
-        now = self._clock()
-        interval_s = self._samples / self._taken * self._sample_s()
-        self._promised_s = promise_s(now, self._promised_s, interval_s, self._count)
-        after_s = self._promised_s - now
-        return Overloaded(
-            f"all {self._count} slots of this teacher are taken: try again in {after_s:.3g} s",
-            after_s,
-        )
+    def _look(self) -> None:
+        if self._transport.get_write_buffer_size() < self._unsent:
+            self.start()
+        else:
+            self._transport.abort()
 
 
 def _expire(limit: asyncio.Timeout) -> None:

@@ -1,0 +1,438 @@
+"""What stands around every request over HTTP: who calls, whether it is let in, and its log line.
+
+Web pages are kept out: a browser's requests are made for whoever wrote the page that it shows. On
+loopback anybody on this machine may have batches labelled, and its browser is on this machine. A
+page can send requests to 127.0.0.1, or let a name of its own point there; the header `Origin`, or
+the name in `Host`, gives it away. No client of the protocol sends the one or uses another name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from google.protobuf.message import Message
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
+
+from ...coordinator.config import join_address
+from ...coordinator.web.guard import is_here
+from ...errors import EdlError, RateLimited, RequestRefused, WireError
+from ...proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, is_binary, split
+from ...proto.json_values import parse_object
+from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
+from ...proto.tensors import Heavy, InferRequest, InferResponse
+from ..recorder import CallRecord, Recorder
+from ..request import TooLarge
+from .admission import Call
+from .callers import CallCredentials
+from .servicer import Dependencies, in_thread
+from .shared_regions import RegionReader
+
+#: In a request's `state`: the common name of the caller's certificate.
+CERTIFICATE = "certificate"
+
+
+def shown_by(request: Request) -> CallCredentials:
+    """What a request shows of its caller: a header, and the certificate of its connection."""
+    certificate: str | None = getattr(request.state, CERTIFICATE, None)
+    identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
+    metadata = [("authorization", request.headers.get("authorization", ""))]
+    return CallCredentials(metadata, identities, "", client=request.client)
+
+
+_is_here = lru_cache(maxsize=64)(is_here)  # a client says the same name with each batch
+
+
+def guarded(app: ASGIApp, *, local: bool) -> ASGIApp:
+    """An application that is kept from web pages.
+
+    Args:
+        app: is asked what may pass.
+        local: it listens on loopback, so that it is called by the names of this machine only.
+    """
+
+    def refusal(headers: Headers) -> tuple[int, str] | None:
+        if "origin" in headers:
+            return 403, "this is for programs, not for web pages"
+        if local and not _is_here(headers.get("host", "")):
+            return 421, "this is called by 127.0.0.1 or localhost"
+        return None
+
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        if refused := refusal(Headers(scope=scope)):
+            status, words = refused
+            await JSONResponse({"error": words}, status)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return ask
+
+
+#: In a request's `state`: the record of its call.
+_ENTRY: Final = "entry"
+
+
+def entry_of(request: Request) -> CallRecord:
+    """The record of the call that a request is."""
+    entry: CallRecord = getattr(request.state, _ENTRY)
+    return entry
+
+
+def recorded(app: ASGIApp, recorder: Recorder) -> ASGIApp:
+    """An application of which the recorder is told each call."""
+
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        # Without the query, in which somebody may send what is not for a log.
+        method = f"{scope['method']} {scope['path']}"
+        with recorder.call("http", method, lambda: join_address(*scope["client"])) as entry:
+            scope["state"][_ENTRY] = entry
+
+            async def told(message: AsgiMessage) -> None:
+                if message["type"] == "http.response.start":
+                    entry.status = message["status"]
+                else:
+                    entry.sent_bytes = len(message.get("body", b""))
+                await send(message)
+
+            await app(scope, receive, told)
+
+    return ask
+
+
+#: Logged of a request whose caller has hung up, as nginx does.
+CLIENT_GONE: Final = 499
+#: JSON takes many times its size while it is read, and the interpreter's lock for as long.
+_MAX_JSON_BYTES: Final = 16 << 20
+#: Above this, one is read after another.
+_SMALL_JSON_BYTES: Final = 64 << 10
+#: Up to this, it is read, or made of an output, in the event loop.
+_LITTLE_JSON_BYTES: Final = 4 << 10
+#: Of an output, above which it is not made bytes in the event loop.
+_LIGHT_BYTES: Final = 1 << 20
+
+
+class NotThere(RequestRefused):
+    """Nothing has this path."""
+
+
+class WrongKind(RequestRefused):
+    """The body is in a form that is not taken."""
+
+
+#: Statuses that no code of gRPC stands for.
+_OWN: Final = {NotThere: 404, WrongKind: 415, TooLarge: 413}
+
+
+def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
+    """What a request is answered that ends by `error`: status, headers, words."""
+    code, words = to_status(error)
+    status = _OWN.get(type(error), HTTP.get(code, 500))
+    headers = {STATUS_HEADER: code.name, **dict(to_metadata(error))}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, RateLimited) and status == 429:
+        # In whole seconds: who comes back sooner finds no room.
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 0)))
+    return status, headers, words
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """Every field of a message without maps; numbers are numbers, whatever their size.
+
+    Optional numbers and texts that are not set are left out.
+    """
+    return {
+        field.name: _value(getattr(message, field.name), field.is_repeated)
+        for field in message.DESCRIPTOR.fields
+        if not (field.message_type and field.message_type.GetOptions().map_entry)
+        if field.message_type or not field.has_presence or message.HasField(field.name)
+    }
+
+
+def _value(value: Any, repeated: bool) -> Any:
+    if repeated:
+        return [_value(one, False) for one in value]
+    return plain(value) if isinstance(value, Message) else value
+
+
+async def read_body(request: Request, call: Call, most_bytes: int, within_s: float) -> memoryview:
+    """All of a body that comes through starlette, once its sender is known.
+
+    Args:
+        request: whose body.
+        call: of this request, which it owes until this ends well.
+        most_bytes: that are taken.
+        within_s: seconds from now.
+
+    Raises:
+        TooLarge: it is, or says that it is going to be.
+        RetryableError: it did not come in time.
+        RateLimited: there is no room for it, or the call had to make room for another one.
+        WrongKind: it is compressed.
+        starlette's ClientDisconnect: nobody waits for an answer any more.
+    """
+    if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise WrongKind(f"bodies are taken as they are, not with Content-Encoding {coding:.40}")
+    length = request.headers.get("content-length", "")
+    announced = int(length[:20]) if length.isdigit() else most_bytes
+    if announced > most_bytes:
+        raise _too_large(str(announced), most_bytes)
+    call.announced(announced)
+    entry, body = entry_of(request), bytearray()
+    async with call.receiving(within_s):
+        async for piece in request.stream():
+            if len(body) + len(piece) > most_bytes:
+                raise _too_large("more", most_bytes)
+            body += piece
+            entry.received_bytes = len(body)
+    call.received(len(body))
+    return memoryview(body).toreadonly()
+
+
+def _too_large(size: str, most_bytes: int) -> TooLarge:
+    return TooLarge(f"the body is larger than max ({size} vs. {most_bytes} bytes)")
+
+
+def decoder(
+    request: Request, body: memoryview, json_reader: Executor
+) -> Callable[[RegionReader], Awaitable[InferRequest]]:
+    """What gives the request for labels that a body holds, or raises what is wrong with it.
+
+    Args:
+        request: whose body it is.
+        body: JSON, and perhaps bytes of tensors behind it.
+        json_reader: where much JSON is read.
+
+    Raises:
+        WireError: its head has no such length.
+        TooLarge: its head is more JSON than is taken.
+    """
+    path = request.path_params
+    head, raw = split(body, request.headers.get(HEAD_LENGTH))
+    if len(head) > _MAX_JSON_BYTES:
+        raise TooLarge(
+            f"the JSON of a request is larger than max ({len(head)} vs. {_MAX_JSON_BYTES} "
+            "bytes): send tensors as bytes, by the binary extension or gRPC"
+        )
+    work = partial(
+        decode_request,
+        head,
+        raw,
+        model_name=path["name"],
+        model_version=path.get("version", ""),
+    )
+    threads = None if len(head) <= _SMALL_JSON_BYTES else json_reader
+
+    async def decode(reading: RegionReader) -> InferRequest:
+        if len(head) <= _LITTLE_JSON_BYTES:
+            with contextlib.suppress(Heavy):
+                return work(reading.read_in_place, light=True)
+        return await asyncio.get_running_loop().run_in_executor(threads, work, reading.read)
+
+    return decode
+
+
+async def encode(
+    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+) -> tuple[Response, int]:
+    """The answer to a request for labels, and its bytes.
+
+    Args:
+        request: what was asked.
+        response: the labels.
+        elsewhere: outputs that lie in shared memory.
+    """
+    if all(
+        name in elsewhere or array.nbytes <= _light_bytes(request, name, array.dtype.hasobject)
+        for name, array in response.outputs.items()
+    ):
+        return _encoded(request, response, elsewhere)
+    return await in_thread(_encoded, request, response, elsewhere)
+
+
+def _light_bytes(request: InferRequest, name: str, text: bool) -> int:
+    return _LIGHT_BYTES if is_binary(request, name) and not text else _LITTLE_JSON_BYTES
+
+
+def _encoded(
+    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+) -> tuple[Response, int]:
+    head, raws = encode_response(request, response, elsewhere)
+    if not raws:
+        return Response(head, media_type="application/json"), len(head)
+    headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
+    body = b"".join((head, *raws))
+    return Response(body, headers=headers), len(body)
+
+
+#: Of a request that holds names only.
+_NAMES_BYTES: Final = 64 << 10
+
+
+class Api:
+    """The protocol over HTTP; lives in one event loop.
+
+    Args:
+        given: what it works with.
+    """
+
+    def __init__(self, given: Dependencies) -> None:
+        self._config, self._servicer, self._admission, self._recorder = given
+        # Of its own, and one: small requests must not wait for large ones.
+        self._json_reader = ThreadPoolExecutor(1, "json")
+
+    def app(self) -> Starlette:
+        """The application."""
+        routes = [
+            self._get("/v2", "ServerMetadata"),
+            self._get("/v2/health/live", "ServerLive", lambda said: _whether(said.live)),
+            self._get("/v2/health/ready", "ServerReady", lambda said: _whether(said.ready)),
+            self._get("/v2/models/stats", "ModelStatistics"),
+            _post("/v2/repository/index", self._index),
+            _post("/v2/systemsharedmemory/region/{name}/register", self._register),
+        ]
+        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+            routes += [
+                self._get(model, "ModelMetadata"),
+                self._get(f"{model}/ready", "ModelReady", lambda said: _whether(said.ready)),
+                self._get(f"{model}/stats", "ModelStatistics"),
+                _post(f"{model}/infer", self._infer),
+            ]
+        for memory in ("/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{name}"):
+            routes += [
+                self._get(f"{memory}/status", "SystemSharedMemoryStatus", _regions),
+                _post(f"{memory}/unregister", self._unregister),
+            ]
+        handlers: dict[Any, Any] = {
+            EdlError: self._refuse,
+            HTTPException: self._no_such,
+            ClientDisconnect: _nobody,
+        }
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False
+        return app
+
+    def close(self) -> None:
+        """Wait for nobody."""
+        self._json_reader.shutdown(wait=False)
+
+    def malformed(self) -> None:
+        """Somebody has sent what is no HTTP."""
+        self._recorder.refused(WireError())
+
+    def _get(
+        self, path: str, name: str, answer: Callable[[Any], Response] = lambda said: _json(said)
+    ) -> Route:
+        """Of a method whose whole request stands in the path."""
+
+        async def serve(request: Request) -> Response:
+            return answer(self._ask(name, request))
+
+        return Route(path, serve, methods=["GET"])
+
+    def _ask(self, name: str, request: Request, **fields: Any) -> Any:
+        """What a method answers to a request with these fields, if its caller may ask."""
+        method = self._servicer.methods[name]
+        of_model = "version" in method.request.DESCRIPTOR.fields_by_name
+        if of_model:
+            entry_of(request).model = request.path_params.get("name")
+        caller = self._admission.admit(shown_by(request), method.right)
+        try:
+            return method.answer(method.request(**request.path_params, **fields), caller)
+        except RequestRefused as error:
+            if of_model:
+                raise NotThere(str(error)) from None
+            raise
+
+    async def _index(self, request: Request) -> Response:
+        ready = (await self._body("RepositoryIndex", request)).get("ready", False)
+        index = self._ask("RepositoryIndex", request, ready=ready is True)
+        return JSONResponse([plain(model) for model in index.models])
+
+    async def _register(self, request: Request) -> Response:
+        place = _place_in(await self._body("SystemSharedMemoryRegister", request))
+        self._ask("SystemSharedMemoryRegister", request, **place)
+        return Response()
+
+    async def _unregister(self, request: Request) -> Response:
+        self._ask("SystemSharedMemoryUnregister", request)
+        return Response()
+
+    async def _body(self, name: str, request: Request) -> dict[str, Any]:
+        """The JSON object of a request for the method `name`; an empty body is an empty one."""
+        right = self._servicer.methods[name].right
+        caller = self._admission.admit(shown_by(request), right)
+        with self._admission.named_calls.begin(caller.owner) as call:
+            body = await read_body(request, call, _NAMES_BYTES, self._config.receive_s)
+        return parse_object(body) if len(body) else {}
+
+    async def _infer(self, request: Request) -> Response:
+        """A batch in JSON, in bytes behind it or in shared memory; then its labels."""
+        caller = self._admission.admit(shown_by(request), "student")
+        with self._admission.infer_calls.begin(caller.owner) as call:
+            most_bytes = self._config.max_message_bytes
+            body = await read_body(request, call, most_bytes, self._config.receive_s)
+            return await self._servicer.infer(
+                decoder(request, body, self._json_reader),
+                encode,
+                caller,
+                deadline_s=None,
+                entry=entry_of(request),
+                nbytes=len(body),
+            )
+
+    async def _refuse(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, EdlError)
+        self._recorder.refused(error)
+        status, headers, words = to_http(error)
+        return JSONResponse({"error": words}, status, headers)
+
+    async def _no_such(self, request: Request, error: Exception) -> Response:
+        """Starlette's own refusals: of a path, or a method, that is not here."""
+        assert isinstance(error, HTTPException)
+        self.malformed()
+        what = f"{request.method} {request.url.path:.80}"
+        return JSONResponse({"error": f"{what}: {error.detail}"}, error.status_code, error.headers)
+
+
+def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
+    return Route(path, endpoint, methods=["POST"])
+
+
+async def _nobody(_: Request, __: Exception) -> Response:
+    """For a caller that has hung up: it is not sent, and logged."""
+    return Response(status_code=CLIENT_GONE)
+
+
+def _whether(yes: bool) -> Response:
+    return Response(status_code=200 if yes else 503)
+
+
+def _json(message: Message) -> Response:
+    return JSONResponse(plain(message))
+
+
+def _regions(status: Any) -> Response:
+    return JSONResponse([plain(region) for region in status.regions.values()])
+
+
+def _place_in(body: dict[str, Any]) -> dict[str, Any]:
+    """Which memory a body says."""
+    match body:
+        case {"key": str(key), "byte_size": int(size)}:
+            offset = body.get("offset", 0)
+            if isinstance(offset, int) and max(offset, size) < 1 << 63 and min(offset, size) >= 0:
+                return {"key": key, "offset": offset, "byte_size": size}
+    raise WireError('say which memory: {"key": NAME, "offset": BYTES, "byte_size": BYTES}')

@@ -1,1 +1,0 @@
-"""The teacher's side of the transport (`proto.transport`), over TCP and a Unix socket."""
