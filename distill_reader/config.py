@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..errors import UsageError
-from ..proto.plain import from_plain, to_plain
+from ..proto.dataclass_json import from_plain, to_plain
 from ..proto.protocols import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
 from ..scheduler.no_teacher import GRACE_S, Policy

@@ -11,9 +11,19 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import UsageError, WireError
-from .wire import MAX_MESSAGE_BYTES
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+Buffer = bytes | bytearray | memoryview
+
+
+#: A named value beside a message or a tensor.
+Parameter = bool | int | float | str
+
+
+#: What protobuf and gRPC refuse to carry: lengths are signed 32-bit integers there.
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+
 
 #: Dimensions that every numpy can represent.
 MAX_DIMENSIONS = 32

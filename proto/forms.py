@@ -40,8 +40,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import RequestRefused, UsageError, WireError
-from .datatypes import Array, datatype_of
-from .wire import MAX_MESSAGE_BYTES, Parameter
+from .datatypes import MAX_MESSAGE_BYTES, Array, Parameter, datatype_of
 
 Plain = Literal["float32", "bfloat16", "float16"]
 #: What the numbers of an output are, along its last axis. Sigmoid outputs are "other".

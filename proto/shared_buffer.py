@@ -31,7 +31,7 @@ import numpy as np
 
 from ..errors import WireError
 from .arena import ALIGNMENT, Arena, Layouts, Record
-from .wire import Parameter
+from .datatypes import Parameter
 
 REGION: Final = "shared_memory_region"
 BYTE_SIZE: Final = "shared_memory_byte_size"

@@ -21,8 +21,11 @@ from google.protobuf.message import DecodeError, Message
 from ..errors import WireError
 from . import inference_pb2 as pb
 from .datatypes import (
+    MAX_MESSAGE_BYTES,
     Array,
+    Buffer,
     Input,
+    Parameter,
     datatype_of,
     dtype_of,
     from_bytes,
@@ -32,8 +35,8 @@ from .datatypes import (
     shown,
     to_bytes,
 )
+from .protobuf_fields import bytes_field, take_out
 from .shared_buffer import REGION, BufferRef
-from .wire import MAX_MESSAGE_BYTES, Buffer, Parameter, bytes_field, take_out
 
 __all__ = [
     "Array",

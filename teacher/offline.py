@@ -31,7 +31,7 @@ from .. import supervise
 from ..errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
 from ..proto.arena import Array
 from ..proto.channel import Channel
-from ..proto.plain import from_plain, to_plain
+from ..proto.dataclass_json import from_plain, to_plain
 from ..proto.tensors import InferRequest
 from . import jobs
 from .backends import Backend, submit_to

@@ -28,7 +28,7 @@ from ..errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, Retr
 from ..logs import relay
 from ..proto.arena import Arena, ArrayRef, Record
 from ..proto.channel import Channel, Message
-from ..proto.plain import from_plain, to_plain
+from ..proto.dataclass_json import from_plain, to_plain
 from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs

@@ -30,7 +30,7 @@ from ..errors import (
 from ..logs import configure_logging
 from ..proto.arena import Arena, tune_allocator
 from ..proto.channel import Channel, Message
-from ..proto.plain import from_plain, to_plain
+from ..proto.dataclass_json import from_plain, to_plain
 from . import jobs
 from .backends import Backend, ModelSpec, Submit, queue_of, submit_to
 from .backends.paced import Paced

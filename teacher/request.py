@@ -20,10 +20,9 @@ from ..errors import (
     WrongInstance,
 )
 from ..proto.arena import Arena, Array, ArrayRef, Layouts
-from ..proto.datatypes import TensorSpec
+from ..proto.datatypes import Parameter, TensorSpec
 from ..proto.forms import Form, check_form, encode
 from ..proto.tensors import InferRequest, datatype_of
-from ..proto.wire import Parameter
 from .backends import ModelSpec
 
 

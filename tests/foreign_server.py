@@ -25,7 +25,7 @@ import numpy as np
 from edl.proto import inference_pb2 as pb
 from edl.proto import inference_pb2_grpc as oip
 from edl.proto.arena import Array
-from edl.proto.clients.client import CONFIGURED
+from edl.proto.clients import CONFIGURED
 from edl.supervise import end_with_parent
 from edl.tests.scripted_teacher import CLASSES, SERVICE, logits_of
 

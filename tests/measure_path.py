@@ -39,7 +39,8 @@ PROCESSES = {".predictor": "predictor", ".engine": "engine", " teacher ": "teach
 Calls = Counter[tuple[str, str]]
 #: What the engine's CPU time is spent on, by the beginning of a file's name: the first that fits.
 GROUPS = {
-    "proto/transport/": "sending and receiving: the socket, frames",
+    "proto/clients/transport.py": "sending and receiving: the socket, frames",
+    "proto/frames.py": "sending and receiving: the socket, frames",
     "proto/channel.py": "messages from and to the trainer, waiting for sockets",
     "distill_reader/engine/inbox.py": "messages from and to the trainer, waiting for sockets",
     "scheduler/ledger/": "decisions: ledger",

@@ -9,9 +9,9 @@ from ...errors import EdlError, ProcessFailed
 from ...proto.arena import Array
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
+from ...proto.clients.transport import Connection
 from ...proto.security import TlsFiles
 from ...proto.shared_buffer import SharedBuffer
-from ...proto.transport.connection import Connection
 from . import IN_FLIGHT, Ask
 from .codec import TIMEOUT_S, client_of, serve
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...proto.arena import Array
 from ...proto.security import ClientSecurity, TlsFiles
-from ...proto.security.dial import client_context, reloading_context
+from ...proto.security.certificates import client_context, reloading_context
 from . import HOST, IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 

@@ -11,7 +11,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import host_and_port
 from ...proto.security import ClientSecurity
-from ...proto.security.dial import HttpDial
+from ...proto.security.client_connections import HttpDial
 
 _TIMEOUT_S = 2.0
 

@@ -15,7 +15,7 @@ import grpc
 from ...errors import EdlError, ProcessFailed, UnavailableError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import Gate, ServerSecurity, listen
-from ...proto.security.sturdy import aio_server
+from ...proto.security.servers import aio_server
 from ..config import check_free, join_address
 from ..limits import Limits
 from ..machines import MachineBoard

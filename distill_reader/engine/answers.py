@@ -12,9 +12,9 @@ import numpy as np
 from ...errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ...proto.arena import Array, dtype_named
 from ...proto.clients import Answer
-from ...proto.datatypes import FREE, Input, TensorSpec, datatype_of, pieces_of
+from ...proto.datatypes import FREE, Input, Parameter, TensorSpec, datatype_of, pieces_of
 from ...proto.forms import Form, check_parts, decode, encode
-from ...proto.wire import Parameter
+from ...scheduler.label_origin import widest
 from ..label_forms import AS_GIVEN, LabelForms
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from ...errors import EdlError, RequestRefused, UsageError
 from ...proto.arena import Array
 from ...proto.clients import Answer
+from ...proto.datatypes import Parameter
 from ...proto.forms import CLASSES, Form
-from ...proto.wire import Parameter
 from ..label_forms import LabelForms
 from ..store import LabelStore
 from ..store.rows import (

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import UsageError
 from ...proto.arena import Array, ArrayRef
 from ...proto.channel import Message
-from ...proto.clients.client import misfit
+from ...proto.clients import misfit
 from ...proto.datatypes import Input, Stacked, pieces_of
 from ...proto.shared_buffer import GENERATION_BYTES, Lent, SharedBuffer
 from ...scheduler.ledger.events import Span

@@ -23,8 +23,7 @@ from ...errors import (
     RetryableError,
     WireError,
 )
-from ...proto.clients import Answer, Client, Found, Request, open_client
-from ...proto.clients.client import misfit
+from ...proto.clients import Answer, Client, Found, Request, misfit, open_client
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.security import ClientSecurity
 from ...proto.shared_buffer import SharedBuffer

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...errors import AccessError, BadAnswer, DeadlineExceeded, EdlError, WireError
 from ...proto.clients import Answer, Request
-from ...proto.transport.connection import Connection
+from ...proto.clients.transport import Connection
 from .inbox import Inbox
 from .outcomes import LinkFailure, Outcome, TeacherRequest
 from .request_template import RequestTemplate

@@ -14,8 +14,8 @@ from threading import Lock
 
 import numpy as np
 
-from ...proto.transport import frames
-from ...proto.transport.frames import HEADER, REPLY_BYTES, Description, Header
+from ...proto import frames
+from ...proto.frames import HEADER, REPLY_BYTES, Description, Header
 
 _FLOAT_BYTES = 4
 #: Where the number of the request lies in a header.

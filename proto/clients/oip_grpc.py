@@ -23,15 +23,14 @@ from ...errors import (
 from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
 from .. import tensors
-from ..datatypes import TensorSpec
+from ..datatypes import Buffer, TensorSpec
+from ..frames import WANTED, Offer
 from ..security import ClientSecurity, open_channel
-from ..security.dial import client_context
+from ..security.certificates import client_context
 from ..shared_buffer import SharedBuffer
 from ..status import from_status
-from ..transport.connection import Connection, connect
-from ..transport.frames import WANTED, Offer
-from ..wire import Buffer
-from .client import CONFIGURED, Answer, Found, Request
+from . import CONFIGURED, Answer, Found, Request
+from .transport import Connection, connect
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,18 @@
-"""A client of the Open Inference Protocol over HTTP."""
+"""Requests of HTTP to one server by Python's own client, over connections that are kept."""
 
 from __future__ import annotations
 
+import http.client
+import io
+import select
+import socket
+import ssl
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -24,15 +32,275 @@ from ...errors import (
     WrongInstance,
 )
 from .. import json_tensors
-from ..datatypes import TensorSpec
-from ..json_tensors import HEAD_LENGTH, split
-from ..json_values import objects_in, parse_object, shape_of, text_in
+from ..datatypes import MAX_MESSAGE_BYTES, Buffer, TensorSpec
+from ..json_tensors import HEAD_LENGTH, objects_in, parse_object, shape_of, split, text_in
 from ..security import ClientSecurity
-from ..security.dial import HttpDial
+from ..security.certificates import handshake_hint
+from ..security.client_connections import HttpDial
 from ..status import STATUS_HEADER, from_status
-from ..wire import Buffer
-from .client import CONFIGURED, Answer, Found, Request
-from .http_calls import HttpCalls, Reply
+from . import CONFIGURED, Answer, Found, Request
+
+_WORDS: Final = 300
+_PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back.
+
+    Attributes:
+        status: the code.
+        headers: by name in lower case.
+        body: all of it.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: memoryview
+
+    def words(self) -> str:
+        """What an error says of itself, in one line; the text of its JSON where it is JSON."""
+        text = bytes(self.body[: 4 * _WORDS]).decode("utf-8", "replace")
+        with suppress(WireError):
+            said = parse_object(self.body)
+            text = str(said.get("error", said.get("detail", text)))
+        return " ".join(text.split())[:_WORDS] or f"HTTP status {self.status} and nothing else"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: Sequence[Buffer]
+    check: Callable[[], None] | None
+
+
+class HttpCalls:
+    """Asks one server. Any thread may; each that asks at once has a connection of its own.
+
+    Args:
+        dial: opens connections.
+    """
+
+    def __init__(self, dial: HttpDial) -> None:
+        self._dial = dial
+        self._lock = threading.Lock()
+        self._open: dict[http.client.HTTPConnection, socket.socket] = {}
+        self._idle: list[http.client.HTTPConnection] = []  # the last one used is the next one
+        self._closed = False
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        until_s: float,
+        body: Sequence[Buffer] = (),
+        headers: Mapping[str, str] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Reply:
+        """Ask, and wait for the answer until then, on the monotonic clock.
+
+        A kept connection may have been closed by the server meanwhile: then it is asked once more,
+        over a fresh one. To label a batch twice does no harm.
+
+        Args:
+            method: of HTTP.
+            path: behind that of the URL.
+            until_s: on the monotonic clock.
+            body: what it is made of, in order.
+            headers: beside those that each request has.
+            check: called once the body is sent; raises InputsOverwritten if it changed meanwhile.
+
+        Raises:
+            DeadlineExceeded: the answer did not come in time.
+            TeacherLost: nobody answers, the connection broke, or this was closed.
+            BadAnswer: what came is no HTTP, or too much.
+            UsageError: the token can be read no more.
+        """
+        said = {"Host": self._dial.host, **self._dial.headers(), **(headers or {})}
+        if body:
+            said["Content-Length"] = str(sum(map(len, body)))
+        request = _Request(method, self._dial.path + path, said, body, check)
+        if (kept := self._kept()) is not None:
+            with suppress(TeacherLost):
+                return self._ask(kept, request, until_s)
+        return self._ask(self._fresh(until_s), request, until_s)
+
+    def close(self) -> None:
+        """End all connections; calls that wait end as TeacherLost. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            at_work = [sock for one, sock in self._open.items() if one not in idle]
+        for connection in idle:
+            self._drop(connection)
+        for sock in at_work:  # closed by who waits for the answer
+            with suppress(OSError):  # it is over
+                sock.shutdown(socket.SHUT_RDWR)
+
+    # --- connections
+
+    def _kept(self) -> http.client.HTTPConnection | None:
+        """One by which nothing has come that nobody asked for, be it its end."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if not _has_come(connection.sock):
+                return connection
+            self._drop(connection)
+
+    def _fresh(self, until_s: float) -> http.client.HTTPConnection:
+        if self._closed:
+            raise TeacherLost("the connection is closed")
+        try:
+            dialled = self._dial.connect(_left_s(until_s))
+        except TimeoutError:
+            raise DeadlineExceeded("nobody answers within the time that there was") from None
+        except OSError as error:
+            hint = handshake_hint(str(error))
+            raise TeacherLost(f"nobody answers: {error}" + (f"; {hint}" if hint else "")) from None
+        connection = http.client.HTTPConnection(self._dial.host)
+        connection.sock = dialled
+        with self._lock:
+            if not self._closed:
+                self._open[connection] = dialled
+                return connection
+        connection.close()
+        raise TeacherLost("the connection is closed")
+
+    def _drop(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            sock = self._open.pop(connection)
+        connection.close()
+        sock.close()
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, request: _Request, until_s: float
+    ) -> Reply:
+        keeps = False
+        try:
+            reply, keeps = _exchange(connection, request, until_s)
+            return reply
+        except (http.client.HTTPException, OSError) as error:
+            raise self._told(error) from None
+        finally:
+            with self._lock:
+                keeps = keeps and not self._closed
+                if keeps:
+                    self._idle.append(connection)
+            if not keeps:
+                self._drop(connection)
+
+    def _told(self, error: http.client.HTTPException | OSError) -> EdlError:
+        if self._closed:
+            return TeacherLost("the connection is closed")
+        match error:
+            case TimeoutError():
+                return DeadlineExceeded("no answer within the time that there was for one")
+            case OSError():
+                return TeacherLost(f"the connection broke: {error}")
+            case http.client.IncompleteRead():
+                return TeacherLost(f"the answer ended too early: {error}")
+            case http.client.BadStatusLine():
+                return BadAnswer(
+                    f"the server speaks no HTTP ({error!r:.80}); is it gRPC? Then write grpc://"
+                )
+        return BadAnswer(f"the server speaks no HTTP: {error!r:.200}")
+
+
+def _exchange(
+    connection: http.client.HTTPConnection, request: _Request, until_s: float
+) -> tuple[Reply, bool]:
+    """The reply to a request, and whether the connection may be used again."""
+    sock = connection.sock
+
+    def pieces() -> Iterator[Buffer]:
+        for piece in request.body:
+            sock.settimeout(_left_s(until_s))
+            yield piece
+
+    connection.response_class = partial(_TimedResponse, until_s)  # type: ignore[assignment]
+    sock.settimeout(_left_s(until_s))
+    sent = False
+    with suppress(ConnectionError):  # one that refuses a body may not wait for its end
+        body = pieces() if request.body else None
+        connection.request(request.method, request.target, body, request.headers)
+        sent = True
+        if request.check is not None:
+            request.check()
+    with connection.getresponse() as response:
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        reply = Reply(response.status, headers, _all_of(response))
+        # Behind a status of 1xx the answer itself is still to come.
+        return reply, sent and response.status >= http.client.OK and not response.will_close
+
+
+def _all_of(response: http.client.HTTPResponse) -> memoryview:
+    """All of a body, in pieces, so that one without an end is refused before memory is."""
+    announced = response.length
+    _check_size(announced or 0)
+    body = bytearray()
+    while piece := response.read1(_PIECE_BYTES):
+        body += piece
+        _check_size(len(body))
+    if announced is not None and len(body) < announced:
+        raise http.client.IncompleteRead(b"", announced - len(body))
+    return memoryview(body).toreadonly()
+
+
+def _check_size(nbytes: int) -> None:
+    if nbytes > MAX_MESSAGE_BYTES:
+        raise BadAnswer(f"the answer has {nbytes} bytes or more, which no message may")
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    """No read of it lasts beyond a deadline, be it of a head without an end.
+
+    A timeout of the socket alone bounds each of its reads, of which a line may take thousands.
+    """
+
+    def __init__(self, until_s: float, sock: socket.socket, *args: Any, **named: Any) -> None:
+        super().__init__(sock, *args, **named)
+        file: Any = self.fp
+        self.fp = io.BufferedReader(_Timed(sock, file.detach(), until_s))
+
+
+class _Timed(io.RawIOBase):
+    """Reads of a socket that know how much time is left."""
+
+    def __init__(self, sock: socket.socket, file: io.RawIOBase, until_s: float) -> None:
+        self._sock, self._file, self._until_s = sock, file, until_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(_left_s(self._until_s))
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _has_come(connection: socket.socket) -> bool:
+    """Whether there is something to be read, be it the end."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    pending = isinstance(connection, ssl.SSLSocket) and connection.pending()
+    return bool(pending) or bool(poll.poll(0))
+
+
+def _left_s(until_s: float) -> float:
+    """Seconds until then, on the monotonic clock; raises TimeoutError where none is left."""
+    left = until_s - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
 
 _READ: Final[dict[int, type[EdlError]]] = {
     401: Unauthenticated,

@@ -1,29 +1,331 @@
-"""Clients of Paddle Serving: its pipeline server, and its C++ server.
+"""Messages of Paddle Serving: requests are made here, answers are read.
 
-Neither has anything to ask for but an inference, and neither says what its model takes. Whether one
-is up is found by asking for what it has not: a pipeline server for a service of another name, a C++
-server for a method. Both answer without the model, which may be busy. Both say OK by gRPC whatever
-has happened: the error number in the answer is what counts.
+To a pipeline server inputs go as .npy files, which it takes for any dtype; outputs are read in
+whatever form of tensor they come. What comes as text is refused: it would have to be evaluated.
 
-The C++ server's client is tested against the client that Paddle Serving ships, in reverse. It is
-not verified against a running C++ server.
+The C++ server's protocol is written from its definition and tested against the client that Paddle
+Serving ships; not verified against a running C++ server.
+
+Arrays stand there as numbers one by one, in the field that each type of elements has, or as `.npy`
+files in memory. Such a file may hold pickled objects, which execute what their writer likes as they
+are read: here such files are of numbers only, and others are neither written nor read.
+
+Both servers answer OK by gRPC whatever has happened: the error number in the answer is what counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
 
-from ...errors import BadAnswer, EdlError, RequestRefused, TeacherLost, WireError
-from ..datatypes import Array, whole
-from ..paddle_serving import messages
+from ...errors import (
+    BadAnswer,
+    EdlError,
+    RequestRefused,
+    RetryableError,
+    TeacherError,
+    TeacherLost,
+    WireError,
+)
+from ..datatypes import Array, datatype_of, dtype_of, from_bytes, from_elements, to_bytes, whole
+from ..paddle_serving import general_model_pb2 as cpp
+from ..paddle_serving import pipeline_pb2 as pb
 from ..security import ClientSecurity, open_channel
-from .client import Answer, Found, Request
+from . import Answer, Found, Request
 from .oip_grpc import CHANNEL_OPTIONS, translated
+
+#: The number of a tensor whose bytes are a whole .npy file (pipeline servers only).
+NPY: Final = 13
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """One type of elements.
+
+    Attributes:
+        datatype: as the Open Inference Protocol calls it.
+        field: the repeated field of a message that holds the elements, one number each.
+        as_bits: the numbers are the bits of the elements, not their values.
+        raw: the C++ server has the elements as bytes in `tensor_content`, not in `field`.
+    """
+
+    datatype: str
+    field: str
+    as_bits: bool = False
+    raw: bool = False
+
+
+TYPES: Final[dict[int, ElementType]] = {
+    0: ElementType("INT64", "int64_data"),
+    1: ElementType("FP32", "float_data"),
+    2: ElementType("INT32", "int_data"),
+    3: ElementType("FP64", "float64_data"),
+    4: ElementType("INT16", "int_data", raw=True),
+    5: ElementType("FP16", "float_data", raw=True),
+    6: ElementType("BF16", "uint32_data", as_bits=True, raw=True),
+    7: ElementType("UINT8", "uint32_data", raw=True),
+    8: ElementType("INT8", "int_data", raw=True),
+    9: ElementType("BOOL", "bool_data"),
+}
+#: The number of each datatype that has one.
+NUMBERS: Final = {kind.datatype: number for number, kind in TYPES.items()}
+
+
+def type_of(number: int) -> ElementType:
+    """The type of a number; raises WireError for one that is not known."""
+    kind = TYPES.get(number)
+    if kind is None:
+        raise WireError(f"elem_type {number} is not known; known are {sorted(TYPES)} and {NPY}")
+    return kind
+
+
+def from_numbers(kind: ElementType, numbers: Sequence[Any], shape: Sequence[int]) -> Array:
+    """The array whose elements stand one by one in a repeated field; read-only.
+
+    Raises:
+        WireError: they are not as many as the shape says, or one is out of the type's range.
+    """
+    if kind.as_bits:
+        return from_elements(numbers, "UINT16", shape).view(dtype_of(kind.datatype))
+    return from_elements(numbers, kind.datatype, shape)
+
+
+#: Kinds of dtypes that both sides read alike. bfloat16 would arrive as bytes without a meaning.
+_NUMBERS = "biuf"
+
+
+def write_npy(array: Array) -> bytes:
+    """The bytes of a `.npy` file; raises WireError for dtypes that it has no place for."""
+    if array.dtype.kind not in _NUMBERS:
+        raise WireError(f"arrays of {_named(array.dtype)} cannot be sent to Paddle Serving")
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def read_npy(raw: bytes) -> Array:
+    """The array in a `.npy` file: a read-only view of `raw`.
+
+    Raises:
+        WireError: it is no such file, holds anything but numbers, or less or more than it says.
+    """
+    file = io.BytesIO(raw)
+    try:
+        version = np.lib.format.read_magic(file)
+        header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, by_columns, dtype = header(file)
+    except Exception as error:  # numpy parses the header as an expression, and anything may come
+        raise WireError(f"no .npy file of a known version: {type(error).__name__}") from None
+    if dtype.kind not in _NUMBERS or dtype.byteorder == ">":
+        raise WireError(
+            f"a .npy file of dtype {dtype.str} is refused: only numbers, little-endian, are read, "
+            "and nothing is ever unpickled"
+        )
+    elements = memoryview(raw)[file.tell() :]
+    if by_columns:
+        return from_bytes(elements, datatype_of(dtype), shape[::-1]).T
+    return from_bytes(elements, datatype_of(dtype), shape)
+
+
+def _named(dtype: np.dtype[np.generic]) -> str:
+    return "objects or bytes" if dtype.kind in "OSU" else f"dtype {dtype.name}"
+
+
+#: The method of each server.
+PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+GENERAL_MODEL = "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference"
+
+_NOBODY = "edl-is-anybody-there"
+#: A server has no service of the name asked for.
+NO_SERVICE = 3002
+#: First number of each family and what it is read as; each ends where the next one begins.
+_FAMILIES: tuple[tuple[int, type[TeacherError]], ...] = (
+    (0, RetryableError),
+    (50, RequestRefused),  # an operator's own: it says that this request is wrong
+    (100, RetryableError),
+    (3000, RequestRefused),  # not implemented
+    (3001, TeacherLost),  # the pipeline has been closed
+    (NO_SERVICE, RequestRefused),
+    (3003, RetryableError),
+    (5000, RequestRefused),  # inputs that the model does not take
+    (6000, RetryableError),  # too late for the server's own limit
+    (7000, RequestRefused),  # types that it does not take
+    (8000, RetryableError),  # packing, which tells nothing of whose fault it is
+    (9000, RequestRefused),  # a run that failed: of the values that were given, but for _MAY_PASS
+)
+#: What Paddle says of failures that other values would meet as well, and that may be over later.
+_MAY_PASS = ("ResourceExhausted", "Unavailable", "ExecutionTimeout", "out of memory", "bad_alloc")
+
+
+def pipeline_request(service: str, inputs: Mapping[str, Array], log_id: int = 0) -> bytes:
+    """A serialised request to a pipeline server.
+
+    Args:
+        service: the name that the server was started with; empty: whichever it is.
+        inputs: arrays by name; numbers, but not bfloat16.
+        log_id: what the server's own log calls the request, 0 to 2^63 - 1.
+
+    Raises:
+        WireError: an array cannot be sent, or a name is not text.
+    """
+    try:
+        tensors = [
+            pb.Tensor(name=name, elem_type=NPY, shape=array.shape, byte_data=write_npy(array))
+            for name, array in inputs.items()
+        ]
+        return pb.Request(name=service, logid=log_id, tensors=tensors).SerializeToString()
+    except ValueError as error:  # protobuf: a number or a text that a field has no place for
+        raise WireError(f"the request cannot be sent: {error}") from None
+
+
+def pipeline_outputs(data: bytes) -> dict[str, Array]:
+    """The outputs of a pipeline server's serialised answer, read-only.
+
+    Raises:
+        TeacherError: the server says by `err_no` that it has no answer; see `check_error`.
+        WireError: the answer cannot be read, holds nothing, or holds text instead of tensors.
+    """
+    response = _parsed(pb.Response, data, "a pipeline server")
+    check_error(response.err_no, response.err_msg)
+    if response.value and not response.tensors:
+        raise WireError(
+            "the server answers with text, which is never evaluated here: have its ResponseOp pack "
+            "tensors, as docs/paddle-serving.md shows"
+        )
+    if not response.tensors:
+        raise WireError("the answer holds no tensors")
+    return _outputs(((tensor.name, tensor) for tensor in response.tensors), _of_pipeline)
+
+
+def pipeline_probe() -> bytes:
+    """A request that costs nothing: of a service that no server has."""
+    return pb.Request(name=_NOBODY).SerializeToString()
+
+
+def check_pipeline_ready(data: bytes) -> None:
+    """Whether the answer to a probe comes from a server that is up: it knows no such service.
+
+    Raises:
+        TeacherError: it says something else.
+        WireError: the answer cannot be read.
+    """
+    response = _parsed(pb.Response, data, "a pipeline server")
+    if response.err_no != NO_SERVICE:
+        check_error(response.err_no, response.err_msg)
+
+
+def general_model_request(
+    inputs: Mapping[str, Array], outputs: Sequence[str] = (), log_id: int = 0
+) -> bytes:
+    """A serialised request to a C++ server.
+
+    Args:
+        inputs: arrays by name, which is taken for the alias too.
+        outputs: aliases of the outputs wanted; empty: every one.
+        log_id: what the server's own log calls the request, 0 to 2^63 - 1.
+
+    Raises:
+        WireError: a dtype has no number there, or a name is not text.
+    """
+    try:
+        tensors = [_for_cpp(name, array) for name, array in inputs.items()]
+        request = cpp.Request(tensor=tensors, fetch_var_names=outputs, log_id=log_id)
+        return request.SerializeToString()
+    except ValueError as error:  # protobuf: a number or a text that a field has no place for
+        raise WireError(f"the request cannot be sent: {error}") from None
+
+
+def general_model_outputs(data: bytes) -> dict[str, Array]:
+    """The outputs of a C++ server's serialised answer by their aliases, read-only.
+
+    Raises:
+        TeacherError: the server says by `err_no` that it has no answer; see `check_error`.
+        WireError: the answer cannot be read, holds nothing, or that of several models.
+    """
+    response = _parsed(cpp.Response, data, "a general model service")
+    check_error(response.err_no, response.err_msg)
+    if len(response.outputs) != 1 or not response.outputs[0].tensor:
+        raise WireError(
+            f"the answer holds outputs of {len(response.outputs)} models, and those of one "
+            "are expected"
+        )
+    tensors = response.outputs[0].tensor
+    return _outputs(((tensor.alias_name or tensor.name, tensor) for tensor in tensors), _of_cpp)
+
+
+def check_error(number: int, message: str) -> None:
+    """Do nothing for 0; raises what another number means: the server has no answer.
+
+    Raises:
+        RequestRefused: it will never have one to this request.
+        TeacherLost: it has closed.
+        RetryableError: anything else.
+    """
+    if number == 0:
+        return
+    kind = [family for first, family in _FAMILIES if first <= max(number, 0)][-1]
+    if any(words in message for words in _MAY_PASS):
+        kind = RetryableError
+    said = " ".join(message.split())[:500] or "nothing else"
+    raise kind(f"Paddle Serving answers err_no {number}: {said}")
+
+
+def _parsed(kind: Any, data: bytes, server: str) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise WireError(f"no answer of {server}: {error}") from None
+
+
+def _outputs(tensors: Iterable[tuple[str, Any]], read: Callable[[Any], Array]) -> dict[str, Array]:
+    outputs: dict[str, Array] = {}
+    for name, tensor in tensors:
+        if not name or name in outputs or tensor.lod:
+            raise WireError(
+                f"output {name!r:.60} is nameless, comes twice or has a varying length (lod)"
+            )
+        outputs[name] = read(tensor)
+    return outputs
+
+
+def _of_pipeline(tensor: pb.Tensor) -> Array:
+    if tensor.elem_type == NPY:
+        return read_npy(tensor.byte_data)
+    kind = type_of(tensor.elem_type)
+    return from_numbers(kind, getattr(tensor, kind.field), tensor.shape)
+
+
+def _for_cpp(name: str, array: Array) -> cpp.Tensor:
+    datatype = datatype_of(array.dtype)
+    number = NUMBERS.get(datatype)
+    if number is None:
+        raise WireError(f"{datatype} cannot be sent to Paddle Serving")
+    tensor = cpp.Tensor(name=name, alias_name=name, elem_type=number, shape=array.shape)
+    kind = TYPES[number]
+    if kind.raw:
+        tensor.tensor_content = bytes(to_bytes(array))
+    else:
+        getattr(tensor, kind.field).extend(array.ravel().tolist())
+    return tensor
+
+
+def _of_cpp(tensor: cpp.Tensor) -> Array:
+    kind = type_of(tensor.elem_type)
+    if kind.raw and tensor.tensor_content:
+        return from_bytes(memoryview(tensor.tensor_content), kind.datatype, tuple(tensor.shape))
+    return from_numbers(kind, getattr(tensor, kind.field), tensor.shape)
+
 
 _CHANNEL_OPTIONS = [
     *CHANNEL_OPTIONS,
@@ -85,29 +387,29 @@ class _PaddleClient(ABC):
 class PipelineClient(_PaddleClient):
     """A `Client` of a pipeline server; it serves `model`, or any if that is empty."""
 
-    METHOD = messages.PIPELINE
+    METHOD = PIPELINE
 
     def __init__(self, address: str, model: str, security: ClientSecurity | None = None) -> None:
         super().__init__(address, security)
         self._model = model
 
     def probe(self, timeout_s: float) -> Found:
-        reply = self._call(messages.pipeline_probe(), timeout_s)
+        reply = self._call(pipeline_probe(), timeout_s)
         with _reading():
-            messages.check_pipeline_ready(reply)
+            check_pipeline_ready(reply)
         return Found()
 
     def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes:
-        return messages.pipeline_request(self._model, inputs, log_id)
+        return pipeline_request(self._model, inputs, log_id)
 
     def _outputs(self, reply: bytes) -> Mapping[str, Array]:
-        return messages.pipeline_outputs(reply)
+        return pipeline_outputs(reply)
 
 
 class GeneralModelClient(_PaddleClient):
     """A `Client` of a C++ server, which serves one model and has no name for it."""
 
-    METHOD = messages.GENERAL_MODEL
+    METHOD = GENERAL_MODEL
 
     def probe(self, timeout_s: float) -> Found:
         nothing: Any = self._channel.unary_unary(f"{self.METHOD}-nothing", None, None)
@@ -119,10 +421,10 @@ class GeneralModelClient(_PaddleClient):
         return Found()
 
     def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes:
-        return messages.general_model_request(inputs, request.outputs, log_id)
+        return general_model_request(inputs, request.outputs, log_id)
 
     def _outputs(self, reply: bytes) -> Mapping[str, Array]:
-        return messages.general_model_outputs(reply)
+        return general_model_outputs(reply)
 
 
 def _log_id(request: Request) -> int:

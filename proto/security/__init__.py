@@ -12,10 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .credentials import ClientSecurity, ServerSecurity, TlsFiles
-    from .dial import open_channel, reloading_context
+    from .certificates import reloading_context
+    from .client_connections import open_channel
+    from .credentials import ClientSecurity, ServerSecurity, TlsFiles, check_exposure, is_loopback
     from .gate import ROLES, Caller, Gate
-    from .listening import Acceptor, check_exposure, is_loopback, listen
+    from .servers import Acceptor, listen
 
 __all__ = [
     "ROLES",
@@ -33,15 +34,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Acceptor": ".listening",
+    "Acceptor": ".servers",
     "Caller": ".gate",
-    "check_exposure": ".listening",
+    "check_exposure": ".credentials",
     "ClientSecurity": ".credentials",
     "Gate": ".gate",
-    "is_loopback": ".listening",
-    "listen": ".listening",
-    "open_channel": ".dial",
-    "reloading_context": ".dial",
+    "is_loopback": ".credentials",
+    "listen": ".servers",
+    "open_channel": ".client_connections",
+    "reloading_context": ".certificates",
     "ROLES": ".gate",
     "ServerSecurity": ".credentials",
     "TlsFiles": ".credentials",

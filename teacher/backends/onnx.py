@@ -13,8 +13,8 @@ import numpy as np
 from ...errors import ModelError, WireError
 from ...extras import install_command
 from ...proto.arena import Array
-from ...proto.datatypes import FREE, TensorSpec, datatype_of
-from ...proto.wire import Buffer, take_out
+from ...proto.datatypes import FREE, Buffer, TensorSpec, datatype_of
+from ...proto.protobuf_fields import take_out
 from . import Finish, ModelSpec, Submit, at_once
 from .framework import first_line, gpu_of, numerics, translated
 from .model_source import BackendKind, Settings, hash_of_files

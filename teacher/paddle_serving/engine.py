@@ -25,8 +25,8 @@ from ...coordinator.registry.keys import check_member, check_service
 from ...errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
 from ...lifecycle import Stop
 from ...proto.clients import Client, Request, open_client
+from ...proto.clients.paddle_serving import NUMBERS
 from ...proto.datatypes import TensorSpec
-from ...proto.paddle_serving.messages import NUMBERS
 from ...proto.protocols import PADDLE_SERVING
 from ...proto.security import is_loopback
 from ..backends.framework import gpu_of

@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError, Message
 
 from ...errors import EdlError, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
+from ...proto.protobuf_fields import bytes_field, take_out
 from ...proto.status import to_metadata, to_status
-from ...proto.wire import bytes_field, take_out
 from ..config import ServerConfig
 from ..recorder import CallRecord
 from ..request import TooLarge

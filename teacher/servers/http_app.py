@@ -29,8 +29,14 @@ from starlette.types import Message as AsgiMessage
 from ...coordinator.config import join_address
 from ...coordinator.web.guard import is_here
 from ...errors import EdlError, RateLimited, RequestRefused, WireError
-from ...proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, is_binary, split
-from ...proto.json_values import parse_object
+from ...proto.json_tensors import (
+    HEAD_LENGTH,
+    decode_request,
+    encode_response,
+    is_binary,
+    parse_object,
+    split,
+)
 from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
 from ...proto.tensors import Heavy, InferRequest, InferResponse
 from ..recorder import CallRecord, Recorder

@@ -19,7 +19,7 @@ from ...coordinator.config import check_free, join_address
 from ...errors import UsageError
 from ...extras import install_command
 from ...proto.security import Gate, listen
-from ...proto.security.sturdy import aio_server
+from ...proto.security.servers import aio_server
 from ..config import ServerConfig
 from ..recorder import Recorder
 from .admission import CallAdmission

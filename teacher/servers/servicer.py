@@ -17,8 +17,8 @@ from ...errors import EdlError, RetryableError
 from ...proto import inference_pb2 as pb
 from ...proto import tensors
 from ...proto.arena import Arena
+from ...proto.datatypes import Parameter
 from ...proto.tensors import InferRequest, InferResponse
-from ...proto.wire import Parameter
 from ..batcher import Labeller
 from ..config import ServerConfig
 from ..jobs import Answer

@@ -39,11 +39,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...errors import RateLimited, RequestRefused
-from ...proto.datatypes import shown, to_bytes
+from ...proto.datatypes import Parameter, shown, to_bytes
 from ...proto.forms import Form
 from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import Array, Heavy, InferRequest
-from ...proto.wire import Parameter
 from .callers import CallerIdentity
 from .shared_segment import Segment, is_lent
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ...errors import EdlError, RateLimited, WireError
-from ...proto.transport import frames
-from ...proto.transport.frames import Header
+from ...proto import frames
+from ...proto.frames import Header
 from ..request import InputsRecord, TooLarge
 from .admission import Call, Deadline, SendingDeadline
 from .callers import user_behind

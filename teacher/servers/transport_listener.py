@@ -14,8 +14,8 @@ from typing import Final
 
 from ...coordinator.config import bound
 from ...errors import AccessError
+from ...proto.frames import OFFER, Offer
 from ...proto.security import Acceptor, reloading_context
-from ...proto.transport.frames import OFFER, Offer
 from .callers import CallCredentials
 from .servicer import Dependencies
 from .transport_connection import Connection

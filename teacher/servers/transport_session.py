@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from ...errors import EdlError, RequestRefused, WireError
+from ...proto import frames
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
+from ...proto.frames import Header, Opened
 from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import Heavy, InferRequest, InferResponse
-from ...proto.transport import frames
-from ...proto.transport.frames import Header, Opened
 from ..request import InputsRecord
 from .callers import CallCredentials, CallerIdentity
 from .shared_regions import RegionReader

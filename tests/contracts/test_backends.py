@@ -13,8 +13,8 @@ import pytest
 
 from edl.errors import ModelError, TeacherError
 from edl.proto.arena import Array
+from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.datatypes import TensorSpec
-from edl.proto.plain import from_plain, to_plain
 from edl.teacher.backends import Backend, ModelSpec
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.selection import KINDS, content_of, open_backend

@@ -21,8 +21,8 @@ from edl.coordinator.registry import connect
 from edl.distill_reader import DistilReader
 from edl.errors import RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
-from edl.proto.clients import Request, open_client
-from edl.proto.paddle_serving import general_model_pb2, messages, pipeline_pb2
+from edl.proto.clients import Request, open_client, paddle_serving
+from edl.proto.paddle_serving import general_model_pb2, pipeline_pb2
 from edl.proto.protocols import PADDLE_SERVING
 from edl.supervise import Command, Process, python_command, start
 from edl.tests.ground.programs import wait_gone
@@ -176,7 +176,7 @@ def test_what_is_pickled_is_not_unpickled(
         asked = Request({"image": network.images[:2]})
         assert client.infer(asked, READER_S).outputs
         with monkeypatch.context() as patch:
-            patch.setattr(messages, "write_npy", pickled)
+            patch.setattr(paddle_serving, "write_npy", pickled)
             with pytest.raises(Exception, match="Object arrays cannot be loaded"):
                 client.infer(asked, READER_S)
         assert not bomb.exists()

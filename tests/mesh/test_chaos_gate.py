@@ -23,11 +23,11 @@ from edl.mesh.chaos.faults import BY_NAME, Fault
 from edl.mesh.chaos.gate import Gate
 from edl.mesh.chaos.lies import LIES, Liar
 from edl.mesh.chaos.plan import Stage
+from edl.proto import frames
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
-from edl.proto.transport import frames
-from edl.proto.transport.connection import Connection
-from edl.proto.transport.frames import REPLY_BYTES, Description, Tensor
+from edl.proto.clients.transport import Connection
+from edl.proto.frames import REPLY_BYTES, Description, Tensor
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.system
 
 SETTINGS = """
     import pathlib
-    from edl.proto.plain import from_plain, to_plain
+    from edl.proto.dataclass_json import from_plain, to_plain
     from edl.proto.security import ClientSecurity, Gate, TlsFiles, open_channel
     from_plain(ClientSecurity, to_plain(ClientSecurity(TlsFiles(ca=pathlib.Path("x")))))
 """

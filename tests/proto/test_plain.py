@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from edl.errors import WireError
-from edl.proto.plain import from_plain, to_plain
+from edl.proto.dataclass_json import from_plain, to_plain
 
 
 class Pair(NamedTuple):

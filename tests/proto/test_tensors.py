@@ -18,6 +18,7 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.datatypes import (
     Array,
+    Parameter,
     Stacked,
     datatype_of,
     from_bytes,
@@ -26,7 +27,6 @@ from edl.proto.datatypes import (
     whole,
 )
 from edl.proto.tensors import decode_request, encode_request
-from edl.proto.wire import Parameter
 
 from .strategies import (
     NAMES,

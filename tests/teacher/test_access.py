@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from edl.proto import inference_pb2 as pb
+from edl.proto.frames import WANTED, Offer
 from edl.proto.security import ClientSecurity, ServerSecurity
-from edl.proto.transport.frames import WANTED, Offer
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from edl.errors import UsageError
 from edl.lifecycle import Stop
+from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.datatypes import TensorSpec
-from edl.proto.plain import from_plain, to_plain
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli, config, serving

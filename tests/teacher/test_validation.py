@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from edl.errors import RequestRefused, UsageError
 from edl.proto.arena import Array
-from edl.proto.datatypes import TensorSpec
+from edl.proto.datatypes import Parameter, TensorSpec
 from edl.proto.forms import Form
 from edl.proto.tensors import InferRequest
-from edl.proto.wire import Parameter
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.registration import CHALLENGE, Identity

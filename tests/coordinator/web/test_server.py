@@ -21,7 +21,7 @@ from edl.coordinator.web import feed, server
 from edl.coordinator.web.server import WebServer
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import Gate, TlsFiles, listening
+from edl.proto.security import Gate, TlsFiles, servers
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.waiting import wait_until
 
@@ -254,7 +254,7 @@ def certify(folder: Path, host: str) -> tuple[TlsFiles, ssl.SSLContext]:
 def test_a_handshake_has_a_deadline(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(servers, "HANDSHAKE_S", 0.05)
     files, _ = certify(tmp_path, "127.0.0.1")
     port = urlsplit(serve(tls=files)).port or 0
     with socket.create_connection(("127.0.0.1", port), 5) as silent:

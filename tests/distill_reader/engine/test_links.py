@@ -27,9 +27,9 @@ from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.clients.transport import Connection
 from edl.proto.shared_buffer import SharedBuffer
-from edl.proto.transport.connection import Connection
-from edl.scheduler.ledger.events import Span
+from edl.scheduler.ledger.instructions import Span
 from edl.scheduler.reader_core.events import Peer
 from edl.tests.foreign_server import MODEL, ForeignGrpc
 from edl.tests.scripted_teacher import logits_of

@@ -29,9 +29,8 @@ from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.rows import Content, Row, merged
 from edl.distill_reader.store.store import Store
 from edl.proto.clients import Answer
-from edl.proto.datatypes import Array
+from edl.proto.datatypes import Array, Parameter
 from edl.proto.forms import encode
-from edl.proto.wire import Parameter
 from edl.tests.waiting import DEADLINE_S
 
 CLASSES = 12

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from edl.errors import BadAnswer, DeadlineExceeded, InputsOverwritten, TeacherLost
-from edl.proto.clients.http_calls import HttpCalls, Reply
-from edl.proto.security.dial import HttpDial
-from edl.proto.wire import Buffer
+from edl.proto.clients.oip_http import HttpCalls, Reply
+from edl.proto.datatypes import Buffer
+from edl.proto.security.client_connections import HttpDial
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp, reply
 from edl.tests.waiting import DEADLINE_S
 

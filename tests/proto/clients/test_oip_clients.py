@@ -15,8 +15,7 @@ import pytest
 
 from edl import errors
 from edl.proto.arena import Array
-from edl.proto.clients import Client, Request, open_client
-from edl.proto.clients.client import misfit
+from edl.proto.clients import Client, Request, misfit, open_client
 from edl.proto.clients.oip_http import OipHttpClient
 from edl.proto.datatypes import TensorSpec
 from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP

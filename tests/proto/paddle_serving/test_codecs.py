@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edl import errors
+from edl.proto.clients import paddle_serving
+from edl.proto.clients.paddle_serving import NPY, NUMBERS, TYPES, read_npy, write_npy
 from edl.proto.datatypes import Array, datatype_of
 from edl.proto.paddle_serving import general_model_pb2 as cpp
-from edl.proto.paddle_serving import messages
 from edl.proto.paddle_serving import pipeline_pb2 as pb
-from edl.proto.paddle_serving.messages import NPY, NUMBERS, TYPES, read_npy, write_npy
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 
@@ -38,7 +38,7 @@ def samples() -> list[Array]:
 
 
 def test_a_request_to_a_pipeline_holds_npy_files() -> None:
-    message = pb.Request.FromString(messages.pipeline_request("net", {"x": X, "n": X[0]}, 7))
+    message = pb.Request.FromString(paddle_serving.pipeline_request("net", {"x": X, "n": X[0]}, 7))
     assert (message.name, message.logid) == ("net", 7)
     assert [tensor.name for tensor in message.tensors] == ["x", "n"]
     assert [list(tensor.shape) for tensor in message.tensors] == [[4, 6], [6]]
@@ -61,13 +61,13 @@ def test_every_type_of_elements_is_read(array: Array) -> None:
     tensor = pb.Tensor(name="y", elem_type=number, shape=array.shape)
     getattr(tensor, TYPES[number].field).extend(numbers_of(array))
     answer = pb.Response(tensors=[tensor]).SerializeToString()
-    check_read(messages.pipeline_outputs(answer)["y"], array)
+    check_read(paddle_serving.pipeline_outputs(answer)["y"], array)
     # ... and goes to a server in C++, and comes back.
-    message = cpp.Request.FromString(messages.general_model_request({"x": array}, ("y",), 5))
+    message = cpp.Request.FromString(paddle_serving.general_model_request({"x": array}, ("y",), 5))
     assert (list(message.fetch_var_names), message.log_id) == (["y"], 5)
     sent = message.tensor[0]
     assert (sent.name, sent.alias_name, list(sent.shape)) == ("x", "x", list(array.shape))
-    check_read(messages.general_model_outputs(cpp_answer(sent))["x"], array)
+    check_read(paddle_serving.general_model_outputs(cpp_answer(sent))["x"], array)
 
 
 def tensor(**fields: object) -> bytes:
@@ -99,7 +99,7 @@ TEXT = pb.Response(key=["y"], value=["__import__('os').abort()"]).SerializeToStr
 )
 def test_an_answer_that_cannot_be_read_is_refused(answer: bytes, words: str) -> None:
     with pytest.raises(errors.WireError, match=words):
-        messages.pipeline_outputs(answer)
+        paddle_serving.pipeline_outputs(answer)
 
 
 ERROR_NUMBERS: dict[type[errors.EdlError], tuple[int, ...]] = {
@@ -113,23 +113,25 @@ ERROR_NUMBERS: dict[type[errors.EdlError], tuple[int, ...]] = {
 def test_every_error_number_is_an_error_of_ours(kind: type[errors.EdlError]) -> None:
     for number in ERROR_NUMBERS[kind]:
         with pytest.raises(errors.EdlError, match=f"err_no {number}: no such thing") as caught:
-            messages.check_error(number, "no\n such   thing")
+            paddle_serving.check_error(number, "no\n such   thing")
         assert type(caught.value) is kind
         with pytest.raises(kind, match="nothing else"):  # outputs beside it do not count
-            messages.pipeline_outputs(tensor() + pb.Response(err_no=number).SerializeToString())
+            paddle_serving.pipeline_outputs(
+                tensor() + pb.Response(err_no=number).SerializeToString()
+            )
         with pytest.raises(kind, match="nothing else"):
-            messages.general_model_outputs(cpp.Response(err_no=number).SerializeToString())
+            paddle_serving.general_model_outputs(cpp.Response(err_no=number).SerializeToString())
     with pytest.raises(errors.RetryableError, match="Out of memory"):  # it may have some later
-        messages.check_error(10000, "(ResourceExhausted) Out of memory error on GPU 0")
+        paddle_serving.check_error(10000, "(ResourceExhausted) Out of memory error on GPU 0")
 
 
 @given(st.data())
 def test_no_damage_does_more_than_be_refused(data: st.DataObject) -> None:
     whole = cpp.Tensor(name="y", elem_type=7, shape=[4], tensor_content=b"abcd")
     answers: list[tuple[Callable[[bytes], object], bytes]] = [
-        (messages.pipeline_outputs, tensor(elem_type=NPY, byte_data=write_npy(X))),
-        (messages.pipeline_outputs, tensor()),
-        (messages.general_model_outputs, cpp_answer(whole)),
+        (paddle_serving.pipeline_outputs, tensor(elem_type=NPY, byte_data=write_npy(X))),
+        (paddle_serving.pipeline_outputs, tensor()),
+        (paddle_serving.general_model_outputs, cpp_answer(whole)),
     ]
     decode, answer = data.draw(st.sampled_from(answers))
     damaged = bytearray(answer)
@@ -145,7 +147,7 @@ def cpp_answer(*tensors: cpp.Tensor) -> bytes:
 
 def test_bytes_do_not_go_to_a_cpp_server() -> None:
     with pytest.raises(errors.WireError, match="BYTES cannot be sent"):
-        messages.general_model_request({"x": np.array([b"a"], object)})
+        paddle_serving.general_model_request({"x": np.array([b"a"], object)})
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_bytes_do_not_go_to_a_cpp_server() -> None:
 )
 def test_an_answer_of_a_cpp_server_that_is_none_is_refused(answer: bytes, words: str) -> None:
     with pytest.raises(errors.WireError, match=words):
-        messages.general_model_outputs(answer)
+        paddle_serving.general_model_outputs(answer)
 
 
 PLAIN_DTYPES = [np.dtype(name) for name in ("<f2", "<f4", "<f8", "<i1", "<i8", "<u1", "<u4", "?")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edl.errors import Forbidden, Unauthenticated, UsageError
-from edl.proto.plain import from_plain, to_plain
+from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.security import (
     Caller,
     ClientSecurity,
@@ -17,8 +17,8 @@ from edl.proto.security import (
     TlsFiles,
     open_channel,
 )
+from edl.proto.security.credentials import stays_here
 from edl.proto.security.gate import read_token, read_tokens
-from edl.proto.security.listening import stays_here
 from edl.proto.security.options import client_security, server_security
 
 from .authority import write_secret

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.proto.security.gate import Handshakes
 from edl.proto.security.instance import new_challenge, new_key, prove, verify
-from edl.proto.security.listening import Handshakes
 
 
 def test_only_the_holder_of_the_key_proves() -> None:

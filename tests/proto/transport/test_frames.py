@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.errors import EdlError, RateLimited, RetryableError, WireError
-from edl.proto.transport import frames
-from edl.proto.transport.frames import OFFER, Description, Header, Offer, Opened, Tensor
+from edl.proto import frames
+from edl.proto.frames import OFFER, Description, Header, Offer, Opened, Tensor
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
 NUMBERS = st.integers(0, (1 << 64) - 1)

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.proto.security import ServerSecurity, TlsFiles, listening
+from edl.proto.security import ServerSecurity, TlsFiles, servers
 from edl.teacher.servers import http_server as http_server
 from edl.teacher.servers.http_server import Connection
 from edl.tests.proto.security.authority import Authority
@@ -185,15 +185,15 @@ def test_the_oldest_handshake_makes_room_and_each_has_a_deadline(
     handshakes: int,
     most: int,
 ) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKES", handshakes)
+    monkeypatch.setattr(servers, "HANDSHAKES", handshakes)
     monkeypatch.setattr(http_server, "_MAX_TLS_CONNECTIONS", most)
-    monkeypatch.setattr(listening, "HANDSHAKE_S", 10 * WAIT_S)
+    monkeypatch.setattr(servers, "HANDSHAKE_S", 10 * WAIT_S)
     bench = make(security=ServerSecurity(certificates))
     with Talk(bench) as oldest, Talk(bench):
         answer = ask(bench, "GET", "/v2/health/live", verify=trusting(authority))
         assert answer.status_code == 200
         assert oldest.is_over()
-    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(servers, "HANDSHAKE_S", 0.05)
     with Talk(bench) as silent:
         assert silent.is_over()
 

@@ -10,10 +10,10 @@ import time
 from edl.errors import AccessError, DeadlineExceeded, EdlError, RequestRefused, TeacherLost
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.clients.transport import Connection, Ended, Received
 from edl.proto.datatypes import Stacked, to_bytes
 from edl.proto.security import ClientSecurity
 from edl.proto.shared_buffer import Lent, SharedBuffer
-from edl.proto.transport.connection import Connection, Ended, Received
 from edl.tests.teacher.bench import WAIT_S
 
 _SLICE_MS = 20

@@ -17,7 +17,7 @@ from edl.errors import AddressInUse, RequestRefused, UsageError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.security.instance import verify
-from edl.proto.security.sturdy import aio_server
+from edl.proto.security.servers import aio_server
 from edl.proto.status import from_status
 from edl.teacher.servers import server
 from edl.tests.proto import raw_http2

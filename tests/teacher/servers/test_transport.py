@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from edl.errors import RateLimited, RequestRefused, WireError
+from edl.proto import frames
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.clients.transport import Connection, Ended, connect
+from edl.proto.frames import Description, Header, Offer, Opened, Tensor
 from edl.proto.shared_buffer import key_of
-from edl.proto.transport import frames
-from edl.proto.transport.connection import Connection, Ended, connect
-from edl.proto.transport.frames import Description, Header, Offer, Opened, Tensor
 from edl.teacher.config import ServerConfig
 from edl.teacher.servers import transport_listener
 from edl.teacher.servers.admission import SendingDeadline

@@ -1,4 +1,16 @@
-"""What goes over the transport: proofs at its beginning, then frames.
+"""The transport between our own reader and teacher: batches and labels as frames over a socket.
+
+A teacher offers a connection in the answer to `ModelMetadata`, to a student that asks for it and
+has proved who it is (`Offer`). The reader accepts only an offer of the very endpoint that it
+dialled. Both sides then prove that they know the secret of the offer, which never travels over the
+connection.
+
+A connection goes over TCP, with TLS where gRPC uses it, or over a Unix socket on the same host. It
+carries frames (`frames.py`): OPEN fixes the model, the inputs and the outputs for what follows,
+REQUEST has the arrays of one batch or says where they lie in shared memory, RESULT or ERROR answers
+it. GOODBYE says that the teacher takes no more requests over this connection.
+
+What goes over the transport: proofs at its beginning, then frames.
 
 A frame is a header of fixed size, a head, and what the header announces:
 
@@ -35,10 +47,9 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from ...errors import EdlError, WireError
-from ..datatypes import Array, dtype_of, nbytes_of, to_bytes
-from ..plain import from_plain, to_plain
-from ..wire import Parameter
+from ..errors import EdlError, WireError
+from .dataclass_json import from_plain, to_plain
+from .datatypes import Array, Parameter, dtype_of, nbytes_of, to_bytes
 
 #: Metadata of `ModelMetadata`: in the call it asks for an offer, beside the answer it is the offer.
 OFFER: Final = "edl-transport"
@@ -329,7 +340,7 @@ def result(
 
 def error(number: int, failed: EdlError, *, memory: bool = False) -> bytes:
     """An ERROR frame; `memory`: see `NO_MEMORY`."""
-    from ..status import to_metadata, to_status
+    from .status import to_metadata, to_status
 
     code, details = to_status(failed)
     said = {"status": code.name, "details": details, "metadata": to_metadata(failed)}
@@ -340,7 +351,7 @@ def error_in(payload: bytes) -> EdlError:
     """The error that an ERROR frame tells; raises WireError for what tells none."""
     import grpc
 
-    from ..status import from_status
+    from .status import from_status
 
     said = _json(payload)
     try:

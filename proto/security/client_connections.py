@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ...errors import UsageError
-from .certificates import Reloaded, check_validity, read_pem, use_ca, use_pair
-from .credentials import ClientSecurity, TlsFiles
+from .certificates import Reloaded, client_context, read_pem
+from .credentials import ClientSecurity, TlsFiles, stays_here
 from .gate import read_token
-from .listening import stays_here
 
 if TYPE_CHECKING:
     import grpc
-
-
-def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:
-    """What a server of `ssl` listens with.
-
-    Each new connection is offered the certificate that the files hold by then, unless it has
-    expired; connections that stand keep theirs.
-
-    Args:
-        files: certificate and key; and the CA of its clients.
-        ask_clients: every client must show a certificate that the CA has signed, where there is
-            one; False asks none.
-
-    Raises:
-        UsageError: one of these cannot be used, or the certificate has expired.
-    """
-    contexts = Reloaded(files.paths(), lambda: _context(files, ask_clients))
-
-    def changed(connection: ssl.SSLObject, _name: str | None, _offered: ssl.SSLContext) -> None:
-        """Asked by OpenSSL in each handshake, whether or not the client names a host."""
-        connection.context = contexts.current()
-
-    # Not the one that is reloaded: what is loaded into a context in part cannot be taken back.
-    first = _context(files, ask_clients)
-    first.sni_callback = changed
-    return first
-
-
-def _context(files: TlsFiles, ask_clients: bool) -> ssl.SSLContext:
-    assert files.certificate is not None
-    assert files.key is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    use_pair(context, files.certificate, files.key)
-    check_validity(files.certificate)
-    if ask_clients and files.ca is not None:
-        use_ca(context, files.ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 class HttpDial:
@@ -131,23 +91,6 @@ def _check_plain_url(url: str, host: str, security: ClientSecurity) -> None:
             f"{url} is not encrypted, and certificates or a token are given: use https://, or "
             "insecure=True if the network is trusted"
         )
-
-
-def client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """What a client of `ssl` connects with: its certificate, and the CAs that it trusts.
-
-    Raises:
-        UsageError: a file of `security` cannot be used.
-    """
-    tls = security.tls
-    if tls is None or tls.ca is None:
-        context = ssl.create_default_context()
-    else:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        use_ca(context, tls.ca)
-    if tls is not None and tls.certificate is not None and tls.key is not None:
-        use_pair(context, tls.certificate, tls.key)
-    return context
 
 
 Options = Sequence[tuple[str, Any]]

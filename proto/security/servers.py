@@ -13,18 +13,19 @@ checks do.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import ssl
-import threading
-import time
 import weakref
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import AddressInUse, UsageError
+import grpc
+import grpc.aio
+from grpc._cython import cygrpc
+from grpc.aio import _server as grpc_server
+
+from ...errors import AddressInUse
 from .certificates import Pem, Reloaded, check_validity, read_pem
 from .credentials import ServerSecurity, TlsFiles
 
@@ -34,122 +35,8 @@ if TYPE_CHECKING:
 
     from .gate import Gate
 
+
 log = logging.getLogger(__name__)
-
-
-def check_exposure(
-    host: str, security: ServerSecurity | None, insecure: bool, what: str = "a server"
-) -> None:
-    """Refuse to listen beyond this machine without credentials, unless that is asked for.
-
-    Args:
-        host: to listen on.
-        security: of what listens.
-        insecure: the operator has said so.
-        what: listens, in words: "the manager", "the metrics".
-
-    Raises:
-        UsageError: `host` is not a loopback address, nothing asks who calls, and `insecure` is
-            False.
-    """
-    asks = security is not None and security.authenticates
-    if not insecure and not asks and not is_loopback(host):
-        raise UsageError(
-            f"{what} on {host} can be reached from other machines, and nothing asks who calls: "
-            "give it --tokens or --tls-ca, or listen on 127.0.0.1, or say --insecure if the "
-            "network is trusted"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def stays_here(address: str) -> bool:
-    """Whether a connection to `address` (`host:port`, a target of gRPC) never leaves here."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
-    for scheme in ("ipv4:", "ipv6:", "dns:"):
-        address = address.removeprefix(scheme)
-    host, _, port = address.removeprefix("///").rpartition(":")
-    return is_loopback(host if host and port.isdigit() else address.removeprefix("///"))
-
-
-#: Seconds until the first call over a new connection. Ours comes in the same breath; gRPC itself
-#: gives a handshake 20 s, but who takes so long does not call either.
-PATIENCE_S: Final = 10.0
-_MAX_WAITING = 4096
-_MAX_KNOWN = 16384
-
-
-class Handshakes:
-    """Those of one server. Safe to use from several threads.
-
-    It looks at the clock only when something happens, so a failure is counted with the next
-    connection or call. A peer that comes back with the very port it had before is taken for the
-    old connection, and counts once too often.
-
-    Args:
-        on_failed: called for each failure.
-        patience_s: seconds until the first call.
-        clock: seconds, from anywhere.
-    """
-
-    def __init__(
-        self,
-        on_failed: Callable[[], None],
-        *,
-        patience_s: float = PATIENCE_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._on_failed = on_failed
-        self._patience_s = patience_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._waiting: deque[float] = deque()  # when each began
-        self._known: dict[str, None] = {}  # peers that have called, in the order of their first
-
-    def began(self) -> None:
-        """A connection asks for our certificate."""
-        now = self._clock()
-        with self._lock:
-            self._waiting.append(now)
-            failed = self._take_failed(now)
-        self._count(failed)
-
-    def called(self, peer: str) -> None:
-        """A call came from `peer`, as gRPC names one end of a connection."""
-        if peer in self._known and not self._waiting:
-            return
-        now = self._clock()
-        with self._lock:
-            if peer not in self._known:
-                self._known[peer] = None
-                if len(self._known) > _MAX_KNOWN:
-                    del self._known[next(iter(self._known))]
-                if self._waiting:
-                    self._waiting.pop()
-            failed = self._take_failed(now)
-        self._count(failed)
-
-    def _take_failed(self, now: float) -> int:
-        failed = 0
-        while self._waiting and (
-            self._waiting[0] < now - self._patience_s or len(self._waiting) > _MAX_WAITING
-        ):
-            self._waiting.popleft()
-            failed += 1
-        return failed
-
-    def _count(self, failed: int) -> None:
-        for _ in range(failed):
-            self._on_failed()
 
 
 #: Seconds that a TLS handshake may take.
@@ -355,3 +242,71 @@ def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
     assert pem.key is not None
     assert pem.certificate is not None
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.ca)
+
+
+log = logging.getLogger(__name__)
+
+Options = Sequence[tuple[str, Any]]
+
+
+def aio_server(
+    service: str,
+    methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+    options: Options = (),
+    on_unknown: Callable[[], None] = lambda: None,
+) -> grpc.aio.Server:
+    """A server for the loop that runs in this thread; to `listen` with, and to be started.
+
+    Args:
+        service: its full name, as "edl.coordinator.v1.Coordinator".
+        methods: name -> handler.
+        options: of gRPC's.
+        on_unknown: called for each call of another method; it is answered UNIMPLEMENTED.
+    """
+    server: Any
+    try:
+        server = _SturdyServer(options, on_unknown)
+        server.add_registered_method_handlers(service, dict(methods))
+    except (AttributeError, TypeError):  # another release of gRPC, with other insides
+        log.warning("this gRPC (%s) ends by a path that is not UTF-8", grpc.__version__)
+        server = grpc.aio.server(options=list(options))
+        handler = grpc.method_handlers_generic_handler(service, dict(methods))
+        server.add_generic_rpc_handlers((handler,))
+    return server  # type: ignore[no-any-return]
+
+
+class _SturdyServer(grpc_server.Server):
+    """The public face of gRPC's server, with a core that refuses unknown paths itself."""
+
+    def __init__(self, options: Options, on_unknown: Callable[[], None]) -> None:
+        self._loop = cygrpc.get_working_loop()
+        core = _Core(self._loop, None, (), None, tuple(options), None)
+        core.prepare(self._loop, on_unknown)
+        self._server = core
+
+
+class _Core(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
+    def prepare(self, loop: asyncio.AbstractEventLoop, on_unknown: Callable[[], None]) -> None:
+        self._own_loop = loop
+        self._on_unknown = on_unknown
+        self._refusing: set[asyncio.Task[None]] = set()
+        self._context_of = cygrpc._ServicerContext
+        self._needs = super()._request_registered_call  # releases without it cannot be mended so
+
+    async def _request_call(self) -> Any:
+        """Where gRPC's loop waits for calls of methods that are not registered: for ever."""
+        while True:
+            call = await super()._request_call()
+            task = self._own_loop.create_task(self._refuse(call))
+            self._refusing.add(task)
+            task.add_done_callback(self._refusing.discard)
+
+    async def _refuse(self, call: Any) -> None:
+        context = self._context_of(call, None, None, self._own_loop)
+        try:
+            self._on_unknown()
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server has no such method")
+        except grpc.aio.AbortError:
+            pass
+        except Exception as error:  # of gRPC's, when the connection is gone
+            log.debug("a call of an unknown method broke: %s", error)

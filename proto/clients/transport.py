@@ -21,12 +21,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
-from ..clients.client import Answer, Request
-from ..datatypes import datatype_of, from_bytes, pieces_of, to_bytes
+from .. import frames
+from ..datatypes import Parameter, datatype_of, from_bytes, pieces_of, to_bytes
+from ..frames import Description, Header, Offer, Opened, Tensor
 from ..shared_buffer import Lent, SharedBuffer
-from ..wire import Parameter
-from . import frames
-from .frames import Description, Header, Offer, Opened, Tensor
+from . import Answer, Request
 
 #: Requests on their way over one connection: as many as a teacher is asked at once, mostly.
 AT_ONCE: Final = 8

@@ -1,12 +1,11 @@
-"""The top level of a protobuf message: takes one bytes field out of it, without copying.
+"""Fields of serialised protobuf messages, read and written without protobuf.
 
-Protobuf's own parser copies every bytes field. Tensors are all but a few hundred bytes of a
-message, so they are cut out here as views, and only what is left over is given to protobuf.
+Protobuf's own parser copies every bytes field, and tensors are nearly all of a message. So their
+fields are cut out here as views, and protobuf parses only what is left.
 
-The rules are those of protobuf's encoding: a field is a tag (field number * 8 + wire type, as a
-varint) and a value whose extent follows from the wire type. A message may be hostile: whatever it
-claims, no more is read than is there, and the number of fields is bounded before anything is made
-of them.
+A field is a tag (field number * 8 + wire type, as a varint) and a value; the wire type says how
+long the value is. Messages may be hostile: nothing is read beyond the end of a message, and the
+number of its fields is bounded before objects are made for them.
 """
 
 from __future__ import annotations
@@ -14,16 +13,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..errors import WireError
-
-Buffer = bytes | bytearray | memoryview
-#: A named value beside a message or a tensor.
-Parameter = bool | int | float | str
+from .datatypes import Buffer
 
 #: A message has a handful of top-level fields. The bound keeps a message of two-byte fields from
 #: costing a hundred times its size in objects, and milliseconds.
 MAX_FIELDS = 1 << 12
-#: What protobuf and gRPC refuse to carry: lengths are signed 32-bit integers there.
-MAX_MESSAGE_BYTES = (1 << 31) - 1
+
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES = 5
