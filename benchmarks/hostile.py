@@ -25,7 +25,7 @@ import psutil
 
 from ..errors import EdlError, UsageError
 from ..mesh.local import TEACHER_READY
-from ..proto.clients import Request
+from ..proto.clients import LabelRequest
 from ..proto.clients.oip_grpc import OipGrpcClient
 from ..proto.security import ClientSecurity, TlsFiles
 from ..supervise import python_command, start
@@ -156,7 +156,7 @@ class Mesh:
     def measure(self, seconds: float) -> Phase:
         """Have batches labelled for so long."""
         latencies, failures, memory = list[float](), 0, list[int]()
-        request = Request({"x": np.zeros((ROWS, FEATURES), np.float32)})
+        request = LabelRequest({"x": np.zeros((ROWS, FEATURES), np.float32)})
         until = look_at = time.monotonic()
         until += seconds
         while (began := time.monotonic()) < until:

@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 
 from ..proto.datatypes import Array
-from ..proto.forms import Form, decode, encode
+from ..proto.forms import LabelForm, decode, encode
 from .report import Estimate, Goal, Report, Row, interleaved
 
 CLASSES = 1000
@@ -40,7 +40,7 @@ LIMIT_OF_BYTES = 0.05
 class Case:
     """A form, and the temperature of the loss that its labels are for."""
 
-    form: Form
+    form: LabelForm
     temperature: float
 
     @property
@@ -57,7 +57,7 @@ def run(quick: bool) -> Report:
         for loss_t in TEMPERATURES
         for sent_t in (None, loss_t)
         for text in FORMS
-        if (form := Form.parse(text, sent_t)) is not None
+        if (form := LabelForm.parse(text, sent_t)) is not None
     ]
     rows = [_row(case, teacher, student, repeats) for case in cases]
     goals = [

@@ -25,7 +25,7 @@ from ..distill_reader.store import LabelStore
 from ..distill_reader.store.database import PAGE_BYTES
 from ..distill_reader.store.rows import Content, Row, keys_of, layout_of, pack
 from ..distill_reader.store.store import Store
-from ..proto.forms import Form, encode
+from ..proto.forms import LabelForm, encode
 from .labels import CLASSES, draw
 from .report import Estimate, Goal, Report, interleaved
 from .report import Row as ReportRow
@@ -77,7 +77,7 @@ def _hashes(repeats: int) -> list[ReportRow]:
 
 
 def _stores(text: str, count: int) -> list[ReportRow]:
-    form = Form.parse(text)
+    form = LabelForm.parse(text)
     assert form is not None
     arrays = list(encode("logits", draw(count)[0], form, "logits").values())
     layout = layout_of(CONTENT, {"logits": (form, CLASSES if form.k else None, arrays)}, whole=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, get_args
 
 from ..errors import UsageError
-from ..proto.forms import Form, SoftLabelIs
+from ..proto.forms import LabelForm, SoftLabelIs
 from .checking import flag
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class LabelForms:
         floats = tuple((name, float(t)) for name, t in temperatures)
         return cls(forms, floats, expand, _pairs(soft_label_is))
 
-    def of(self, output: str) -> Form | None:
+    def of(self, output: str) -> LabelForm | None:
         """The form of one output; None: as the model gives it."""
         return self._named(output) if self.forms or self.temperatures else None
 
@@ -92,8 +92,8 @@ class LabelForms:
         )
         return cls(forms, temperatures, value["expand"], stated)
 
-    def _named(self, output: str | None) -> Form | None:
-        return Form.parse(_value(self.forms, output), _value(self.temperatures, output))
+    def _named(self, output: str | None) -> LabelForm | None:
+        return LabelForm.parse(_value(self.forms, output), _value(self.temperatures, output))
 
 
 def _pairs(value: T | Mapping[str, T] | None) -> ByOutput[T]:

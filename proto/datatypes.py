@@ -70,11 +70,11 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
     """
     dtype = _DTYPES.get(datatype)
     if dtype is None:
-        raise WireError(f"unknown datatype {shown(datatype)}; known are {', '.join(_DTYPES)}")
+        raise WireError(f"unknown datatype {quoted(datatype)}; known are {', '.join(_DTYPES)}")
     return dtype
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """A peer's text, fit to stand in a message: quoted, and not longer than a line."""
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
@@ -280,7 +280,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stacked:
+class StackedArray:
     """Arrays that stand for one: stacked along axis 0, in their order.
 
     Attributes:
@@ -295,8 +295,8 @@ class Stacked:
     def __post_init__(self) -> None:
         kinds = {(piece.dtype, piece.shape[1:]) for piece in self.pieces}
         if len(kinds) != 1 or any(not piece.ndim for piece in self.pieces):
-            shown = ", ".join(f"{piece.dtype} {list(piece.shape)}" for piece in self.pieces)
-            raise WireError(f"arrays like these cannot be stacked: {shown or 'none'}")
+            given = ", ".join(f"{piece.dtype} {list(piece.shape)}" for piece in self.pieces)
+            raise WireError(f"arrays like these cannot be stacked: {given or 'none'}")
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -321,12 +321,12 @@ class Stacked:
 
 
 #: What a model gets for one of its inputs.
-Input = Array | Stacked
+Input = Array | StackedArray
 
 
 def pieces_of(value: Input) -> tuple[Array, ...]:
     """The arrays that `value` lies in."""
-    return value.pieces if isinstance(value, Stacked) else (value,)
+    return value.pieces if isinstance(value, StackedArray) else (value,)
 
 
 def whole(value: Input) -> Array:

@@ -63,7 +63,7 @@ _TOP_K: Final = "topk:"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LabelForm:
     """The form of one output.
 
     Attributes:
@@ -148,7 +148,9 @@ SUM_TOLERANCE = 2e-2
 _LEAST = np.finfo(np.float32).tiny
 
 
-def check_form(name: str, datatype: str, shape: Sequence[int], form: Form, kind: str = "") -> None:
+def check_form(
+    name: str, datatype: str, shape: Sequence[int], form: LabelForm, kind: str = ""
+) -> None:
     """Raise RequestRefused where no output of `datatype` and `shape` can be put into `form`.
 
     Args:
@@ -213,7 +215,7 @@ def _sum_to_1(rows: Array) -> bool:
     return bool(np.all(np.abs(rows.sum(axis=-1) - 1) <= SUM_TOLERANCE))
 
 
-def encode(name: str, array: Array, form: Form, kind: str = "") -> dict[str, Array]:
+def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str, Array]:
     """Put one output into a form.
 
     Args:
@@ -237,7 +239,7 @@ def encode(name: str, array: Array, form: Form, kind: str = "") -> dict[str, Arr
     return narrow(name, softmax(_cast(name, array, "float32"), form.temperature), form)
 
 
-def narrow(name: str, rows: Array, form: Form) -> dict[str, Array]:
+def narrow(name: str, rows: Array, form: LabelForm) -> dict[str, Array]:
     """Put one output into a form, to which the softmax of the form has been applied already.
 
     Args:
@@ -268,7 +270,7 @@ def narrow(name: str, rows: Array, form: Form) -> dict[str, Array]:
 
 
 def decode(
-    name: str, outputs: Mapping[str, Array], form: Form, parameters: Mapping[str, Parameter]
+    name: str, outputs: Mapping[str, Array], form: LabelForm, parameters: Mapping[str, Parameter]
 ) -> Array:
     """One output as a dense float32 array, from what `encode` made of it.
 
@@ -308,7 +310,7 @@ def decode(
 
 
 def check_parts(
-    name: str, outputs: Mapping[str, Array], form: Form, parameters: Mapping[str, Parameter]
+    name: str, outputs: Mapping[str, Array], form: LabelForm, parameters: Mapping[str, Parameter]
 ) -> tuple[Array, Array, Array]:
     """The parts of a `topk` output, held against each other.
 

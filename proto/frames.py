@@ -1,7 +1,7 @@
 """The transport between our own reader and teacher: batches and labels as frames over a socket.
 
 A teacher offers a connection in the answer to `ModelMetadata`, to a student that asks for it and
-has proved who it is (`Offer`). The reader accepts only an offer of the very endpoint that it
+has proved who it is (`TransportOffer`). The reader accepts only an offer of the very endpoint that it
 dialled. Both sides then prove that they know the secret of the offer, which never travels over the
 connection.
 
@@ -16,7 +16,7 @@ A frame is a header of fixed size, a head, and what the header announces:
 
 ```
 header   magic 4, kind 1, flags 1, head bytes 2, rows 4, number 8, payload bytes 8, seconds 8
-OPEN     payload: JSON, see `Opened`
+OPEN     payload: JSON, see `OpenFrame`
 REQUEST  head: the dimensions of each input, and with IN_MEMORY its place; payload: the inputs
 RESULT   head: the dimensions of each output; with DESCRIBED the payload begins with a description
 ERROR    payload: JSON with the name of gRPC's status, its details and metadata
@@ -52,8 +52,8 @@ from .dataclass_json import from_plain, to_plain
 from .datatypes import Array, Parameter, dtype_of, nbytes_of, to_bytes
 
 #: Metadata of `ModelMetadata`: in the call it asks for an offer, beside the answer it is the offer.
-OFFER: Final = "edl-transport"
-WANTED: Final = ((OFFER, "1"),)
+OFFER_KEY: Final = "edl-transport"
+OFFER_REQUEST: Final = ((OFFER_KEY, "1"),)
 #: What both sides begin with; the last byte is the version.
 MAGIC: Final = b"EDL\x01"
 ID_BYTES: Final = 16
@@ -68,7 +68,7 @@ _OFFER: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class TransportOffer:
     """Where one teacher takes frames, for one caller.
 
     Attributes:
@@ -97,13 +97,13 @@ class Offer:
         """What goes beside the answer of gRPC."""
         name = self.unix_name or "-"
         said = f"{self.grpc_port} {self.port} {name} {self.session.hex()} {self.secret.hex()}"
-        return ((OFFER, said),)
+        return ((OFFER_KEY, said),)
 
     @classmethod
     def among(cls, metadata: Iterable[Sequence[str | bytes]]) -> Self | None:
         """The offer in a call's metadata; None: there is none that can be read."""
         for key, value in metadata:
-            if key == OFFER and isinstance(value, str) and (said := _OFFER.fullmatch(value)):
+            if key == OFFER_KEY and isinstance(value, str) and (said := _OFFER.fullmatch(value)):
                 name = "" if said[3] == "-" else said[3]
                 session, secret = bytes.fromhex(said[4]), bytes.fromhex(said[5])
                 return cls(int(said[1]), int(said[2]), name, session, secret)
@@ -124,26 +124,26 @@ def _proof(secret: bytes, who: bytes, readers: bytes, teachers: bytes) -> bytes:
 
 HEADER: Final = struct.Struct("<4sBBHIQQd")
 _FRAME_MAGIC: Final = b"EDLf"
-OPEN, REQUEST, RESULT, ERROR, GOODBYE = range(1, 6)
-_KINDS: Final = frozenset((OPEN, REQUEST, RESULT, ERROR, GOODBYE))
+OPEN, REQUEST, RESULT, ERROR, GOAWAY = range(1, 6)
+_KINDS: Final = frozenset((OPEN, REQUEST, RESULT, ERROR, GOAWAY))
 
 #: Flags: the inputs lie in shared memory; the payload begins with a description; the teacher
 #: leaves; the error is about shared memory, so the same request may go with its arrays.
-IN_MEMORY: Final = 1
+IN_SHARED_MEMORY: Final = 1
 DESCRIBED: Final = 2
 DRAINING: Final = 4
-NO_MEMORY: Final = 8
+SHARED_MEMORY_FAILED: Final = 8
 
 #: Of JSON in a payload, of inputs or outputs, and of the dimensions of one array.
 MAX_JSON_BYTES: Final = 64 << 10
 MAX_ARRAYS: Final = 256
 MAX_NDIM: Final = 16
 #: A place in shared memory: offset, generation, offset of the generation.
-PLACE: Final = struct.Struct("<QQQ")
+BUFFER_LOCATION: Final = struct.Struct("<QQQ")
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     """What a frame begins with; see the module."""
 
     kind: int
@@ -158,7 +158,7 @@ class Header(NamedTuple):
         return HEADER.pack(_FRAME_MAGIC, *self)
 
     @classmethod
-    def unpack(cls, data: bytes | bytearray | memoryview) -> Header:
+    def unpack(cls, data: bytes | bytearray | memoryview) -> FrameHeader:
         """Read the first `HEADER.size` bytes; raises WireError for what is no frame."""
         magic, *fields = HEADER.unpack_from(data)
         header = cls(*fields)
@@ -167,7 +167,7 @@ class Header(NamedTuple):
         return header
 
 
-class Tensor(NamedTuple):
+class FramedTensor(NamedTuple):
     """What is fixed of one array of a session: its name, its datatype, how many dimensions.
 
     Attributes:
@@ -180,7 +180,7 @@ class Tensor(NamedTuple):
     parameters: Mapping[str, Parameter] = MappingProxyType({})
 
 
-def _check_tensors(tensors: Sequence[Tensor]) -> None:
+def _check_tensors(tensors: Sequence[FramedTensor]) -> None:
     for tensor in tensors:
         dtype_of(tensor.datatype)
         if not 1 <= tensor.ndim <= MAX_NDIM or tensor.datatype == "BYTES":
@@ -190,7 +190,7 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenFrame:
     """What an OPEN frame fixes.
 
     Attributes:
@@ -208,7 +208,7 @@ class Opened:
     """
 
     model: str
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[FramedTensor, ...]
     outputs: tuple[str, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
@@ -228,18 +228,20 @@ class Opened:
         return _json_frame(OPEN, 0, to_plain(self))
 
     @classmethod
-    def read(cls, payload: bytes) -> Opened:
+    def read(cls, payload: bytes) -> OpenFrame:
         """Raises WireError for what fixes nothing."""
         return from_plain(cls, _json(payload))
 
 
-def head_of(shapes: Sequence[Sequence[int]]) -> bytes:
+def pack_shapes(shapes: Sequence[Sequence[int]]) -> bytes:
     """The dimensions of arrays, one after another."""
     sizes = [size for shape in shapes for size in shape]
     return struct.pack(f"<{len(sizes)}Q", *sizes)
 
 
-def shapes_in(head: memoryview | bytes, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+def unpack_shapes(
+    head: memoryview | bytes, tensors: Sequence[FramedTensor]
+) -> list[tuple[int, ...]]:
     """The shapes that a head begins with; raises WireError where it is too short."""
     shapes, at = [], 0
     for tensor in tensors:
@@ -251,13 +253,13 @@ def shapes_in(head: memoryview | bytes, tensors: Sequence[Tensor]) -> list[tuple
     return shapes
 
 
-def head_bytes_of(tensors: Sequence[Tensor]) -> int:
+def packed_shapes_bytes(tensors: Sequence[FramedTensor]) -> int:
     """Of the dimensions of these arrays."""
     return 8 * sum(tensor.ndim for tensor in tensors)
 
 
 def layouts_of(
-    tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], nbytes: int
+    tensors: Sequence[FramedTensor], shapes: Sequence[tuple[int, ...]], nbytes: int
 ) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
     """Dtypes and shapes of arrays that have `nbytes` together.
 
@@ -277,7 +279,7 @@ def layouts_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ResultDescription:
     """What the results of a session have in common, sent when it changes.
 
     Attributes:
@@ -285,7 +287,7 @@ class Description:
         parameters: what the teacher says beside them.
     """
 
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[FramedTensor, ...]
     parameters: Mapping[str, Parameter]
 
     def to_bytes(self) -> bytes:
@@ -296,7 +298,7 @@ class Description:
         return _LENGTH.pack(len(data)) + data
 
     @classmethod
-    def take(cls, payload: memoryview) -> tuple[Description, int]:
+    def take(cls, payload: memoryview) -> tuple[ResultDescription, int]:
         """The description that a payload begins with, and how many bytes it has.
 
         Raises:
@@ -312,7 +314,7 @@ class Description:
         return described, end
 
 
-def result(
+def result_frame(
     number: int,
     outputs: Mapping[str, Array],
     described: bytes,
@@ -329,25 +331,25 @@ def result(
         device_s: seconds on the device.
         draining: the teacher is about to leave.
     """
-    head = head_of([array.shape for array in outputs.values()])
+    head = pack_shapes([array.shape for array in outputs.values()])
     data = [to_bytes(array) for array in outputs.values()]
     nbytes = len(described) + sum(len(one) for one in data)
     flags = (DESCRIBED if described else 0) | (DRAINING if draining else 0)
     rows = len(next(iter(outputs.values())))
-    header = Header(RESULT, flags, len(head), rows, number, nbytes, device_s)
+    header = FrameHeader(RESULT, flags, len(head), rows, number, nbytes, device_s)
     return [header.pack() + head + described, *data]
 
 
-def error(number: int, failed: EdlError, *, memory: bool = False) -> bytes:
-    """An ERROR frame; `memory`: see `NO_MEMORY`."""
+def error_frame(number: int, failed: EdlError, *, memory: bool = False) -> bytes:
+    """An ERROR frame; `memory`: see `SHARED_MEMORY_FAILED`."""
     from .status import to_metadata, to_status
 
     code, details = to_status(failed)
     said = {"status": code.name, "details": details, "metadata": to_metadata(failed)}
-    return _json_frame(ERROR, number, said, NO_MEMORY if memory else 0)
+    return _json_frame(ERROR, number, said, SHARED_MEMORY_FAILED if memory else 0)
 
 
-def error_in(payload: bytes) -> EdlError:
+def read_error(payload: bytes) -> EdlError:
     """The error that an ERROR frame tells; raises WireError for what tells none."""
     import grpc
 
@@ -363,16 +365,16 @@ def error_in(payload: bytes) -> EdlError:
         raise WireError(f"an ERROR frame without a usable {why}") from None
 
 
-def goodbye() -> bytes:
+def goaway_frame() -> bytes:
     """A GOODBYE frame."""
-    return Header(GOODBYE, 0, 0, 0, 0, 0, 0.0).pack()
+    return FrameHeader(GOAWAY, 0, 0, 0, 0, 0, 0.0).pack()
 
 
 def _json_frame(kind: int, number: int, said: Mapping[str, Any], flags: int = 0) -> bytes:
     payload = json.dumps(said).encode()
     if len(payload) > MAX_JSON_BYTES:
         raise WireError(f"a frame of {len(payload)} bytes of JSON is larger than {MAX_JSON_BYTES}")
-    return Header(kind, flags, 0, 0, number, len(payload), 0.0).pack() + payload
+    return FrameHeader(kind, flags, 0, 0, number, len(payload), 0.0).pack() + payload
 
 
 def _json(payload: bytes) -> dict[str, Any]:

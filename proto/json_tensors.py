@@ -31,12 +31,12 @@ from .datatypes import (
     from_bytes,
     from_elements,
     pieces_of,
-    shown,
+    quoted,
     to_bytes,
     whole,
 )
 from .shared_buffer import BufferRef
-from .tensors import Heavy, InferRequest, InferResponse, Read, read_at
+from .tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode, array_in_buffer
 
 JsonObject = Mapping[str, Any]
 
@@ -188,7 +188,7 @@ _LIGHT_BYTES: Final = 64 << 10
 def decode_request(
     head: memoryview,
     raw: memoryview,
-    read: Read,
+    read: ReadBuffer,
     *,
     model_name: str,
     model_version: str = "",
@@ -214,7 +214,7 @@ def decode_request(
     """
     message = parse_object(head)
     if light and len(raw) > _LIGHT_BYTES and _has_text(message):
-        raise Heavy
+        raise SlowToDecode
     inputs = _read_arrays(message, "inputs", raw, read)
     outputs = {
         text_in(wanted, "name"): parameters_of(wanted) for wanted in objects_in(message, "outputs")
@@ -391,7 +391,7 @@ def _read_arrays(
     message: JsonObject,
     key: Literal["inputs", "outputs"],
     raw: memoryview,
-    read: Read | None = None,
+    read: ReadBuffer | None = None,
     parameters_of: Callable[[JsonObject], dict[str, Parameter]] = parameters_of,
 ) -> dict[str, Array]:
     """The tensors of a body, read-only, in its order.
@@ -410,14 +410,14 @@ def _read_arrays(
     for tensor in objects_in(message, key):
         name = text_in(tensor, "name")
         if name in arrays:
-            raise WireError(f"{key[:-1]} {shown(name)} is given twice")
+            raise WireError(f"{key[:-1]} {quoted(name)} is given twice")
         try:
             parameters, own = parameters_of(tensor), None
             if (size := parameters.get(BINARY_SIZE)) is not None:
                 raw, own = _cut(raw, size)
             arrays[name] = _array(tensor, parameters, own, read)
         except WireError as error:
-            raise WireError(f"{key[:-1]} {shown(name)}: {error}") from None
+            raise WireError(f"{key[:-1]} {quoted(name)}: {error}") from None
     if len(raw):
         raise WireError(f"{len(raw)} bytes follow the last tensor")
     return arrays
@@ -438,7 +438,7 @@ def _array(
     tensor: JsonObject,
     parameters: Mapping[str, Parameter],
     raw: memoryview | None,
-    read: Read | None,
+    read: ReadBuffer | None,
 ) -> Array:
     datatype, shape = text_in(tensor, "datatype"), shape_of(tensor)
     place = BufferRef.named_by(parameters)
@@ -453,7 +453,7 @@ def _array(
     if place is not None:
         if read is None:
             raise WireError("it is said to lie in shared memory, where nothing was asked for")
-        return read_at(place, datatype, shape, read)
+        return array_in_buffer(place, datatype, shape, read)
     return array_from_json(data, datatype, shape)
 
 

@@ -31,7 +31,7 @@ def bytes_field(field: int, nbytes: int) -> bytes:
     return varint(field << 3 | _BYTES) + varint(nbytes)
 
 
-def take_out(data: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
+def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
     """Split a serialised message into one repeated bytes field and the rest.
 
     Args:

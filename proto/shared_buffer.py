@@ -138,7 +138,7 @@ _STAMP: Final = struct.Struct("<Q")
 _VOID: Final = 0
 
 
-class Lent(NamedTuple):
+class BufferLocation(NamedTuple):
     """Where memory of an arena lies; in bytes from the arena's beginning."""
 
     offset: int
@@ -194,7 +194,7 @@ class SharedBuffer(Arena):
         """Whether arrays at these offsets still have these generations; any thread may ask."""
         return all(self.generation(offset) == number for offset, number in stamps)
 
-    def lent(self, memory: memoryview) -> Lent | None:
+    def lent(self, memory: memoryview) -> BufferLocation | None:
         """Where an array of `get` lies, or a run of its rows, by its bytes; and its generation.
 
         Returns:
@@ -221,7 +221,7 @@ class SharedBuffer(Arena):
         if generation == _VOID:
             return None
         offset = _address(np.frombuffer(memory, np.uint8)) - arena
-        return Lent(offset, generation, begins - GENERATION_BYTES)
+        return BufferLocation(offset, generation, begins - GENERATION_BYTES)
 
     def _made(self, kind: Layouts) -> Record:
         """As of `Arena`, the margins left out."""

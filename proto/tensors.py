@@ -32,17 +32,17 @@ from .datatypes import (
     from_elements,
     nbytes_of,
     pieces_of,
-    shown,
+    quoted,
     to_bytes,
 )
-from .protobuf_fields import bytes_field, take_out
+from .protobuf_fields import bytes_field, split_bytes_field
 from .shared_buffer import REGION, BufferRef
 
 __all__ = [
     "Array",
-    "Heavy",
     "InferRequest",
     "InferResponse",
+    "SlowToDecode",
     "datatype_of",
     "decode_request",
     "decode_response",
@@ -78,7 +78,7 @@ _FIELDS = {
 _LIGHT_BYTES = 64 << 10
 
 #: Reads what lies at a place in shared memory.
-Read = Callable[[BufferRef], memoryview]
+ReadBuffer = Callable[[BufferRef], memoryview]
 
 _Tensor = pb.ModelInferRequest.InferInputTensor | pb.ModelInferResponse.InferOutputTensor
 _Described = (
@@ -87,7 +87,7 @@ _Described = (
 _M = TypeVar("_M", bound=Message)
 
 
-class Heavy(Exception):
+class SlowToDecode(Exception):
     """Decoding a message takes more than a moment: do it elsewhere than in an event loop."""
 
 
@@ -166,7 +166,9 @@ def encode_request(
     return _join(header.SerializeToString(), _RAW_INPUTS, here)
 
 
-def decode_request(data: Buffer, read: Read | None = None, *, light: bool = False) -> InferRequest:
+def decode_request(
+    data: Buffer, read: ReadBuffer | None = None, *, light: bool = False
+) -> InferRequest:
     """What a serialised `ModelInferRequest` says.
 
     Args:
@@ -182,12 +184,12 @@ def decode_request(data: Buffer, read: Read | None = None, *, light: bool = Fals
         WireError: malformed, truncated or contradictory, in whatever way.
         Heavy: it is `light` that is wanted, and there is more to do than to make views.
     """
-    rest, raws = take_out(data, _RAW_INPUTS)
+    rest, raws = split_bytes_field(data, _RAW_INPUTS)
     if light and len(rest) > _LIGHT_BYTES:
-        raise Heavy
+        raise SlowToDecode
     message = _parse(pb.ModelInferRequest, rest)
     if light and len(data) > _LIGHT_BYTES and any(t.datatype == "BYTES" for t in message.inputs):
-        raise Heavy
+        raise SlowToDecode
     for wanted in message.outputs:
         _check_parameters(wanted.name, wanted.parameters, read)
     return InferRequest(
@@ -240,7 +242,7 @@ def encode_response(
 
 def decode_response(data: Buffer) -> InferResponse:
     """What a serialised `ModelInferResponse` says; arrays and errors as in `decode_request`."""
-    rest, raws = take_out(data, _RAW_OUTPUTS)
+    rest, raws = split_bytes_field(data, _RAW_OUTPUTS)
     message = _parse(pb.ModelInferResponse, rest)
     return InferResponse(
         model_name=message.model_name,
@@ -275,7 +277,7 @@ def _parse(kind: type[_M], data: bytes) -> _M:
 
 
 def _arrays(
-    tensors: Sequence[_Tensor], raws: Sequence[memoryview], read: Read | None = None
+    tensors: Sequence[_Tensor], raws: Sequence[memoryview], read: ReadBuffer | None = None
 ) -> dict[str, Array]:
     for tensor in tensors:
         _check_parameters(tensor.name, tensor.parameters, read)
@@ -286,7 +288,7 @@ def _arrays(
     arrays: dict[str, Array] = {}
     for tensor in tensors:
         if tensor.name in arrays:
-            raise WireError(f"tensor {shown(tensor.name)} is given twice")
+            raise WireError(f"tensor {quoted(tensor.name)} is given twice")
         try:
             if read is not None and REGION in tensor.parameters:
                 array = _read(tensor, read)
@@ -297,20 +299,22 @@ def _arrays(
             else:
                 array = from_bytes(next(left), tensor.datatype, tensor.shape)
         except WireError as error:
-            raise WireError(f"tensor {shown(tensor.name)}: {error}") from None
+            raise WireError(f"tensor {quoted(tensor.name)}: {error}") from None
         arrays[tensor.name] = array
     return arrays
 
 
-def _read(tensor: _Tensor, read: Read) -> Array:
+def _read(tensor: _Tensor, read: ReadBuffer) -> Array:
     if tensor.HasField("contents"):
         raise WireError("contents and a place in shared memory are both given")
     place = BufferRef.named_by(_from_parameters(tensor.parameters))
     assert place is not None
-    return read_at(place, tensor.datatype, tensor.shape, read)
+    return array_in_buffer(place, tensor.datatype, tensor.shape, read)
 
 
-def read_at(place: BufferRef, datatype: str, shape: Sequence[int], read: Read) -> Array:
+def array_in_buffer(
+    place: BufferRef, datatype: str, shape: Sequence[int], read: ReadBuffer
+) -> Array:
     """The array at a place in shared memory, which must be just as large.
 
     Raises:
@@ -331,18 +335,18 @@ def _one_by_one(tensor: _Tensor) -> Array:
     used = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     if used not in ([], [field]):
         raise WireError(
-            f"elements of {shown(tensor.datatype)} belong in {field or 'raw bytes'}, not in {used}"
+            f"elements of {quoted(tensor.datatype)} belong in {field or 'raw bytes'}, not in {used}"
         )
     elements = getattr(tensor.contents, field) if used else ()
     return from_elements(elements, tensor.datatype, tensor.shape)
 
 
 def _check_parameters(
-    tensor: str, parameters: Mapping[str, pb.InferParameter], read: Read | None = None
+    tensor: str, parameters: Mapping[str, pb.InferParameter], read: ReadBuffer | None = None
 ) -> None:
     for name in _NOT_SPOKEN if read is not None else (*_NOT_SPOKEN, REGION):
         if name in parameters:
-            raise WireError(f"tensor {shown(tensor)}: the extension {name} is not spoken here")
+            raise WireError(f"tensor {quoted(tensor)}: the extension {name} is not spoken here")
 
 
 def _to_parameters(parameters: Mapping[str, Parameter]) -> dict[str, pb.InferParameter]:
@@ -360,7 +364,7 @@ def _to_parameter(name: str, value: Parameter) -> pb.InferParameter:
         return pb.InferParameter(double_param=value)
     if isinstance(value, str):
         return pb.InferParameter(string_param=value)
-    raise WireError(f"parameter {shown(name)} cannot be sent: {shown(str(value))}")
+    raise WireError(f"parameter {quoted(name)} cannot be sent: {quoted(str(value))}")
 
 
 def _of_tensors(tensors: Iterable[_Described]) -> dict[str, dict[str, Parameter]]:

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena
 from ..scheduler.batching import BatchRule, Lane, Waiting, decide, promise_s
-from .jobs import Answer, Ready, Result, Results
+from .jobs import LabelledBatch, PredictorReady, Result, Results
 from .pool import PredictorPool
 from .recorder import Recorder
-from .request import Overloaded, Request
+from .request import BatchRequest, TeacherOverloaded
 
 
 class Labeller(Protocol):
@@ -34,11 +34,11 @@ class Labeller(Protocol):
         """Where the inputs of a request may lie, so that they need not be copied."""
         ...
 
-    def require_loaded(self) -> Ready:
+    def require_loaded(self) -> PredictorReady:
         """The model; raises RetryableError while it is not known."""
         ...
 
-    def submit(self, request: Request) -> Future[Answer]:
+    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
         """Have one batch labelled before its deadline; does not wait.
 
         Where its inputs lie in `memory`, that must not be freed before the end.
@@ -62,17 +62,17 @@ _LEFT: Final = "this teacher has left: ask another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ticket(WaitingRequest):
+class _QueuedRequest(Waiting):
     """One request inside."""
 
-    request: Request
-    outcome: Future[Answer] = field(default_factory=Future)
+    request: BatchRequest
+    outcome: Future[LabelledBatch] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _DeviceJob:
     lane: int
-    tickets: tuple[_Ticket, ...]
+    tickets: tuple[_QueuedRequest, ...]
 
     @property
     def samples(self) -> int:
@@ -84,7 +84,7 @@ class _Job:
         return len(self.tickets) == 1 and self.tickets[0].request.refs is not None
 
 
-class Slots:
+class RequestSlots:
     """Places for requests that wait or are labelled; any thread may take one.
 
     Args:
@@ -122,12 +122,12 @@ class Slots:
             self._taken -= 1
             self._samples -= samples
 
-    def _overloaded(self) -> Overloaded:
+    def _overloaded(self) -> TeacherOverloaded:
         now = self._clock()
         interval_s = self._samples / self._taken * self._sample_s()
         self._promised_s = promise_s(now, self._promised_s, interval_s, self._count)
         after_s = self._promised_s - now
-        return Overloaded(
+        return TeacherOverloaded(
             f"all {self._count} slots of this teacher are taken: try again in {after_s:.3g} s",
             after_s,
         )
@@ -153,14 +153,14 @@ class Batcher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
-        self._slots = Slots(slots, lambda: pool.t_t_s / max(pool.lanes, 1), clock)
+        self._slots = RequestSlots(slots, lambda: pool.t_t_s / max(pool.lanes, 1), clock)
         self._rule = rule
         self._recorder = recorder
         self._clock = clock
         self._changed = threading.Condition()
         self._numbers = itertools.count()
-        self._line: dict[int, _Ticket] = {}  # in the order in which they came
-        self._at_lane: list[list[_Job]] = [[] for _ in pool.predictors]
+        self._line: dict[int, _QueuedRequest] = {}  # in the order in which they came
+        self._at_lane: list[list[_DeviceJob]] = [[] for _ in pool.predictors]
         self._look_again_s = math.inf
         self._alone_until_s = -math.inf
         self._closed = False
@@ -177,7 +177,7 @@ class Batcher:
         """Where the inputs of a request may lie, so that they need not be copied."""
         return self._pool.inputs
 
-    def require_loaded(self) -> Ready:
+    def require_loaded(self) -> PredictorReady:
         """The model, as it answers here; raises RetryableError while it is not known."""
         ready, most = self._pool.require_loaded(), self._rule.max_samples
         return replace(ready, spec=ready.spec.merging(most)) if most else ready
@@ -200,7 +200,7 @@ class Batcher:
         """A predictor has come or gone."""
         self._go_on()
 
-    def submit(self, request: Request) -> Future[Answer]:
+    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
         """Have one request labelled; does not wait.
 
         Args:
@@ -232,11 +232,11 @@ class Batcher:
         self._hand_over(*jobs)
         return outcome
 
-    def _enqueue(self, request: Request) -> tuple[_Ticket, list[_Job]]:
+    def _enqueue(self, request: BatchRequest) -> tuple[_QueuedRequest, list[_DeviceJob]]:
         with self._changed:
             if self._closed:
                 raise RetryableError(_LEFT)
-            ticket = _Ticket(
+            ticket = _QueuedRequest(
                 number=next(self._numbers),
                 shape=request.shape if self._rule.max_samples else None,  # else none are merged
                 samples=request.samples,
@@ -247,7 +247,7 @@ class Batcher:
             self._line[ticket.number] = ticket
             return ticket, self._look()
 
-    def _done(self, number: int, samples: int, outcome: Future[Answer]) -> None:
+    def _done(self, number: int, samples: int, outcome: Future[LabelledBatch]) -> None:
         """A request has come to its end; one that has labels keeps its slot until their release."""
         if outcome.cancelled():
             with self._changed:
@@ -269,14 +269,14 @@ class Batcher:
             jobs = self._look()
         self._hand_over(*jobs)
 
-    def _hand_over(self, *jobs: _Job) -> None:
+    def _hand_over(self, *jobs: _DeviceJob) -> None:
         """Give jobs to their devices, and go on once they are labelled."""
         for job in jobs:
             requests = [ticket.request for ticket in job.tickets]
             results = self._pool.predictors[job.lane].submit(requests)
             results.add_done_callback(partial(self._finish, job))
 
-    def _finish(self, job: _Job, done: Results) -> None:
+    def _finish(self, job: _DeviceJob, done: Results) -> None:
         """Give each request of `job` what it gets."""
         merged_crash = len(job.tickets) > 1 and isinstance(done.exception(), PredictorCrashed)
         with self._changed:
@@ -286,7 +286,7 @@ class Batcher:
             jobs = self._look()
         self._hand_over(*jobs)
         for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
-            if isinstance(result, Answer):
+            if isinstance(result, LabelledBatch):
                 release = partial(self._release, ticket.samples, result.release)
                 ticket.outcome.set_result(replace(result, release=release))
             else:
@@ -294,7 +294,7 @@ class Batcher:
 
     # --- under the lock
 
-    def _look(self) -> list[_Job]:
+    def _look(self) -> list[_DeviceJob]:
         """Decide, and end what is over.
 
         Returns:
@@ -318,7 +318,7 @@ class Batcher:
             tickets = tuple(t for t in chosen if t.outcome.set_running_or_notify_cancel())
             if not tickets:
                 continue
-            job = _Job(batch.lane, tickets)
+            job = _DeviceJob(batch.lane, tickets)
             self._at_lane[batch.lane].append(job)
             self._recorder.dispatched(job.samples, [now - t.arrived_s for t in tickets])
             if job.is_in_memory:
@@ -370,7 +370,7 @@ def _each(done: Results, count: int) -> Sequence[Result]:
     return [error.with_traceback(None)] * count
 
 
-def _fail(ticket: _Ticket, error: EdlError) -> None:
+def _fail(ticket: _QueuedRequest, error: EdlError) -> None:
     """End one that has not been at a device, unless nobody wants it any more."""
     if ticket.outcome.set_running_or_notify_cancel():
         ticket.outcome.set_exception(error)

@@ -45,7 +45,7 @@ from ..errors import (
 from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.rates import pooled_t_t
 from .backends import Finish, ModelSpec, Submit
-from .request import RequestedOutput, in_their_forms
+from .request import RequestedOutput, encode_outputs
 from .self_test import check_finite
 
 #: Seconds of a time that the clock cannot tell from none.
@@ -53,7 +53,7 @@ LEAST_S: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobPart:
     """What one request has in a job: so many rows of its inputs; the rest as in `Request`."""
 
     samples: int
@@ -72,7 +72,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LabelledBatch:
     """The labels of one request, in memory that is valid until `release`, which is called once.
 
     Attributes:
@@ -87,13 +87,13 @@ class Answer:
 
 
 #: What becomes of one request: its labels, or the error that it ends with.
-Result = Answer | EdlError
+Result = LabelledBatch | EdlError
 #: What a job gives, for each of its requests in order.
 Results = Future[Sequence[Result]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PredictorReady:
     """What a predictor says once it takes jobs.
 
     Attributes:
@@ -151,7 +151,7 @@ def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:
 def submit_parts(
     submit: Submit,
     inputs: Mapping[str, Array],
-    parts: Sequence[Part],
+    parts: Sequence[JobPart],
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[], list[Result]]:
     """Begin to label the requests that `inputs` is made of.
@@ -212,15 +212,15 @@ def _in_place(count: int, results: Mapping[int, Result]) -> list[Result]:
     return [results.get(index, late) for index in range(count)]
 
 
-def _checked(own: Mapping[str, Array], part: Part, device_seconds: float) -> Result:
+def _checked(own: Mapping[str, Array], part: JobPart, device_seconds: float) -> Result:
     try:
         check_finite({one.name: own[one.name] for one in part.outputs})
-        return Answer(in_their_forms(own, part.outputs), device_seconds)
+        return LabelledBatch(encode_outputs(own, part.outputs), device_seconds)
     except EdlError as error:
         return error.with_traceback(None)
 
 
-def _cut(arrays: Mapping[str, Array], parts: Sequence[Part]) -> list[Mapping[str, Array]]:
+def _cut(arrays: Mapping[str, Array], parts: Sequence[JobPart]) -> list[Mapping[str, Array]]:
     """The rows of each part, as views."""
     if len(parts) == 1:
         return [arrays]

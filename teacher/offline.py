@@ -38,7 +38,7 @@ from .backends import Backend, submit_to
 from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
 from .microbatch import run_in_micro_batches
-from .predictor import Loaded, load, open_model, prepare_process
+from .predictor import LoadedModel, load, open_model, prepare_process
 from .request import check_request
 from .self_test import Canary, load_samples, self_test
 
@@ -46,7 +46,7 @@ from .self_test import Canary, load_samples, self_test
 CANARY_ROWS: Final = 4
 
 
-def fingerprint(loaded: Loaded) -> dict[str, Any]:
+def fingerprint(loaded: LoadedModel) -> dict[str, Any]:
     """What is worth knowing of a model before it is served, ready for JSON."""
     spec = loaded.spec
     return {
@@ -63,7 +63,7 @@ def fingerprint(loaded: Loaded) -> dict[str, Any]:
 
 
 def take_canary(
-    loaded: Loaded,
+    loaded: LoadedModel,
     samples: Mapping[str, Array] | None,
     tolerance: float,
     on_progress: Callable[[str], None],

@@ -33,8 +33,8 @@ from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs
 from .config import PredictorConfig
-from .jobs import LEAST_S, Answer, Part, Ready, Result, Results
-from .request import Request
+from .jobs import LEAST_S, JobPart, LabelledBatch, PredictorReady, Result, Results
+from .request import BatchRequest
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class PredictorPool:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.inputs = Arena.create()
-        self.loaded: Ready | None = None
+        self.loaded: PredictorReady | None = None
         self._on_change = on_change
         self._lock = threading.Lock()  # of what is known of the predictors together
         self._given_up: list[PredictorProcess] = []
@@ -118,7 +118,7 @@ class PredictorPool:
         """At least one predictor takes requests now."""
         return any(predictor.ready for predictor in self.predictors)
 
-    def require_loaded(self) -> Ready:
+    def require_loaded(self) -> PredictorReady:
         """What is served; raises RetryableError before the first starts have come to an end."""
         if (loaded := self.loaded) is None:
             raise RetryableError("the model is loading")
@@ -162,7 +162,7 @@ class PredictorPool:
         with self._lock:
             known = [one.loaded for one in self.predictors if one.loaded is not None]
             if len(known) == len(self.predictors):
-                self.loaded = Ready.together(known)
+                self.loaded = PredictorReady.together(known)
         self.start()  # those that have waited for this one
         for predictor in self.predictors:
             if predictor.failure is not None and predictor not in self._given_up:
@@ -173,7 +173,7 @@ class PredictorPool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _PendingJob:
     """One that a predictor has: where its inputs lie, and who waits for it."""
 
     inputs: Record | None  # None: the memory is not ours to give back
@@ -206,7 +206,7 @@ class PredictorProcess:
         on_progress: Callable[[str], None],
         on_change: Callable[[], None],
     ) -> None:
-        self.loaded: Ready | None = None
+        self.loaded: PredictorReady | None = None
         self.failure: EdlError | None = None
         self.restarts = 0
         self.micro_batch_reductions = 0
@@ -220,7 +220,7 @@ class PredictorProcess:
         self._process: supervise.Process | None = None
         self._channel: Channel | None = None  # while it takes jobs
         self._numbers = itertools.count()
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, _PendingJob] = {}
         self._median = RecentMedian()
         self._answered = False
         self._crashes: deque[float] = deque()
@@ -261,7 +261,7 @@ class PredictorProcess:
             recent = self._median.value
         return max(recent or (self.loaded.t_t_s if self.loaded else 0.0), LEAST_S)
 
-    def submit(self, requests: Sequence[Request]) -> Results:
+    def submit(self, requests: Sequence[BatchRequest]) -> Results:
         """Have requests of one shape labelled in one go; waits for no more than their copying.
 
         A single request whose inputs lie in the predictors' memory already is not copied. That
@@ -280,8 +280,11 @@ class PredictorProcess:
             results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
             return results
         refs = jobs.refs_to_json(requests[0].inputs, places)
-        parts = [Part(r.samples, tuple(r.outputs), r.deadline_s).to_json() for r in requests]
-        number, job = next(self._numbers), _Job(record, [r.samples for r in requests], results)
+        parts = [JobPart(r.samples, tuple(r.outputs), r.deadline_s).to_json() for r in requests]
+        number, job = (
+            next(self._numbers),
+            _PendingJob(record, [r.samples for r in requests], results),
+        )
         with self._lock:
             channel = self._channel
             if channel is not None:
@@ -306,7 +309,7 @@ class PredictorProcess:
 
     # --- jobs
 
-    def _put(self, requests: Sequence[Request]) -> tuple[Record | None, tuple[ArrayRef, ...]]:
+    def _put(self, requests: Sequence[BatchRequest]) -> tuple[Record | None, tuple[ArrayRef, ...]]:
         """Where the inputs of all requests lie in shared memory, one request after another.
 
         Returns:
@@ -328,7 +331,7 @@ class PredictorProcess:
                 start = stop
         return record, record.arrays
 
-    def _free(self, job: _Job) -> None:
+    def _free(self, job: _PendingJob) -> None:
         if job.inputs is not None:
             self._inputs.free(job.inputs.offset)
 
@@ -343,7 +346,7 @@ class PredictorProcess:
             return
         with self._lock:
             for samples, result in zip(job.samples, results, strict=True):
-                if isinstance(result, Answer):
+                if isinstance(result, LabelledBatch):
                     self._answered = True
                     self._median.add(result.device_seconds / samples)
         job.results.set_result(results)
@@ -423,14 +426,14 @@ class PredictorProcess:
                 case "progress":
                     self._on_progress(message["text"])
                 case "ready":
-                    self._became_ready(from_plain(Ready, message))
+                    self._became_ready(from_plain(PredictorReady, message))
                     self._channel = channel
                     self._on_change()
                     self._settled.set()
                 case "refused":
                     raise jobs.error_of(message)
 
-    def _became_ready(self, ready: Ready) -> None:
+    def _became_ready(self, ready: PredictorReady) -> None:
         before = self.loaded
         rows = ready.micro_batch
         if before is not None and before.spec.in_micro_batches(rows) != ready.spec:
@@ -474,7 +477,7 @@ def _result(told: Message, channel: Channel, outputs: Arena) -> Result:
     if "error" in told:
         return jobs.error_of(told)
     release = partial(channel.send, "free", record=told["record"])
-    return Answer(jobs.arrays_at(told["outputs"], outputs), told["device_seconds"], release)
+    return LabelledBatch(jobs.arrays_at(told["outputs"], outputs), told["device_seconds"], release)
 
 
 def _first_alike(configs: Sequence[PredictorConfig], index: int) -> int:

@@ -33,17 +33,17 @@ from ..proto.channel import Channel, Message
 from ..proto.dataclass_json import from_plain, to_plain
 from . import jobs
 from .backends import Backend, ModelSpec, Submit, queue_of, submit_to
-from .backends.paced import Paced
+from .backends.paced import PacedBackend
 from .backends.selection import open_backend
 from .backends.tensor_specs import example_batch
 from .config import PredictorConfig
-from .jobs import Part, Ready, Result, submit_parts
+from .jobs import JobPart, PredictorReady, Result, submit_parts
 from .microbatch import fastest_micro_batch, submit_in_micro_batches, warm_up
 from .self_test import Canary, self_test
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model that may serve.
 
     Attributes:
@@ -69,7 +69,7 @@ def prepare_process(config: PredictorConfig) -> None:
     sys.path.append(os.getcwd())
 
 
-def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> Loaded:
+def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedModel:
     """Open the model, and do all that comes before serving.
 
     Args:
@@ -89,9 +89,9 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> Loaded:
     if config.self_test:
         kinds |= self_test(backend, canary, rows, on_progress)
     spec = backend.spec.in_micro_batches(rows).with_kinds({**kinds, **dict(config.output_kinds)})
-    if isinstance(backend, Paced):
-        return Loaded(backend, rows, t_t_s, spec, backend.arrive)
-    return Loaded(backend, rows, t_t_s, spec)
+    if isinstance(backend, PacedBackend):
+        return LoadedModel(backend, rows, t_t_s, spec, backend.arrive)
+    return LoadedModel(backend, rows, t_t_s, spec)
 
 
 def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
@@ -126,7 +126,7 @@ def _measured(backend: Backend, on_progress: Callable[[str], None]) -> int:
     return rows
 
 
-class Predictor:
+class PredictorLoop:
     """Serves jobs with a model that is loaded, one after another, in the order they came.
 
     A device with a queue of its own is given the next job before it has finished the one before;
@@ -137,7 +137,9 @@ class Predictor:
     ends. So after a job that failed for want of any resource an example is run.
     """
 
-    def __init__(self, loaded: Loaded, channel: Channel, inputs: Arena, outputs: Arena) -> None:
+    def __init__(
+        self, loaded: LoadedModel, channel: Channel, inputs: Arena, outputs: Arena
+    ) -> None:
         self._backend = loaded.backend
         self._submit = submit_to(loaded.backend)
         self._loaded = loaded
@@ -183,7 +185,7 @@ class Predictor:
 
     def _begin(self, job: Message) -> Callable[[], None]:
         """Start a job; returns what waits for its labels and sends them."""
-        parts = [Part.from_json(part) for part in job["parts"]]
+        parts = [JobPart.from_json(part) for part in job["parts"]]
         rows = self._micro_batch
         self._loaded.arrive(job["at_s"])
         try:
@@ -252,8 +254,8 @@ def _lost(error: Exception) -> RetryableError:
     return RetryableError(f"the job was lost: {type(error).__name__}: {error}")
 
 
-def _say_ready(channel: Channel, loaded: Loaded) -> None:
-    ready = Ready(loaded.spec, loaded.t_t_s, loaded.micro_batch)
+def _say_ready(channel: Channel, loaded: LoadedModel) -> None:
+    ready = PredictorReady(loaded.spec, loaded.t_t_s, loaded.micro_batch)
     channel.send("ready", **to_plain(ready))
 
 
@@ -283,7 +285,7 @@ def main() -> int | str:
         return ModelError.exit_code
     _say_ready(channel, loaded)
     try:
-        Predictor(loaded, channel, inputs, outputs).serve()
+        PredictorLoop(loaded, channel, inputs, outputs).serve()
     except RetryableError as error:
         return f"the device is lost: {error}"
     return 0

@@ -71,13 +71,13 @@ class CallRecord:
     received_bytes: int = 0
     sent_bytes: int = 0
     status: str | int | None = None
-    _labelling: Labelling | None = None
+    _labelling: RequestTiming | None = None
     _began_s: float = field(default_factory=time.perf_counter)
 
-    def labelling(self, nbytes: int) -> Labelling:
+    def labelling(self, nbytes: int) -> RequestTiming:
         """Its request for labels is here, and has so many bytes: to be entered now."""
         self.received_bytes = nbytes
-        self._labelling = Labelling(self)
+        self._labelling = RequestTiming(self)
         return self._labelling
 
     def __enter__(self) -> Self:
@@ -111,7 +111,7 @@ class CallRecord:
 
 
 @dataclass(slots=True, eq=False)
-class Labelling:
+class RequestTiming:
     """One request for labels, from its last byte to its answer; it fails by whatever is raised.
 
     Attributes:
@@ -165,7 +165,7 @@ class Labelling:
 
 
 @dataclass(slots=True)
-class _Times:
+class _TimeTotals:
     """Where the time of some requests went."""
 
     count: int = 0
@@ -175,7 +175,7 @@ class _Times:
     infer_ns: int = 0
     output_ns: int = 0
 
-    def add(self, one: Labelling) -> None:
+    def add(self, one: RequestTiming) -> None:
         self.count += 1
         self.whole_ns += one.whole_ns
         self.queue_ns += one.queue_ns
@@ -230,8 +230,8 @@ class Recorder:
         self._watched = 0  # how many wait for a change
         self._last_ns = clock_ns()
         self._rate = RecentRate()
-        self._success, self._failed = _Times(), _Times()
-        self._by_size: dict[int, _Times] = {}
+        self._success, self._failed = _TimeTotals(), _TimeTotals()
+        self._by_size: dict[int, _TimeTotals] = {}
         self._inferred = self._inferred_ms = 0  # samples that were answered, and when the last
         self.registry = r = CollectorRegistry()
         counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
@@ -315,7 +315,7 @@ class Recorder:
         self._samples.inc(samples)
         self._device_s.observe(device_seconds)
 
-    def over(self, one: Labelling, error: BaseException | None) -> None:
+    def over(self, one: RequestTiming, error: BaseException | None) -> None:
         """A request for labels has come to its end, by this error."""
         self._outcomes[_outcome_of(error)].inc()
         self._request_s.observe(one.whole_ns / 1e9)
@@ -336,7 +336,7 @@ class Recorder:
             self._inferred += one.samples
             self._inferred_ms = self._unix_ms()
             if one.samples in self._by_size or len(self._by_size) < _MAX_SIZES:
-                self._by_size.setdefault(one.samples, _Times()).add(one)
+                self._by_size.setdefault(one.samples, _TimeTotals()).add(one)
 
     # --- what is shown
 

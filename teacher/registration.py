@@ -100,7 +100,7 @@ INCARNATION: Final = "edl-incarnation"
 
 
 @dataclass(slots=True)
-class Identity:
+class TeacherIdentity:
     """Who answers.
 
     Attributes:
@@ -188,7 +188,7 @@ def split(text: str) -> tuple[str, int]:
 def new_registration(
     registry: Registry,
     config: TeacherConfig,
-    identity: Identity,
+    identity: TeacherIdentity,
     address: str,
     view: Callable[[], TeacherView],
     *,

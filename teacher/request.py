@@ -21,13 +21,13 @@ from ..errors import (
 )
 from ..proto.arena import Arena, Array, ArrayRef, Layouts
 from ..proto.datatypes import Parameter, TensorSpec
-from ..proto.forms import Form, check_form, encode
+from ..proto.forms import LabelForm, check_form, encode
 from ..proto.tensors import InferRequest, datatype_of
 from .backends import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BatchRequest:
     """A batch of one caller.
 
     Attributes:
@@ -57,11 +57,11 @@ class Request:
         )
 
 
-class Overloaded(RateLimited):
+class TeacherOverloaded(RateLimited):
     """Every slot is taken."""
 
 
-class TooLarge(RateLimited):
+class RequestTooLarge(RateLimited):
     """A request above what its method takes."""
 
 
@@ -72,8 +72,8 @@ _REASONS: Final[dict[type[Exception], str]] = {
     WireError: "malformed",
     RequestRefused: "malformed",
     WrongInstance: "wrong_instance",
-    Overloaded: "overloaded",
-    TooLarge: "too_large",
+    TeacherOverloaded: "overloaded",
+    RequestTooLarge: "too_large",
     RateLimited: "rate_limited",
 }
 #: Every word there is, so that a counter stands at 0 before it first happens.
@@ -90,7 +90,7 @@ class RequestedOutput:
     """One output that is asked for, of this kind; `form` None: as the model gives it."""
 
     name: str
-    form: Form | None = None
+    form: LabelForm | None = None
     kind: str = ""
 
     def parameters(self, spec: TensorSpec) -> dict[str, dict[str, Parameter]]:
@@ -108,10 +108,10 @@ class RequestedOutput:
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
         name, form, temperature, kind = value
-        return cls(name, Form.parse(form, temperature), kind)
+        return cls(name, LabelForm.parse(form, temperature), kind)
 
 
-def in_their_forms(
+def encode_outputs(
     outputs: Mapping[str, Array], wanted: Iterable[RequestedOutput]
 ) -> dict[str, Array]:
     """The arrays that travel, in the order in which they are wanted.
@@ -136,7 +136,7 @@ def in_their_forms(
     return travel
 
 
-def forms_told(
+def form_parameters(
     wanted: Iterable[RequestedOutput], spec: ModelSpec
 ) -> dict[str, dict[str, Parameter]]:
     """What an answer says of its outputs' forms, by the names of what travels."""
@@ -245,10 +245,10 @@ def _wanted(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
     return asked or tuple(known)
 
 
-def _form(request: InferRequest, output: TensorSpec) -> Form | None:
+def _form(request: InferRequest, output: TensorSpec) -> LabelForm | None:
     own = request.output_parameters.get(output.name, {})
     try:
-        form = Form.named_by(own, request.parameters)
+        form = LabelForm.named_by(own, request.parameters)
     except UsageError as error:
         raise RequestRefused(f"output {output.name!r}: {error}") from None
     if form is not None:
@@ -256,7 +256,7 @@ def _form(request: InferRequest, output: TensorSpec) -> Form | None:
     return form
 
 
-class InputsRecord:
+class InputBuffers:
     """Room for the inputs of one request.
 
     Args:

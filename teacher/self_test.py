@@ -80,7 +80,7 @@ def self_test(
     else:
         answers = [_answer_to(backend, micro_batch, canary)]
     try:
-        oddities = odd_outputs(answers)
+        oddities = uninformative_outputs(answers)
     except ModelError as error:
         raise ModelError(
             f"the self-test failed: {error} A model that answers so to noise only is judged by"
@@ -97,7 +97,7 @@ def self_test(
     return {name: kind_of([one[name] for one in answers]) for name in (*answers, {})[0]}
 
 
-def odd_outputs(answers: Answers) -> tuple[str, ...]:
+def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
     """In words, those outputs that tell nothing, and why.
 
     Args:

@@ -26,10 +26,16 @@ from .batcher import Batcher
 from .config import TeacherConfig, check_cores
 from .pool import PredictorPool
 from .recorder import Recorder
-from .registration import Identity, TeacherView, advertised, new_incarnation, new_registration
-from .servers.server import Server
-from .servers.servicer import Servicer
-from .servers.shared_regions import SharedMemory
+from .registration import (
+    TeacherIdentity,
+    TeacherView,
+    advertised,
+    new_incarnation,
+    new_registration,
+)
+from .servers.server import TeacherServer
+from .servers.servicer import InferenceServicer
+from .servers.shared_regions import SharedMemoryRegions
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +80,7 @@ def serve(
     with ExitStack() as leaving:
         registry = _registry(config, leaving)
         leaving.enter_context(suppress(StartCancelled))
-        teacher = Teacher(config, stop, registry, on_progress)
+        teacher = TeacherLifecycle(config, stop, registry, on_progress)
         leaving.callback(teacher.close)
         if teacher.load():
             on_ready(teacher.enter())
@@ -95,9 +101,9 @@ def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
 
 
 def drain(
-    identity: Identity,
+    identity: TeacherIdentity,
     recorder: Recorder,
-    server: Server,
+    server: TeacherServer,
     heartbeat: Heartbeat | None,
     grace_s: float,
 ) -> None:
@@ -118,7 +124,7 @@ def drain(
     server.stop(max(0.0, deadline - time.monotonic()))
 
 
-class Teacher:
+class TeacherLifecycle:
     """One teacher: `load`, `enter`, `leave`, and `close` whatever came of these.
 
     Args:
@@ -148,19 +154,23 @@ class Teacher:
         self._metrics_server: MetricsServer | None = None
         self._recorder = Recorder()
         export_expiry(self._recorder.registry, config.server.security)
-        self._identity = Identity(config.service, "", new_incarnation(registry, stop))
+        self._identity = TeacherIdentity(config.service, "", new_incarnation(registry, stop))
         self._pool = PredictorPool(
             config.predictors, on_progress=on_progress, on_change=self._predictors_changed
         )
         self._batcher = Batcher(self._pool, config.server.slots, config.batching, self._recorder)
         gate = Gate(config.server.security, self._recorder.count_refusal)
-        servicer = Servicer(
+        servicer = InferenceServicer(
             self._identity,
             self._batcher,
             self._recorder,
-            SharedMemory(config.server.max_message_bytes, system=config.server.allow_system_shm),
+            SharedMemoryRegions(
+                config.server.max_message_bytes, system=config.server.allow_system_shm
+            ),
         )
-        self._server = Server(config.server, servicer, gate, self._recorder, self._server_ended)
+        self._server = TeacherServer(
+            config.server, servicer, gate, self._recorder, self._server_ended
+        )
         try:
             self._address = advertised(config.server.host, config.advertise, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address

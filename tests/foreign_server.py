@@ -25,7 +25,7 @@ import numpy as np
 from edl.proto import inference_pb2 as pb
 from edl.proto import inference_pb2_grpc as oip
 from edl.proto.arena import Array
-from edl.proto.clients import CONFIGURED
+from edl.proto.clients import MODEL_CONFIGURATION
 from edl.supervise import end_with_parent
 from edl.tests.scripted_teacher import CLASSES, SERVICE, logits_of
 
@@ -92,7 +92,7 @@ class ForeignGrpc(ForeignServer, oip.GRPCInferenceServiceServicer):
     def ServerMetadata(self, request: Any, context: Any) -> Any:
         if self.most_rows is None:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "it says nothing of itself")
-        return pb.ServerMetadataResponse(name="foreign", extensions=[CONFIGURED])
+        return pb.ServerMetadataResponse(name="foreign", extensions=[MODEL_CONFIGURATION])
 
     def _configured(self, request: Any, context: Any) -> Any:
         config = pb.ModelConfig(max_batch_size=self.most_rows or 0)
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == f"/v2/models/{MODEL}/ready":
             self._answer(200 if server.ready else 503, {"ready": server.ready})
         elif self.path == "/v2" and server.most_rows is not None:
-            self._answer(200, {"name": "foreign", "extensions": [CONFIGURED]})
+            self._answer(200, {"name": "foreign", "extensions": [MODEL_CONFIGURATION]})
         elif self.path == f"/v2/models/{MODEL}/config" and server.most_rows is not None:
             self._answer(200, {"name": MODEL, "max_batch_size": server.most_rows})
         elif self.path == f"/v2/models/{MODEL}" and server.describes:

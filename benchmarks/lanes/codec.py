@@ -10,18 +10,18 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...proto.arena import Arena, Array, tune_allocator
-from ...proto.clients import Request
+from ...proto.clients import LabelRequest
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.security import ClientSecurity, Gate, ServerSecurity, TlsFiles
 from ...teacher.backends import ModelSpec
 from ...teacher.config import ServerConfig, http_listen
-from ...teacher.jobs import Answer, Ready
+from ...teacher.jobs import LabelledBatch, PredictorReady
 from ...teacher.recorder import Recorder
-from ...teacher.registration import Identity
-from ...teacher.request import Request as BatchRequest
-from ...teacher.servers.server import Server
-from ...teacher.servers.servicer import Servicer
+from ...teacher.registration import TeacherIdentity
+from ...teacher.request import BatchRequest
+from ...teacher.servers.server import TeacherServer
+from ...teacher.servers.servicer import InferenceServicer
 from . import HOST, IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 
@@ -44,16 +44,16 @@ class _Instant:
             content_id="",
             numerics=("none",),
         )
-        self._loaded = Ready(spec, 0.0, micro_batch=batch.shape[0])
+        self._loaded = PredictorReady(spec, 0.0, micro_batch=batch.shape[0])
         self._reply = make_reply()
 
-    def require_loaded(self) -> Ready:
+    def require_loaded(self) -> PredictorReady:
         return self._loaded
 
-    def submit(self, request: BatchRequest) -> Future[Answer]:
+    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
         look_at(request.inputs["x"])
-        labels = Future[Answer]()
-        labels.set_result(Answer({"y": self._reply[: request.samples]}, 0.0))
+        labels = Future[LabelledBatch]()
+        labels.set_result(LabelledBatch({"y": self._reply[: request.samples]}, 0.0))
         return labels
 
 
@@ -61,10 +61,10 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
     """See `Lane`."""
     tune_allocator()
     recorder = Recorder()
-    servicer = Servicer(Identity(MODEL, "", 1), _Instant(batch), recorder)
+    servicer = InferenceServicer(TeacherIdentity(MODEL, "", 1), _Instant(batch), recorder)
     security = None if tls is None else ServerSecurity(tls=tls)
     config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, HOST), security=security)
-    server = Server(config, servicer, Gate(security, recorder.count_refusal), recorder)
+    server = TeacherServer(config, servicer, Gate(security, recorder.count_refusal), recorder)
     server.start()
     return server.port
 
@@ -83,6 +83,6 @@ def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
     client = client_of(port, tls)
 
     def ask(_: int) -> None:
-        client.infer(Request({"x": batch}), TIMEOUT_S)
+        client.infer(LabelRequest({"x": batch}), TIMEOUT_S)
 
     return ask

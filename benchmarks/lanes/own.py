@@ -7,9 +7,9 @@ import select
 
 from ...errors import EdlError, ProcessFailed
 from ...proto.arena import Array
-from ...proto.clients import Request
+from ...proto.clients import LabelRequest
 from ...proto.clients.oip_grpc import OipGrpcClient
-from ...proto.clients.transport import Connection
+from ...proto.clients.transport import TransportConnection
 from ...proto.security import TlsFiles
 from ...proto.shared_buffer import SharedBuffer
 from . import IN_FLIGHT, Ask
@@ -32,7 +32,7 @@ def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> A
         found = arena.lent(batch.reshape(-1).view("u1").data)
         assert found is not None
         lent = {"x": found}
-    request = Request({"x": batch})
+    request = LabelRequest({"x": batch})
     connections = []
     for _ in range(IN_FLIGHT):
         if (connection := client.connect(arena)) is None:
@@ -47,7 +47,7 @@ def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> A
     return ask
 
 
-def _wait(connection: Connection, poll: select.poll) -> None:
+def _wait(connection: TransportConnection, poll: select.poll) -> None:
     while True:
         connection.send()
         wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)

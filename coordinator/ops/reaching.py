@@ -11,7 +11,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import host_and_port
 from ...proto.security import ClientSecurity
-from ...proto.security.client_connections import HttpDial
+from ...proto.security.client_connections import HttpConnector
 
 _TIMEOUT_S = 2.0
 
@@ -57,7 +57,7 @@ def certificate_expiry(address: str, security: ClientSecurity) -> float:
         UsageError: a file of `security` cannot be used.
     """
     url = address if "://" in address else f"https://{address}"
-    with HttpDial(url, security).connect(_TIMEOUT_S) as connection:
+    with HttpConnector(url, security).connect(_TIMEOUT_S) as connection:
         assert isinstance(connection, ssl.SSLSocket)
         shown = connection.getpeercert() or {}
         return ssl.cert_time_to_seconds(str(shown["notAfter"]))

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ...proto.arena import Array, dtype_named
-from ...proto.clients import Answer
+from ...proto.clients import LabelResponse
 from ...proto.datatypes import FREE, Input, Parameter, TensorSpec, datatype_of, pieces_of
-from ...proto.forms import Form, check_parts, decode, encode
+from ...proto.forms import LabelForm, check_parts, decode, encode
 from ...scheduler.label_origin import widest
 from ..label_forms import AS_GIVEN, LabelForms
 
@@ -45,7 +45,7 @@ class Expected:
     whole: bool = False
 
 
-def soft_labels(answer: Answer, expected: Expected) -> dict[str, Array]:
+def soft_labels(answer: LabelResponse, expected: Expected) -> dict[str, Array]:
     """The labels in `answer`, in the order asked for.
 
     Raises:
@@ -73,18 +73,18 @@ def soft_labels(answer: Answer, expected: Expected) -> dict[str, Array]:
     return labels
 
 
-def named(answer: Answer, expected: Expected) -> tuple[Answer, tuple[str, ...]]:
+def named(answer: LabelResponse, expected: Expected) -> tuple[LabelResponse, tuple[str, ...]]:
     """The answer by our names for its outputs, and these in the order asked for."""
     if expected.foreign:
         answer = _under_our_name(answer, expected.outputs)
     return answer, expected.outputs or output_names(answer, expected.forms)
 
 
-def _under_our_name(answer: Answer, wanted: tuple[str, ...]) -> Answer:
+def _under_our_name(answer: LabelResponse, wanted: tuple[str, ...]) -> LabelResponse:
     """The answer, its only output under the name of the only one that is wanted."""
     if len(wanted) != 1 or len(answer.outputs) != 1:
         return answer
-    return Answer(
+    return LabelResponse(
         dict(zip(wanted, answer.outputs.values(), strict=True)),
         answer.parameters,
         dict(zip(wanted, answer.output_parameters.values(), strict=False)),
@@ -154,7 +154,7 @@ def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
         raise BadAnswer(f"output {spec.name!r} is declared as {spec.datatype}, {label.dtype} came")
 
 
-def output_names(answer: Answer, forms: LabelForms) -> tuple[str, ...]:
+def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
     """The outputs of an answer by the model's own names: those of `topk` came as three each."""
     names = list(answer.outputs)
     for name in answer.outputs:
@@ -168,7 +168,7 @@ def output_names(answer: Answer, forms: LabelForms) -> tuple[str, ...]:
     return tuple(names)
 
 
-def received(answer: Answer, name: str, form: Form | None) -> dict[str, Array]:
+def received(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[str, Array]:
     """The arrays that came for the output `name`, in its form or by its own name.
 
     Raises:
@@ -184,7 +184,7 @@ def received(answer: Answer, name: str, form: Form | None) -> dict[str, Array]:
 
 
 def in_form(
-    answer: Answer, name: str, form: Form | None
+    answer: LabelResponse, name: str, form: LabelForm | None
 ) -> tuple[dict[str, Array], Mapping[str, Parameter]]:
     """The arrays of the output `name` in its form, and what is said of them.
 
@@ -207,7 +207,7 @@ def in_form(
 
 
 def labels_of(
-    answer: Answer, name: str, form: Form, *, expand: bool
+    answer: LabelResponse, name: str, form: LabelForm, *, expand: bool
 ) -> Iterator[tuple[str, Array]]:
     """The labels that the training loop gets for one output that was asked for in a form.
 
@@ -230,9 +230,9 @@ def labels_of(
         yield from arrays.items()
 
 
-def _is_in(form: Form, said: Mapping[str, Parameter]) -> bool:
+def _is_in(form: LabelForm, said: Mapping[str, Parameter]) -> bool:
     try:
-        return Form.named_by(said) == form
+        return LabelForm.named_by(said) == form
     except UsageError:  # a foreign server has a parameter of this name, for something else
         return False
 
@@ -301,7 +301,7 @@ def _alike(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    return Form(None, 1).parts(name)
+    return LabelForm(None, 1).parts(name)
 
 
 def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
@@ -317,7 +317,7 @@ def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
     ]
 
 
-def _whole_agree(ours: Array, theirs: Array, tolerance: float, form: Form | None) -> bool:
+def _whole_agree(ours: Array, theirs: Array, tolerance: float, form: LabelForm | None) -> bool:
     if ours.dtype.kind in "iub":
         return int(np.count_nonzero(ours != theirs)) <= _IDS * tolerance * ours.size
     rounded = max(map(_rounded, (ours, theirs))) if form is None else _ROUNDED[form.dtype]

@@ -16,9 +16,9 @@ import numpy as np
 
 from ...errors import EdlError, RequestRefused, UsageError
 from ...proto.arena import Array
-from ...proto.clients import Answer
+from ...proto.clients import LabelResponse
 from ...proto.datatypes import Parameter
-from ...proto.forms import CLASSES, Form
+from ...proto.forms import CLASSES, LabelForm
 from ..label_forms import LabelForms
 from ..store import LabelStore
 from ..store.rows import (
@@ -89,10 +89,12 @@ class CachedLabels:
 NO_LABELS = CachedLabels((), {})
 
 
-def rows_of(answer: Answer, expected: Expected, content: Content, maker: str = "") -> list[Row]:
+def rows_of(
+    answer: LabelResponse, expected: Expected, content: Content, maker: str = ""
+) -> list[Row]:
     """The rows that a store keeps of a checked answer: outputs in their wire form."""
     answer, names = named(answer, expected)
-    outputs: dict[str, tuple[Form | None, int | None, list[Array]]] = {}
+    outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {}
     for name in names:
         form = expected.forms.of(name)
         arrays, said = in_form(answer, name, form)
@@ -129,7 +131,7 @@ def cached_labels(rows: Sequence[Row | None], requested: LabelSelection) -> Cach
         part: concatenated([one.outputs[part] for one in chosen])[order]
         for part in chosen[0].outputs
     }
-    answer = Answer(outputs, {}, chosen[0].parameters)
+    answer = LabelResponse(outputs, {}, chosen[0].parameters)
     expected = Expected("", 0, "", chosen[0].names, len(places), requested.forms)
     return CachedLabels(tuple(sorted(places)), soft_labels(answer, expected))
 

@@ -14,13 +14,13 @@ from ... import errors
 from ...errors import EdlError
 from ...proto.arena import Array
 from ...proto.datatypes import Input
-from ...proto.shared_buffer import Lent
-from ...scheduler.ledger.events import Span
-from ...scheduler.reader_core.events import FailureCause
+from ...proto.shared_buffer import BufferLocation
+from ...scheduler.ledger.instructions import Span
+from ...scheduler.reader_core.events import Failure
 from ..label_forms import AS_GIVEN, LabelForms
 from ..store.rows import Row
 
-_NOWHERE: Final[Mapping[str, Lent]] = MappingProxyType({})
+_NOWHERE: Final[Mapping[str, BufferLocation]] = MappingProxyType({})
 
 
 def _always() -> bool:
@@ -50,7 +50,7 @@ class TeacherRequest(NamedTuple):
     samples: int
     forms: LabelForms = AS_GIVEN
     asked_at: float = 0.0
-    lent: Mapping[str, Lent] = _NOWHERE
+    lent: Mapping[str, BufferLocation] = _NOWHERE
     is_current: Callable[[], bool] = _always
     student: str = ""
 

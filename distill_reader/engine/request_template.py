@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import RequestRefused
-from ...proto.clients import Found, Request
+from ...proto.clients import LabelRequest, ModelDescription
 from ...proto.datatypes import FREE, TensorSpec
-from ...proto.forms import FITTING_KINDS, Form, SoftLabelIs, check_form
+from ...proto.forms import FITTING_KINDS, LabelForm, SoftLabelIs, check_form
 from ...scheduler.reader_core.events import Peer, PublishedKind
 from ..config import ReaderConfig
 from .answers import Expected
@@ -20,7 +20,7 @@ class RequestTemplate:
     """The common part of requests to one teacher.
 
     Attributes:
-        outputs: as in `Request`, like the next two.
+        outputs: as in `LabelRequest`, like the next two.
         parameters: name the teacher's instance.
         output_parameters: name the forms.
         expected: what answers are checked against.
@@ -31,8 +31,8 @@ class RequestTemplate:
     output_parameters: dict[str, dict[str, Any]]
     expected: Expected
 
-    def request(self, job: TeacherRequest) -> Request:
-        return Request(
+    def request(self, job: TeacherRequest) -> LabelRequest:
+        return LabelRequest(
             job.inputs,
             self.outputs,
             job.name,
@@ -43,7 +43,7 @@ class RequestTemplate:
 
 
 def template_of(
-    job: TeacherRequest, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
+    job: TeacherRequest, peer: Peer, found: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> RequestTemplate:
     """The template of requests to `peer`; the arguments are those of `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
@@ -61,7 +61,7 @@ def template_of(
 
 
 def expected_of(
-    job: TeacherRequest, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
+    job: TeacherRequest, peer: Peer, found: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> Expected:
     """What the answer of `peer` is checked against.
 
@@ -86,7 +86,7 @@ def expected_of(
     )
 
 
-def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
+def misfit_of_settings(config: ReaderConfig, peer: Peer, found: ModelDescription) -> str:
     """The first thing that the settings name and the model of `peer` lacks; empty: none.
 
     Args:
@@ -126,7 +126,9 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
     return ""
 
 
-def published_kinds(config: ReaderConfig, peer: Peer, found: Found) -> tuple[PublishedKind, ...]:
+def published_kinds(
+    config: ReaderConfig, peer: Peer, found: ModelDescription
+) -> tuple[PublishedKind, ...]:
     """The kinds that `peer` publishes of the outputs that the settings request."""
     fetched = _fetched(config.fetches, tuple(spec.name for spec in found.outputs), peer.foreign)
     return tuple(
@@ -136,12 +138,12 @@ def published_kinds(config: ReaderConfig, peer: Peer, found: Found) -> tuple[Pub
     )
 
 
-def _is_made(form: Form | None) -> bool:
+def _is_made(form: LabelForm | None) -> bool:
     """Whether labels in this form are alike for every kind of output."""
     return form is not None and (form.k > 0 or form.temperature is not None)
 
 
-def _contradiction(spec: TensorSpec, form: Form | None, stated: SoftLabelIs | None) -> str:
+def _contradiction(spec: TensorSpec, form: LabelForm | None, stated: SoftLabelIs | None) -> str:
     """How `soft_label_is` contradicts the kind that the teacher publishes; empty: it does not."""
     teacher_applies_softmax = form is not None and form.temperature is not None
     if stated is None or teacher_applies_softmax:

@@ -15,12 +15,12 @@ import numpy as np
 from ...errors import UsageError
 from ...proto.arena import Array, ArrayRef
 from ...proto.channel import Message
-from ...proto.clients import misfit
-from ...proto.datatypes import Input, Stacked, pieces_of
-from ...proto.shared_buffer import GENERATION_BYTES, Lent, SharedBuffer
-from ...scheduler.ledger.events import Span
-from ...scheduler.reader_core.instructions import SendRequest
-from ...scheduler.reader_core.links import TeacherLinks
+from ...proto.clients import input_mismatch
+from ...proto.datatypes import Input, StackedArray, pieces_of
+from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffer
+from ...scheduler.ledger.instructions import Span
+from ...scheduler.reader_core.instructions import Ask
+from ...scheduler.reader_core.links import Links
 from ..config import FieldKey, ReaderConfig
 from .outcomes import TeacherRequest
 from .teacher_link import TeacherLink
@@ -189,7 +189,7 @@ class SlicedInputs(NamedTuple):
     """
 
     inputs: dict[str, Input]
-    lent: dict[str, Lent]
+    lent: dict[str, BufferLocation]
     stamps: tuple[tuple[int, int], ...]
 
 
@@ -232,7 +232,9 @@ class InputSlicer:
             stamps += piece.stamps
             for name, value in piece.inputs.items():
                 pieces.setdefault(name, []).extend(pieces_of(value))
-        stacked: dict[str, Input] = {name: Stacked(tuple(each)) for name, each in pieces.items()}
+        stacked: dict[str, Input] = {
+            name: StackedArray(tuple(each)) for name, each in pieces.items()
+        }
         return SlicedInputs(stacked, {}, tuple(stamps))
 
     def _in_one_piece(self, span: Span, inputs: tuple[str, ...]) -> SlicedInputs:
@@ -240,7 +242,7 @@ class InputSlicer:
         batch, ring = self._batches[number], self._ring
         whole = batch.is_all_of(span)
         found: dict[str, Input] = {}
-        lent: dict[str, Lent] = {}
+        lent: dict[str, BufferLocation] = {}
         stamps = []
         for name, key in self._fed_with(batch, inputs).items():
             ref = batch.fields[key]
@@ -253,7 +255,7 @@ class InputSlicer:
             stamp = ring.generation(ref.offset)
             stamps.append((ref.offset, stamp))
             if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
-                lent[name] = Lent(offset, stamp, ref.offset - GENERATION_BYTES)
+                lent[name] = BufferLocation(offset, stamp, ref.offset - GENERATION_BYTES)
         return SlicedInputs(found, lent if len(lent) == len(found) else {}, tuple(stamps))
 
     def _fed_with(self, batch: Batch, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
@@ -348,8 +350,8 @@ class RequestSender:
     def _check(self, inputs: Mapping[str, Input]) -> None:
         """Raise UsageError where no model is one for what the settings make of a batch."""
         models = [link.found.inputs for link in self._links.values() if not link.peer.foreign]
-        differences = [misfit(known, inputs) for known in models if known]
-        if differences and all(differences) and not self._standing.unanswered:
+        differences = [input_mismatch(known, inputs) for known in models if known]
+        if differences and all(differences) and not self._standing.unheard:
             raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
 
 

@@ -23,7 +23,14 @@ from ...errors import (
     RetryableError,
     WireError,
 )
-from ...proto.clients import Answer, Client, Found, Request, misfit, open_client
+from ...proto.clients import (
+    LabelRequest,
+    LabelResponse,
+    ModelDescription,
+    TeacherClient,
+    input_mismatch,
+    open_client,
+)
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.security import ClientSecurity
 from ...proto.shared_buffer import SharedBuffer
@@ -67,14 +74,16 @@ class TeacherLink:
     security: ClientSecurity | None = None
     batches: SharedBuffer | None = None  # shared memory of batches, if any
     inputs: tuple[str, ...] = ()  # of the model, once probed
-    found: Found = field(default_factory=Found)  # the model, by the latest probe
+    found: ModelDescription = field(
+        default_factory=ModelDescription
+    )  # the model, by the latest probe
     keeps: bool = False  # split answers into rows for a label store
     exact: bool = False  # labels of other numerics are other labels
     inbox: Inbox | None = None  # of the sending thread; None: it polls no sockets
     number: int = 0  # of the connection in the core
     _jobs: SimpleQueue[TeacherRequest | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
-    _client: Client | None = None
+    _client: TeacherClient | None = None
     _transport: Transport | None = None
     _template: tuple[tuple[Any, ...], RequestTemplate] | None = (
         None  # the latest, and what it stands on
@@ -181,14 +190,14 @@ class TeacherLink:
         started = time.monotonic()
         request = self._template_of(job).request(job)
         with self._under_way as beside:
-            answer: Answer | EdlError
+            answer: LabelResponse | EdlError
             try:
                 answer = client.infer(request, self.request_timeout_s)
             except EdlError as error:
                 answer = error
             return self._checked(PendingRequest(job, request, started, inf, beside), answer)
 
-    def _on_answer(self, pending: PendingRequest, answer: Answer | EdlError) -> Outcome:
+    def _on_answer(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> Outcome:
         """The outcome of an answer over the transport."""
         try:
             return self._checked(pending, answer)
@@ -209,7 +218,7 @@ class TeacherLink:
             assert isinstance(self._client, OipGrpcClient)
             transport.open(partial(self._client.connect, self.batches))
 
-    def _checked(self, pending: PendingRequest, answer: Answer | EdlError) -> RequestDone:
+    def _checked(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> RequestDone:
         """Check an answer; returns its labels."""
         job, now = pending.job, time.monotonic()
         try:
@@ -225,7 +234,7 @@ class TeacherLink:
         except RateLimited:
             raise
         except RetryableError as error:
-            if words := misfit(self.found.inputs, job.inputs):
+            if words := input_mismatch(self.found.inputs, job.inputs):
                 raise RequestRefused(f"{words} (the server says: {error})") from None
             raise
         except BadAnswer:
@@ -243,7 +252,9 @@ class TeacherLink:
         took_s = now - job.asked_at
         return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
 
-    def _agree(self, request: Request, answer: Answer, expected: Expected) -> tuple[str, ...]:
+    def _agree(
+        self, request: LabelRequest, answer: LabelResponse, expected: Expected
+    ) -> tuple[str, ...]:
         """The names of the outputs of an undescribed model, confirmed by repeated answers.
 
         Raises:

@@ -14,8 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from ...errors import AccessError, BadAnswer, DeadlineExceeded, EdlError, WireError
-from ...proto.clients import Answer, Request
-from ...proto.clients.transport import Connection
+from ...proto.clients import LabelRequest, LabelResponse
+from ...proto.clients.transport import TransportConnection
 from .inbox import Inbox
 from .outcomes import LinkFailure, Outcome, TeacherRequest
 from .request_template import RequestTemplate
@@ -33,7 +33,7 @@ class PendingRequest(NamedTuple):
     """
 
     job: TeacherRequest
-    request: Request
+    request: LabelRequest
     at: float
     until: float
     beside: int
@@ -56,7 +56,7 @@ class Transport:
     def __init__(
         self,
         inbox: Inbox,
-        checked: Callable[[PendingRequest, Answer | EdlError], Outcome],
+        checked: Callable[[PendingRequest, LabelResponse | EdlError], Outcome],
         post: Callable[[Outcome], None],
         send_by_thread: Callable[[TeacherRequest], None],
     ) -> None:
@@ -65,9 +65,9 @@ class Transport:
         self._checked = checked
         self._post = post
         self._send_by_thread = send_by_thread
-        self._connections: dict[Connection, dict[int, PendingRequest]] = {}
+        self._connections: dict[TransportConnection, dict[int, PendingRequest]] = {}
         self._lock = threading.Lock()
-        self._added: deque[Connection] = deque()  # and not used yet
+        self._added: deque[TransportConnection] = deque()  # and not used yet
         self._is_opening = False
         self._closed = False
 
@@ -89,7 +89,7 @@ class Transport:
         self._connections[connection][job.request] = pending
         return True
 
-    def open(self, connect: Callable[[], Connection | None]) -> None:
+    def open(self, connect: Callable[[], TransportConnection | None]) -> None:
         """Open another connection if one is needed; thread-safe, one opens at a time.
 
         Args:
@@ -133,7 +133,7 @@ class Transport:
         self._added.clear()
         self._connections.clear()
 
-    def _free(self) -> Connection | None:
+    def _free(self) -> TransportConnection | None:
         while self._added:
             connection = self._added.popleft()
             self._connections[connection] = {}
@@ -143,7 +143,7 @@ class Transport:
                 return connection
         return None
 
-    def _flush(self, connection: Connection, was_full: bool = False) -> None:
+    def _flush(self, connection: TransportConnection, was_full: bool = False) -> None:
         if connection not in self._connections:  # it was dropped meanwhile
             return
         try:
@@ -158,7 +158,7 @@ class Transport:
         elif was_full:
             self._inbox.watch_room(connection, None)
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: TransportConnection) -> None:
         try:
             heard = connection.hear()
         except WireError as error:  # invalid data: the teacher is faulty
@@ -183,7 +183,7 @@ class Transport:
         if refused or (connection.leaving and not pending):
             self._drop(connection)
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: TransportConnection) -> None:
         """Close a connection and resend its pending requests by threads."""
         lost = self._connections.pop(connection)
         self._inbox.unwatch(connection)

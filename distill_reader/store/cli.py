@@ -103,12 +103,12 @@ def export(
     For training without a reader, or with another tool. labels.json comes last:
     where it is, all files are whole.
     """
-    from ...proto.forms import Form
+    from ...proto.forms import LabelForm
     from .database import Database
     from .exporting import ExportRequest, content_of, inventory_of
     from .exporting import export as write_all
 
-    asked = Form.parse(form or None, temperature)
+    asked = LabelForm.parse(form or None, temperature)
     with Database(path) as database:
         options = ExportRequest(content_of(database, content), asked, dense, rows_per_file)
         with _progress("exporting", inventory_of(database).rows) as on:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
 from ...proto.datatypes import Array
-from ...proto.forms import Form, decode
+from ...proto.forms import LabelForm, decode
 from .database import Database
 from .rows import Content, Layout, Row, covers, derived, unpack
 from .table import Table
@@ -148,7 +148,7 @@ class ExportRequest:
     """
 
     content: Content
-    form: Form | None = None
+    form: LabelForm | None = None
     dense: bool = False
     rows_per_file: int = 10_000
 

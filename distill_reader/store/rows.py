@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ...proto.datatypes import Array, datatype_of, dtype_of
-from ...proto.forms import FLOATS, Form, encode, narrow
+from ...proto.forms import FLOATS, LabelForm, encode, narrow
 
 #: A part of every key: another way to make them is another version.
 _VERSION = 1
@@ -115,11 +115,11 @@ class Entry:
         output: its name.
         form: None: as the model gave it.
         classes: of `topk`, how many the output has; None for other forms.
-        pieces: its arrays, in the order of `Form.parts`.
+        pieces: its arrays, in the order of `LabelForm.parts`.
     """
 
     output: str
-    form: Form | None
+    form: LabelForm | None
     classes: int | None
     pieces: tuple[Piece, ...]
 
@@ -204,7 +204,12 @@ class Layout:
         return cls(
             Content(*content),
             tuple(
-                Entry(output, None if form is None else Form.parse(*form), classes, _pieces(pieces))
+                Entry(
+                    output,
+                    None if form is None else LabelForm.parse(*form),
+                    classes,
+                    _pieces(pieces),
+                )
                 for output, form, classes, pieces in entries
             ),
             _pieces(ids),
@@ -259,7 +264,7 @@ def _pieces(value: Sequence[Any]) -> tuple[Piece, ...]:
     return tuple(Piece(datatype, tuple(shape)) for datatype, shape in value)
 
 
-def covers(entry: Entry, form: Form | None) -> bool:
+def covers(entry: Entry, form: LabelForm | None) -> bool:
     """Whether `form` of its output can be made of what `entry` holds."""
     kept = entry.form
     if kept == form:
@@ -271,7 +276,7 @@ def covers(entry: Entry, form: Form | None) -> bool:
     return kept.dtype == "float32" and kept.temperature in (None, form.temperature)
 
 
-def derived(entry: Entry, arrays: Sequence[Array], form: Form | None) -> dict[str, Array]:
+def derived(entry: Entry, arrays: Sequence[Array], form: LabelForm | None) -> dict[str, Array]:
     """The arrays of `form` [n, ...] by the names under which they travel.
 
     Args:
@@ -321,7 +326,7 @@ def merged(old: Row, new: Row) -> Row:
 
 def layout_of(
     content: Content,
-    outputs: Mapping[str, tuple[Form | None, int | None, Sequence[Array]]],
+    outputs: Mapping[str, tuple[LabelForm | None, int | None, Sequence[Array]]],
     ids: Sequence[Array] = (),
     *,
     whole: bool = False,

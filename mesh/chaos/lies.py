@@ -15,7 +15,7 @@ from threading import Lock
 import numpy as np
 
 from ...proto import frames
-from ...proto.frames import HEADER, REPLY_BYTES, Description, Header
+from ...proto.frames import HEADER, REPLY_BYTES, FrameHeader, ResultDescription
 
 _FLOAT_BYTES = 4
 #: Where the number of the request lies in a header.
@@ -33,14 +33,14 @@ class Result:
         labels: their bytes.
     """
 
-    header: Header
+    header: FrameHeader
     shape: tuple[int, ...]
-    description: Description
+    description: ResultDescription
     labels: bytes
 
     def frame(self) -> bytes:
         """The frame, with the description in it."""
-        head, described = frames.head_of([self.shape]), self.description.to_bytes()
+        head, described = frames.pack_shapes([self.shape]), self.description.to_bytes()
         header = self.header._replace(
             flags=self.header.flags | frames.DESCRIBED,
             head_bytes=len(head),
@@ -93,7 +93,7 @@ class _Answers:
         self._liar = liar
         self._rest = b""
         self._proved = False
-        self._description: Description | None = None
+        self._description: ResultDescription | None = None
         self._misled = False  # the reader knows another description, or may
 
     def feed(self, data: bytes) -> bytes:
@@ -114,21 +114,21 @@ class _Answers:
         """What becomes of the next frame; nothing while it is not here as a whole."""
         if len(self._rest) < HEADER.size:
             return b""
-        header = Header.unpack(self._rest)
+        header = FrameHeader.unpack(self._rest)
         whole = HEADER.size + header.head_bytes + header.nbytes
         if len(self._rest) < whole:
             return b""
         frame = self._take(whole)
         return self._result(header, frame) if header.kind == frames.RESULT else frame
 
-    def _result(self, header: Header, frame: bytes) -> bytes:
+    def _result(self, header: FrameHeader, frame: bytes) -> bytes:
         begin = HEADER.size + header.head_bytes
         head, payload = frame[HEADER.size : begin], frame[begin:]
         if header.flags & frames.DESCRIBED:
-            self._description, begin = Description.take(memoryview(payload))
+            self._description, begin = ResultDescription.take(memoryview(payload))
             payload = payload[begin:]
         assert self._description is not None, "the first result has a description"
-        (shape,) = frames.shapes_in(head, self._description.outputs)
+        (shape,) = frames.unpack_shapes(head, self._description.outputs)
         result = Result(header, shape, self._description, payload)
         spoilt = self._liar.spoil(result)
         if spoilt is None and self._misled:

@@ -1,4 +1,4 @@
-"""How to ask a teacher: one `Client` protocol, and one file for each language that teachers speak.
+"""How to ask a teacher: one `TeacherClient` protocol, and one file for each language that teachers speak.
 
 Readers, sidecars of foreign servers and managers ask through it.
 """
@@ -16,7 +16,7 @@ from ..protocols import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, chec
 from ..security import ClientSecurity
 
 
-def misfit(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
+def input_mismatch(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
     """In words, how a batch differs from what a server says its model takes.
 
     KServe and MLServer hand any tensor to the model, and call what it raises a failure of their
@@ -48,7 +48,7 @@ def misfit(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
 
 
 #: The extension of servers that tell how a model is configured, as Triton does.
-CONFIGURED: Final = "model_configuration"
+MODEL_CONFIGURATION: Final = "model_configuration"
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -58,7 +58,7 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ModelDescription:
     """A model that is ready, as its server describes it; a foreign server may name nothing.
 
     Attributes:
@@ -72,7 +72,7 @@ class Found:
     most_rows: int | None = None
 
 
-class Request(NamedTuple):
+class LabelRequest(NamedTuple):
     """One batch to be labelled.
 
     Attributes:
@@ -100,7 +100,7 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LabelResponse:
     """What a server made of a batch; nothing of it has been checked but that it can be read.
 
     Attributes:
@@ -114,14 +114,14 @@ class Answer:
     output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
 
 
-class Client(Protocol):
+class TeacherClient(Protocol):
     """A connection to one model at one server. Any thread may ask, several at once.
 
     It is made by `open_client` without waiting for the server; every method raises errors of
     `edl.errors` only.
     """
 
-    def probe(self, timeout_s: float) -> Found:
+    def probe(self, timeout_s: float) -> ModelDescription:
         """Ask whether the model is ready, and what it takes and gives.
 
         Raises:
@@ -133,7 +133,7 @@ class Client(Protocol):
         """
         ...
 
-    def infer(self, request: Request, timeout_s: float) -> Answer:
+    def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         """Have a batch labelled.
 
         Raises:
@@ -159,7 +159,7 @@ def open_client(
     address: str,
     model: str,
     security: ClientSecurity | None = None,
-) -> Client:
+) -> TeacherClient:
     """A client of one model at one server; it connects when it is first used.
 
     Args:

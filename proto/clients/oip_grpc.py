@@ -24,13 +24,13 @@ from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
 from .. import tensors
 from ..datatypes import Buffer, TensorSpec
-from ..frames import WANTED, Offer
+from ..frames import OFFER_REQUEST, TransportOffer
 from ..security import ClientSecurity, open_channel
 from ..security.certificates import client_context
 from ..shared_buffer import SharedBuffer
 from ..status import from_status
-from . import CONFIGURED, Answer, Found, Request
-from .transport import Connection, connect
+from . import MODEL_CONFIGURATION, LabelRequest, LabelResponse, ModelDescription
+from .transport import TransportConnection, connect
 
 log = logging.getLogger(__name__)
 
@@ -82,21 +82,21 @@ class OipGrpcClient:
         self._failures = 0  # of the transport, since a connection was last opened
         self._retry_s = 0.0  # when it may be tried again
 
-    def probe(self, timeout_s: float) -> Found:
+    def probe(self, timeout_s: float) -> ModelDescription:
         name = self._model
         ready = _asked(self._stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s)
         if not ready.ready:
             raise RetryableError(f"model {name!r} is not ready there")
-        configured = CONFIGURED in self._extensions(timeout_s)
+        configured = MODEL_CONFIGURATION in self._extensions(timeout_s)
         most_rows = self._most_rows(timeout_s) if configured else None
         try:
             wanted = pb.ModelMetadataRequest(name=name)
             metadata = _asked(self._stub.ModelMetadata, wanted, timeout_s)
         except RequestRefused:  # it is ready, and does not describe itself
-            return Found(most_rows=most_rows)
-        return Found(_specs(metadata.inputs), _specs(metadata.outputs), most_rows)
+            return ModelDescription(most_rows=most_rows)
+        return ModelDescription(_specs(metadata.inputs), _specs(metadata.outputs), most_rows)
 
-    def infer(self, request: Request, timeout_s: float) -> Answer:
+    def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         until_s = time.monotonic() + timeout_s
         try:
             message = tensors.encode_request(
@@ -115,7 +115,7 @@ class OipGrpcClient:
         except WireError as error:
             raise BadAnswer(str(error)) from None
 
-    def connect(self, arena: SharedBuffer | None) -> Connection | None:
+    def connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
         """A connection of the transport, where the server offers one; waits for it.
 
         Args:
@@ -137,7 +137,7 @@ class OipGrpcClient:
     def close(self) -> None:
         self._channel.close()
 
-    def _connected(self, arena: SharedBuffer | None) -> Connection | None:
+    def _connected(self, arena: SharedBuffer | None) -> TransportConnection | None:
         if (offered := self._offered()) is None:
             return None
         unix = arena is not None and bool(offered.unix_name)
@@ -149,18 +149,18 @@ class OipGrpcClient:
             except (OSError, UsageError) as error:
                 log.info("no frames to port %d of %s: %s", offered.port, self._host, error)
             else:
-                return Connection(opened, self._model, arena if by_unix else None)
+                return TransportConnection(opened, self._model, arena if by_unix else None)
         return None
 
-    def _offered(self) -> Offer | None:
+    def _offered(self) -> TransportOffer | None:
         """What the server offers now; None where it offers nothing that can be used."""
-        method = partial(self._stub.ModelMetadata.with_call, metadata=WANTED)
+        method = partial(self._stub.ModelMetadata.with_call, metadata=OFFER_REQUEST)
         try:
             _, call = _asked(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
         except EdlError as error:
             log.debug("no offer of frames from %s: %s", self._host, error)
             return None
-        offered = Offer.among(call.trailing_metadata() or ())
+        offered = TransportOffer.among(call.trailing_metadata() or ())
         # Where another port was dialled, something in between maps ports, and knows no others.
         return offered if offered is not None and str(offered.grpc_port) == self._port else None
 
@@ -196,10 +196,10 @@ class OipGrpcClient:
         return said.config.max_batch_size if said.config.max_batch_size > 0 else None
 
 
-def answer_of(response: Buffer) -> Answer:
+def answer_of(response: Buffer) -> LabelResponse:
     """A serialised `ModelInferResponse` as an answer; raises WireError where it is none."""
     said = tensors.decode_response(response)
-    return Answer(said.outputs, said.parameters, said.output_parameters)
+    return LabelResponse(said.outputs, said.parameters, said.output_parameters)
 
 
 def _specs(tensors: Any) -> tuple[TensorSpec, ...]:

@@ -36,16 +36,16 @@ from ..datatypes import MAX_MESSAGE_BYTES, Buffer, TensorSpec
 from ..json_tensors import HEAD_LENGTH, objects_in, parse_object, shape_of, split, text_in
 from ..security import ClientSecurity
 from ..security.certificates import handshake_hint
-from ..security.client_connections import HttpDial
+from ..security.client_connections import HttpConnector
 from ..status import STATUS_HEADER, from_status
-from . import CONFIGURED, Answer, Found, Request
+from . import MODEL_CONFIGURATION, LabelRequest, LabelResponse, ModelDescription
 
 _WORDS: Final = 300
 _PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """What came back.
 
     Attributes:
@@ -68,7 +68,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _HttpRequest:
     method: str
     target: str
     headers: Mapping[str, str]
@@ -76,14 +76,14 @@ class _Request:
     check: Callable[[], None] | None
 
 
-class HttpCalls:
+class HttpConnectionPool:
     """Asks one server. Any thread may; each that asks at once has a connection of its own.
 
     Args:
         dial: opens connections.
     """
 
-    def __init__(self, dial: HttpDial) -> None:
+    def __init__(self, dial: HttpConnector) -> None:
         self._dial = dial
         self._lock = threading.Lock()
         self._open: dict[http.client.HTTPConnection, socket.socket] = {}
@@ -98,7 +98,7 @@ class HttpCalls:
         body: Sequence[Buffer] = (),
         headers: Mapping[str, str] | None = None,
         check: Callable[[], None] | None = None,
-    ) -> Reply:
+    ) -> HttpReply:
         """Ask, and wait for the answer until then, on the monotonic clock.
 
         A kept connection may have been closed by the server meanwhile: then it is asked once more,
@@ -121,7 +121,7 @@ class HttpCalls:
         said = {"Host": self._dial.host, **self._dial.headers(), **(headers or {})}
         if body:
             said["Content-Length"] = str(sum(map(len, body)))
-        request = _Request(method, self._dial.path + path, said, body, check)
+        request = _HttpRequest(method, self._dial.path + path, said, body, check)
         if (kept := self._kept()) is not None:
             with suppress(TeacherLost):
                 return self._ask(kept, request, until_s)
@@ -178,8 +178,8 @@ class HttpCalls:
         sock.close()
 
     def _ask(
-        self, connection: http.client.HTTPConnection, request: _Request, until_s: float
-    ) -> Reply:
+        self, connection: http.client.HTTPConnection, request: _HttpRequest, until_s: float
+    ) -> HttpReply:
         keeps = False
         try:
             reply, keeps = _exchange(connection, request, until_s)
@@ -212,8 +212,8 @@ class HttpCalls:
 
 
 def _exchange(
-    connection: http.client.HTTPConnection, request: _Request, until_s: float
-) -> tuple[Reply, bool]:
+    connection: http.client.HTTPConnection, request: _HttpRequest, until_s: float
+) -> tuple[HttpReply, bool]:
     """The reply to a request, and whether the connection may be used again."""
     sock = connection.sock
 
@@ -233,7 +233,7 @@ def _exchange(
             request.check()
     with connection.getresponse() as response:
         headers = {name.lower(): value for name, value in response.getheaders()}
-        reply = Reply(response.status, headers, _all_of(response))
+        reply = HttpReply(response.status, headers, _all_of(response))
         # Behind a status of 1xx the answer itself is still to come.
         return reply, sent and response.status >= http.client.OK and not response.will_close
 
@@ -324,7 +324,7 @@ _FAMILIES: Final[tuple[tuple[int, type[EdlError]], ...]] = (
 _MOST_SECONDS_DIGITS: Final = 9
 
 
-def from_http(reply: Reply) -> EdlError:
+def error_from_http(reply: HttpReply) -> EdlError:
     """The error that an answer with another status than 200 stands for.
 
     Our teachers name gRPC's status beside it, which says more.
@@ -348,7 +348,7 @@ def path_of(model: str) -> str:
     return f"/v2/models/{quote(model, safe='')}"
 
 
-def body_of(request: Request, *, binary: bool) -> tuple[Mapping[str, str], Sequence[Buffer]]:
+def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], Sequence[Buffer]]:
     """Headers and body of a request; where it is `binary`, its arrays' own memory.
 
     Raises:
@@ -372,7 +372,7 @@ def body_of(request: Request, *, binary: bool) -> tuple[Mapping[str, str], Seque
     return headers, [head, *raws]
 
 
-def answer_of(reply: Reply) -> Answer:
+def answer_of(reply: HttpReply) -> LabelResponse:
     """The labels in a reply.
 
     Raises:
@@ -380,13 +380,13 @@ def answer_of(reply: Reply) -> Answer:
         BadAnswer: it cannot be read.
     """
     if reply.status != 200:
-        raise from_http(reply)
+        raise error_from_http(reply)
     try:
         head, raw = split(reply.body, reply.headers.get(HEAD_LENGTH.lower()))
         said = json_tensors.decode_response(head, raw)
     except WireError as error:
         raise BadAnswer(str(error)) from None
-    return Answer(said.outputs, said.parameters, said.output_parameters)
+    return LabelResponse(said.outputs, said.parameters, said.output_parameters)
 
 
 #: How servers refuse a body that is no JSON: of those that know the extension, and those that fail.
@@ -413,23 +413,23 @@ class OipHttpClient:
         self.binary: bool | None = None
         self._model = model
         self._path = path_of(model)
-        self._calls = HttpCalls(HttpDial(url, security))
+        self._calls = HttpConnectionPool(HttpConnector(url, security))
 
-    def probe(self, timeout_s: float) -> Found:
+    def probe(self, timeout_s: float) -> ModelDescription:
         until_s = time.monotonic() + timeout_s
         ready = self._calls.call("GET", f"{self._path}/ready", until_s)
         if ready.status in _NOT_READY or _told(ready, "ready") is False:
             raise RetryableError(f"model {self._model!r} is not ready there: {ready.words()}")
         if ready.status != 200:
-            raise from_http(ready)
+            raise error_from_http(ready)
         described = self._calls.call("GET", self._path, until_s)
         if described.status == 200:
             return replace(_found(described), most_rows=self._most_rows(until_s))
-        if isinstance(error := from_http(described), RequestRefused):
-            return Found()  # it is ready, and does not describe itself
+        if isinstance(error := error_from_http(described), RequestRefused):
+            return ModelDescription()  # it is ready, and does not describe itself
         raise error
 
-    def infer(self, request: Request, timeout_s: float) -> Answer:
+    def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         until_s = time.monotonic() + timeout_s
         if self.binary is not None:
             return answer_of(self._ask(request, until_s, binary=self.binary))
@@ -448,19 +448,19 @@ class OipHttpClient:
     def _most_rows(self, until_s: float) -> int | None:
         """What the model takes at once; None where it is not said."""
         extensions = _told(self._calls.call("GET", "/v2", until_s), "extensions")
-        if not isinstance(extensions, list) or CONFIGURED not in extensions:
+        if not isinstance(extensions, list) or MODEL_CONFIGURATION not in extensions:
             return None
         most = _told(self._calls.call("GET", f"{self._path}/config", until_s), "max_batch_size")
         return most if isinstance(most, int) and most > 0 else None
 
-    def _ask(self, request: Request, until_s: float, *, binary: bool) -> Reply:
+    def _ask(self, request: LabelRequest, until_s: float, *, binary: bool) -> HttpReply:
         headers, body = body_of(request, binary=binary)
         return self._calls.call(
             "POST", f"{self._path}/infer", until_s, body, headers, request.check
         )
 
 
-def _told(reply: Reply, name: str) -> Any:
+def _told(reply: HttpReply, name: str) -> Any:
     """One thing that an object says; None where there is none, or it does not."""
     try:
         return parse_object(reply.body).get(name) if reply.status == 200 else None
@@ -468,10 +468,10 @@ def _told(reply: Reply, name: str) -> Any:
         return None
 
 
-def _found(reply: Reply) -> Found:
+def _found(reply: HttpReply) -> ModelDescription:
     try:
         message = parse_object(reply.body)
-        return Found(_specs(message, "inputs"), _specs(message, "outputs"))
+        return ModelDescription(_specs(message, "inputs"), _specs(message, "outputs"))
     except WireError as error:
         raise BadAnswer(f"the model's description cannot be read: {error}") from None
 

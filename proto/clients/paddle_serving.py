@@ -39,7 +39,7 @@ from ..datatypes import Array, datatype_of, dtype_of, from_bytes, from_elements,
 from ..paddle_serving import general_model_pb2 as cpp
 from ..paddle_serving import pipeline_pb2 as pb
 from ..security import ClientSecurity, open_channel
-from . import Answer, Found, Request
+from . import LabelRequest, LabelResponse, ModelDescription
 from .oip_grpc import CHANNEL_OPTIONS, translated
 
 #: The number of a tensor whose bytes are a whole .npy file (pipeline servers only).
@@ -351,7 +351,7 @@ class _PaddleClient(ABC):
         self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
         self._method: Any = self._channel.unary_unary(self.METHOD, None, None)
 
-    def infer(self, request: Request, timeout_s: float) -> Answer:
+    def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         try:
             inputs = {name: whole(value) for name, value in request.inputs.items()}
             message = self._message(request, inputs, _log_id(request))
@@ -362,7 +362,7 @@ class _PaddleClient(ABC):
         with _reading():
             outputs = self._outputs(reply)
         wanted = request.outputs or tuple(outputs)  # a pipeline gives all it has
-        return Answer({name: outputs[name] for name in wanted if name in outputs})
+        return LabelResponse({name: outputs[name] for name in wanted if name in outputs})
 
     def close(self) -> None:
         self._channel.close()
@@ -378,7 +378,9 @@ class _PaddleClient(ABC):
             raise _translated(error) from None
 
     @abstractmethod
-    def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes: ...
+    def _message(
+        self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int
+    ) -> bytes: ...
 
     @abstractmethod
     def _outputs(self, reply: bytes) -> Mapping[str, Array]: ...
@@ -393,13 +395,13 @@ class PipelineClient(_PaddleClient):
         super().__init__(address, security)
         self._model = model
 
-    def probe(self, timeout_s: float) -> Found:
+    def probe(self, timeout_s: float) -> ModelDescription:
         reply = self._call(pipeline_probe(), timeout_s)
         with _reading():
             check_pipeline_ready(reply)
-        return Found()
+        return ModelDescription()
 
-    def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes:
+    def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
         return pipeline_request(self._model, inputs, log_id)
 
     def _outputs(self, reply: bytes) -> Mapping[str, Array]:
@@ -411,23 +413,23 @@ class GeneralModelClient(_PaddleClient):
 
     METHOD = GENERAL_MODEL
 
-    def probe(self, timeout_s: float) -> Found:
+    def probe(self, timeout_s: float) -> ModelDescription:
         nothing: Any = self._channel.unary_unary(f"{self.METHOD}-nothing", None, None)
         try:
             nothing(b"", timeout=timeout_s)
         except (grpc.RpcError, ValueError) as error:
             if not _is_unimplemented(error):
                 raise _translated(error) from None
-        return Found()
+        return ModelDescription()
 
-    def _message(self, request: Request, inputs: Mapping[str, Array], log_id: int) -> bytes:
+    def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
         return general_model_request(inputs, request.outputs, log_id)
 
     def _outputs(self, reply: bytes) -> Mapping[str, Array]:
         return general_model_outputs(reply)
 
 
-def _log_id(request: Request) -> int:
+def _log_id(request: LabelRequest) -> int:
     said = request.request_id.rpartition("#")[2]
     return int(said) if said.isascii() and said.isdigit() and len(said) <= _LOG_ID_DIGITS else 0
 

@@ -23,9 +23,9 @@ import numpy as np
 from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
 from .. import frames
 from ..datatypes import Parameter, datatype_of, from_bytes, pieces_of, to_bytes
-from ..frames import Description, Header, Offer, Opened, Tensor
-from ..shared_buffer import Lent, SharedBuffer
-from . import Answer, Request
+from ..frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, TransportOffer
+from ..shared_buffer import BufferLocation, SharedBuffer
+from . import LabelRequest, LabelResponse
 
 #: Requests on their way over one connection: as many as a teacher is asked at once, mostly.
 AT_ONCE: Final = 8
@@ -40,7 +40,7 @@ _WOULD_WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteErr
 
 def connect(
     host: str,
-    offered: Offer,
+    offered: TransportOffer,
     tls: Callable[[socket.socket], socket.socket] | None,
     timeout_s: float,
     *,
@@ -94,7 +94,7 @@ def _received(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-class Ended(ConnectionAbortedError):
+class ConnectionEnded(ConnectionAbortedError):
     """The teacher has ended a connection.
 
     Attributes:
@@ -107,15 +107,15 @@ class Ended(ConnectionAbortedError):
 
 
 @dataclass(slots=True)
-class _Sent:
+class _PendingRequest:
     """A request that has no answer yet; `current` is known once all of it has gone out."""
 
-    request: Request
+    request: LabelRequest
     in_memory: bool
     current: bool | None = None
 
 
-class Received(NamedTuple):
+class RequestOutcome(NamedTuple):
     """What came for one request.
 
     Attributes:
@@ -125,7 +125,7 @@ class Received(NamedTuple):
     """
 
     number: int
-    outcome: Answer | EdlError
+    outcome: LabelResponse | EdlError
     without_memory: bool = False
 
 
@@ -157,11 +157,11 @@ class _ResultLayout(NamedTuple):
 
     head: bytes
     nbytes: int
-    arrays: list[tuple[Tensor, tuple[int, ...], int, int]]
+    arrays: list[tuple[FramedTensor, tuple[int, ...], int, int]]
     parameters: dict[str, Mapping[str, Parameter]]
 
 
-class Connection:
+class TransportConnection:
     """A connection that is open.
 
     Args:
@@ -184,15 +184,15 @@ class Connection:
         self._layout = _RequestLayout((), (), b"", 0)
         self._fixed: tuple[Any, ...] = ()  # by the latest OPEN frame
         self._proved = False
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, _PendingRequest] = {}
         self._unsent: deque[memoryview | Callable[[], None]] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._begin = self._end = 0
-        self._header: Header | None = None  # of the frame whose payload comes
+        self._header: FrameHeader | None = None  # of the frame whose payload comes
         self._head = b""
         self._payload = memoryview(b"")
         self._filled = 0
-        self._description: Description | None = None
+        self._description: ResultDescription | None = None
         self._result_layout: _ResultLayout | None = None
 
     def fileno(self) -> int:
@@ -209,7 +209,11 @@ class Connection:
         return bool(self._unsent)
 
     def put(
-        self, number: int, request: Request, timeout_s: float, lent: Mapping[str, Lent]
+        self,
+        number: int,
+        request: LabelRequest,
+        timeout_s: float,
+        lent: Mapping[str, BufferLocation],
     ) -> bool:
         """Have a request go out with the next `send`.
 
@@ -224,19 +228,19 @@ class Connection:
         """
         inputs = request.inputs
         places = lent if self.in_memory and len(lent) == len(inputs) else {}
-        sent = _Sent(request, in_memory=bool(places))
+        sent = _PendingRequest(request, in_memory=bool(places))
         try:
             layout = self._layout_of(request, in_memory=bool(places))
             head = layout.head
             if places:
-                head += b"".join([frames.PLACE.pack(*places[name]) for name in inputs])
-                data, flags = [], frames.IN_MEMORY
+                head += b"".join([frames.BUFFER_LOCATION.pack(*places[name]) for name in inputs])
+                data, flags = [], frames.IN_SHARED_MEMORY
                 sent.current = True  # the teacher looks
             else:
                 data = [to_bytes(p) for one in inputs.values() for p in pieces_of(one)]
                 flags = 0
             nbytes = sum(map(len, data))
-            header = Header(
+            header = FrameHeader(
                 frames.REQUEST, flags, len(head), layout.rows, number, nbytes, timeout_s
             )
             first = header.pack() + head
@@ -273,14 +277,14 @@ class Connection:
                 else:
                     self._unsent[0] = first[taken:]
 
-    def hear(self) -> list[Received]:
+    def hear(self) -> list[RequestOutcome]:
         """What has come for requests.
 
         Raises:
             OSError: nothing more can come, and what came has been given.
             WireError: what comes is no word of a teacher that works.
         """
-        heard: list[Received] = []
+        heard: list[RequestOutcome] = []
         receives = 0
         while receives < _RECEIVES or self._has_read_ahead:
             receives += 1
@@ -318,7 +322,7 @@ class Connection:
 
     # --- sending
 
-    def _layout_of(self, request: Request, *, in_memory: bool) -> _RequestLayout:
+    def _layout_of(self, request: LabelRequest, *, in_memory: bool) -> _RequestLayout:
         """What this request has in common with those like it.
 
         Raises:
@@ -336,16 +340,18 @@ class Connection:
             if dtype.hasobject or not 1 <= len(shape) <= frames.MAX_NDIM:
                 raise WireError(f"input {name!r} of {dtype} with {len(shape)} dimensions")
         fixed = ([(name, dtype, len(shape)) for name, dtype, shape in inputs], *key[1:])
-        head = frames.head_of([shape for _, _, shape in inputs])
+        head = frames.pack_shapes([shape for _, _, shape in inputs])
         self._layout = _RequestLayout(key, fixed, head, inputs[0][2][0])
         return self._layout
 
     def _opening(self, fixed: tuple[Any, ...]) -> bytes:
         """The OPEN frame that fixes this; raises WireError where there is none."""
         inputs, caller, (outputs, parameters, output_parameters, nbytes) = fixed
-        tensors = tuple(Tensor(name, datatype_of(dtype), ndim) for name, dtype, ndim in inputs)
+        tensors = tuple(
+            FramedTensor(name, datatype_of(dtype), ndim) for name, dtype, ndim in inputs
+        )
         key = self._arena.key if nbytes and self._arena is not None else ""
-        return Opened(
+        return OpenFrame(
             self._model, tensors, outputs, parameters, output_parameters, key, nbytes, caller
         ).frame()
 
@@ -376,13 +382,13 @@ class Connection:
         self._end += count
         return count
 
-    def _step(self) -> list[Received] | None:
+    def _step(self) -> list[RequestOutcome] | None:
         """What comes of the next frame that is here as a whole; None: there is none."""
         if self._header is None:
             have = self._end - self._begin
             if have < frames.HEADER.size:
                 return None
-            header = Header.unpack(self._staging[self._begin : self._end])
+            header = FrameHeader.unpack(self._staging[self._begin : self._end])
             self._check(header)  # before there is memory for it
             if have < frames.HEADER.size + header.head_bytes:
                 return None
@@ -400,7 +406,7 @@ class Connection:
         self._header, self._payload = None, memoryview(b"")
         return self._read(header, payload)
 
-    def _check(self, header: Header) -> None:
+    def _check(self, header: FrameHeader) -> None:
         """Raise WireError for a frame that no teacher sends now."""
         match header.kind:
             case frames.RESULT:
@@ -411,40 +417,42 @@ class Connection:
                 possible = header.nbytes <= _MAX_BYTES
             case frames.ERROR:
                 possible = header.nbytes <= frames.MAX_JSON_BYTES and not header.head_bytes
-            case frames.GOODBYE:
+            case frames.GOAWAY:
                 possible = not (header.nbytes or header.head_bytes or self.leaving)
             case _:
                 possible = False
         if not possible:
             raise WireError(f"no teacher sends a frame of kind {header.kind} like this")
 
-    def _read(self, header: Header, payload: memoryview) -> list[Received]:
-        if header.kind == frames.GOODBYE:
+    def _read(self, header: FrameHeader, payload: memoryview) -> list[RequestOutcome]:
+        if header.kind == frames.GOAWAY:
             self.leaving = True
             return []
         if header.kind == frames.ERROR:
-            return self._failed(header, frames.error_in(bytes(payload)))
+            return self._failed(header, frames.read_error(bytes(payload)))
         answer = self._answer(header, payload)
         sent = self._sent.pop(header.number)
         self._proved |= sent.in_memory
-        return [Received(header.number, answer if sent.current else _overwritten())]
+        return [RequestOutcome(header.number, answer if sent.current else _overwritten())]
 
-    def _failed(self, header: Header, error: EdlError) -> list[Received]:
+    def _failed(self, header: FrameHeader, error: EdlError) -> list[RequestOutcome]:
         if header.number not in self._sent:  # of the connection: all that is asked is over
             self.leaving = True
-            raise Ended(error)
+            raise ConnectionEnded(error)
         sent = self._sent.pop(header.number)
         if sent.current is False:
             error = _overwritten()
         doubtful = not self._proved and not isinstance(error, RateLimited | AccessError)
-        memory_fails = sent.in_memory and (bool(header.flags & frames.NO_MEMORY) or doubtful)
+        memory_fails = sent.in_memory and (
+            bool(header.flags & frames.SHARED_MEMORY_FAILED) or doubtful
+        )
         if memory_fails:
             self.in_memory = False
-        return [Received(header.number, error, without_memory=memory_fails)]
+        return [RequestOutcome(header.number, error, without_memory=memory_fails)]
 
-    def _answer(self, header: Header, payload: memoryview) -> Answer:
+    def _answer(self, header: FrameHeader, payload: memoryview) -> LabelResponse:
         if header.flags & frames.DESCRIBED:
-            self._description, begin = Description.take(payload)
+            self._description, begin = ResultDescription.take(payload)
             self._result_layout = None
             payload = payload[begin:]
         if (described := self._description) is None:
@@ -461,12 +469,12 @@ class Connection:
             "device_seconds": header.seconds,
             "draining": bool(header.flags & frames.DRAINING),
         }
-        return Answer(outputs, parameters, layout.parameters)
+        return LabelResponse(outputs, parameters, layout.parameters)
 
 
-def _result_layout(described: Description, head: bytes, nbytes: int) -> _ResultLayout:
+def _result_layout(described: ResultDescription, head: bytes, nbytes: int) -> _ResultLayout:
     """Where the arrays of such results lie; raises WireError where they cannot be that."""
-    shapes, arrays, begin = frames.shapes_in(head, described.outputs), [], 0
+    shapes, arrays, begin = frames.unpack_shapes(head, described.outputs), [], 0
     layouts = frames.layouts_of(described.outputs, shapes, nbytes)
     for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
         end = begin + dtype.itemsize * math.prod(shape)
@@ -480,6 +488,6 @@ def _overwritten() -> InputsOverwritten:
     return InputsOverwritten("the batch was over before it was sent")
 
 
-def _all_out(sent: _Sent) -> None:
+def _all_out(sent: _PendingRequest) -> None:
     """All of a request has gone out: whether its rows were still the batch's."""
     sent.current = sent.request.is_current()

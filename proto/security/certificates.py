@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pem:
+class PemContents:
     """What `TlsFiles` hold, as gRPC takes it."""
 
     certificate: bytes | None
@@ -33,13 +33,13 @@ class Pem:
     ca: bytes | None
 
 
-def read_pem(files: TlsFiles) -> Pem:
+def read_pem(files: TlsFiles) -> PemContents:
     """Read all files and check that they are what they are given for.
 
     Raises:
         UsageError: one cannot be read or is no PEM, or key and certificate do not belong together.
     """
-    pem = Pem(
+    pem = PemContents(
         certificate=_read("certificate", files.certificate),
         key=_read("key", files.key),
         ca=_read("CA", files.ca),
@@ -196,10 +196,10 @@ def export_expiry(
     paths = {} if files is None else {"own": files.certificate, "ca": files.ca}
     named = {what: path for what, path in paths.items() if path is not None}
     if named:
-        registry.register(_Expiry(named))
+        registry.register(_ExpiryCollector(named))
 
 
-class _Expiry:
+class _ExpiryCollector:
     def __init__(self, paths: dict[str, Path]) -> None:
         self._paths = paths
 

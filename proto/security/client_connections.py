@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import grpc
 
 
-class HttpDial:
+class HttpConnector:
     """Opens connections to one server; any thread may.
 
     Args:

@@ -193,7 +193,7 @@ _MAX_WAITING = 4096
 _MAX_KNOWN = 16384
 
 
-class Handshakes:
+class HandshakeMonitor:
     """Those of one server. Safe to use from several threads.
 
     It looks at the clock only when something happens, so a failure is counted with the next
@@ -287,7 +287,7 @@ class Gate:
         security = security or ServerSecurity()
         self._wants_certificates = security.wants_certificates
         self._on_refused = on_refused or (lambda reason: None)
-        self._handshakes = Handshakes(
+        self._handshakes = HandshakeMonitor(
             lambda: self._on_refused("unauthenticated"), patience_s=patience_s
         )
         self._tokens: Reloaded[Tokens] | None = None

@@ -26,7 +26,7 @@ from grpc._cython import cygrpc
 from grpc.aio import _server as grpc_server
 
 from ...errors import AddressInUse
-from .certificates import Pem, Reloaded, check_validity, read_pem
+from .certificates import PemContents, Reloaded, check_validity, read_pem
 from .credentials import ServerSecurity, TlsFiles
 
 if TYPE_CHECKING:
@@ -229,14 +229,14 @@ def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.Ser
     return credentials
 
 
-def _read(files: TlsFiles) -> Pem:
+def _read(files: TlsFiles) -> PemContents:
     assert files.certificate is not None
     pem = read_pem(files)
     check_validity(files.certificate)
     return pem
 
 
-def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+def _configuration(pem: PemContents) -> grpc.ServerCertificateConfiguration:
     import grpc
 
     assert pem.key is not None

@@ -10,8 +10,8 @@ from ...errors import ModelError, RequestRefused
 from ...proto.arena import Array
 from . import ModelSpec
 from .framework import gpu_of, numerics, translated
-from .model_source import BackendKind, Made, Settings, hash_of_function
-from .tensor_specs import declared, outputs_by_trial
+from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_function
+from .tensor_specs import outputs_by_trial, parse_declared
 
 
 class NumpyFunction:
@@ -25,19 +25,19 @@ class NumpyFunction:
         ModelError: the inputs are not known, or it does not run on an example.
     """
 
-    def __init__(self, made: Made, settings: Settings) -> None:
+    def __init__(self, made: FactoryResult, settings: ModelSettings) -> None:
         if gpu_of(settings.device) is not None:
             raise ModelError(
                 f"{made.name} works on numpy arrays, which are on the CPU: --devices cpu"
             )
         self._function = made.thing
-        inputs = settings.inputs or declared(made.inputs) or settings.behind()
+        inputs = settings.inputs or parse_declared(made.inputs) or settings.behind()
         if not inputs:
             raise ModelError(
                 f"the inputs of {made.name} are not known: declare them with --input, or name a "
                 'factory that returns (function, ["NAME:DATATYPE:DIMS", ...])'
             )
-        outputs = settings.outputs or declared(made.outputs)
+        outputs = settings.outputs or parse_declared(made.outputs)
         self.spec = ModelSpec(
             platform="callable",
             inputs=inputs,

@@ -93,7 +93,7 @@ def _kind(thing: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class FactoryResult:
     """What a factory gave.
 
     Attributes:
@@ -116,7 +116,7 @@ def is_factory(model: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
-def make(name: str) -> Made:
+def call_factory(name: str) -> FactoryResult:
     """Call the factory `name`; a function that takes an argument is itself the thing.
 
     The factory returns the thing, `(thing, inputs)` or `(thing, inputs, outputs)`.
@@ -124,25 +124,25 @@ def make(name: str) -> Made:
     Raises:
         ModelError: it is not there, it raises, or it returns a tuple of another form.
     """
-    function = named(name)
+    function = import_named(name)
     if _takes_a_batch(function):
-        return Made(name, function)
+        return FactoryResult(name, function)
     try:
         made = function()
     except Exception as error:  # the user's code: whatever it raises is theirs to read
         raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
     if not isinstance(made, tuple):
-        return Made(name, made)
+        return FactoryResult(name, made)
     thing, *declared = made or (None,)
     if len(declared) > 2 or not all(isinstance(part, list | tuple) for part in declared):
         raise ModelError(
             f"{name} returned a tuple of {len(made)}: expected (model, [inputs]), or "
             "(model, [inputs], [outputs])"
         )
-    return Made(name, thing, *declared)
+    return FactoryResult(name, thing, *declared)
 
 
-def named(name: str) -> Any:
+def import_named(name: str) -> Any:
     """What `module:name` is; raises ModelError where there is none."""
     module, _, attribute = name.partition(":")
     try:
@@ -166,7 +166,7 @@ def _takes_a_batch(function: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ModelSettings:
     """How a model is to be run, whatever runs it.
 
     Attributes:
@@ -211,12 +211,12 @@ class BackendKind:
     precisions: tuple[str, ...] = ("fp32",)
     files: str = ""
     suffixes: tuple[str, ...] = ()
-    open_file: Callable[[Path, Settings], Backend] | None = None
+    open_file: Callable[[Path, ModelSettings], Backend] | None = None
     beside: str = ""
     parts: Callable[[Path], list[Path]] | None = None
     things: str = ""
     recognises: Callable[[object], bool] = lambda thing: False
-    open_made: Callable[[Made, Settings], Backend] | None = None
+    open_made: Callable[[FactoryResult, ModelSettings], Backend] | None = None
 
     def require_installed(self, model: str) -> None:
         """Raise ModelError, with what to install, where the framework is not there.
@@ -244,7 +244,7 @@ FOREIGN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ModelFiles:
     """A model's file, and the backend that opens it."""
 
     kind: BackendKind
@@ -263,7 +263,7 @@ class Found:
         return [self.file] if self.beside is None else [self.file, self.beside]
 
 
-def find(model: str, kinds: Iterable[BackendKind]) -> Found:
+def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:
     """The model at `model`: a folder that holds one, a file, or a file's name without its suffix.
 
     Args:
@@ -292,10 +292,10 @@ def find(model: str, kinds: Iterable[BackendKind]) -> Found:
     return only
 
 
-def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[Found]:
+def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
     """Whole models only: a .json without weights is nobody's program."""
     each = [
-        Found(kind, file)
+        ModelFiles(kind, file)
         for file in sorted(folder.iterdir())
         for kind in readers
         if file.suffix in kind.suffixes and file.is_file()
@@ -303,16 +303,16 @@ def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[Found]:
     return [found for found in each if found.beside is None or found.beside.is_file()]
 
 
-def _named(given: Path, readers: Sequence[BackendKind]) -> list[Found]:
+def _named(given: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
     """The file itself, or those whose name lacks only its suffix."""
     for kind in readers:
         if given.suffix in kind.suffixes:
-            return [Found(kind, given)] if given.is_file() else []
+            return [ModelFiles(kind, given)] if given.is_file() else []
     found = []
     for kind in readers:
         stem = given.with_suffix("") if given.suffix == kind.beside else given
         each = [stem.parent / (stem.name + suffix) for suffix in kind.suffixes]
-        found += [Found(kind, file) for file in each if file.is_file()][:1]
+        found += [ModelFiles(kind, file) for file in each if file.is_file()][:1]
     return found
 
 

@@ -14,10 +14,10 @@ from ...errors import ModelError, WireError
 from ...extras import install_command
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, Buffer, TensorSpec, datatype_of
-from ...proto.protobuf_fields import take_out
+from ...proto.protobuf_fields import split_bytes_field
 from . import Finish, ModelSpec, Submit, at_once
 from .framework import first_line, gpu_of, numerics, translated
-from .model_source import BackendKind, Settings, hash_of_files
+from .model_source import BackendKind, ModelSettings, hash_of_files
 from .tensor_specs import narrowed, outputs_by_trial, refuse_outputs
 
 # Field numbers of onnx.proto.
@@ -59,7 +59,7 @@ def _location(weight: Buffer) -> list[str]:
 
 
 def _fields(message: Buffer, number: int) -> list[memoryview]:
-    return take_out(message, number)[1]
+    return split_bytes_field(message, number)[1]
 
 
 #: What onnxruntime calls a type and numpy calls otherwise.
@@ -81,7 +81,7 @@ class OnnxSession:
             gives what no wire carries.
     """
 
-    def __init__(self, model: Path, settings: Settings) -> None:
+    def __init__(self, model: Path, settings: ModelSettings) -> None:
         refuse_outputs(model, settings)
         runtime = import_onnxruntime()
         gpu = gpu_of(settings.device)

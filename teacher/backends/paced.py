@@ -51,7 +51,7 @@ class Schedule:
         self._free_at_s = max(now_s, self._free_at_s)
 
 
-class Paced:
+class PacedBackend:
     """Another backend, at the speed of a device that is not there.
 
     Args:

@@ -22,13 +22,13 @@ from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec
 from . import ModelSpec, framework
 from .framework import check_gpu, gpu_of
-from .model_source import BackendKind, Made, Settings, hash_of_code, hash_of_files
+from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_code, hash_of_files
 from .tensor_specs import (
-    by_name,
     datatype_named,
-    declared,
     narrowed,
+    outputs_by_name,
     outputs_by_trial,
+    parse_declared,
     refuse_outputs,
 )
 
@@ -123,7 +123,7 @@ class PaddleInference:
             not its inputs, or this machine has not the precision.
     """
 
-    def __init__(self, program: Path, settings: Settings) -> None:
+    def __init__(self, program: Path, settings: ModelSettings) -> None:
         refuse_outputs(program, settings)
         paddle = import_paddle()
         _check_format(paddle, program)
@@ -183,7 +183,7 @@ def _check_precision(paddle: Any, gpu: int | None, precision: str) -> None:
         )
 
 
-def _engine_config(paddle: Any, program: Path, gpu: int | None, settings: Settings) -> Any:
+def _engine_config(paddle: Any, program: Path, gpu: int | None, settings: ModelSettings) -> Any:
     config = paddle.inference.Config(str(program), str(program.with_suffix(WEIGHTS)))
     config.disable_glog_info()
     config.set_cpu_math_library_num_threads(settings.threads)
@@ -252,7 +252,7 @@ class PaddleDygraph:
         ModelError: the inputs are not known, or the layer does not run.
     """
 
-    def __init__(self, made: Made, settings: Settings) -> None:
+    def __init__(self, made: FactoryResult, settings: ModelSettings) -> None:
         if settings.precision != "fp32":
             raise ModelError(
                 f"{settings.precision} is for exported models: write {made.name} with "
@@ -270,7 +270,7 @@ class PaddleDygraph:
                 f"the inputs of {made.name} are not known: return (layer, [InputSpec(shape, dtype, "
                 "name)]) from it, or declare them with --input"
             )
-        outputs = settings.outputs or declared(made.outputs)
+        outputs = settings.outputs or parse_declared(made.outputs)
         self.spec = ModelSpec(
             platform="paddle_dygraph",
             inputs=self._inputs,
@@ -286,7 +286,10 @@ class PaddleDygraph:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         with translated("the model"), self._paddle.no_grad():
             given = [self._paddle.to_tensor(inputs[tensor.name]) for tensor in self._inputs]
-            return {name: tensor.numpy() for name, tensor in by_name(self._layer(*given)).items()}
+            return {
+                name: tensor.numpy()
+                for name, tensor in outputs_by_name(self._layer(*given)).items()
+            }
 
 
 def is_layer(thing: object) -> bool:
@@ -295,9 +298,9 @@ def is_layer(thing: object) -> bool:
     return paddle is not None and isinstance(thing, paddle.nn.Layer)
 
 
-def _declared_by(made: Made) -> tuple[TensorSpec, ...]:
+def _declared_by(made: FactoryResult) -> tuple[TensorSpec, ...]:
     arguments = list(inspect.signature(made.thing.forward).parameters)
-    return declared(made.inputs, arguments, _of_input_spec)
+    return parse_declared(made.inputs, arguments, _of_input_spec)
 
 
 def _of_input_spec(spec: Any, argument: str) -> TensorSpec:

@@ -22,12 +22,12 @@ from ...proto.datatypes import TensorSpec, dtype_of
 from . import Backend, Submit, queue_of
 from .callable import read_only
 from .framework import translated
-from .model_source import hash_of_function, is_factory, make
-from .tensor_specs import declared, fits, narrowed, outputs_by_trial
+from .model_source import call_factory, hash_of_function, is_factory
+from .tensor_specs import matches_spec, narrowed, outputs_by_trial, parse_declared
 
 Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 #: Makes a step for a model's inputs: what comes over the wire, and what is done to it.
-Shipped = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], Apply]]
+BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], Apply]]
 
 _FLOATS: Final = ("FP32", "FP16", "BF16")
 _BYTE: Final = 255.0
@@ -116,19 +116,19 @@ def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
     raise ModelError(f"{name} needs {channels} channels, first or last; the model takes {tensor}")
 
 
-def gives(name: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def outputs_of_step(name: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """What the shipped step `name` makes of `inputs`, where the model does not say it."""
     return tuple(_given(name, each) if len(each.shape) == 4 else each for each in inputs)
 
 
 def _given(name: str, image: TensorSpec) -> TensorSpec:
-    if NAMED[name] is not _channels_last:
+    if BUILT_IN_STEPS[name] is not _channels_last:
         return replace(image, datatype="FP32")
     batch, height, width, channels = image.shape
     return replace(image, shape=(batch, channels, height, width))
 
 
-NAMED: Final[Mapping[str, Shipped]] = {
+BUILT_IN_STEPS: Final[Mapping[str, BuiltInStep]] = {
     "unit": _Normalise((0.0,), (1.0,)),
     "symmetric": _Normalise((0.5,), (0.5,)),
     "imagenet": _Normalise(_IMAGENET_MEAN, _IMAGENET_STD),
@@ -160,7 +160,7 @@ class Preprocessed:
         self.spec = replace(
             inner,
             inputs=inputs,
-            content_id=content_behind(inner.content_id, content),
+            content_id=content_with_step(inner.content_id, content),
             numerics=(*inner.numerics, f"{name} by numpy-{np.__version__}"),
         )
         queue = queue_of(backend)
@@ -173,11 +173,11 @@ class Preprocessed:
 
     def _made(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         made = _applied(self._name, self._apply, inputs)
-        check_made(self._name, made, self._backend.spec.inputs)
+        check_step_output(self._name, made, self._backend.spec.inputs)
         return made
 
 
-def content_behind(content_id: str, hook: str) -> str:
+def content_with_step(content_id: str, hook: str) -> str:
     """The content of a model behind a hook.
 
     Args:
@@ -205,7 +205,7 @@ def preprocessed(
     return backend
 
 
-def made_by(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """What the steps make of what comes over the wire: the inputs of a model that says none.
 
     Args:
@@ -216,11 +216,11 @@ def made_by(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorS
         ModelError: a step is not there, or does not run on an example.
     """
     for name in names:
-        if name in NAMED:
-            inputs = gives(name, inputs)
+        if name in BUILT_IN_STEPS:
+            inputs = outputs_of_step(name, inputs)
             continue
-        made = make(name)
-        inputs = inputs or declared(made.inputs)
+        made = call_factory(name)
+        inputs = inputs or parse_declared(made.inputs)
         if inputs:
             inputs = outputs_by_trial(partial(_applied, name, made.thing), inputs, (), name)
     return tuple(inputs)
@@ -231,15 +231,15 @@ def _applied(name: str, apply: Apply, inputs: Mapping[str, Array]) -> Mapping[st
         return apply(read_only(inputs))
 
 
-def check_hook(name: str) -> None:
+def check_step_name(name: str) -> None:
     """What can be said of a hook's name without importing anything; raises UsageError."""
-    if name not in NAMED and not is_factory(name):
+    if name not in BUILT_IN_STEPS and not is_factory(name):
         raise UsageError(
-            f"no preprocessing {name!r}: expected module:function, or one of {', '.join(NAMED)}"
+            f"no preprocessing {name!r}: expected module:function, or one of {', '.join(BUILT_IN_STEPS)}"
         )
 
 
-def check_made(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
+def check_step_output(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
     """Raise RequestRefused where what a hook made is not what the model takes."""
     if not isinstance(made, Mapping):
         raise RequestRefused(f"{hook} returned {type(made).__name__}: expected a dict of arrays")
@@ -247,7 +247,7 @@ def check_made(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
         array = made.get(tensor.name)
         if not isinstance(array, np.ndarray):
             raise RequestRefused(f"{hook} gave {sorted(made)}; the model takes {tensor}")
-        if not fits(array, tensor):
+        if not matches_spec(array, tensor):
             raise RequestRefused(
                 f"{hook} gave {tensor.name!r} as {array.dtype} {list(array.shape)}; "
                 f"the model takes {tensor}"
@@ -256,13 +256,13 @@ def check_made(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
 
 def _behind(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Backend:
     takes = backend.spec.inputs
-    if name in NAMED:
-        own, apply = NAMED[name](name, takes)
+    if name in BUILT_IN_STEPS:
+        own, apply = BUILT_IN_STEPS[name](name, takes)
         # What a name means is settled for ever; another meaning gets another name.
         return Preprocessed(backend, name, narrowed(own, inputs), apply, name)
-    made = make(name)
+    made = call_factory(name)
     if not callable(made.thing):
         raise ModelError(f"{name} gave {type(made.thing).__name__}: expected a function on arrays")
-    own = inputs or declared(made.inputs) or takes
+    own = inputs or parse_declared(made.inputs) or takes
     of_hook = hash_of_function(name, made.thing)
     return Preprocessed(backend, name, own, made.thing, of_hook)

@@ -11,9 +11,22 @@ from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec
 from . import Backend, Finish, Submit, callable, onnx, paced, paddle, queue_of, torch
 from .framework import compared
-from .model_source import BackendKind, Settings, find, hash_of_files, is_factory, make
-from .preprocess import NAMED, check_hook, content_behind, made_by, preprocessed
-from .tensor_specs import fits
+from .model_source import (
+    BackendKind,
+    ModelSettings,
+    call_factory,
+    find_model,
+    hash_of_files,
+    is_factory,
+)
+from .preprocess import (
+    BUILT_IN_STEPS,
+    check_step_name,
+    content_with_step,
+    outputs_of_steps,
+    preprocessed,
+)
+from .tensor_specs import matches_spec
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
 #: file beside this and a name in this line.
@@ -33,9 +46,9 @@ def check_model(model: str, backend: str = AUTO, preprocess: Sequence[str] = ())
     """
     kinds = _kinds(backend)
     for name in preprocess:
-        check_hook(name)
+        check_step_name(name)
     if not is_factory(model):
-        find(model, kinds).kind.require_installed(model)
+        find_model(model, kinds).kind.require_installed(model)
     elif len(kinds) == 1:
         kinds[0].require_installed(model)
 
@@ -72,15 +85,15 @@ def open_backend(
         UsageError: there is no such backend, or a rate is given without `paced` or missing with it.
     """
     paced.check_rate(backend, rate)
-    settings = Settings(device, threads, precision, tuple(inputs), tuple(outputs))
+    settings = ModelSettings(device, threads, precision, tuple(inputs), tuple(outputs))
     if preprocess:
-        behind = partial(made_by, preprocess, settings.inputs)
+        behind = partial(outputs_of_steps, preprocess, settings.inputs)
         settings = replace(settings, inputs=(), behind=behind)
     opened = _open(model, _kinds(backend), settings)
     if precision != "fp32":
         exact = _open(model, _kinds(backend), replace(settings, precision="fp32"))
         tell(compared(opened, exact, precision))
-    opened = Checked(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
+    opened = OutputCheckedBackend(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
     for tensor in (*opened.spec.inputs, *opened.spec.outputs):
         if not tensor.shape:
             raise ModelError(f"{tensor.name!r} has no dimensions: the first must be the batch")
@@ -89,7 +102,7 @@ def open_backend(
                 f"{tensor.name!r} is of BYTES, and a teacher works on numbers: encode text as "
                 "numbers before it is sent, or leave such an output out"
             )
-    return opened if rate is None else paced.Paced(opened, rate)
+    return opened if rate is None else paced.PacedBackend(opened, rate)
 
 
 def _kinds(backend: str) -> Sequence[BackendKind]:
@@ -102,13 +115,13 @@ def _kinds(backend: str) -> Sequence[BackendKind]:
     return named
 
 
-def _open(model: str, kinds: Sequence[BackendKind], settings: Settings) -> Backend:
+def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> Backend:
     if not is_factory(model):
-        found = find(model, kinds)
+        found = find_model(model, kinds)
         found.kind.require_installed(model)
         assert found.kind.open_file is not None
         return found.kind.open_file(found.file, _at_precision(found.kind, settings))
-    made = make(model)
+    made = call_factory(model)
     for kind in kinds:
         # A network can be called too: a function is what no framework knows.
         if kind.open_made is not None and kind.recognises(made.thing):
@@ -122,7 +135,7 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: Settings) -> Backe
     )
 
 
-def _at_precision(kind: BackendKind, settings: Settings) -> Settings:
+def _at_precision(kind: BackendKind, settings: ModelSettings) -> ModelSettings:
     if settings.precision not in kind.precisions:
         raise ModelError(
             f"backend {kind.name} runs at {' or '.join(kind.precisions)}, not at "
@@ -142,15 +155,17 @@ def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
         ModelError: there is none, it is more than one, or it cannot be read.
         UsageError: a step is not one of the package's own.
     """
-    if strange := [name for name in preprocess if name not in NAMED]:
-        raise UsageError(f"no preprocessing {strange[0]!r}: expected one of {', '.join(NAMED)}")
-    found = hash_of_files(find(model, KINDS).parts)
+    if strange := [name for name in preprocess if name not in BUILT_IN_STEPS]:
+        raise UsageError(
+            f"no preprocessing {strange[0]!r}: expected one of {', '.join(BUILT_IN_STEPS)}"
+        )
+    found = hash_of_files(find_model(model, KINDS).parts)
     for name in reversed(preprocess):
-        found = content_behind(found, name)
+        found = content_with_step(found, name)
     return found
 
 
-class Checked:
+class OutputCheckedBackend:
     """A backend that answers with the outputs of its spec, or not at all.
 
     Files are mostly as they say; a function of the user's may answer otherwise for other values.
@@ -198,7 +213,7 @@ class Checked:
 
 
 def _fitting(array: Array, tensor: TensorSpec) -> Array:
-    if not fits(array, tensor):
+    if not matches_spec(array, tensor):
         raise BadAnswer(
             f"output {tensor.name!r} is {array.dtype} {list(array.shape)}, "
             f"but the model declares {tensor.datatype} {list(tensor.shape)}",

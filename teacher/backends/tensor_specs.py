@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import EdlError, ModelError, UsageError, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec, datatype_of, dtype_of
-from .model_source import Settings
+from .model_source import ModelSettings
 
 #: What stands for a free dimension other than the batch, and a longer one: side of an image, length
 #: of a sequence.
@@ -82,7 +82,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
-def declared(
+def parse_declared(
     specs: Sequence[Any],
     arguments: Sequence[str] = (),
     convert: Callable[[Any, str], TensorSpec] | None = None,
@@ -131,7 +131,7 @@ def narrowed(specs: Sequence[TensorSpec], narrower: Sequence[TensorSpec]) -> tup
     return tuple(by_name.values())
 
 
-def refuse_outputs(model: Path, settings: Settings) -> None:
+def refuse_outputs(model: Path, settings: ModelSettings) -> None:
     """Raise ModelError where outputs are declared for a model that says them itself."""
     if settings.outputs:
         raise ModelError(f"{model} says its outputs itself: leave --output out")
@@ -200,7 +200,7 @@ def datatype_named(dtype: str) -> str:
         raise ModelError(f"the model uses dtype {dtype}, which cannot be sent") from None
 
 
-def by_name(outputs: Any) -> dict[str, Any]:
+def outputs_by_name(outputs: Any) -> dict[str, Any]:
     """What an eager network returns, under the keys of a dict, else `output_0`, `output_1`, ..."""
     if isinstance(outputs, Mapping):
         return {str(name): tensor for name, tensor in outputs.items()}
@@ -209,7 +209,7 @@ def by_name(outputs: Any) -> dict[str, Any]:
     return {f"output_{index}": tensor for index, tensor in enumerate(outputs)}
 
 
-def fits(array: Array, tensor: TensorSpec) -> bool:
+def matches_spec(array: Array, tensor: TensorSpec) -> bool:
     """Whether `array` is one of those that `tensor` describes."""
     try:
         return datatype_of(array.dtype) == tensor.datatype and tensor.admits(array.shape)

@@ -26,8 +26,14 @@ from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec
 from . import Finish, ModelSpec, Submit, framework
 from .framework import check_gpu, gpu_of, loading, translated
-from .model_source import BackendKind, Made, Settings, hash_of_code, hash_of_files
-from .tensor_specs import by_name, datatype_named, declared, narrowed, outputs_by_trial
+from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_code, hash_of_files
+from .tensor_specs import (
+    datatype_named,
+    narrowed,
+    outputs_by_name,
+    outputs_by_trial,
+    parse_declared,
+)
 from .torch_graphs import GraphedCalls
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -97,7 +103,7 @@ def as_array(torch: Any, tensor: Any) -> Array:
     return array
 
 
-class Timer:
+class DeviceTimer:
     """Takes the time of what a device does between its creation and `stop`.
 
     On a GPU it counts from when the device comes to this work, by CUDA events: work that was queued
@@ -138,7 +144,7 @@ def lacks_resources(error: Exception) -> bool:
     return framework.lacks_resources(error)
 
 
-class Copies:
+class DeviceCopies:
     """The way in and out of one device.
 
     On CUDA both ways go through page-locked memory, which the device reads and writes by itself:
@@ -252,7 +258,7 @@ def _size(size: object) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class LoadedNetwork:
     """A network that is on its device.
 
     Attributes:
@@ -284,16 +290,18 @@ class TorchModel:
 
     def __init__(
         self,
-        load: Callable[[Any, Any, Settings], Network],
-        settings: Settings,
+        load: Callable[[Any, Any, ModelSettings], LoadedNetwork],
+        settings: ModelSettings,
         declares: tuple[TensorSpec, ...] = (),
     ) -> None:
         self._torch = torch = import_torch()
         device = open_device(torch, settings.device, settings.threads)
-        self._copies = Copies(torch, device)
+        self._copies = DeviceCopies(torch, device)
         network = load(torch, device, settings)
         self._inputs = network.inputs
-        self._call: Callable[..., dict[str, Any]] = lambda *tensors: by_name(network.call(*tensors))
+        self._call: Callable[..., dict[str, Any]] = lambda *tensors: outputs_by_name(
+            network.call(*tensors)
+        )
         if self._copies.on_gpu:
             self._call = GraphedCalls(torch, network.call)
         #: None on a CPU, where a call returns at its end.
@@ -317,7 +325,7 @@ class TorchModel:
         with _model_errors(), self._torch.inference_mode():
             staged = [self._copies.staged(inputs[tensor.name]) for tensor in self._inputs]
             with self._queueing, self._copies.on_device():
-                timer = Timer(self._torch, on_gpu=self._copies.on_gpu)
+                timer = DeviceTimer(self._torch, on_gpu=self._copies.on_gpu)
                 outputs = self._call(*map(self._copies.to_device, staged))
                 host = self._copies.to_host(outputs)
                 timer.stop()
@@ -334,16 +342,16 @@ def _model_errors() -> AbstractContextManager[None]:
     return translated("the model", lacks_resources)
 
 
-def open_file(file: Path, settings: Settings) -> TorchModel:
+def open_file(file: Path, settings: ModelSettings) -> TorchModel:
     """A TorchScript or `torch.export` file, whichever its content says that it is."""
     if is_exported(file):
         return TorchModel(lambda *where: _exported(file, *where), settings)
     return TorchModel(lambda *where: _script(file, *where), settings)
 
 
-def open_made(made: Made, settings: Settings) -> TorchModel:
+def open_made(made: FactoryResult, settings: ModelSettings) -> TorchModel:
     """A `torch.nn.Module`, with inputs declared or given as example tensors."""
-    return TorchModel(lambda *where: _module(made, *where), settings, declared(made.outputs))
+    return TorchModel(lambda *where: _module(made, *where), settings, parse_declared(made.outputs))
 
 
 def is_module(thing: object) -> bool:
@@ -356,17 +364,17 @@ def _loading(torch: Any, file: Path) -> AbstractContextManager[None]:
     return loading(f"torch {torch.__version__}", file, "torch")
 
 
-def _script(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
+def _script(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     with _loading(torch, file):
         module = torch.jit.load(str(file), map_location=device).eval()
         # Kernels that are fused after some runs would change bits on the way.
         torch.jit.set_fusion_strategy([("STATIC", 0)])
     arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
     inputs = _ordered(settings.inputs or settings.behind(), arguments, str(file))
-    return Network(str(file), "torch_script", module, inputs, hash_of_files([file]))
+    return LoadedNetwork(str(file), "torch_script", module, inputs, hash_of_files([file]))
 
 
-def _exported(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
+def _exported(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     with _loading(torch, file):
         program = load_exported(torch, file, device)
     own = tuple(
@@ -379,15 +387,17 @@ def _exported(file: Path, torch: Any, device: Any, settings: Settings) -> Networ
         return module(*arguments, **keywords)
 
     inputs = narrowed(own, settings.inputs)
-    return Network(str(file), "torch_export", call, inputs, hash_of_files([file]))
+    return LoadedNetwork(str(file), "torch_export", call, inputs, hash_of_files([file]))
 
 
-def _module(made: Made, torch: Any, device: Any, settings: Settings) -> Network:
+def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     module = made.thing.to(device)
     with contextlib.suppress(NotImplementedError):  # an exported one is what it was exported as
         module.eval()
     arguments = list(inspect.signature(module.forward).parameters)
-    inputs = settings.inputs or declared(made.inputs, arguments, _of_example) or settings.behind()
+    inputs = (
+        settings.inputs or parse_declared(made.inputs, arguments, _of_example) or settings.behind()
+    )
     if not inputs:
         raise ModelError(
             f"the inputs of {made.name} are not known: return (module, [example tensor, ...]) from "
@@ -396,7 +406,7 @@ def _module(made: Made, torch: Any, device: Any, settings: Settings) -> Network:
     state = module.state_dict().items()
     arrays = ((key, as_array(torch, value)) for key, value in state)
     content_id = hash_of_code(made.name, module, arrays)
-    return Network(made.name, "torch_module", module, inputs, content_id)
+    return LoadedNetwork(made.name, "torch_module", module, inputs, content_id)
 
 
 def _of_example(tensor: Any, argument: str) -> TensorSpec:

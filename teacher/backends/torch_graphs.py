@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .framework import first_line
-from .tensor_specs import by_name
+from .tensor_specs import outputs_by_name
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class GraphedCalls:
         try:
             if self._is_due(key):
                 return self._first_graph(key, tensors)
-            return by_name(self._call(*tensors))
+            return outputs_by_name(self._call(*tensors))
         except self._torch.OutOfMemoryError:
             self._stop_capturing("the device is short of memory")
             raise
@@ -95,8 +95,8 @@ class GraphedCalls:
 
         if self._waits_for_device(copies()):
             self._stop_capturing("it waits for the device between its kernels")
-            return by_name(self._call(*tensors))
-        expected = by_name(self._call(*copies()))
+            return outputs_by_name(self._call(*tensors))
+        expected = outputs_by_name(self._call(*copies()))
         try:
             graph = self._captured(copies())
             same = self._are_equal(graph(tensors), expected)
@@ -131,7 +131,7 @@ class GraphedCalls:
         graph = cuda.CUDAGraph()
         # Another thread waits for the results of earlier runs meanwhile.
         with cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            outputs = by_name(self._call(*inputs))
+            outputs = outputs_by_name(self._call(*inputs))
         return _Graph(graph, tuple(inputs), outputs)
 
     def _are_equal(self, given: dict[str, Any], expected: dict[str, Any]) -> bool:

@@ -24,13 +24,13 @@ from ...coordinator.registry import connect
 from ...coordinator.registry.keys import check_member, check_service
 from ...errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
 from ...lifecycle import Stop
-from ...proto.clients import Client, Request, open_client
+from ...proto.clients import LabelRequest, TeacherClient, open_client
 from ...proto.clients.paddle_serving import NUMBERS
 from ...proto.datatypes import TensorSpec
 from ...proto.protocols import PADDLE_SERVING
 from ...proto.security import is_loopback
 from ..backends.framework import gpu_of
-from ..backends.model_source import find, hash_of_files
+from ..backends.model_source import find_model, hash_of_files
 from ..backends.paddle import KIND
 from ..backends.tensor_specs import datatype_named, narrowed
 from ..config import PredictorConfig, TeacherConfig
@@ -49,7 +49,7 @@ _FEEDS_AND_FETCHES: Final = "serving_server_conf.prototxt"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServingModel:
     """A model that Paddle Serving can read.
 
     Attributes:
@@ -67,7 +67,9 @@ class Model:
     outputs: tuple[TensorSpec, ...]
 
 
-def write(folder: Path, model: Model, *, port: int, calls: int, device: str, threads: int) -> Path:
+def write_configuration(
+    folder: Path, model: ServingModel, *, port: int, calls: int, device: str, threads: int
+) -> Path:
     """Write all that the server reads into `folder`; its configuration file.
 
     Args:
@@ -114,7 +116,7 @@ def write(folder: Path, model: Model, *, port: int, calls: int, device: str, thr
     return file
 
 
-def _feeds_and_fetches(model: Model) -> str:
+def _feeds_and_fetches(model: ServingModel) -> str:
     """Protobuf's text format of upstream's message `GeneralModelConfig`."""
     feeds = [_variable("feed", tensor) for tensor in model.inputs]
     return "".join([*feeds, *(_variable("fetch", tensor) for tensor in model.outputs)])
@@ -153,7 +155,7 @@ _FLAGS: Final = {
 }
 
 
-def check(config: TeacherConfig) -> None:
+def check_settings(config: TeacherConfig) -> None:
     """Raise UsageError where a setting would not be heeded, or one that is needed is missing."""
     if config.coordinator is None:
         raise UsageError("Paddle Serving is registered at a coordinator: name it by --coordinator")
@@ -193,7 +195,7 @@ _FORMER_FORMAT: Final = ".pdmodel"
 PYTHON_OPTIONS: Final = ("-I", "-u")
 
 
-def open_model(model: str, python: Path) -> Model:
+def open_model(model: str, python: Path) -> ServingModel:
     """The model at a path, as the Paddle of the serving environment reads it.
 
     Args:
@@ -204,7 +206,7 @@ def open_model(model: str, python: Path) -> Model:
         ModelError: there is none, or it is of a format that Paddle Serving cannot read.
         UsageError: that interpreter has no Paddle, or there is no such interpreter.
     """
-    found = find(model, [KIND])
+    found = find_model(model, [KIND])
     if found.file.suffix != _FORMER_FORMAT or found.beside is None:
         raise ModelError(
             f"{found.file} is in the format of Paddle 3, which Paddle Serving does not read: export"
@@ -212,7 +214,7 @@ def open_model(model: str, python: Path) -> Model:
             " leave --engine out, and it is served by this teacher itself"
         )
     said = _described(python, found.file)
-    return Model(
+    return ServingModel(
         found.file,
         found.beside,
         str(said["paddle"]),
@@ -255,7 +257,7 @@ _SERVICE_PROGRAM: Final = Path(__file__).with_name("service.py")
 _MARGIN_S: Final = 5.0
 
 
-class ServerProcess:
+class ServingProcess:
     """The server, kept going until `stop`.
 
     Args:
@@ -348,7 +350,7 @@ def serve(
         ProcessFailed: the server does not start, or keeps dying.
         EdlError: as `register` of the process that vouches for a foreign server.
     """
-    check(config)
+    check_settings(config)
     host = config.server.host
     _check_host(host, config.insecure)
     on_progress(f"reading {config.predictor.model} by {python}")
@@ -368,7 +370,7 @@ def serve(
         near = join_address(_LOOPBACK, port) if is_wildcard(host) else bound
         client = open_client(PADDLE_SERVING, near, config.service)
         leaving.callback(client.close)
-        server = ServerProcess(
+        server = ServingProcess(
             _configured(config, model, python, folder, port),
             partial(_check_pipeline, client),
             give_up,
@@ -390,12 +392,12 @@ def serve(
 
 
 def _configured(
-    config: TeacherConfig, model: Model, python: Path, folder: Path, port: int
+    config: TeacherConfig, model: ServingModel, python: Path, folder: Path, port: int
 ) -> supervise.Command:
     """What starts the server in a process group of its own, with all that it reads in `folder`."""
     calls = config.server.slots + _LOOKS
     (predictor,) = config.predictors
-    file = write(
+    file = write_configuration(
         folder, model, port=port, calls=calls, device=predictor.device, threads=predictor.threads
     )
     said = (config.service, config.server.host, calls, predictor.micro_batch or 1, config.grace_s)
@@ -409,7 +411,7 @@ def _configured(
     )
 
 
-def _registration(config: TeacherConfig, model: Model, port: int) -> RegisterConfig:
+def _registration(config: TeacherConfig, model: ServingModel, port: int) -> RegisterConfig:
     canary = config.predictor.canary
     endpoint = advertised(config.server.host, config.advertise, port)
     return RegisterConfig(
@@ -439,13 +441,13 @@ def _check_names(registration: RegisterConfig) -> None:
         registry.time_ms()
 
 
-def _check_pipeline(client: Client, timeout_s: float) -> None:
+def _check_pipeline(client: TeacherClient, timeout_s: float) -> None:
     """Raise an EdlError while the model is not loaded: a batch of nothing waits for that."""
     with suppress(RequestRefused):
-        client.infer(Request({}), timeout_s)
+        client.infer(LabelRequest({}), timeout_s)
 
 
-def _test(registration: RegisterConfig, client: Client) -> None:
+def _test(registration: RegisterConfig, client: TeacherClient) -> None:
     """Raise ModelError now where the model is not one to serve: no time will mend that."""
     canary = None if registration.canary is None else Canary.load(registration.canary)
     if canary is not None:

@@ -84,7 +84,7 @@ class BinaryResponse(pipeline.ResponseOp):  # type: ignore[misc]
         return response
 
 
-class Servicer(PipelineServicer):  # type: ignore[misc]
+class CountingServicer(PipelineServicer):  # type: ignore[misc]
     """Knows besides whether anybody asks."""
 
     def __init__(self, *args: Any) -> None:
@@ -116,7 +116,7 @@ class Servicer(PipelineServicer):  # type: ignore[misc]
                 self._changed.wait(min(deadline - now, max(QUIET_S - quiet_s, 0.01)))
 
 
-class Server(pipeline.PipelineServer):  # type: ignore[misc]
+class DrainingPipelineServer(pipeline.PipelineServer):  # type: ignore[misc]
     """A pipeline server at one address.
 
     Args:
@@ -143,7 +143,7 @@ class Server(pipeline.PipelineServer):  # type: ignore[misc]
             ],
             maximum_concurrent_rpcs=self._calls,
         )
-        servicer = Servicer(self._name, self._response_op, self._conf)
+        servicer = CountingServicer(self._name, self._response_op, self._conf)
         pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(servicer, server)
         stop = threading.Event()
         paddle.disable_signal_handler()
@@ -161,7 +161,7 @@ def main(config: str, name: str, host: str, calls: int, rows: int, grace_s: floa
     # Upstream keeps a record of each request, in files of up to 10 GB. Errors are in the answers.
     logging.getLogger().setLevel(logging.CRITICAL)
     model = MicroBatched(rows, name=OPERATOR, input_ops=[PlainRequest()])
-    server = Server(name, host, calls, grace_s)
+    server = DrainingPipelineServer(name, host, calls, grace_s)
     server.set_response_op(BinaryResponse(input_ops=[model]))
     server.prepare_server(yml_file=config)
     server.run_server()

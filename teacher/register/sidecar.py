@@ -41,7 +41,7 @@ from ...proto.protocols import OIP
 from ...proto.security import Gate, ServerSecurity, listen
 from ...proto.status import to_status
 from ...scheduler.admission import Found, HealthCheck, Look, Step, looked, next_look, not_taken
-from ..registration import Identity, advertised, kinds_fact, new_incarnation, split
+from ..registration import TeacherIdentity, advertised, kinds_fact, new_incarnation, split
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
 from .trial import Trial, TrialResult
@@ -70,7 +70,7 @@ class AttestationServer:
     """
 
     def __init__(self, address: str, security: ServerSecurity | None) -> None:
-        self.identity: Identity | None = None
+        self.identity: TeacherIdentity | None = None
         self._gate = Gate(security)
         self._threads = ThreadPoolExecutor(_THREADS, "edl-voucher")
         self._server = grpc.server(
@@ -156,7 +156,9 @@ class RegisteredServer:
         """
         config = self.config
         incarnation = new_incarnation(self.registry, self.stop)
-        identity = Identity(config.service, config.member, incarnation, vouched=config.address)
+        identity = TeacherIdentity(
+            config.service, config.member, incarnation, vouched=config.address
+        )
         heartbeat = Heartbeat(
             self.registry,
             "teachers",
@@ -199,7 +201,7 @@ class RegisteredServer:
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
 
-    def _facts(self, identity: Identity, shown: TrialResult) -> dict[str, str]:
+    def _facts(self, identity: TeacherIdentity, shown: TrialResult) -> dict[str, str]:
         config = self.config
         place = config.address.rpartition("://")[2].partition("/")[0]
         return {

@@ -21,11 +21,11 @@ from ...errors import (
     WrongInstance,
 )
 from ...proto.arena import Array
-from ...proto.clients import Client, Request
+from ...proto.clients import LabelRequest, TeacherClient
 from ...proto.datatypes import TensorSpec
 from ...proto.forms import OutputKind, kind_of
 from ..backends.tensor_specs import probe_batch
-from ..self_test import Canary, check_finite, odd_outputs
+from ..self_test import Canary, check_finite, uninformative_outputs
 from .config import RegisterConfig
 
 #: Batches of noise by which a server without a canary is judged.
@@ -72,7 +72,9 @@ class Trial:
         canary: what it is compared with; None: nothing.
     """
 
-    def __init__(self, client: Client, config: RegisterConfig, canary: Canary | None) -> None:
+    def __init__(
+        self, client: TeacherClient, config: RegisterConfig, canary: Canary | None
+    ) -> None:
         self._client = client
         self._config = config
         self._canary = canary
@@ -110,7 +112,7 @@ class Trial:
         answers = [answer for answer in answers if answer]
         if len({_layout(answer) for answer in answers}) > 1:
             raise ModelError("its outputs have other names, shapes or dtypes in each answer")
-        oddities = odd_outputs(answers)
+        oddities = uninformative_outputs(answers)
         if self._canary is not None:
             self._canary.check(_named_alike(answers[0], self._canary.outputs))
         self._taken, self._layout = batches[0], _layout(answers[0])
@@ -172,12 +174,12 @@ class Trial:
         return answer
 
     def _infer(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
-        request = Request(batch, parameters=self._instance)
+        request = LabelRequest(batch, parameters=self._instance)
         try:
             return self._client.infer(request, self._config.timeout_s).outputs
         except WrongInstance as error:
             # Whoever minds the names and takes the batch without them is a teacher of ours.
-            self._client.infer(Request(batch), self._config.timeout_s)
+            self._client.infer(LabelRequest(batch), self._config.timeout_s)
             raise UsageError(
                 f"it is an edl-teacher ({error}), which registers itself: start it with"
                 " --coordinator, and no sidecar"

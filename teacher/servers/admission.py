@@ -37,7 +37,7 @@ _EVICTED: Final = "a call that sent nothing was ended for another one"
 
 
 #: Whom a method is for. Load balancers, who have no token, may ask only whether a teacher is here.
-Right = Literal["anybody", "known", "student"]
+AccessLevel = Literal["anybody", "known", "student"]
 
 
 class CallAdmission:
@@ -57,7 +57,7 @@ class CallAdmission:
         self.infer_calls, self.named_calls = CallTable.of(config), CallTable.of(config)
         self._gate = gate
 
-    def admit(self, shown: CallCredentials, right: Right) -> CallerIdentity:
+    def admit(self, shown: CallCredentials, right: AccessLevel) -> CallerIdentity:
         """Who has shown this.
 
         Raises:
@@ -77,7 +77,7 @@ class CallAdmission:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class AdmittedCall:
     """One call that a table holds; in a `with` statement it ends with that.
 
     Attributes:
@@ -201,7 +201,7 @@ class CallTable:
         #: Calls that wait for room for their bytes.
         self._short: deque[asyncio.Future[None]] = deque()
         #: Calls that owe their request, the oldest first.
-        self._owing: dict[str, dict[Call, None]] = {}
+        self._owing: dict[str, dict[AdmittedCall, None]] = {}
 
     @classmethod
     def of(cls, config: ServerConfig) -> Self:
@@ -216,7 +216,7 @@ class CallTable:
     def __len__(self) -> int:
         return self._total
 
-    def begin(self, peer: str, *, is_stream: bool = False) -> Call:
+    def begin(self, peer: str, *, is_stream: bool = False) -> AdmittedCall:
         """Take a call that has sent nothing yet.
 
         Raises:
@@ -227,7 +227,7 @@ class CallTable:
         elif self._total >= self._most:
             greediest = max(self._owing, key=lambda name: len(self._owing[name]), default="")
             self._make_room(greediest, f"{self._most} calls are open: try again later")
-        call = Call(self, peer, is_stream, self._clock())
+        call = AdmittedCall(self, peer, is_stream, self._clock())
         self._total += 1
         self._of[peer] = self._of.get(peer, 0) + 1
         self._owing.setdefault(peer, {})[call] = None
@@ -235,7 +235,7 @@ class CallTable:
 
     # --- told by its calls
 
-    def has_room(self, call: Call, nbytes: int) -> bool:
+    def has_room(self, call: AdmittedCall, nbytes: int) -> bool:
         """Keep room for so many bytes, for which idle calls are ended; whether there is any."""
         more = nbytes - call.nbytes
         while True:
@@ -261,7 +261,7 @@ class CallTable:
             if more_room in self._short:
                 self._short.remove(more_room)
 
-    def keep(self, call: Call, nbytes: int) -> None:
+    def keep(self, call: AdmittedCall, nbytes: int) -> None:
         """Room for so many bytes and no more."""
         more = nbytes - call.nbytes
         if call.evicted or not more:
@@ -274,7 +274,7 @@ class CallTable:
         if more < 0:
             self._wake()
 
-    def owes(self, call: Call, *, yes: bool = True) -> None:
+    def owes(self, call: AdmittedCall, *, yes: bool = True) -> None:
         """Whether it owes a request, for whose want it may be ended."""
         if yes:
             self._owing.setdefault(call.peer, {})[call] = None
@@ -284,7 +284,7 @@ class CallTable:
             if not owing:
                 del self._owing[call.peer]
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: AdmittedCall) -> None:
         """It is over."""
         self.owes(call, yes=False)
         self.keep(call, 0)
@@ -301,7 +301,7 @@ class CallTable:
             if not (waiting := self._short.popleft()).done():
                 waiting.set_result(None)
 
-    def _idle(self, peer: str, but: Call) -> list[Call]:
+    def _idle(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
         """Calls of a peer that room is kept for and that send nothing, the oldest first."""
         late_s = self._clock() - PATIENCE_S
         return [
@@ -316,7 +316,7 @@ class CallTable:
             raise RateLimited(why_not)
         self._evict(next(iter(owing)))
 
-    def _evict(self, victim: Call) -> None:
+    def _evict(self, victim: AdmittedCall) -> None:
         self.forget(victim)
         victim.evicted = True
         victim.on_evicted()

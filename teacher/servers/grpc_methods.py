@@ -18,14 +18,14 @@ from google.protobuf.message import DecodeError, Message
 
 from ...errors import EdlError, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
-from ...proto.protobuf_fields import bytes_field, take_out
+from ...proto.protobuf_fields import bytes_field, split_bytes_field
 from ...proto.status import to_metadata, to_status
 from ..config import ServerConfig
 from ..recorder import CallRecord
-from ..request import TooLarge
-from .admission import Call, CallTable, Right
+from ..request import RequestTooLarge
+from .admission import AccessLevel, AdmittedCall, CallTable
 from .callers import CallCredentials, CallerIdentity
-from .servicer import Dependencies, Method
+from .servicer import ServerContext, ServicerMethod
 from .transport_listener import TransportListener
 
 #: Requests of one stream in work.
@@ -38,7 +38,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 Infer = Callable[[bytes], Awaitable[bytes]]
 
 
-class Streams:
+class InferStreams:
     """The streams of one server; lives in its event loop.
 
     Args:
@@ -53,7 +53,7 @@ class Streams:
         self._calls = calls
         self._max_message_bytes, self._receive_s = config.max_message_bytes, config.receive_s
         self._refused = refused
-        self._open: set[_Stream] = set()
+        self._open: set[_InferStream] = set()
         self._leaving = False
 
     async def serve(self, caller: CallerIdentity, context: _Context, infer: Infer) -> None:
@@ -64,7 +64,7 @@ class Streams:
             TeacherLost: this teacher takes leave.
         """
         with self._calls.begin(caller.owner, is_stream=True) as call:
-            stream = _Stream(context, call, infer, self._refused)
+            stream = _InferStream(context, call, infer, self._refused)
             self._open.add(stream)
             try:
                 if not self._leaving:
@@ -83,13 +83,13 @@ class Streams:
             stream.hang_up()
 
 
-class _Stream:
+class _InferStream:
     """One stream, and the workers of it: each reads a request, has it answered, and writes that."""
 
     def __init__(
         self,
         context: _Context,
-        call: Call,
+        call: AdmittedCall,
         infer: Infer,
         refused: Callable[[EdlError], None],
     ) -> None:
@@ -161,7 +161,7 @@ class _Stream:
         if data is not None and not self._context.peer():
             # gRPC itself has refused a message above the limit, and has forgotten the peer; one
             # that hung up it still knows.
-            self._refused(TooLarge("a request of a stream is larger than max"))
+            self._refused(RequestTooLarge("a request of a stream is larger than max"))
             raise asyncio.CancelledError
         return None
 
@@ -177,7 +177,7 @@ class _Stream:
 
 def _failed(error: EdlError, data: bytes) -> bytes:
     try:
-        request_id = pb.ModelInferRequest.FromString(take_out(data, _RAW_INPUTS)[0]).id
+        request_id = pb.ModelInferRequest.FromString(split_bytes_field(data, _RAW_INPUTS)[0]).id
     except (WireError, DecodeError):  # it may be malformed in any way
         request_id = ""
     code, details = to_status(error)
@@ -209,7 +209,7 @@ _Handler = Callable[[object, _Context], Awaitable[bytes]]
 _M = TypeVar("_M", bound=Message)
 
 
-class Methods:
+class GrpcMethods:
     """The methods of the Open Inference Protocol as gRPC calls them; lives in one event loop.
 
     Attributes:
@@ -220,11 +220,11 @@ class Methods:
         given: what it works with.
     """
 
-    def __init__(self, given: Dependencies) -> None:
+    def __init__(self, given: ServerContext) -> None:
         config, self._servicer, self._admission, self._recorder = given
         self._receive_s = config.receive_s
         self._max_message_bytes = config.max_message_bytes
-        self.streams = Streams(self._admission.infer_calls, config, self._recorder.refused)
+        self.streams = InferStreams(self._admission.infer_calls, config, self._recorder.refused)
         self.transport = TransportListener(given)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -270,7 +270,7 @@ class Methods:
     def _offer(self, context: _Context) -> _Metadata:
         return self.transport.offer(CallCredentials.by(context))
 
-    def _named(self, method: Method) -> _Serve:
+    def _named(self, method: ServicerMethod) -> _Serve:
         """A method that is answered at once, in the event loop."""
         fields = method.request.DESCRIPTOR.fields_by_name
 
@@ -298,7 +298,7 @@ class Methods:
 
         return serve
 
-    def _read(self, right: Right, calls: CallTable, answer: _Answer) -> _Serve:
+    def _read(self, right: AccessLevel, calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
@@ -330,7 +330,7 @@ class Methods:
 
         return called
 
-    async def _request(self, context: _Context, call: Call, entry: CallRecord) -> bytes:
+    async def _request(self, context: _Context, call: AdmittedCall, entry: CallRecord) -> bytes:
         """The bytes of the request, within the time that there is for them."""
         async with call.receiving(self._receive_s):
             await call.expect(self._max_message_bytes)
@@ -340,7 +340,7 @@ class Methods:
         if not context.peer():
             # gRPC itself has refused a message above the limit, and has forgotten the peer; one
             # that hung up it still knows.
-            self._recorder.refused(TooLarge())
+            self._recorder.refused(RequestTooLarge())
             entry.status = grpc.StatusCode.RESOURCE_EXHAUSTED.name
             raise asyncio.CancelledError
         # Whoever has hung up is not to blame: this call is cancelled a moment later.
@@ -357,7 +357,7 @@ def _deadline_s(context: _Context) -> float | None:
 def _parse(data: bytes, kind: type[_M]) -> _M:
     if len(data) > _NAMES_BYTES:
         # gRPC's own words: by them a client knows that it need not try again.
-        raise TooLarge(
+        raise RequestTooLarge(
             f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {_NAMES_BYTES})"
         )
     try:

@@ -38,12 +38,12 @@ from ...proto.json_tensors import (
     split,
 )
 from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
-from ...proto.tensors import Heavy, InferRequest, InferResponse
+from ...proto.tensors import InferRequest, InferResponse, SlowToDecode
 from ..recorder import CallRecord, Recorder
-from ..request import TooLarge
-from .admission import Call
+from ..request import RequestTooLarge
+from .admission import AdmittedCall
 from .callers import CallCredentials
-from .servicer import Dependencies, in_thread
+from .servicer import ServerContext, in_thread
 from .shared_regions import RegionReader
 
 #: In a request's `state`: the common name of the caller's certificate.
@@ -129,16 +129,16 @@ _LITTLE_JSON_BYTES: Final = 4 << 10
 _LIGHT_BYTES: Final = 1 << 20
 
 
-class NotThere(RequestRefused):
+class PathNotFound(RequestRefused):
     """Nothing has this path."""
 
 
-class WrongKind(RequestRefused):
+class UnsupportedEncoding(RequestRefused):
     """The body is in a form that is not taken."""
 
 
 #: Statuses that no code of gRPC stands for.
-_OWN: Final = {NotThere: 404, WrongKind: 415, TooLarge: 413}
+_OWN: Final = {PathNotFound: 404, UnsupportedEncoding: 415, RequestTooLarge: 413}
 
 
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
@@ -173,7 +173,9 @@ def _value(value: Any, repeated: bool) -> Any:
     return plain(value) if isinstance(value, Message) else value
 
 
-async def read_body(request: Request, call: Call, most_bytes: int, within_s: float) -> memoryview:
+async def read_body(
+    request: Request, call: AdmittedCall, most_bytes: int, within_s: float
+) -> memoryview:
     """All of a body that comes through starlette, once its sender is known.
 
     Args:
@@ -190,7 +192,9 @@ async def read_body(request: Request, call: Call, most_bytes: int, within_s: flo
         starlette's ClientDisconnect: nobody waits for an answer any more.
     """
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
-        raise WrongKind(f"bodies are taken as they are, not with Content-Encoding {coding:.40}")
+        raise UnsupportedEncoding(
+            f"bodies are taken as they are, not with Content-Encoding {coding:.40}"
+        )
     length = request.headers.get("content-length", "")
     announced = int(length[:20]) if length.isdigit() else most_bytes
     if announced > most_bytes:
@@ -207,8 +211,8 @@ async def read_body(request: Request, call: Call, most_bytes: int, within_s: flo
     return memoryview(body).toreadonly()
 
 
-def _too_large(size: str, most_bytes: int) -> TooLarge:
-    return TooLarge(f"the body is larger than max ({size} vs. {most_bytes} bytes)")
+def _too_large(size: str, most_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(f"the body is larger than max ({size} vs. {most_bytes} bytes)")
 
 
 def decoder(
@@ -228,7 +232,7 @@ def decoder(
     path = request.path_params
     head, raw = split(body, request.headers.get(HEAD_LENGTH))
     if len(head) > _MAX_JSON_BYTES:
-        raise TooLarge(
+        raise RequestTooLarge(
             f"the JSON of a request is larger than max ({len(head)} vs. {_MAX_JSON_BYTES} "
             "bytes): send tensors as bytes, by the binary extension or gRPC"
         )
@@ -243,7 +247,7 @@ def decoder(
 
     async def decode(reading: RegionReader) -> InferRequest:
         if len(head) <= _LITTLE_JSON_BYTES:
-            with contextlib.suppress(Heavy):
+            with contextlib.suppress(SlowToDecode):
                 return work(reading.read_in_place, light=True)
         return await asyncio.get_running_loop().run_in_executor(threads, work, reading.read)
 
@@ -287,14 +291,14 @@ def _encoded(
 _NAMES_BYTES: Final = 64 << 10
 
 
-class Api:
+class HttpApi:
     """The protocol over HTTP; lives in one event loop.
 
     Args:
         given: what it works with.
     """
 
-    def __init__(self, given: Dependencies) -> None:
+    def __init__(self, given: ServerContext) -> None:
         self._config, self._servicer, self._admission, self._recorder = given
         # Of its own, and one: small requests must not wait for large ones.
         self._json_reader = ThreadPoolExecutor(1, "json")
@@ -359,7 +363,7 @@ class Api:
             return method.answer(method.request(**request.path_params, **fields), caller)
         except RequestRefused as error:
             if of_model:
-                raise NotThere(str(error)) from None
+                raise PathNotFound(str(error)) from None
             raise
 
     async def _index(self, request: Request) -> Response:

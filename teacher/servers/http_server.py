@@ -19,14 +19,14 @@ from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
 from ...proto.security import Acceptor, is_loopback, reloading_context
 from .admission import SendingDeadline
-from .http_app import CERTIFICATE, Api, guarded, recorded
-from .servicer import Dependencies
+from .http_app import CERTIFICATE, HttpApi, guarded, recorded
+from .servicer import ServerContext
 
 #: Seconds that a connection may be without a request that is being answered.
 _IDLE_S: Final = 10.0
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """A connection that has to make requests, and in time.
 
     Args:
@@ -151,10 +151,10 @@ class HttpServer:
         AddressInUse: another process listens there.
     """
 
-    def __init__(self, given: Dependencies) -> None:
+    def __init__(self, given: ServerContext) -> None:
         config = given.config
         host, port = split_listen(config.http or "")
-        self._api = api = Api(given)
+        self._api = api = HttpApi(given)
         app = recorded(guarded(api.app(), local=is_loopback(host)), given.recorder)
         served = _config(app)
         self._server = uvicorn.Server(served)
@@ -168,7 +168,7 @@ class HttpServer:
         self._acceptor = Acceptor(
             self._socket,
             partial(
-                Connection,
+                HttpConnection,
                 config.receive_s,
                 api.malformed,
                 config=served,

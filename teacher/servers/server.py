@@ -23,8 +23,8 @@ from ...proto.security.servers import aio_server
 from ..config import ServerConfig
 from ..recorder import Recorder
 from .admission import CallAdmission
-from .grpc_methods import SERVICE, Methods
-from .servicer import Dependencies, Servicer
+from .grpc_methods import SERVICE, GrpcMethods
+from .servicer import InferenceServicer, ServerContext
 
 if TYPE_CHECKING:
     from .http_server import HttpServer
@@ -47,7 +47,7 @@ _SWEEP_S: Final = 10.0
 _T = TypeVar("_T")
 
 
-class Server:
+class TeacherServer:
     """Binds on creation and answers after `start`.
 
     Args:
@@ -69,7 +69,7 @@ class Server:
     def __init__(
         self,
         config: ServerConfig,
-        servicer: Servicer,
+        servicer: InferenceServicer,
         gate: Gate,
         recorder: Recorder,
         on_ended: Callable[[], None] = lambda: None,
@@ -81,8 +81,8 @@ class Server:
         self._on_ended = on_ended
         self._stopping = False
         self.admission = CallAdmission(config, gate)
-        given = Dependencies(config, servicer, self.admission, recorder)
-        self._methods = Methods(given)
+        given = ServerContext(config, servicer, self.admission, recorder)
+        self._methods = GrpcMethods(given)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
         self._thread.start()

@@ -21,21 +21,21 @@ from ...proto.datatypes import Parameter
 from ...proto.tensors import InferRequest, InferResponse
 from ..batcher import Labeller
 from ..config import ServerConfig
-from ..jobs import Answer
+from ..jobs import LabelledBatch
 from ..recorder import CallRecord, Recorder
-from ..registration import Identity
+from ..registration import TeacherIdentity
 from ..request import (
     MODEL_VERSION,
-    InputsRecord,
-    Request,
+    BatchRequest,
+    InputBuffers,
     check_model,
     check_request,
     deadline_of,
-    forms_told,
+    form_parameters,
 )
-from .admission import CallAdmission, Right
+from .admission import AccessLevel, CallAdmission
 from .callers import CallerIdentity
-from .shared_regions import RegionReader, SharedMemory, places_of, put
+from .shared_regions import RegionReader, SharedMemoryRegions, output_buffers, write_outputs
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ EXTENSIONS: Final = (
 _LIGHT_BYTES: Final = 1 << 20
 
 
-class Method(NamedTuple):
+class ServicerMethod(NamedTuple):
     """One that is answered at once.
 
     Attributes:
@@ -82,12 +82,12 @@ class Method(NamedTuple):
         answer: the response to that, of a caller.
     """
 
-    right: Right
+    right: AccessLevel
     request: type[Message]
     answer: Callable[[Any, CallerIdentity], Message]
 
 
-class Dependencies(NamedTuple):
+class ServerContext(NamedTuple):
     """What each protocol of one server works with.
 
     Attributes:
@@ -98,12 +98,12 @@ class Dependencies(NamedTuple):
     """
 
     config: ServerConfig
-    servicer: Servicer
+    servicer: InferenceServicer
     admission: CallAdmission
     recorder: Recorder
 
 
-class Servicer:
+class InferenceServicer:
     """The protocol's methods over one model. Every method raises errors of `errors` only.
 
     Attributes:
@@ -113,30 +113,36 @@ class Servicer:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: TeacherIdentity,
         labeller: Labeller,
         recorder: Recorder,
-        memory: SharedMemory | None = None,
+        memory: SharedMemoryRegions | None = None,
     ) -> None:
-        self.memory = memory or SharedMemory()
+        self.memory = memory or SharedMemoryRegions()
         self._identity = identity
         self._labeller = labeller
         self._recorder = recorder
         self.methods = {
-            "ServerLive": Method("anybody", pb.ServerLiveRequest, self._server_live),
-            "ServerReady": Method("anybody", pb.ServerReadyRequest, self._server_ready),
-            "ServerMetadata": Method("known", pb.ServerMetadataRequest, self._server_metadata),
-            "ModelReady": Method("known", pb.ModelReadyRequest, self._model_ready),
-            "ModelMetadata": Method("known", pb.ModelMetadataRequest, self._model_metadata),
-            "ModelStatistics": Method("known", pb.ModelStatisticsRequest, self._model_statistics),
-            "RepositoryIndex": Method("known", pb.RepositoryIndexRequest, self._repository_index),
-            "SystemSharedMemoryStatus": Method(
+            "ServerLive": ServicerMethod("anybody", pb.ServerLiveRequest, self._server_live),
+            "ServerReady": ServicerMethod("anybody", pb.ServerReadyRequest, self._server_ready),
+            "ServerMetadata": ServicerMethod(
+                "known", pb.ServerMetadataRequest, self._server_metadata
+            ),
+            "ModelReady": ServicerMethod("known", pb.ModelReadyRequest, self._model_ready),
+            "ModelMetadata": ServicerMethod("known", pb.ModelMetadataRequest, self._model_metadata),
+            "ModelStatistics": ServicerMethod(
+                "known", pb.ModelStatisticsRequest, self._model_statistics
+            ),
+            "RepositoryIndex": ServicerMethod(
+                "known", pb.RepositoryIndexRequest, self._repository_index
+            ),
+            "SystemSharedMemoryStatus": ServicerMethod(
                 "student", pb.SystemSharedMemoryStatusRequest, self._shared_memory_status
             ),
-            "SystemSharedMemoryRegister": Method(
+            "SystemSharedMemoryRegister": ServicerMethod(
                 "student", pb.SystemSharedMemoryRegisterRequest, self._shared_memory_register
             ),
-            "SystemSharedMemoryUnregister": Method(
+            "SystemSharedMemoryUnregister": ServicerMethod(
                 "student", pb.SystemSharedMemoryUnregisterRequest, self._shared_memory_unregister
             ),
         }
@@ -234,7 +240,7 @@ class Servicer:
         async def decode(reading: RegionReader) -> InferRequest:
             try:
                 return tensors.decode_request(data, reading.read_in_place, light=True)
-            except tensors.Heavy:
+            except tensors.SlowToDecode:
                 return await in_thread(tensors.decode_request, data, reading.read)
 
         return await self.infer(decode, _encode, caller, deadline_s, entry, len(data))
@@ -247,7 +253,7 @@ class Servicer:
         deadline_s: float | None,
         entry: CallRecord,
         nbytes: int,
-        record: InputsRecord | None = None,
+        record: InputBuffers | None = None,
     ) -> _T:
         """Label one batch; in an event loop, which it does not hold up.
 
@@ -271,11 +277,11 @@ class Servicer:
             check_model(request.model_name, request.model_version, self._identity.service)
             spec = self._labeller.require_loaded().spec
             wanted = check_request(request, spec)
-            places = places_of(request)
+            places = output_buffers(request)
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
             labelling.read()
             refs = None if record is None else record.refs
-            batch = Request(request.inputs, wanted, deadline_s, refs)
+            batch = BatchRequest(request.inputs, wanted, deadline_s, refs)
             labels = self._labeller.submit(batch)
             if record is not None:
                 record.submitted(labels)
@@ -285,13 +291,15 @@ class Servicer:
                 labelling.labelled(batch.samples, answer.device_seconds)
                 said = {}
                 if places:
-                    said = await in_thread(put, self.memory, caller, answer.outputs, places)
+                    said = await in_thread(
+                        write_outputs, self.memory, caller, answer.outputs, places
+                    )
                 response = InferResponse(
                     model_name=self._identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
                     outputs=answer.outputs,
-                    output_parameters=_with_places(forms_told(wanted, spec), said),
+                    output_parameters=_with_places(form_parameters(wanted, spec), said),
                     parameters={
                         "teacher_id": self._identity.teacher_id,
                         "incarnation": str(self._identity.incarnation),
@@ -334,7 +342,7 @@ def _as_edl_errors() -> Iterator[None]:
         raise RetryableError(f"{type(error).__name__}: {error}") from error
 
 
-async def _taken(labels: Future[Answer]) -> Answer:
+async def _taken(labels: Future[LabelledBatch]) -> LabelledBatch:
     """The labels, once they are there; where nobody waits any more, they are given back."""
     try:
         return labels.result() if labels.done() else await asyncio.wrap_future(labels)
@@ -347,7 +355,7 @@ async def _taken(labels: Future[Answer]) -> Answer:
         del labels
 
 
-def _give_back(labels: Future[Answer]) -> None:
+def _give_back(labels: Future[LabelledBatch]) -> None:
     if not labels.cancelled() and labels.exception() is None:
         labels.result().release()
 

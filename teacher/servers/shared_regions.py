@@ -39,12 +39,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...errors import RateLimited, RequestRefused
-from ...proto.datatypes import Parameter, shown, to_bytes
-from ...proto.forms import Form
+from ...proto.datatypes import Parameter, quoted, to_bytes
+from ...proto.forms import LabelForm
 from ...proto.shared_buffer import BufferRef
-from ...proto.tensors import Array, Heavy, InferRequest
+from ...proto.tensors import Array, InferRequest, SlowToDecode
 from .callers import CallerIdentity
-from .shared_segment import Segment, is_lent
+from .shared_segment import SharedSegment, is_reader_memory
 
 _MAX_NAME: Final = 256
 
@@ -62,11 +62,11 @@ IDLE_S: Final = 60.0
 class Region:
     """A segment under the name that tensors call it by; `used_s` is when that last happened."""
 
-    segment: Segment
+    segment: SharedSegment
     used_s: float = field(default=0.0)
 
 
-class SharedMemory:
+class SharedMemoryRegions:
     """The regions of one teacher's callers; any thread may use them.
 
     Memory that a reader lends is read for callers by the Unix socket alone, where the kernel says
@@ -107,20 +107,20 @@ class SharedMemory:
                 "tensors in the request"
             )
         if not 0 < len(name) <= _MAX_NAME:
-            raise RequestRefused(f"a region's name has 1 to {_MAX_NAME} characters: {shown(name)}")
-        if not (self._system or is_lent(key)):
+            raise RequestRefused(f"a region's name has 1 to {_MAX_NAME} characters: {quoted(name)}")
+        if not (self._system or is_reader_memory(key)):
             raise RequestRefused(
                 "this teacher takes no named shared memory: send tensors in the request, or start"
                 " it with --allow-system-shm"
             )
-        segment = Segment(key, offset, nbytes)
+        segment = SharedSegment(key, offset, nbytes)
         if not segment.lent:
             segment.check_user(caller.listed_uid())
         self.sweep()
         with self._lock:
             mine = self._regions.get(caller.owner, {})
             if name in mine:
-                raise RequestRefused(f"region {shown(name)} is registered: unregister it first")
+                raise RequestRefused(f"region {quoted(name)} is registered: unregister it first")
             self._check_room(mine, nbytes)
             mine[name] = Region(segment, self._clock())
             self._regions[caller.owner] = mine
@@ -137,7 +137,7 @@ class SharedMemory:
             if not mine:
                 self._regions.pop(caller.owner, None)
 
-    def status(self, caller: CallerIdentity, name: str = "") -> dict[str, Segment]:
+    def status(self, caller: CallerIdentity, name: str = "") -> dict[str, SharedSegment]:
         """This caller's regions by name, or the one of that name.
 
         Raises:
@@ -156,10 +156,10 @@ class SharedMemory:
             return frozenset(self._regions)
 
     def read(self, caller: CallerIdentity, place: BufferRef) -> memoryview:
-        """A copy of what lies at `place`; raises what `Segment.read` does, and `holding`."""
+        """A copy of what lies at `place`; raises what `SharedSegment.read` does, and `holding`."""
         return self.holding(caller, place).read(place)
 
-    def holding(self, caller: CallerIdentity, place: BufferRef) -> Segment:
+    def holding(self, caller: CallerIdentity, place: BufferRef) -> SharedSegment:
         """The segment in which an input lies.
 
         Raises:
@@ -173,7 +173,7 @@ class SharedMemory:
         return self._used(caller, place)
 
     def write(self, caller: CallerIdentity, place: BufferRef, data: memoryview) -> None:
-        """Put `data` at `place`; raises what `Segment.write` does, and for no region."""
+        """Put `data` at `place`; raises what `SharedSegment.write` does, and for no region."""
         self._used(caller, place).write(place, data)
 
     def sweep(self) -> None:
@@ -187,7 +187,7 @@ class SharedMemory:
                 if not mine:
                     del self._regions[owner]
 
-    def _used(self, caller: CallerIdentity, place: BufferRef) -> Segment:
+    def _used(self, caller: CallerIdentity, place: BufferRef) -> SharedSegment:
         with self._lock:
             region = self._regions.get(caller.owner, {}).get(place.region)
             if region is None:
@@ -201,7 +201,7 @@ class SharedMemory:
         return segment
 
     def _unknown(self, name: str) -> RequestRefused:
-        return RequestRefused(f"no region {shown(name)} of this caller is registered here")
+        return RequestRefused(f"no region {quoted(name)} of this caller is registered here")
 
     def _check_room(self, mine: dict[str, Region], nbytes: int) -> None:
         if len(mine) >= REGIONS:
@@ -224,23 +224,23 @@ class RegionReader:
         caller: whose request it is.
     """
 
-    def __init__(self, memory: SharedMemory, caller: CallerIdentity) -> None:
+    def __init__(self, memory: SharedMemoryRegions, caller: CallerIdentity) -> None:
         self._memory = memory
         self._caller = caller
-        self._in_place: list[tuple[Segment, BufferRef]] = []
+        self._in_place: list[tuple[SharedSegment, BufferRef]] = []
 
     def read(self, place: BufferRef) -> memoryview:
-        """What lies at `place`; raises what `SharedMemory.read` does."""
+        """What lies at `place`; raises what `SharedMemoryRegions.read` does."""
         try:
             return self.read_in_place(place)
-        except Heavy:
+        except SlowToDecode:
             return self._memory.read(self._caller, place)
 
     def read_in_place(self, place: BufferRef) -> memoryview:
         """The same for an event loop; raises Heavy where it has to be copied."""
         segment = self._memory.holding(self._caller, place)
         if (data := segment.read_in_place(place)) is None:
-            raise Heavy
+            raise SlowToDecode
         self._in_place.append((segment, place))
         return data
 
@@ -254,7 +254,7 @@ class RegionReader:
             segment.check(place)
 
 
-def places_of(request: InferRequest) -> dict[str, BufferRef]:
+def output_buffers(request: InferRequest) -> dict[str, BufferRef]:
     """Where outputs are wanted that are not to travel, by their names.
 
     Raises:
@@ -265,7 +265,7 @@ def places_of(request: InferRequest) -> dict[str, BufferRef]:
     for name, parameters in request.output_parameters.items():
         if (place := BufferRef.named_by(parameters)) is None:
             continue
-        form = Form.named_by(parameters, request.parameters)
+        form = LabelForm.named_by(parameters, request.parameters)
         if form is not None and form.k:
             raise RequestRefused(
                 f"output {name!r} is asked for as {form}, in several parts, which cannot lie in "
@@ -275,13 +275,13 @@ def places_of(request: InferRequest) -> dict[str, BufferRef]:
     return places
 
 
-def put(
-    memory: SharedMemory,
+def write_outputs(
+    memory: SharedMemoryRegions,
     caller: CallerIdentity,
     outputs: Mapping[str, Array],
     places: Mapping[str, BufferRef],
 ) -> dict[str, dict[str, Parameter]]:
-    """Write outputs to where the caller wants them; raises what `SharedMemory.write` does.
+    """Write outputs to where the caller wants them; raises what `SharedMemoryRegions.write` does.
 
     Returns:
         For each place what the answer says of it, by the output's name.

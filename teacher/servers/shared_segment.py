@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from ...errors import RequestRefused, RetryableError
-from ...proto.datatypes import shown
+from ...proto.datatypes import quoted
 from ...proto.shared_buffer import (
     GENERATION,
     GENERATION_BYTES,
@@ -49,7 +49,7 @@ def open_object(key: str) -> int:
     name = _name_of(key)
     if not name.startswith(PREFIX) or "/" in name or "\0" in name:
         raise RequestRefused(
-            f"{shown(key)} is no name of shared memory that is taken here: one begins with "
+            f"{quoted(key)} is no name of shared memory that is taken here: one begins with "
             f"{PREFIX!r} and has no '/' in it"
         )
     held = descriptor_of(name)
@@ -57,10 +57,10 @@ def open_object(key: str) -> int:
         return _open_named(name) if held is None else _open_held(*held)
     except (OSError, UnicodeEncodeError) as error:
         why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "no such name"
-        raise RequestRefused(f"shared memory {shown(key)} cannot be opened: {why}") from None
+        raise RequestRefused(f"shared memory {quoted(key)} cannot be opened: {why}") from None
 
 
-def is_lent(key: str) -> bool:
+def is_reader_memory(key: str) -> bool:
     """Whether a key is that of a reader's memory file, in which places change hands."""
     return descriptor_of(_name_of(key)) is not None
 
@@ -90,7 +90,7 @@ _GENERATION: Final = struct.Struct("<Q")
 _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
-class Segment:
+class SharedSegment:
     """A piece of a shared-memory object, for as long as anybody refers to this.
 
     Args:
@@ -111,15 +111,15 @@ class Segment:
     def __init__(self, key: str, offset: int, nbytes: int) -> None:
         self._fd = -1
         self.key, self.offset, self.nbytes = key, offset, nbytes
-        self.lent = is_lent(key)
+        self.lent = is_reader_memory(key)
         self._fd = open_object(key)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
-            raise RequestRefused(f"{shown(key)} is no shared-memory object")
+            raise RequestRefused(f"{quoted(key)} is no shared-memory object")
         self.uid = found.st_uid
         if nbytes < 1 or offset + nbytes > found.st_size:
             raise RequestRefused(
-                f"bytes {offset} to {offset + nbytes} are no piece of {shown(key)}, which has "
+                f"bytes {offset} to {offset + nbytes} are no piece of {quoted(key)}, which has "
                 f"{found.st_size}"
             )
         self._mapped = _mapped(self._fd, offset + nbytes)
@@ -137,7 +137,7 @@ class Segment:
         """Raises RequestRefused where the object is not for this user; root may have any."""
         if uid not in (0, self.uid):
             raise RequestRefused(
-                f"{shown(self.key)} belongs to user {self.uid}; this is for user {uid}"
+                f"{quoted(self.key)} belongs to user {self.uid}; this is for user {uid}"
             )
 
     def read(self, place: BufferRef) -> memoryview:
@@ -185,7 +185,7 @@ class Segment:
         """
         if self.lent:
             raise RequestRefused(
-                f"region {shown(place.region)} is lent memory, which is only read: name no place "
+                f"region {quoted(place.region)} is lent memory, which is only read: name no place "
                 "in it for an output, which then comes in the answer"
             )
         if len(data) > place.nbytes:
@@ -203,7 +203,7 @@ class Segment:
                     done = os.pwrite(fd, data, at)
                 except OSError as error:
                     raise RetryableError(
-                        f"{shown(self.key)} cannot be written: {error.strerror}"
+                        f"{quoted(self.key)} cannot be written: {error.strerror}"
                     ) from None
                 data, at = data[done:], at + done
 
@@ -211,13 +211,13 @@ class Segment:
         """Where `place` begins in the object, which is as large as it has to be."""
         if self.lent and place.generation is None:
             raise RequestRefused(
-                f"region {shown(place.region)} is lent memory: a place in it is named with its "
+                f"region {quoted(place.region)} is lent memory: a place in it is named with its "
                 f"{GENERATION}"
             )
         if place.offset + place.nbytes > self.nbytes:
             raise RequestRefused(
                 f"bytes {place.offset} to {place.offset + place.nbytes} are not all within the "
-                f"{self.nbytes} of region {shown(place.region)}"
+                f"{self.nbytes} of region {quoted(place.region)}"
             )
         at = self.offset + place.offset
         self._check_size(at + place.nbytes)
@@ -230,7 +230,7 @@ class Segment:
 
     def _shrunk(self, end: int, size: int) -> RequestRefused:
         return RequestRefused(
-            f"{shown(self.key)} has become smaller: byte {end} of it is meant, and it has {size}"
+            f"{quoted(self.key)} has become smaller: byte {end} of it is meant, and it has {size}"
         )
 
     def _copy(self, at: int, nbytes: int) -> memoryview:
@@ -242,7 +242,7 @@ class Segment:
                 count = os.preadv(self._fd, [copy[done:]], at + done)
             except OSError as error:
                 raise RetryableError(
-                    f"{shown(self.key)} cannot be read: {error.strerror}"
+                    f"{quoted(self.key)} cannot be read: {error.strerror}"
                 ) from None
             if count == 0:
                 raise self._shrunk(at + nbytes, at + done)
@@ -257,7 +257,7 @@ class Segment:
         found = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
         if found != place.generation:
             raise RetryableError(
-                f"the place at {place.offset} of region {shown(place.region)} is not this "
+                f"the place at {place.offset} of region {quoted(place.region)} is not this "
                 f"request's any more: its generation is {found}, {place.generation} was named"
             )
 
@@ -268,7 +268,7 @@ class Segment:
             fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise RequestRefused(
-                f"{shown(self.key)} may not be written by user {os.geteuid()}: {error.strerror}"
+                f"{quoted(self.key)} may not be written by user {os.geteuid()}: {error.strerror}"
             ) from None
         try:
             yield fd

@@ -20,14 +20,14 @@ import numpy as np
 
 from ...errors import EdlError, RateLimited, WireError
 from ...proto import frames
-from ...proto.frames import Header
-from ..request import InputsRecord, TooLarge
-from .admission import Call, Deadline, SendingDeadline
+from ...proto.frames import FrameHeader
+from ..request import InputBuffers, RequestTooLarge
+from .admission import AdmittedCall, Deadline, SendingDeadline
 from .callers import user_behind
-from .transport_session import FramedRequest, Session
+from .transport_session import FramedRequest, TransportSession
 
 if TYPE_CHECKING:
-    from .transport_listener import Offered, TransportListener
+    from .transport_listener import PendingOffer, TransportListener
 
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 AT_ONCE: Final = 8
 #: What is read before it is known what it is; a frame's head and JSON have to fit.
 _STAGING_BYTES: Final = frames.HEADER.size + frames.MAX_JSON_BYTES
-_MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.PLACE.size)
+_MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.BUFFER_LOCATION.size)
 _SEND_BYTES: Final = 1 << 20
 #: While arrays come, the loop is woken for so many bytes, or for what is missing.
 _WAKE_BYTES: Final = 512 << 10
@@ -44,14 +44,14 @@ _WAKE_BYTES: Final = 512 << 10
 _LINGER_S: Final = 1.0
 
 
-class _Incoming:
+class _IncomingRequest:
     """A request whose arrays are on their way into the predictors' memory.
 
     Attributes:
         left: what of these is still to be filled.
     """
 
-    def __init__(self, asked: FramedRequest, record: InputsRecord) -> None:
+    def __init__(self, asked: FramedRequest, record: InputBuffers) -> None:
         self.asked, self.record = asked, record
         self.left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
 
@@ -70,7 +70,7 @@ class _Incoming:
         self.left[:1] = [rest] if len(rest) else []
 
 
-class Connection(asyncio.BufferedProtocol):
+class ReaderConnection(asyncio.BufferedProtocol):
     """Lives in the event loop.
 
     Args:
@@ -81,11 +81,11 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._begin = self._end = 0
-        self._offered: Offered | None = None  # was named, and perhaps not proved yet
+        self._offered: PendingOffer | None = None  # was named, and perhaps not proved yet
         self._challenges = b"", b""
-        self._session: Session | None = None  # of who has proved it
-        self._call: Call | None = None
-        self._incoming: _Incoming | None = None
+        self._session: TransportSession | None = None  # of who has proved it
+        self._call: AdmittedCall | None = None
+        self._incoming: _IncomingRequest | None = None
         self._skip = 0  # bytes to come of a request that was refused
         self._tasks: dict[asyncio.Task[None], int] = {}  # -> bytes of the request
         self._stuck = False  # answers do not go out
@@ -102,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
         elif not self._over:
             self._over = True
-            self._transport.write(frames.goodbye())
+            self._transport.write(frames.goaway_frame())
             self._go_on()
 
     def abort(self) -> None:
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
             log.debug("a reader sends no frames: %s", error)
             self._listener.recorder.refused(error)
             if self._session is not None:
-                self._transport.write(frames.error(0, error))
+                self._transport.write(frames.error_frame(0, error))
             self._over = True
         if goes_on or (self._over and self._incoming is None):
             self._transport.resume_reading()
@@ -244,24 +244,24 @@ class Connection(asyncio.BufferedProtocol):
             return False
         connection = self._socket
         uid = user_behind(connection) if connection.family == socket.AF_UNIX else None
-        self._session = Session(self._listener, replace(offered.shown, uid=uid))
+        self._session = TransportSession(self._listener, replace(offered.shown, uid=uid))
         self._receiving.stop()
         self._listener.known(self)
         try:
             self._call = self._listener.admission.infer_calls.begin(offered.owner, is_stream=True)
         except RateLimited as error:
             self._listener.recorder.refused(error)
-            self._transport.write(frames.error(0, error))
+            self._transport.write(frames.error_frame(0, error))
             self._over = True
             return False
         self._call.on_evicted = self.leave
         return True
 
-    def _take_frame(self, session: Session) -> bool:
+    def _take_frame(self, session: TransportSession) -> bool:
         have = self._end - self._begin
         if have < frames.HEADER.size:
             return False
-        header = Header.unpack(self._staging[self._begin : self._end])
+        header = FrameHeader.unpack(self._staging[self._begin : self._end])
         if header.kind == frames.OPEN and header.nbytes <= frames.MAX_JSON_BYTES:
             whole = frames.HEADER.size + header.nbytes
             if have < whole:
@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         head = self._take(header.head_bytes)
         assert head is not None
         asked = FramedRequest(header, head, session.fixed)
-        if not header.flags & frames.IN_MEMORY:
+        if not header.flags & frames.IN_SHARED_MEMORY:
             self._receive(asked)
         elif header.nbytes:
             raise WireError("a request in shared memory that announces bytes")
@@ -296,28 +296,28 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, asked: FramedRequest) -> None:
         """Make room for the arrays of a request, which come next."""
         header, inputs = asked.header, asked.fixed.opened.inputs
-        layouts = frames.layouts_of(inputs, frames.shapes_in(asked.head, inputs), header.nbytes)
+        layouts = frames.layouts_of(inputs, frames.unpack_shapes(asked.head, inputs), header.nbytes)
         self._receiving.start()
         assert self._call is not None
         try:
             if header.nbytes > (most := self._listener.config.max_message_bytes):
-                raise TooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
+                raise RequestTooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
             self._call.announced(sum(self._tasks.values()) + header.nbytes)
             self._call.received()  # what comes is not to be cut off for another caller
             memory = self._listener.servicer.memory_of_inputs
             try:
-                record = InputsRecord(memory, tuple(layouts))
+                record = InputBuffers(memory, tuple(layouts))
             except OSError as error:
                 raise RateLimited(f"no shared memory for the request: {error}") from None
         except EdlError as error:  # of this request; those beside it are answered
             self._listener.recorder.refused(error)
-            self._transport.write(frames.error(header.number, error))
+            self._transport.write(frames.error_frame(header.number, error))
             here = min(header.nbytes, self._end - self._begin)
             self._begin += here
             self._skip = header.nbytes - here
             self._account()
         else:
-            self._incoming = _Incoming(asked._replace(record=record), record)
+            self._incoming = _IncomingRequest(asked._replace(record=record), record)
             self._begin += self._incoming.fill(self._staging[self._begin : self._end])
 
     def _wake_at(self, missing: int) -> None:
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._transport.write(answer)
 
-    def _served(self, record: InputsRecord | None, task: asyncio.Task[None]) -> None:
+    def _served(self, record: InputBuffers | None, task: asyncio.Task[None]) -> None:
         """Also where it was cancelled before it began."""
         del self._tasks[task]
         if record is not None:

@@ -14,11 +14,11 @@ from typing import Final
 
 from ...coordinator.config import bound
 from ...errors import AccessError
-from ...proto.frames import OFFER, Offer
+from ...proto.frames import OFFER_KEY, TransportOffer
 from ...proto.security import Acceptor, reloading_context
 from .callers import CallCredentials
-from .servicer import Dependencies
-from .transport_connection import Connection
+from .servicer import ServerContext
+from .transport_connection import ReaderConnection
 
 #: Offers to one caller that are not taken, and to all; the oldest makes room.
 _OFFERS_TO_ONE: Final = 64
@@ -29,10 +29,10 @@ _BACKLOG: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class PendingOffer:
     """What was offered to whom."""
 
-    offer: Offer
+    offer: TransportOffer
     shown: CallCredentials
     owner: str
 
@@ -48,20 +48,20 @@ class TransportListener:
         port: of TCP; 0 before `open`.
     """
 
-    def __init__(self, given: Dependencies) -> None:
+    def __init__(self, given: ServerContext) -> None:
         self.port = 0
         self.config, self.servicer, self.admission, self.recorder = given
         self._grpc_port = 0
         self._unix_name = ""
         self._acceptors: list[Acceptor] = []
-        self._offers: dict[bytes, Offered] = {}
-        self._strangers: dict[Connection, None] = {}
-        self._connections: set[Connection] = set()
+        self._offers: dict[bytes, PendingOffer] = {}
+        self._strangers: dict[ReaderConnection, None] = {}
+        self._connections: set[ReaderConnection] = set()
         self._nobody = asyncio.Event()
 
     def offer(self, shown: CallCredentials) -> tuple[tuple[str, str], ...]:
         """Metadata beside an answer of gRPC: an offer, to a student that has asked for one."""
-        asked = any(key == OFFER for key, _ in shown.metadata or ())
+        asked = any(key == OFFER_KEY for key, _ in shown.metadata or ())
         if not asked or not self._acceptors or not self.admission.is_student(shown):
             return ()
         owner = self.admission.admit(shown, "student").owner
@@ -70,8 +70,8 @@ class TransportListener:
             del self._offers[mine[0]]
         elif len(self._offers) >= _OFFERS:
             del self._offers[next(iter(self._offers))]
-        offer = Offer.new(self._grpc_port, self.port, self._unix_name)
-        self._offers[offer.session] = Offered(offer, shown, owner)
+        offer = TransportOffer.new(self._grpc_port, self.port, self._unix_name)
+        self._offers[offer.session] = PendingOffer(offer, shown, owner)
         return offer.metadata()
 
     async def bind(self, grpc_port: int) -> None:
@@ -97,7 +97,7 @@ class TransportListener:
         listening.listen(_BACKLOG)
         acceptor = Acceptor(
             listening,
-            partial(Connection, self),
+            partial(ReaderConnection, self),
             tls,
             most=self.config.max_calls + _STRANGERS,
             standing=lambda: len(self._connections),
@@ -122,14 +122,14 @@ class TransportListener:
 
     # --- told by a connection
 
-    def came(self, connection: Connection) -> None:
+    def came(self, connection: ReaderConnection) -> None:
         """Somebody is there who has proved nothing yet."""
         self._connections.add(connection)
         if len(self._strangers) >= _STRANGERS:
             self._end_oldest_stranger()
         self._strangers[connection] = None
 
-    def take(self, session: bytes) -> Offered | None:
+    def take(self, session: bytes) -> PendingOffer | None:
         """The offer of that session, if its caller may still ask; good for one connection."""
         if (offered := self._offers.pop(session, None)) is None:
             return None
@@ -139,11 +139,11 @@ class TransportListener:
             return None
         return offered
 
-    def known(self, connection: Connection) -> None:
+    def known(self, connection: ReaderConnection) -> None:
         """Its proof was right."""
         self._strangers.pop(connection, None)
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: ReaderConnection) -> None:
         self._strangers.pop(connection, None)
         self._connections.discard(connection)
         if not self._connections:

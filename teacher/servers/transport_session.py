@@ -15,10 +15,10 @@ from ...errors import EdlError, RequestRefused, WireError
 from ...proto import frames
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
-from ...proto.frames import Header, Opened
+from ...proto.frames import FrameHeader, OpenFrame
 from ...proto.shared_buffer import BufferRef
-from ...proto.tensors import Heavy, InferRequest, InferResponse
-from ..request import InputsRecord
+from ...proto.tensors import InferRequest, InferResponse, SlowToDecode
+from ..request import InputBuffers
 from .callers import CallCredentials, CallerIdentity
 from .shared_regions import RegionReader
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _OF_EACH_RESULT: Final = ("device_seconds", "draining")
 
 
-class Fixed(NamedTuple):
+class OpenedSession(NamedTuple):
     """What an OPEN frame has fixed for the requests behind it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Fixed(NamedTuple):
         memory_error: why there is none, where one was asked for.
     """
 
-    opened: Opened
+    opened: OpenFrame
     region: str
     memory_error: EdlError | None
 
@@ -56,13 +56,13 @@ class FramedRequest(NamedTuple):
         record: its inputs; None: they lie in the reader's memory.
     """
 
-    header: Header
+    header: FrameHeader
     head: bytes
-    fixed: Fixed
-    record: InputsRecord | None = None
+    fixed: OpenedSession
+    record: InputBuffers | None = None
 
 
-class Session:
+class TransportSession:
     """Of one connection; lives in the event loop.
 
     Args:
@@ -73,12 +73,12 @@ class Session:
     def __init__(self, listener: TransportListener, shown: CallCredentials) -> None:
         self._listener = listener
         self._shown = shown
-        self._fixed: Fixed | None = None
+        self._fixed: OpenedSession | None = None
         self._regions: list[str] = []  # the last one is in use, and those before it may be
         self._described: tuple[object, ...] = ()  # what the reader knows of results
 
     @property
-    def fixed(self) -> Fixed:
+    def fixed(self) -> OpenedSession:
         """By the latest OPEN frame; raises WireError where none has come."""
         if self._fixed is None:
             raise WireError("a request before its session was opened")
@@ -86,7 +86,7 @@ class Session:
 
     def open(self, payload: bytes) -> None:
         """Take an OPEN frame; raises WireError for what fixes nothing."""
-        opened = Opened.read(payload)
+        opened = OpenFrame.read(payload)
         region, failed = "", None
         if opened.memory_key:
             region = f"edl-{secrets.token_hex(8)}"
@@ -98,7 +98,7 @@ class Session:
                 region, failed = "", error
             else:
                 self._regions.append(region)
-        self._fixed = Fixed(opened, region, failed)
+        self._fixed = OpenedSession(opened, region, failed)
         self._described = ()
 
     def let_go(self, *, all_of_it: bool = False) -> None:
@@ -119,7 +119,7 @@ class Session:
             self._listener.recorder.refused(error)
             in_memory = asked.record is None
             memory_fails = in_memory and (not asked.fixed.region or isinstance(error, _NotMapped))
-            return frames.error(asked.header.number, error, memory=memory_fails)
+            return frames.error_frame(asked.header.number, error, memory=memory_fails)
 
     async def _label(self, asked: FramedRequest) -> bytes:
         header = asked.header
@@ -139,7 +139,7 @@ class Session:
     async def _encode(
         self, number: int, _: InferRequest, response: InferResponse, __: Collection[str]
     ) -> tuple[bytes, int]:
-        pieces = frames.result(
+        pieces = frames.result_frame(
             number,
             response.outputs,
             self._describe(response),
@@ -161,11 +161,11 @@ class Session:
         if known == self._described:
             return b""
         outputs = tuple(
-            frames.Tensor(name, datatype_of(array.dtype), array.ndim, told.get(name, {}))
+            frames.FramedTensor(name, datatype_of(array.dtype), array.ndim, told.get(name, {}))
             for name, array in response.outputs.items()
         )
         fixed = {name: value for name, value in said.items() if name not in _OF_EACH_RESULT}
-        description = frames.Description(outputs, fixed).to_bytes()
+        description = frames.ResultDescription(outputs, fixed).to_bytes()
         self._described = known
         return description
 
@@ -199,26 +199,26 @@ async def _decode(asked: FramedRequest, reading: RegionReader) -> InferRequest:
     )
 
 
-def _in_memory(head: bytes, fixed: Fixed, reading: RegionReader) -> list[Array]:
+def _in_memory(head: bytes, fixed: OpenedSession, reading: RegionReader) -> list[Array]:
     """The inputs where they lie in the reader's memory."""
     if fixed.memory_error is not None:
         raise fixed.memory_error
     opened = fixed.opened
-    shapes = frames.shapes_in(head, opened.inputs)
-    at = frames.head_bytes_of(opened.inputs)
-    if len(head) != at + frames.PLACE.size * len(shapes):
+    shapes = frames.unpack_shapes(head, opened.inputs)
+    at = frames.packed_shapes_bytes(opened.inputs)
+    if len(head) != at + frames.BUFFER_LOCATION.size * len(shapes):
         raise WireError("a request in shared memory without a place for each input")
     arrays = []
     for tensor, shape in zip(opened.inputs, shapes, strict=True):
-        offset, generation, generation_offset = frames.PLACE.unpack_from(head, at)
-        at += frames.PLACE.size
+        offset, generation, generation_offset = frames.BUFFER_LOCATION.unpack_from(head, at)
+        at += frames.BUFFER_LOCATION.size
         nbytes = nbytes_of(tensor.datatype, shape) or 0
         place = BufferRef(fixed.region, offset, nbytes, generation, generation_offset)
         if not place.is_possible:
             raise WireError(f"input {tensor.name!r} has an impossible place")
         try:
             data = reading.read_in_place(place)
-        except Heavy:
+        except SlowToDecode:
             raise _NotMapped("shared memory that may shrink is not read in place") from None
         arrays.append(from_bytes(data, tensor.datatype, shape))
     return arrays

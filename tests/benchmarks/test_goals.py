@@ -31,7 +31,7 @@ from edl.benchmarks.teaching.watch import Watch
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import ReaderStats
 from edl.mesh.local import TeacherSpec
-from edl.proto.forms import Form
+from edl.proto.forms import LabelForm
 
 # --- accuracy
 
@@ -57,7 +57,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
 
 
 def errors(form: str, loss_t: float = 1.0, sent_t: float | None = None) -> tuple[float, float]:
-    parsed: Any = Form.parse(form, sent_t)
+    parsed: Any = LabelForm.parse(form, sent_t)
     return labels.errors(labels.Case(parsed, loss_t), *labels.draw(64))
 
 

@@ -19,10 +19,10 @@ from edl.teacher.backends import Backend, ModelSpec
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.selection import KINDS, content_of, open_backend
 from edl.teacher.config import PredictorConfig
-from edl.teacher.jobs import Answer
+from edl.teacher.jobs import LabelledBatch
 from edl.teacher.microbatch import run_in_micro_batches, warm_up
 from edl.teacher.pool import PredictorPool
-from edl.teacher.request import Request, RequestedOutput
+from edl.teacher.request import BatchRequest, RequestedOutput
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
 from edl.tests.waiting import DEADLINE_S
@@ -187,8 +187,8 @@ def test_two_processes_agree_bit_for_bit(subject: Subject, folder: Path, images:
             spec = pool.require_loaded().spec
             wanted = [RequestedOutput(tensor.name) for tensor in spec.outputs]
             (predictor,) = pool.predictors
-            (answer,) = predictor.submit([Request({"image": images}, wanted)]).result()
-            assert isinstance(answer, Answer)
+            (answer,) = predictor.submit([BatchRequest({"image": images}, wanted)]).result()
+            assert isinstance(answer, LabelledBatch)
             labels = {name: array.tobytes() for name, array in answer.outputs.items()}
             answer.release()
             answers.append((spec.numerics_id, spec.content_id, labels))

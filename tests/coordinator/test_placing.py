@@ -22,7 +22,7 @@ from edl.coordinator.registry import Registry
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
-from edl.teacher.backends.preprocess import NAMED
+from edl.teacher.backends.preprocess import BUILT_IN_STEPS
 from edl.teacher.cli import app
 from edl.tests.coordinator.scripted_manager import served
 
@@ -323,7 +323,7 @@ def test_allowed_options_become_arguments_of_a_teacher() -> None:
     serve = command.commands["serve"]  # type: ignore[attr-defined]
     known = {name.removeprefix("--") for one in serve.params for name in one.opts}
     assert known >= set(ALLOWED)
-    for name in NAMED:
+    for name in BUILT_IN_STEPS:
         assert parse_options([f"preprocess={name}"])
     options = parse_options(["--micro-batch=auto", "deterministic=true", "input=x:FP32:-1,3"])
     assert arguments(options) == ["--micro-batch=auto", "--deterministic", "--input=x:FP32:-1,3"]

@@ -18,9 +18,9 @@ from edl.distill_reader.engine.outcomes import TeacherRequest
 from edl.distill_reader.engine.request_template import expected_of
 from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
-from edl.proto.clients import Answer, Found
+from edl.proto.clients import LabelResponse, ModelDescription
 from edl.proto.datatypes import TensorSpec
-from edl.proto.forms import Form, encode
+from edl.proto.forms import LabelForm, encode
 from edl.scheduler.reader_core.events import Peer
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
@@ -28,8 +28,8 @@ LOGITS = np.zeros((2, 3), np.float32)
 GOOD: dict[str, Any] = {"teacher_id": "t1", "incarnation": "7", "content_id": "c"}
 
 
-def answer(outputs: dict[str, Any], parameters: dict[str, Any] = GOOD) -> Answer:
-    return Answer(outputs, parameters)
+def answer(outputs: dict[str, Any], parameters: dict[str, Any] = GOOD) -> LabelResponse:
+    return LabelResponse(outputs, parameters)
 
 
 def test_good_answers_give_the_labels_asked_for_in_that_order() -> None:
@@ -92,7 +92,7 @@ WHOLE = {"logits": LOGITS, "hidden": np.zeros((2, 9, 4), np.float32)}
 def test_outputs_fit_the_model(fetches: tuple[str, ...], parameters: dict[str, Any]) -> None:
     """A bit may flip in a name, and a shape of as many numbers is another shape."""
     job = TeacherRequest(1, (), {}, fetches, 2)
-    peer, found = Peer("t1", "", "s", 7, "c"), Found((), DECLARED)
+    peer, found = Peer("t1", "", "s", 7, "c"), ModelDescription((), DECLARED)
     expected = expected_of(job, peer, found)
     assert list(soft_labels(answer(WHOLE, parameters), expected)) == [*(fetches or WHOLE)]
     for spoilt, words in (
@@ -111,7 +111,7 @@ def test_our_own_teachers_answer_in_the_dtype_that_they_declare() -> None:
     with pytest.raises(BadAnswer, match="declared as FP32, float64 came"):
         soft_labels(answer(wide), expected)
     assert soft_labels(answer(wide, {}), expected)["logits"].dtype == np.float64
-    form = Form("float16")
+    form = LabelForm("float16")
     asked = answer({"logits": LOGITS.astype(np.float16)})
     said = replace(asked, output_parameters={"logits": form.parameters()})
     half = replace(expected, forms=LabelForms.given({"logits": "float16"}, None, False))
@@ -138,7 +138,7 @@ def test_inputs_that_are_not_finite_are_named() -> None:
 # --- forms
 
 ROWS = np.array([[1.0, 4.0, 2.0, -1.0], [0.0, 0.0, 5.0, 0.0]], np.float32)
-FORM = Form(None, 2)
+FORM = LabelForm(None, 2)
 IN_PARTS = {part: FORM.parameters(4) for part in FORM.parts("logits")}
 
 
@@ -146,7 +146,7 @@ def asked_for(form: str | None, temperature: float | None = None, expand: bool =
     return replace(EXPECTED, forms=LabelForms.given(form, temperature, expand))
 
 
-def in_parts(**other: Any) -> Answer:
+def in_parts(**other: Any) -> LabelResponse:
     parts = encode("logits", ROWS, FORM)
     return replace(answer({**parts, **other}), output_parameters=IN_PARTS)
 
@@ -211,6 +211,8 @@ def test_each_output_has_the_form_that_was_asked_for_it() -> None:
         (answer({"logits": ROWS.astype("i8")}), RequestRefused, "is for floats"),
     ],
 )
-def test_parts_are_not_trusted_either(given: Answer, error: type[Exception], words: str) -> None:
+def test_parts_are_not_trusted_either(
+    given: LabelResponse, error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         soft_labels(given, asked_for("topk:2"))

@@ -19,7 +19,7 @@ from edl.distill_reader.engine.requests import model_inputs
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import MOVED, TLS, Limits, Mixing, Timeouts, Trace
 from edl.errors import UsageError
-from edl.proto.forms import Form
+from edl.proto.forms import LabelForm
 from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
 from edl.tests.proto.security.authority import Authority, write_secret
 
@@ -57,10 +57,10 @@ def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
     assert LabelForms.given(None, None, True) == AS_GIVEN
     assert AS_GIVEN.of("logits") is None
     every = LabelForms.given("topk:20", None, True)
-    assert every.of("logits") == every.of("hidden") == Form(None, 20)
+    assert every.of("logits") == every.of("hidden") == LabelForm(None, 20)
     some = LabelForms.given({"logits": "topk:20"}, {"logits": 4, "aux": 2}, True)
-    assert some.of("logits") == Form(None, 20, 4.0)
-    assert some.of("aux") == Form(temperature=2.0)
+    assert some.of("logits") == LabelForm(None, 20, 4.0)
+    assert some.of("aux") == LabelForm(temperature=2.0)
     assert some.of("hidden") is None
 
 

@@ -18,7 +18,7 @@ from edl.distill_reader.engine.requests import Batches, InputSlicer, samples_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record
-from edl.proto.datatypes import Stacked, to_bytes, whole
+from edl.proto.datatypes import StackedArray, to_bytes, whole
 from edl.proto.forms import softmax
 from edl.proto.shared_buffer import SharedBuffer
 from edl.scheduler.ledger.events import Span
@@ -178,13 +178,13 @@ def test_a_request_is_views_of_the_ring(world: World) -> None:
     both = (Span(0, 2, 4), Span(1, 0, 1))
     slicer = InputSlicer(world.batches, world.ring, ())
     inputs, lent, stamps = slicer.cut(both, ("x",))
-    assert isinstance(inputs["x"], Stacked)
+    assert isinstance(inputs["x"], StackedArray)
     assert samples_of(inputs.values()) == 3
     expected = np.concatenate([world.inputs[0][2:4], world.inputs[1][:1]])
     np.testing.assert_array_equal(whole(inputs["x"]), expected)
     assert not lent, "it is in two pieces"
     one = slicer.cut((Span(0, 1, 3),), ("x",)).inputs["x"]
-    assert not isinstance(one, Stacked)
+    assert not isinstance(one, StackedArray)
     assert one.base is not None, "nothing was copied"
     assert world.ring.are_current(stamps)
     world.ring.free(world.records[1].offset)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from edl.proto.clients import Request, open_client
+from edl.proto.clients import LabelRequest, open_client
 from edl.supervise import Process, python_command, start
 from edl.tests.interop.environments import KSERVE, MLSERVER, TRITON, Environment
 from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
@@ -143,7 +143,7 @@ def _warm_up(server: Server) -> None:
     """Have its largest batch labelled: the shared memory that this takes is kept for later ones."""
     with closing(open_client("oip", server.grpc, MODEL)) as client:
         x = np.zeros((TRITON_MAX_BATCH, FEATURES), np.float32)
-        client.infer(Request({INPUT: x}), ANSWER_S)
+        client.infer(LabelRequest({INPUT: x}), ANSWER_S)
 
 
 def _copied_model(process: Process) -> Path:

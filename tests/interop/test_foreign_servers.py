@@ -15,7 +15,7 @@ import pytest
 from edl.distill_reader import DistilReader
 from edl.errors import PoisonBatch, UsageError
 from edl.mesh.local import LocalMesh
-from edl.proto.clients import Request, open_client
+from edl.proto.clients import LabelRequest, open_client
 from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
 from edl.tests.interop.servers import (
     STARTS,
@@ -67,7 +67,7 @@ def test_ours_reads_what_it_serves(client: Any, server: Server) -> None:
     assert described == [[(INPUT, "FP32", (-1, FEATURES))], [(OUTPUT, "FP32", (-1, CLASSES))]]
     x = known_batches().at(0)
     for outputs in ((), (OUTPUT,)):
-        answer = client.infer(Request({INPUT: x}, outputs), ANSWER_S)
+        answer = client.infer(LabelRequest({INPUT: x}, outputs), ANSWER_S)
         assert list(answer.outputs) == [OUTPUT]
         np.testing.assert_array_equal(answer.outputs[OUTPUT], labels_of(x))
     assert getattr(client, "binary", server.binary) is server.binary

@@ -21,7 +21,7 @@ from edl.coordinator.registry import connect
 from edl.distill_reader import DistilReader
 from edl.errors import RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
-from edl.proto.clients import Request, open_client, paddle_serving
+from edl.proto.clients import LabelRequest, open_client, paddle_serving
 from edl.proto.paddle_serving import general_model_pb2, pipeline_pb2
 from edl.proto.protocols import PADDLE_SERVING
 from edl.supervise import Command, Process, python_command, start
@@ -125,7 +125,7 @@ def test_it_labels_epochs_through_a_kill_and_a_drain(
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     with closing(open_client(PADDLE_SERVING, member.facts["address"], SERVICE)) as client:
         for rows in (1, 29, 64):  # less than a micro-batch, and several of them
-            asked = Request({"image": network.images[:rows]})
+            asked = LabelRequest({"image": network.images[:rows]})
             (labels,) = client.infer(asked, READER_S).outputs.values()
             np.testing.assert_allclose(labels, network.logits[:rows], rtol=0, atol=1e-5)
 
@@ -173,7 +173,7 @@ def test_what_is_pickled_is_not_unpickled(
         return file.getvalue()
 
     with closing(open_client(PADDLE_SERVING, address, SERVICE)) as client:
-        asked = Request({"image": network.images[:2]})
+        asked = LabelRequest({"image": network.images[:2]})
         assert client.infer(asked, READER_S).outputs
         with monkeypatch.context() as patch:
             patch.setattr(paddle_serving, "write_npy", pickled)
@@ -182,7 +182,7 @@ def test_what_is_pickled_is_not_unpickled(
         assert not bomb.exists()
         assert client.infer(asked, READER_S).outputs
         with pytest.raises(RequestRefused, match="err_no"):
-            client.infer(Request({"image": network.images[:2, :, :5]}), READER_S)
+            client.infer(LabelRequest({"image": network.images[:2, :, :5]}), READER_S)
     teacher = mesh.teachers["t"]
     whole = [child.pid for child in psutil.Process(teacher.pid).children(recursive=True)]
     mesh.kill("t")  # its server dies with it

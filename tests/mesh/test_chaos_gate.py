@@ -25,9 +25,9 @@ from edl.mesh.chaos.lies import LIES, Liar
 from edl.mesh.chaos.plan import Stage
 from edl.proto import frames
 from edl.proto.arena import Array
-from edl.proto.clients import Answer, Request
-from edl.proto.clients.transport import Connection
-from edl.proto.frames import REPLY_BYTES, Description, Tensor
+from edl.proto.clients import LabelRequest, LabelResponse
+from edl.proto.clients.transport import TransportConnection
+from edl.proto.frames import REPLY_BYTES, FramedTensor, ResultDescription
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.
@@ -120,8 +120,8 @@ def test_closing_wakes_whoever_waits_and_leaves_no_thread(echo: str) -> None:
 
 ROWS, CLASSES = 4, 6
 LABELS = np.arange(ROWS * CLASSES, dtype=np.float32).reshape(ROWS, CLASSES)
-DESCRIPTION = Description(
-    (Tensor("soft", "FP32", 2),), {"teacher_id": "t1", "incarnation": "1700000000001"}
+DESCRIPTION = ResultDescription(
+    (FramedTensor("soft", "FP32", 2),), {"teacher_id": "t1", "incarnation": "1700000000001"}
 )
 PROOF = bytes(range(REPLY_BYTES))
 
@@ -129,36 +129,36 @@ PROOF = bytes(range(REPLY_BYTES))
 def result(number: int, labels: Array = LABELS, *, described: bool = False) -> bytes:
     """A teacher's answer to a request, as it goes over the wire."""
     told = DESCRIPTION.to_bytes() if described else b""
-    pieces = frames.result(number, {"soft": labels}, told, device_s=0.01, draining=False)
+    pieces = frames.result_frame(number, {"soft": labels}, told, device_s=0.01, draining=False)
     return b"".join(bytes(one) for one in pieces)
 
 
-REFUSED = frames.error(9, RetryableError("busy"))
+REFUSED = frames.error_frame(9, RetryableError("busy"))
 #: What a teacher sends by one connection: only its first result has the description.
-SAID = PROOF + result(1, described=True) + REFUSED + result(2) + frames.goodbye()
+SAID = PROOF + result(1, described=True) + REFUSED + result(2) + frames.goaway_frame()
 
 
-def heard(said: bytes, *numbers: int) -> dict[int, Answer]:
+def heard(said: bytes, *numbers: int) -> dict[int, LabelResponse]:
     """The answers that a reader takes from these frames. Raises WireError where they are none."""
     ours, theirs = socket.socketpair()
     with closing(theirs):
         ours.setblocking(False)
-        connection = Connection(ours, "chaos", None)
+        connection = TransportConnection(ours, "chaos", None)
         for number in numbers:
-            connection.put(number, Request({"x": np.zeros((ROWS, 2), np.float32)}), 9.0, {})
+            connection.put(number, LabelRequest({"x": np.zeros((ROWS, 2), np.float32)}), 9.0, {})
         connection.send()
         theirs.sendall(said)
         theirs.shutdown(socket.SHUT_WR)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, LabelResponse] = {}
         with closing(connection), suppress(ConnectionError):
             while len(answers) < len(numbers):
                 for one in connection.hear():
-                    assert isinstance(one.outcome, Answer)
+                    assert isinstance(one.outcome, LabelResponse)
                     answers[one.number] = one.outcome
         return answers
 
 
-def spoilt(kind: str, seed: int = 1, labels: Array = LABELS) -> Answer:
+def spoilt(kind: str, seed: int = 1, labels: Array = LABELS) -> LabelResponse:
     liar = Liar(seed)
     liar.tell(kind)
     said = liar.connection()(PROOF + result(1, labels, described=True))
@@ -234,7 +234,7 @@ def test_frames_come_through_whole_however_they_arrive(kind: str | None, sizes: 
         rest = rest[size:]
     assert sent([*pieces, rest]) == sent([SAID])
     assert (sent([SAID]) == SAID) == (kind is None)
-    no_result = PROOF + REFUSED + frames.goodbye()
+    no_result = PROOF + REFUSED + frames.goaway_frame()
     assert sent([no_result]) == no_result, "only results are spoilt"
 
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from edl.errors import WireError
 from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, ArrayRef, Record
 from edl.proto.datatypes import Array, to_bytes
-from edl.proto.shared_buffer import Lent, SharedBuffer, descriptor_of, key_of
+from edl.proto.shared_buffer import BufferLocation, SharedBuffer, descriptor_of, key_of
 
 from .strategies import arrays, same
 
@@ -150,8 +150,8 @@ def stamp(shared: SharedBuffer, offset: int) -> int:
     return int(number)
 
 
-def whole_of(shared: SharedBuffer, ref: ArrayRef) -> Lent:
-    return Lent(ref.offset, stamp(shared, ref.offset), ref.offset - 8)
+def whole_of(shared: SharedBuffer, ref: ArrayRef) -> BufferLocation:
+    return BufferLocation(ref.offset, stamp(shared, ref.offset), ref.offset - 8)
 
 
 class Allocating(RuleBasedStateMachine):
@@ -231,7 +231,7 @@ def shared() -> Iterator[SharedBuffer]:
 
 def test_a_run_of_rows_lies_behind_the_number_of_its_array(shared: SharedBuffer) -> None:
     first, ref = shared.put([np.zeros(100), np.arange(30, dtype=np.int64).reshape(10, 3)]).arrays
-    assert shared.lent(to_bytes(shared.get(ref)[4:7])) == Lent(
+    assert shared.lent(to_bytes(shared.get(ref)[4:7])) == BufferLocation(
         ref.offset + 4 * 24, stamp(shared, ref.offset), ref.offset - 8
     )
     assert shared.lent(to_bytes(shared.get(ref)[:2])) == whole_of(shared, ref)

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 
 from edl.errors import RequestRefused, UsageError, WireError
 from edl.proto.datatypes import Array
-from edl.proto.forms import Form, check_parts, decode, encode, kind_of, softmax, top_k
+from edl.proto.forms import LabelForm, check_parts, decode, encode, kind_of, softmax, top_k
 
-TOP_3 = Form(None, 3)
+TOP_3 = LabelForm(None, 3)
 
 
 def logits(*shape: int) -> Array:
@@ -34,14 +34,14 @@ def exact_softmax(rows: Array, temperature: float = 1.0) -> Array:
 @pytest.mark.parametrize("text", ["float32", "bfloat16", "float16", "topk:1", "topk:20"])
 @pytest.mark.parametrize("temperature", [None, 4.0])
 def test_a_form_is_what_its_parameters_name(text: str, temperature: float | None) -> None:
-    form = Form.parse(text, temperature)
+    form = LabelForm.parse(text, temperature)
     assert form is not None
     assert str(form) == text
-    assert Form.named_by(form.parameters()) == form
-    assert Form.named_by({}, form.parameters()) == form
-    assert Form.named_by({"form": "float32"}, form.parameters()) == Form("float32")
-    assert Form.named_by({}) is None
-    assert Form.named_by({"temperature": 3}) == Form("float32", temperature=3.0)
+    assert LabelForm.named_by(form.parameters()) == form
+    assert LabelForm.named_by({}, form.parameters()) == form
+    assert LabelForm.named_by({"form": "float32"}, form.parameters()) == LabelForm("float32")
+    assert LabelForm.named_by({}) is None
+    assert LabelForm.named_by({"temperature": 3}) == LabelForm("float32", temperature=3.0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_form_is_what_its_parameters_name(text: str, temperature: float | None
 )
 def test_invalid_form_parameters_are_refused(parameters: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Form.named_by(parameters)
+        LabelForm.named_by(parameters)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_values_beyond_float16_travel_as_float32() -> None:
 @pytest.mark.parametrize("given_as", [np.float64, np.float32, np.float16])
 def test_a_plain_form_is_the_same_output_in_another_dtype(dtype: Any, given_as: Any) -> None:
     rows = logits(3, 5).astype(given_as)
-    form = Form(dtype)
+    form = LabelForm(dtype)
     parts = encode("y", rows, form)
     assert parts["y"].dtype.name == dtype
     dense = decode("y", parts, form, form.parameters())
@@ -97,12 +97,17 @@ def test_a_plain_form_is_the_same_output_in_another_dtype(dtype: Any, given_as: 
 @pytest.mark.parametrize(
     ("rows", "form", "kind", "words"),
     [
-        (np.array([[7e4]], np.float32), Form("float16"), "", "beyond the range of float16"),
-        (np.array([[1e300, 0.0]]), Form(None, 1), "", "beyond the range of float32"),
-        (np.full((2, 3), 0.7), Form(temperature=2.0), "other", "neither logits nor probabilities"),
+        (np.array([[7e4]], np.float32), LabelForm("float16"), "", "beyond the range of float16"),
+        (np.array([[1e300, 0.0]]), LabelForm(None, 1), "", "beyond the range of float32"),
+        (
+            np.full((2, 3), 0.7),
+            LabelForm(temperature=2.0),
+            "other",
+            "neither logits nor probabilities",
+        ),
     ],
 )
-def test_unsuitable_values_are_refused(rows: Array, form: Form, kind: Any, words: str) -> None:
+def test_unsuitable_values_are_refused(rows: Array, form: LabelForm, kind: Any, words: str) -> None:
     with pytest.raises(RequestRefused, match=words):
         encode("y", rows, form, kind)
 
@@ -127,12 +132,12 @@ def test_of_equal_values_the_lower_class_goes_first(rows: Array, data: st.DataOb
 def test_a_class_that_is_left_out_is_not_as_great_as_those_that_are_kept() -> None:
     rows = np.zeros((1, 11), np.float32)
     rows[0, 0] = -1e-7  # which float16 does not tell from 0
-    form = Form(None, 7)
+    form = LabelForm(None, 7)
     dense = decode("y", encode("y", rows, form), form, form.parameters(11))
     assert dense.argmax() == 1
     assert dense[0, 0] < 0.0
     equal = np.full((1, 4), 0.25, np.float32)
-    form = Form(None, 2, 1.0)
+    form = LabelForm(None, 2, 1.0)
     dense = decode("y", encode("y", equal, form), form, form.parameters(4))
     assert (dense >= 0).all()
     assert dense.sum() == pytest.approx(1.0)
@@ -148,7 +153,7 @@ def test_a_class_that_is_left_out_is_not_as_great_as_those_that_are_kept() -> No
 )
 def test_kept_classes_keep_their_probability(rows: Array, data: st.DataObject) -> None:
     classes = rows.shape[1]
-    form = Form(None, data.draw(st.integers(1, classes - 1)))
+    form = LabelForm(None, data.draw(st.integers(1, classes - 1)))
     parts = encode("y", rows, form, "logits")  # which [0, 1] does not look like
     dense = decode("y", parts, form, form.parameters(classes))
     kept = parts["y.indices"].astype(int)
@@ -165,7 +170,7 @@ def test_kept_classes_keep_their_probability(rows: Array, data: st.DataObject) -
 @pytest.mark.parametrize("row", [[-(2.0**-24)] * 14, [10.004, 10.003, 10.003]])
 def test_rounding_does_not_move_the_greatest_class(row: list[float]) -> None:
     rows = np.array([row], np.float32)
-    form = Form(None, len(row) // 2)
+    form = LabelForm(None, len(row) // 2)
     dense = decode("y", encode("y", rows, form), form, form.parameters(len(row)))
     assert dense.argmax(-1) == rows.argmax(-1) == 0
 
@@ -174,9 +179,9 @@ def test_rounding_does_not_move_the_greatest_class(row: list[float]) -> None:
 def test_a_softmax_at_a_temperature_travels_as_probabilities(temperature: float) -> None:
     rows = logits(2, 6, 40)
     truth = exact_softmax(rows, temperature)
-    whole = encode("y", rows, Form("float32", temperature=temperature))["y"]
+    whole = encode("y", rows, LabelForm("float32", temperature=temperature))["y"]
     np.testing.assert_allclose(whole, truth, rtol=1e-5)
-    form = Form(None, 5, temperature)
+    form = LabelForm(None, 5, temperature)
     parts = encode("y", rows, form)
     assert parts["y.tail"].shape == (2, 6)
     dense = decode("y", parts, form, form.parameters(40))
@@ -194,7 +199,7 @@ def test_a_softmax_at_a_temperature_travels_as_probabilities(temperature: float)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
 def test_probabilities_are_brought_to_a_temperature_by_their_logarithm(temperature: float) -> None:
     rows = logits(6, 40)
-    form = Form("float32", temperature=temperature)
+    form = LabelForm("float32", temperature=temperature)
     given = exact_softmax(rows, 1.0).astype(np.float32)
     came = encode("y", given, form, "probabilities")["y"]
     np.testing.assert_allclose(came, exact_softmax(rows, temperature), rtol=1e-4)
@@ -205,7 +210,7 @@ def test_probabilities_are_brought_to_a_temperature_by_their_logarithm(temperatu
 def test_top_k_of_probabilities_are_logits() -> None:
     rows = logits(6, 40)
     given = exact_softmax(rows, 1.0).astype(np.float32)
-    form = Form(None, 5)
+    form = LabelForm(None, 5)
     parts = encode("y", given, form, "probabilities")
     events = np.concatenate([parts["y.values"], parts["y.tail"][..., np.newaxis]], axis=-1)
     kept = np.take_along_axis(given, parts["y.indices"].astype(int), -1)
@@ -221,7 +226,7 @@ def test_probabilities_that_were_rounded_to_16_bits_are_recognised_in_any_dtype(
 def test_a_softmax_of_great_logits_is_finite() -> None:
     great = np.array([[3e38, -3e38, 3e38]], np.float32)
     assert softmax(great, 0.5).tolist() == [[0.5, 0.0, 0.5]]
-    dense = decode("y", encode("y", great, Form(None, 1)), Form(None, 1), {"classes": 3})
+    dense = decode("y", encode("y", great, LabelForm(None, 1)), LabelForm(None, 1), {"classes": 3})
     assert np.isfinite(dense).all()
 
 
@@ -254,9 +259,9 @@ def test_contradictory_parts_are_refused(parts: dict[str, Array], classes: Any) 
 
 
 def test_a_dtype_of_another_form_and_a_negative_mass_are_refused() -> None:
-    form = Form("float32")
+    form = LabelForm("float32")
     with pytest.raises(WireError, match="is of float64, and says that it is float32"):
         decode("y", {"y": np.full((2, 9), 1e300)}, form, form.parameters())
     parts = parts_of(tail=np.array([0.1, -0.1], "f4"))
     with pytest.raises(WireError, match="negative"):
-        check_parts("y", parts, Form(None, 3, 1.0), {"classes": 9})
+        check_parts("y", parts, LabelForm(None, 3, 1.0), {"classes": 9})

@@ -16,7 +16,7 @@ from edl.proto import json_tensors
 from edl.proto.datatypes import Array
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.shared_buffer import BufferRef
-from edl.proto.tensors import Heavy, InferRequest, InferResponse
+from edl.proto.tensors import InferRequest, InferResponse, SlowToDecode
 from edl.tests.proto.strategies import JSON, arrays, same
 
 
@@ -60,7 +60,7 @@ def test_the_parts_of_an_output_go_as_it_was_asked_for() -> None:
 def test_much_text_behind_the_object_is_not_for_a_moment() -> None:
     words = np.array([bytes(1000)] * 100, dtype=object)
     head, (raw,) = json_tensors.encode_request({"x": words}, (), binary=True)
-    with pytest.raises(Heavy):
+    with pytest.raises(SlowToDecode):
         decode_request(memoryview(head), raw, no_memory, model_name="m", light=True)
     assert decode(head, bytes(raw)).inputs["x"].tolist() == words.tolist()
 

@@ -19,7 +19,7 @@ from edl.proto import tensors
 from edl.proto.datatypes import (
     Array,
     Parameter,
-    Stacked,
+    StackedArray,
     datatype_of,
     from_bytes,
     pieces_of,
@@ -274,7 +274,7 @@ def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
         tensors.encode_request(model_name="m", inputs=words),
     ):
         tensors.decode_request(heavy)
-        with pytest.raises(tensors.Heavy):
+        with pytest.raises(tensors.SlowToDecode):
             tensors.decode_request(heavy, light=True)
 
 
@@ -292,7 +292,7 @@ def test_stacked_pieces_encode_like_the_whole_array(cuts: list[int], dtype: str)
     array = X.astype(dtype)
     edges = [0, *sorted(cuts), 6]
     pieces = tuple(array[a:b] for a, b in pairwise(edges))
-    stacked = Stacked(pieces)
+    stacked = StackedArray(pieces)
     assert (stacked.dtype, stacked.shape, stacked.ndim) == (array.dtype, array.shape, 2)
     assert stacked.nbytes == array.nbytes
     joined = encode_request(model_name="m", inputs={"x": stacked, "y": X})
@@ -302,7 +302,7 @@ def test_stacked_pieces_encode_like_the_whole_array(cuts: list[int], dtype: str)
 
 
 def test_one_piece_is_never_copied() -> None:
-    assert whole(X) is whole(Stacked((X,))) is X
+    assert whole(X) is whole(StackedArray((X,))) is X
     assert pieces_of(X) == (X,)
 
 
@@ -311,4 +311,4 @@ def test_pieces_that_differ_cannot_be_stacked() -> None:
     different: list[tuple[Array, ...]] = [(), (X, X[:, :2]), (X, X.astype(np.float64)), (scalar,)]
     for pieces in different:
         with pytest.raises(WireError, match="cannot be stacked"):
-            Stacked(pieces)
+            StackedArray(pieces)

@@ -17,7 +17,7 @@ from edl.coordinator import upgrade
 from edl.distill_reader import DistilReader, EnsemblePolicy
 from edl.distill_reader.options import Limits, Timeouts
 from edl.proto.arena import Array
-from edl.proto.forms import Form, decode, encode, softmax
+from edl.proto.forms import LabelForm, decode, encode, softmax
 from edl.supervise import Process, python_command, start
 from edl.tests.distill_reader.readers import numbers_of
 from edl.tests.scripted_teacher import logits_of
@@ -130,7 +130,7 @@ def test_labels_travel_in_compact_forms_and_come_dense(
     with serving(*options, model=f"edl.tests.teacher.linear:{model}") as teacher:
         forms: list[Any] = [("topk:2", 2.0), ("bfloat16", None), (None, 4.0)]
         for text, temperature in forms if model == "good" else forms[-1:]:
-            form = Form.parse(text, temperature)
+            form = LabelForm.parse(text, temperature)
             assert form is not None
             asked: dict[str, Any] = {"label_form": text, "temperature": temperature}
             addresses = [teacher.address]

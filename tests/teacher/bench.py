@@ -16,11 +16,11 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.security import ClientSecurity, Gate, open_channel
 from edl.teacher.config import ServerConfig
-from edl.teacher.recorder import Labelling, Recorder
-from edl.teacher.registration import Identity
-from edl.teacher.servers.server import Server
-from edl.teacher.servers.servicer import Servicer
-from edl.teacher.servers.shared_regions import SharedMemory
+from edl.teacher.recorder import Recorder, RequestTiming
+from edl.teacher.registration import TeacherIdentity
+from edl.teacher.servers.server import TeacherServer
+from edl.teacher.servers.servicer import InferenceServicer
+from edl.teacher.servers.shared_regions import SharedMemoryRegions
 from edl.tests.teacher.fakes import FakeLabeller, array
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -37,14 +37,14 @@ class Bench:
         on_ended: Callable[[], None] = lambda: None,
         **config: Any,
     ) -> None:
-        self.identity = Identity("resnet", "t1", 41)
+        self.identity = TeacherIdentity("resnet", "t1", 41)
         self.labeller = FakeLabeller()
         self.at_end = ExitStack()  # what is to be done before it stops
         self._skipped_s = 0.0
         self.recorder = Recorder()
-        memory = SharedMemory(system=config.get("allow_system_shm", False))
-        self.servicer = Servicer(self.identity, self.labeller, self.recorder, memory)
-        self.server = Server(
+        memory = SharedMemoryRegions(system=config.get("allow_system_shm", False))
+        self.servicer = InferenceServicer(self.identity, self.labeller, self.recorder, memory)
+        self.server = TeacherServer(
             ServerConfig(**{"slots": 2, "max_message_bytes": 1 << 20, **config}),
             self.servicer,
             Gate(config.get("security"), self.recorder.count_refusal),
@@ -148,7 +148,7 @@ class Bench:
 Make = Callable[..., Bench]
 
 
-def labelling(recorder: Recorder, nbytes: int = 100) -> Labelling:
+def labelling(recorder: Recorder, nbytes: int = 100) -> RequestTiming:
     """A request for labels as the recorder is told of it, to be entered."""
     return recorder.call("grpc", "ModelInfer", lambda: "127.0.0.1:7").labelling(nbytes)
 

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 
 from edl.proto.arena import Array
-from edl.teacher.servers.server import Server
+from edl.teacher.servers.server import TeacherServer
 from edl.tests.teacher.bench import WAIT_S, Bench
 
 INFER = "/v2/models/resnet/infer"
@@ -21,7 +21,7 @@ LENGTH = "Inference-Header-Content-Length"
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def url_of(server: Server) -> str:
+def url_of(server: TeacherServer) -> str:
     assert server.url is not None
     return server.url
 

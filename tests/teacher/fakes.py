@@ -13,8 +13,8 @@ from edl.errors import RetryableError
 from edl.proto.arena import Arena, Array
 from edl.proto.datatypes import TensorSpec
 from edl.teacher.backends import Finish, ModelSpec
-from edl.teacher.jobs import Answer, Ready
-from edl.teacher.request import Request, RequestedOutput, in_their_forms
+from edl.teacher.jobs import LabelledBatch, PredictorReady
+from edl.teacher.request import BatchRequest, RequestedOutput, encode_outputs
 from edl.tests.waiting import DEADLINE_S
 
 SPEC = ModelSpec(
@@ -64,19 +64,21 @@ class FakeLabeller:
         self.memory = Arena.create()
         self._threads = ThreadPoolExecutor(64, "fake")
 
-    def require_loaded(self) -> Ready:
+    def require_loaded(self) -> PredictorReady:
         if not self.ready:
             raise RetryableError("the model is loading")
-        return Ready(self.backend.spec, 0.001, 8)
+        return PredictorReady(self.backend.spec, 0.001, 8)
 
-    def submit(self, request: Request) -> Future[Answer]:
+    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
         self.deadlines_s.append(request.deadline_s)
         return self._threads.submit(self._label, request.inputs, request.outputs)
 
-    def _label(self, inputs: Mapping[str, Array], outputs: Sequence[RequestedOutput]) -> Answer:
+    def _label(
+        self, inputs: Mapping[str, Array], outputs: Sequence[RequestedOutput]
+    ) -> LabelledBatch:
         self.before()
         every = self.backend.run(inputs)
-        return Answer(in_their_forms(every, outputs), 0.004, self._release)
+        return LabelledBatch(encode_outputs(every, outputs), 0.004, self._release)
 
     def _release(self) -> None:
         self.released += 1

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from edl.proto import inference_pb2 as pb
-from edl.proto.frames import WANTED, Offer
+from edl.proto.frames import OFFER_REQUEST, TransportOffer
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
@@ -85,12 +85,12 @@ def test_certificates_over_http(make: Make, authority: Authority) -> None:
         ask(bench, "POST", INFER, json=rows(), verify=nobody)
 
 
-def offered(bench: Bench, token: str = "", *, wanted: bool = True) -> Offer | None:
+def offered(bench: Bench, token: str = "", *, wanted: bool = True) -> TransportOffer | None:
     metadata = [("authorization", f"Bearer {token}")] if token else []
     data = pb.ModelMetadataRequest(name="resnet").SerializeToString()
-    metadata += WANTED if wanted else ()
+    metadata += OFFER_REQUEST if wanted else ()
     _, call = bench.method("ModelMetadata").with_call(data, timeout=WAIT_S, metadata=metadata)
-    return Offer.among(call.trailing_metadata())
+    return TransportOffer.among(call.trailing_metadata())
 
 
 def test_students_that_ask_for_it_are_offered_a_connection(make: Make, tmp_path: Path) -> None:

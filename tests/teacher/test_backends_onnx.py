@@ -12,7 +12,7 @@ import pytest
 
 from edl.errors import ModelError, RetryableError, UsageError
 from edl.proto.datatypes import TensorSpec
-from edl.teacher.backends.model_source import Settings
+from edl.teacher.backends.model_source import ModelSettings
 from edl.teacher.backends.onnx import OnnxSession, files_of
 from edl.teacher.backends.selection import content_of, open_backend
 from edl.tests.teacher import same_network
@@ -151,17 +151,17 @@ def session(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_gpu_is_used_with_full_float32_and_no_cpu_instead(
     model: Path, session: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "gpu" in OnnxSession(model, Settings(device="gpu:1")).spec.numerics
+    assert "gpu" in OnnxSession(model, ModelSettings(device="gpu:1")).spec.numerics
     name, settings = session.asked[0]
     assert name == "CUDAExecutionProvider"
     assert settings == {"device_id": 1, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
     monkeypatch.delattr("onnxruntime.preload_dlls")  # older releases have none
     session.used = "CPUExecutionProvider"
     with pytest.raises(ModelError, match="cannot use device gpu:1"):
-        OnnxSession(model, Settings(device="gpu:1"))
+        OnnxSession(model, ModelSettings(device="gpu:1"))
     session.error = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
     with pytest.raises(RetryableError, match="the model failed: Failed to allocate memory"):
-        OnnxSession(model, Settings()).run({"image": np.zeros((2, 1, 8, 8), np.float32)})
+        OnnxSession(model, ModelSettings()).run({"image": np.zeros((2, 1, 8, 8), np.float32)})
 
 
 @pytest.mark.parametrize(

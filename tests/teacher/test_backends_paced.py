@@ -9,7 +9,7 @@ import pytest
 
 from edl.errors import ModelError, UsageError
 from edl.proto.arena import Array
-from edl.teacher.backends.paced import Paced, labelled
+from edl.teacher.backends.paced import PacedBackend, labelled
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.config import Device, PredictorConfig, TeacherConfig
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
@@ -31,8 +31,8 @@ class Clock:
         self.now_s += seconds * 1.0005  # as late as sleepers are
 
 
-def paced(clock: Clock, rate: float, backend: FakeBackend | None = None) -> Paced:
-    return Paced(backend or FakeBackend(), rate, clock=clock, sleep=clock.sleep)
+def paced(clock: Clock, rate: float, backend: FakeBackend | None = None) -> PacedBackend:
+    return PacedBackend(backend or FakeBackend(), rate, clock=clock, sleep=clock.sleep)
 
 
 def test_waiting_jobs_begin_when_the_device_is_free() -> None:

@@ -17,7 +17,7 @@ from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
 from edl.teacher.backends.selection import open_backend
-from edl.teacher.backends.torch import Copies, as_array, import_torch
+from edl.teacher.backends.torch import DeviceCopies, as_array, import_torch
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
 
@@ -154,7 +154,7 @@ def test_errors_of_a_run_are_told_apart(
 
 def test_arrays_of_every_dtype_survive_copies() -> None:
     torch = import_torch()
-    copies = Copies(torch, torch.device("cpu"))
+    copies = DeviceCopies(torch, torch.device("cpu"))
     for dtype in (*"?bhilefdBHIQ", ml_dtypes.bfloat16):
         given: Array = np.arange(6).reshape(2, 3).astype(dtype)
         tensor = copies.to_device(copies.staged(given))

@@ -20,9 +20,9 @@ from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import at_once
 from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
-from edl.teacher.jobs import Answer, Part, Ready, Results, submit_parts
+from edl.teacher.jobs import JobPart, LabelledBatch, PredictorReady, Results, submit_parts
 from edl.teacher.recorder import Recorder
-from edl.teacher.request import Overloaded, Request, RequestedOutput
+from edl.teacher.request import BatchRequest, RequestedOutput, TeacherOverloaded
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
 from edl.tests.waiting import DEADLINE_S as WAIT_S
 from edl.tests.waiting import wait_until
@@ -37,7 +37,7 @@ class FakeDevice:
     t_t_s: float
     ready: bool = True
 
-    def submit(self, requests: Sequence[Request]) -> Results:
+    def submit(self, requests: Sequence[BatchRequest]) -> Results:
         return self.bench.submit(self.index, requests)
 
 
@@ -71,26 +71,26 @@ class Bench(AbstractContextManager["Bench"]):
     def ready(self) -> bool:
         return any(device.ready for device in self.predictors)
 
-    def require_loaded(self) -> Ready:
-        return Ready(SPEC, self.t_t_s, 8)
+    def require_loaded(self) -> PredictorReady:
+        return PredictorReady(SPEC, self.t_t_s, 8)
 
-    def submit(self, index: int, requests: Sequence[Request]) -> Results:
+    def submit(self, index: int, requests: Sequence[BatchRequest]) -> Results:
         with self._lock:
             self.at_device += 1
             self.runs.append((index, [request.samples for request in requests]))
             return self._device.submit(self._run, requests)
 
-    def _run(self, requests: Sequence[Request]) -> list[Answer | EdlError]:
+    def _run(self, requests: Sequence[BatchRequest]) -> list[LabelledBatch | EdlError]:
         assert self.go.acquire(timeout=WAIT_S)
         with self._lock:
             self.at_device -= 1
         if self.error is not None:
             raise self.error
-        parts = [Part(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
+        parts = [JobPart(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
         results = submit_parts(at_once(self.backend.run), rows, parts, self._clock)()
         return [
-            replace(one, release=self._release) if isinstance(one, Answer) else one
+            replace(one, release=self._release) if isinstance(one, LabelledBatch) else one
             for one in results
         ]
 
@@ -102,7 +102,7 @@ class Bench(AbstractContextManager["Bench"]):
         """Put a request in line; its labels are copied and released as they come."""
         labels = Future[Array]()
 
-        def copy(answered: Future[Answer]) -> None:
+        def copy(answered: Future[LabelledBatch]) -> None:
             if (error := answered.exception()) is not None:
                 labels.set_exception(error)
                 return
@@ -110,7 +110,7 @@ class Bench(AbstractContextManager["Bench"]):
             labels.set_result(answer.outputs["double"].copy())
             answer.release()
 
-        self.batcher.submit(Request({"x": x}, DOUBLE, deadline_s)).add_done_callback(copy)
+        self.batcher.submit(BatchRequest({"x": x}, DOUBLE, deadline_s)).add_done_callback(copy)
         return labels
 
     def label(self, x: Array, deadline_s: float = math.inf) -> Array:
@@ -165,7 +165,7 @@ def test_a_request_beyond_the_slots_is_refused_with_a_time_to_retry() -> None:
             asked = [b.ask(array(8, 4)) for _ in range(3)]
             hints = []
             for _ in range(3):
-                with pytest.raises(Overloaded, match="all 3 slots") as caught:
+                with pytest.raises(TeacherOverloaded, match="all 3 slots") as caught:
                     b.label(array(8, 4))
                 assert caught.value.retry_after_s is not None
                 hints.append(caught.value.retry_after_s)
@@ -184,8 +184,8 @@ def test_an_expired_or_cancelled_request_is_not_computed_and_frees_its_slot() ->
         asked = [b.ask(array(1, 4)) for _ in range(2)]
         with pytest.raises(DeadlineExceeded):
             b.label(array(5, 4), time.monotonic() + 0.05)
-        given_up = b.batcher.submit(Request({"x": array(5, 4)}, DOUBLE))
-        with pytest.raises(Overloaded):
+        given_up = b.batcher.submit(BatchRequest({"x": array(5, 4)}, DOUBLE))
+        with pytest.raises(TeacherOverloaded):
             b.label(array(1, 4))
         assert given_up.cancel()
         asked.append(b.ask(array(1, 4)))
@@ -198,13 +198,13 @@ def test_an_expired_or_cancelled_request_is_not_computed_and_frees_its_slot() ->
 
 def test_a_request_at_a_device_keeps_its_slot() -> None:
     with Bench(slots=1) as b:
-        labels = b.batcher.submit(Request({"x": array(1, 4)}, DOUBLE))
+        labels = b.batcher.submit(BatchRequest({"x": array(1, 4)}, DOUBLE))
         assert not labels.cancel()
-        with pytest.raises(Overloaded):
+        with pytest.raises(TeacherOverloaded):
             b.label(array(1, 4))
         b.go.release()
         labels.result(WAIT_S)
-        with pytest.raises(Overloaded):  # they lie in memory that is the slot's
+        with pytest.raises(TeacherOverloaded):  # they lie in memory that is the slot's
             b.label(array(1, 4))
         labels.result().release()
         b.go.release()

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from edl.errors import RateLimited
-from edl.teacher.servers.admission import PATIENCE_S, Call, CallTable
+from edl.teacher.servers.admission import PATIENCE_S, AdmittedCall, CallTable
 from edl.teacher.servers.servicer import in_thread
 from edl.tests.waiting import DEADLINE_S
 
@@ -28,7 +28,7 @@ def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
     assert not newcomer.evicted
 
 
-def waits(call: Call, nbytes: int) -> asyncio.Task[None]:
+def waits(call: AdmittedCall, nbytes: int) -> asyncio.Task[None]:
     return asyncio.get_running_loop().create_task(call.expect(nbytes))
 
 
@@ -111,7 +111,7 @@ class Peer(str):
 
 def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
     table, peers = CallTable(12, 5, MOST, MOST), [Peer(name) for name in "abcd"]
-    held: list[Call] = []
+    held: list[AdmittedCall] = []
     for _ in range(5000):
         action = rng.random()
         if action < 0.5:

@@ -9,7 +9,13 @@ import pytest
 from edl.errors import ModelError, UsageError
 from edl.extras import EXTRA_BY_PACKAGE
 from edl.teacher.backends import framework, onnx, paddle, torch
-from edl.teacher.backends.model_source import FOREIGN, BackendKind, find, hash_of_files, is_factory
+from edl.teacher.backends.model_source import (
+    FOREIGN,
+    BackendKind,
+    find_model,
+    hash_of_files,
+    is_factory,
+)
 from edl.teacher.backends.selection import KINDS, check_model, open_backend
 from edl.tests.teacher.fakes import FakeBackend, double_and_sum
 from edl.tests.teacher.same_network import NAME
@@ -30,7 +36,7 @@ def test_a_model_is_found_by_folder_prefix_and_file(tmp_path: Path, name: str, s
         (tmp_path / other).write_text("{}")
     ways = [tmp_path, tmp_path / name, program, tmp_path / f"{name}.pdiparams"]
     for way in ways:
-        found = find(str(way), KINDS)
+        found = find_model(str(way), KINDS)
         assert found.file == program
         assert found.kind is paddle.KIND
 
@@ -43,10 +49,10 @@ def test_the_suffix_selects_the_backend(tmp_path: Path, suffix: str, kind: Backe
     file = tmp_path / f"net{suffix}"
     file.write_bytes(b"model")
     for way in (tmp_path, tmp_path / "net", file):
-        found = find(str(way), KINDS)
+        found = find_model(str(way), KINDS)
         assert (found.kind, found.file) == (kind, file)
     with pytest.raises(ModelError, match=r"expected a .json or .pdmodel"):
-        find(str(tmp_path), [paddle.KIND])
+        find_model(str(tmp_path), [paddle.KIND])
 
 
 def test_of_two_models_one_has_to_be_named(tmp_path: Path) -> None:
@@ -54,11 +60,11 @@ def test_of_two_models_one_has_to_be_named(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"model")
     for way in (tmp_path, tmp_path / "net"):
         with pytest.raises(ModelError, match=r"more than one model \(net.json, net.onnx\)"):
-            find(str(way), KINDS)
-        assert find(str(way), [onnx.KIND]).kind is onnx.KIND
+            find_model(str(way), KINDS)
+        assert find_model(str(way), [onnx.KIND]).kind is onnx.KIND
     save(tmp_path, "a")
     with pytest.raises(ModelError, match=r"more than one model \(a.json, net.json\)"):
-        find(str(tmp_path), [paddle.KIND])
+        find_model(str(tmp_path), [paddle.KIND])
 
 
 HUBS = ("resnet50", "microsoft/resnet-50", "timm/vit_base_patch16_224.augreg")
@@ -85,7 +91,7 @@ def test_missing_files_are_named(tmp_path: Path, model: str, words: str) -> None
     for name in ("resnet.onnx", "net.txt", "alone.json"):
         (tmp_path / name).touch()
     with pytest.raises(ModelError, match=words):
-        find(model.format(tmp_path), KINDS)
+        find_model(model.format(tmp_path), KINDS)
 
 
 @pytest.mark.parametrize("suffix", FOREIGN)

@@ -12,7 +12,7 @@ from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
 from edl.teacher.backends import ModelSpec
-from edl.teacher.backends.selection import Checked
+from edl.teacher.backends.selection import OutputCheckedBackend
 from edl.teacher.backends.tensor_specs import example_batch, example_shape
 from edl.teacher.microbatch import SIZES, fastest_micro_batch, warm_up
 from edl.teacher.offline import sweep
@@ -73,7 +73,7 @@ def test_a_broken_declaration_is_refused(
     function: Callable[[Mapping[str, Array]], dict[str, Array]], words: str
 ) -> None:
     with pytest.raises(ModelError, match=words):
-        warm_up(Checked(FakeBackend(function)), 8)
+        warm_up(OutputCheckedBackend(FakeBackend(function)), 8)
 
 
 def test_examples_have_usual_sizes_and_values() -> None:

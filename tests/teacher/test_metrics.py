@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
 from edl.teacher.recorder import Recorder
 from edl.teacher.registration import TeacherView
-from edl.teacher.request import REASONS, Overloaded, reason_of
+from edl.teacher.request import REASONS, TeacherOverloaded, reason_of
 from edl.tests.teacher.bench import labelling
 
 VIEW = TeacherView(
@@ -63,7 +63,7 @@ def test_the_view_is_exported_at_each_scrape() -> None:
     [
         (RequestRefused("shape"), "refused", "malformed"),
         (WrongInstance("t2"), "refused", "wrong_instance"),
-        (Overloaded("4 slots"), "refused", "overloaded"),
+        (TeacherOverloaded("4 slots"), "refused", "overloaded"),
         (RetryableError("restarting"), "failed", ""),
         (BadAnswer("NaN"), "bad_answer", ""),
         (KeyboardInterrupt(), "abandoned", ""),

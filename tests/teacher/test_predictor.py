@@ -25,14 +25,14 @@ from edl.errors import (
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.channel import Channel, Message
 from edl.proto.datatypes import TensorSpec
-from edl.proto.forms import Form, decode
+from edl.proto.forms import LabelForm, decode
 from edl.teacher import jobs
 from edl.teacher.backends import at_once
 from edl.teacher.backends.tensor_specs import example_batch
-from edl.teacher.jobs import Answer, Part, Result, submit_parts
+from edl.teacher.jobs import JobPart, LabelledBatch, Result, submit_parts
 from edl.teacher.microbatch import run_in_micro_batches
-from edl.teacher.predictor import Loaded, Predictor
-from edl.teacher.request import RequestedOutput, in_their_forms
+from edl.teacher.predictor import LoadedModel, PredictorLoop
+from edl.teacher.request import RequestedOutput, encode_outputs
 from edl.teacher.self_test import check_finite
 from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum
 from edl.tests.waiting import wait_until
@@ -47,8 +47,8 @@ class Bench:
         self._their_channel = Channel.attach(theirs)
         self.their_inputs = Arena.attach(os.dup(self.inputs.fd))
         self.their_outputs = Arena.attach(os.dup(self.outputs.fd))
-        predictor = Predictor(
-            Loaded(backend, 8, 0.001, backend.spec),
+        predictor = PredictorLoop(
+            LoadedModel(backend, 8, 0.001, backend.spec),
             self._their_channel,
             self.their_inputs,
             self.their_outputs,
@@ -58,7 +58,7 @@ class Bench:
         self._thread = threading.Thread(target=self._serve, args=[predictor])
         self._thread.start()
 
-    def _serve(self, predictor: Predictor) -> None:
+    def _serve(self, predictor: PredictorLoop) -> None:
         try:
             predictor.serve()
         except RetryableError as error:
@@ -66,16 +66,16 @@ class Bench:
 
     def ask(self, number: int, x: Array, output: str | RequestedOutput) -> Message:
         wanted = output if isinstance(output, RequestedOutput) else RequestedOutput(output)
-        self.submit(number, x, Part(len(x), (wanted,)))
+        self.submit(number, x, JobPart(len(x), (wanted,)))
         (told,) = self.done(number)
         return told
 
-    def submit(self, number: int, x: Array, *parts: Part) -> None:
+    def submit(self, number: int, x: Array, *parts: JobPart) -> None:
         """Send a job without waiting for its labels."""
         refs = jobs.refs_to_json({"x": x}, self.inputs.put([x]).arrays)
-        self.send(number, refs, parts or [Part(len(x), (RequestedOutput("double"),))])
+        self.send(number, refs, parts or [JobPart(len(x), (RequestedOutput("double"),))])
 
-    def send(self, number: int, refs: Mapping[str, Any], parts: Sequence[Part]) -> None:
+    def send(self, number: int, refs: Mapping[str, Any], parts: Sequence[JobPart]) -> None:
         told = [part.to_json() for part in parts]
         assert self.channel.send("job", id=number, at_s=0.0, inputs=refs, parts=told)
 
@@ -151,12 +151,12 @@ def test_a_device_that_fails_on_an_example_is_lost(bench: Bench) -> None:
 
 
 def test_outputs_are_encoded_in_the_process(bench: Bench) -> None:
-    x, form = array(20, 4) / 10, Form(None, 2)
+    x, form = array(20, 4) / 10, LabelForm(None, 2)
     labels = bench.labels(bench.ask(1, x, RequestedOutput("double", form)))
     assert list(labels) == ["double.values", "double.indices", "double.tail"]
     dense = decode("double", labels, form, form.parameters(4))
     np.testing.assert_allclose(dense[:, 2:], 2 * x[:, 2:], rtol=1e-3)
-    labels = bench.labels(bench.ask(2, x, RequestedOutput("sum", Form("bfloat16"))))
+    labels = bench.labels(bench.ask(2, x, RequestedOutput("sum", LabelForm("bfloat16"))))
     assert labels["sum"].dtype.name == "bfloat16"
 
 
@@ -173,8 +173,8 @@ def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBacken
     bench.submit(
         1,
         x,
-        Part(7, (RequestedOutput("sum"),)),
-        Part(14, (RequestedOutput("double"), RequestedOutput("sum"))),
+        JobPart(7, (RequestedOutput("sum"),)),
+        JobPart(14, (RequestedOutput("double"), RequestedOutput("sum"))),
     )
     first, second = bench.done(1)
     np.testing.assert_array_equal(bench.labels(first)["sum"], x[:7].sum(axis=1))
@@ -187,7 +187,7 @@ def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBacken
 
 
 def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
-    bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [Part(2, (RequestedOutput("sum"),))])
+    bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [JobPart(2, (RequestedOutput("sum"),))])
     (told,) = bench.done(1)
     with pytest.raises(RetryableError, match="the job was lost"):
         raise jobs.error_of(told)
@@ -304,14 +304,14 @@ DOUBLE = (RequestedOutput("double"),)
 
 
 def outputs(result: Result) -> Mapping[str, Array]:
-    assert isinstance(result, Answer), result
+    assert isinstance(result, LabelledBatch), result
     return result.outputs
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6))
 def test_expired_requests_are_not_computed(requests: list[tuple[int, bool]]) -> None:
     backend, x = FakeBackend(), array(sum(samples for samples, _ in requests), 4)
-    parts = [Part(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
+    parts = [JobPart(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
 
     results = submit_parts(at_once(backend.run), {"x": x}, parts, lambda: 1.0)()
 
@@ -330,9 +330,9 @@ def test_nan_fails_its_own_request_only() -> None:
     x = array(7, 4)
     x[3, 1] = np.nan
     parts = [
-        Part(2, DOUBLE),
-        Part(2, DOUBLE),
-        Part(3, (RequestedOutput("sum"), RequestedOutput("double"))),
+        JobPart(2, DOUBLE),
+        JobPart(2, DOUBLE),
+        JobPart(3, (RequestedOutput("sum"), RequestedOutput("double"))),
     ]
     first, bad, last = submit_parts(at_once(FakeBackend().run), {"x": x}, parts)()
     assert isinstance(bad, BadAnswer)
@@ -348,11 +348,11 @@ def test_a_failed_joint_run_is_repeated_for_each() -> None:
         return double_and_sum(inputs)
 
     backend, x = FakeBackend(picky), array(6, 4)
-    (alone,) = submit_parts(at_once(backend.run), {"x": x}, [Part(6, DOUBLE)])()
+    (alone,) = submit_parts(at_once(backend.run), {"x": x}, [JobPart(6, DOUBLE)])()
     assert isinstance(alone, RequestRefused)
     assert backend.runs == [6]
     backend.runs.clear()
-    first, bad, last = submit_parts(at_once(backend.run), {"x": x}, [Part(2, DOUBLE)] * 3)()
+    first, bad, last = submit_parts(at_once(backend.run), {"x": x}, [JobPart(2, DOUBLE)] * 3)()
     assert isinstance(bad, RequestRefused)
     np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
     np.testing.assert_array_equal(outputs(last)["double"], x[4:] * 2)
@@ -361,10 +361,10 @@ def test_a_failed_joint_run_is_repeated_for_each() -> None:
 
 def test_parts_of_an_output_may_not_hide_another() -> None:
     outputs = {"y": array(2, 5), "y.values": array(2, 2)}
-    wanted = [RequestedOutput("y", Form(None, 2)), RequestedOutput("y.values")]
+    wanted = [RequestedOutput("y", LabelForm(None, 2)), RequestedOutput("y.values")]
     for order in (wanted, wanted[::-1]):
         with pytest.raises(RequestRefused, match=r"two outputs would travel as 'y\.values'"):
-            in_their_forms(outputs, order)
+            encode_outputs(outputs, order)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])

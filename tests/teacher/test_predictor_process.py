@@ -28,10 +28,10 @@ from edl.scheduler.batching import BatchRule
 from edl.teacher import pool
 from edl.teacher.batcher import Batcher
 from edl.teacher.config import Device, PredictorConfig
-from edl.teacher.jobs import Answer, Results
+from edl.teacher.jobs import LabelledBatch, Results
 from edl.teacher.pool import PredictorPool
 from edl.teacher.recorder import Recorder
-from edl.teacher.request import Request, RequestedOutput
+from edl.teacher.request import BatchRequest, RequestedOutput
 from edl.tests.ground.programs import wait_gone
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -91,7 +91,7 @@ class Bench:
 
     def ask(self, order: float = 0.0) -> Array:
         answer = self.batcher.submit(
-            Request({"x": batch(order)}, [RequestedOutput("twice")])
+            BatchRequest({"x": batch(order)}, [RequestedOutput("twice")])
         ).result()
         labels = answer.outputs["twice"].copy()
         answer.release()
@@ -111,7 +111,7 @@ def running(*configs: PredictorConfig) -> Iterator[Bench]:
 
 def submit(client: PredictorPool, x: Array) -> Results:
     (predictor,) = client.predictors
-    return predictor.submit([Request({"x": x}, [RequestedOutput("twice")])])
+    return predictor.submit([BatchRequest({"x": x}, [RequestedOutput("twice")])])
 
 
 def memory_bytes() -> int:
@@ -158,7 +158,7 @@ def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     with running(STEERED) as bench:
         for _ in range(6):
             (answer,) = submit(bench.pool, x).result(DEADLINE_S)
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, LabelledBatch)
             assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
             assert answer.device_seconds > 0
             answer.release()

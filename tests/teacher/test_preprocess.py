@@ -12,7 +12,7 @@ from edl.errors import ModelError, RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
 from edl.teacher.backends import ModelSpec
-from edl.teacher.backends.preprocess import NAMED, preprocessed
+from edl.teacher.backends.preprocess import BUILT_IN_STEPS, preprocessed
 from edl.teacher.backends.selection import check_model, open_backend
 from edl.teacher.config import PredictorConfig
 from edl.teacher.predictor import load
@@ -105,7 +105,10 @@ IDS = ModelSpec("fake", (TensorSpec("ids", "INT64", (-1, 7)),), (), "c", ("fake"
 @pytest.mark.parametrize(
     ("backend", "hook", "words"),
     [
-        *((FakeBackend(spec=IDS), name, f"{name} is for images, of four dim") for name in NAMED),
+        *(
+            (FakeBackend(spec=IDS), name, f"{name} is for images, of four dim")
+            for name in BUILT_IN_STEPS
+        ),
         (echo("UINT8"), "unit", "unit makes floats of bytes; the model takes image:UINT8"),
         (echo("FP32", 1, 6, 4), "imagenet", "imagenet needs 3 channels, first or last"),
         (echo(), f"{HERE}:no_function", "gave int: expected a function on arrays"),

@@ -19,7 +19,7 @@ from edl.errors import ModelError, RequestRefused, RetryableError, UsageError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
 from edl.teacher.backends import ModelSpec
-from edl.teacher.self_test import PROBES, Canary, load_samples, odd_outputs, self_test
+from edl.teacher.self_test import PROBES, Canary, load_samples, self_test, uninformative_outputs
 from edl.tests.teacher.fakes import FakeBackend
 
 Function = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -189,9 +189,9 @@ def test_a_canary_replaces_noise() -> None:
 def test_rounding_is_no_difference() -> None:
     rows = np.ones((4, 5), np.float32) * np.linspace(1, 1 + 1e-7, 4, dtype=np.float32)[:, None]
     with pytest.raises(ModelError, match="is constant"):
-        odd_outputs([{"y": rows}])
+        uninformative_outputs([{"y": rows}])
     with pytest.raises(ModelError, match="is uniform"):
-        odd_outputs([{"y": rows * np.array([[1.0], [1.0], [1.0], [1.001]])}])
+        uninformative_outputs([{"y": rows * np.array([[1.0], [1.0], [1.0], [1.001]])}])
 
 
 CANARY = Canary(

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from edl.errors import RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.datatypes import Parameter, TensorSpec
-from edl.proto.forms import Form
+from edl.proto.forms import LabelForm
 from edl.proto.tensors import InferRequest
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
-from edl.teacher.registration import CHALLENGE, Identity
+from edl.teacher.registration import CHALLENGE, TeacherIdentity
 from edl.teacher.request import RequestedOutput, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array
 
@@ -81,13 +81,13 @@ def in_forms(
 
 def test_forms_of_an_output_and_of_the_request() -> None:
     own = {"logits": {"form": "topk:3", "temperature": 4.0}}
-    kept = RequestedOutput("logits", Form(None, 3, 4.0))
+    kept = RequestedOutput("logits", LabelForm(None, 3, 4.0))
     assert check_request(in_forms({}, own), TWO) == (kept,)
     assert check_request(in_forms({"form": "float16"}, own), TWO) == (kept,)
     assert check_request(in_forms({"form": "float16"}), TWO) == (
-        RequestedOutput("logits", Form("float16")),
+        RequestedOutput("logits", LabelForm("float16")),
     )
-    softmax = (RequestedOutput("logits", Form(temperature=2.0)),)
+    softmax = (RequestedOutput("logits", LabelForm(temperature=2.0)),)
     assert check_request(in_forms({"temperature": 2}), TWO) == softmax
     other = {"logits": {"priority": 3}}
     assert check_request(in_forms({}, other), TWO) == (RequestedOutput("logits"),)
@@ -168,7 +168,7 @@ def test_the_numerics_id_depends_on_every_word() -> None:
 
 def test_a_long_challenge_is_refused() -> None:
     with pytest.raises(RequestRefused, match="edl-challenge"):
-        Identity("s", "t1", 41).proof({CHALLENGE: "c" * 5000})
+        TeacherIdentity("s", "t1", 41).proof({CHALLENGE: "c" * 5000})
 
 
 CPUINFO = """processor\t: 0

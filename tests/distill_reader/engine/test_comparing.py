@@ -15,7 +15,7 @@ from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import CanaryPolicy
 from edl.errors import UsageError
 from edl.proto.arena import Array
-from edl.proto.clients import Answer
+from edl.proto.clients import LabelResponse
 from edl.proto.forms import encode
 from edl.scheduler.ledger import events as ledger_events
 from edl.scheduler.reader_core import events as ev
@@ -250,10 +250,10 @@ def told(array: Array, forms: LabelForms) -> dict[str, Array]:
     form = forms.of("y")
     if form is None:
         return {"y": array}
-    answer = Answer(encode("y", array, form), {}, {})
+    answer = LabelResponse(encode("y", array, form), {}, {})
     first = next(iter(answer.outputs))
     parameters = {first: form.parameters(array.shape[-1])}
-    answer = Answer(answer.outputs, {}, parameters)
+    answer = LabelResponse(answer.outputs, {}, parameters)
     return dict(chain(labels_of(answer, "y", form, expand=forms.expand)))
 
 

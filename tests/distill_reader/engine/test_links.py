@@ -27,7 +27,7 @@ from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.clients.transport import Connection
+from edl.proto.clients.transport import TransportConnection
 from edl.proto.shared_buffer import SharedBuffer
 from edl.scheduler.ledger.instructions import Span
 from edl.scheduler.reader_core.events import Peer
@@ -287,15 +287,15 @@ def near(bench: Bench, link: Link) -> Neighbour:
 
 def break_next(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """Have the next call of a method of connections fail."""
-    whole = getattr(Connection, method)
+    whole = getattr(TransportConnection, method)
     failures = iter([ConnectionResetError("it broke")])
 
-    def fail_once(line: Connection) -> Any:
+    def fail_once(line: TransportConnection) -> Any:
         for error in failures:
             raise error
         return whole(line)
 
-    monkeypatch.setattr(Connection, method, fail_once)
+    monkeypatch.setattr(TransportConnection, method, fail_once)
 
 
 def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
@@ -355,7 +355,7 @@ def test_one_connection_is_opened_at_a_time(
     whole = OipGrpcClient.connect
     opened: list[object] = []
 
-    def connect(client: OipGrpcClient, arena: SharedBuffer | None) -> Connection | None:
+    def connect(client: OipGrpcClient, arena: SharedBuffer | None) -> TransportConnection | None:
         opened.append(arena)
         opening.set()
         assert go_on.wait(WAIT_S)

@@ -26,14 +26,14 @@ from edl.distill_reader.store.rows import (
 )
 from edl.errors import RequestRefused
 from edl.proto.datatypes import Array
-from edl.proto.forms import Form, encode
+from edl.proto.forms import LabelForm, encode
 from edl.tests.distill_reader.store.samples import inputs_of, logits_of, rows_in
 
 DTYPES = [np.float32, np.float16, np.float64, np.int64, np.uint8, np.bool_, ml_dtypes.bfloat16]
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 NAMES = st.text(max_size=8)
 SOME_FORMS = st.sampled_from(
-    [None, *(Form.parse(text, t) for text in ("float32", "topk:3") for t in (None, 0.1, 4.0))]
+    [None, *(LabelForm.parse(text, t) for text in ("float32", "topk:3") for t in (None, 0.1, 4.0))]
 )
 PIECES = st.builds(Piece, st.sampled_from(["FP32", "BF16", "INT64", "UINT8"]), SHAPES)
 LAYOUTS = st.builds(
@@ -74,7 +74,7 @@ def arrays(draw: st.DrawFn) -> list[Array]:
 
 @given(arrays())
 def test_what_is_packed_is_unpacked(made: list[Array]) -> None:
-    outputs: dict[str, tuple[Form | None, int | None, list[Array]]] = {
+    outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {
         f"y{number}": (None, None, [array]) for number, array in enumerate(made)
     }
     rows = pack(layout_of(Content("c"), outputs), made)
@@ -149,7 +149,10 @@ def test_a_key_stays_what_it_is_from_version_to_version() -> None:
 
 
 TEXTS = ("float32", "bfloat16", "float16", "topk:5", "topk:20")
-ALL: list[Form | None] = [None, *(Form.parse(text, t) for text in TEXTS for t in (None, 1.0, 4.0))]
+ALL: list[LabelForm | None] = [
+    None,
+    *(LabelForm.parse(text, t) for text in TEXTS for t in (None, 1.0, 4.0)),
+]
 FORMS = st.sampled_from(ALL)
 
 
@@ -166,7 +169,9 @@ def test_covering_is_a_partial_order() -> None:
 
 
 @given(st.sampled_from(COVERING), st.lists(st.integers(0, 1000), min_size=1, max_size=4))
-def test_derived_labels_equal(forms: tuple[Form | None, Form | None], numbers: list[int]) -> None:
+def test_derived_labels_equal(
+    forms: tuple[LabelForm | None, LabelForm | None], numbers: list[int]
+) -> None:
     kept, wanted = forms
     rows = rows_in(kept, numbers)
     made = derived(rows[0].layout.entries[0], unpack(rows), wanted)
@@ -180,9 +185,9 @@ def test_derived_labels_equal(forms: tuple[Form | None, Form | None], numbers: l
 
 def test_the_forms_that_the_richest_covers() -> None:
     assert all(covers(ENTRIES[None], form) for form in ALL)
-    assert sum(covers(ENTRIES[Form.parse("float32")], form) for form in ALL) == len(ALL) - 1
-    assert sum(covers(ENTRIES[Form.parse("float32", 4.0)], form) for form in ALL) == len(TEXTS)
-    assert sum(covers(ENTRIES[Form.parse("topk:20")], form) for form in ALL) == 1
+    assert sum(covers(ENTRIES[LabelForm.parse("float32")], form) for form in ALL) == len(ALL) - 1
+    assert sum(covers(ENTRIES[LabelForm.parse("float32", 4.0)], form) for form in ALL) == len(TEXTS)
+    assert sum(covers(ENTRIES[LabelForm.parse("topk:20")], form) for form in ALL) == 1
 
 
 def test_integers_have_no_other_form() -> None:
@@ -193,10 +198,10 @@ def test_integers_have_no_other_form() -> None:
 def test_a_form_that_nobody_can_make_is_refused() -> None:
     rows = rows_in(None, [1])
     with pytest.raises(RequestRefused, match="leaves none out"):
-        derived(rows[0].layout.entries[0], unpack(rows), Form.parse("topk:50"))
+        derived(rows[0].layout.entries[0], unpack(rows), LabelForm.parse("topk:50"))
 
 
-def row_of(forms: Sequence[Form | None]) -> Row:
+def row_of(forms: Sequence[LabelForm | None]) -> Row:
     (row,) = rows_in(forms[0], [3])
     for form in forms[1:]:
         (other,) = rows_in(form, [3])
@@ -205,7 +210,9 @@ def row_of(forms: Sequence[Form | None]) -> Row:
 
 
 @given(st.lists(FORMS, min_size=1, max_size=4), st.lists(FORMS, min_size=1, max_size=4))
-def test_merging_keeps_each_form_once(first: list[Form | None], second: list[Form | None]) -> None:
+def test_merging_keeps_each_form_once(
+    first: list[LabelForm | None], second: list[LabelForm | None]
+) -> None:
     old, new = row_of(first), row_of(second)
     both = merged(old, new)
     assert len(both.data) == both.layout.nbytes

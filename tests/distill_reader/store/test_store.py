@@ -18,7 +18,7 @@ from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.rows import Content, Model, Row
 from edl.distill_reader.store.store import PAUSE_S, Store
 from edl.errors import StoreUnavailable, UsageError
-from edl.proto.forms import Form
+from edl.proto.forms import LabelForm
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 
 SLACK_BYTES = 32 << 20
@@ -46,11 +46,11 @@ def settings_(tmp_path: Path) -> LabelStore:
     return LabelStore(tmp_path / "labels.edl", 64 * MIB)
 
 
-def fill(store: Store, numbers: range, form: Form | None = None) -> None:
+def fill(store: Store, numbers: range, form: LabelForm | None = None) -> None:
     store.put_many(sample_keys(numbers), rows_in(form, numbers))
 
 
-def made_by(maker: str, numbers: Sequence[int], form: Form | None = None) -> list[Row]:
+def made_by(maker: str, numbers: Sequence[int], form: LabelForm | None = None) -> list[Row]:
     return [replace(row, makers=frozenset([maker])) for row in rows_in(form, numbers)]
 
 
@@ -78,7 +78,7 @@ def test_stored_rows_come_back_in_any_order(settings_: LabelStore, rng: random.R
 
 def test_a_row_becomes_richer_and_never_poorer(settings_: LabelStore) -> None:
     keys = sample_keys([5])
-    topk = Form.parse("topk:5")
+    topk = LabelForm.parse("topk:5")
     with Store(settings_) as store:
         fill(store, range(5, 6), topk)
         fill(store, range(5, 6), None)
@@ -90,7 +90,7 @@ def test_a_row_becomes_richer_and_never_poorer(settings_: LabelStore) -> None:
 
 
 def test_what_a_teacher_has_labelled_goes_when_it_is_disowned(settings_: LabelStore) -> None:
-    topk = Form.parse("topk:5")
+    topk = LabelForm.parse("topk:5")
     with Store(settings_) as store:
         store.put_many(sample_keys(range(600)), made_by("honest", range(600)))
         store.put_many(sample_keys(range(600, 1000)), made_by("liar", range(600, 1000)))

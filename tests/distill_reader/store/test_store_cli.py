@@ -17,7 +17,7 @@ from edl.distill_reader.store.cli import app
 from edl.distill_reader.store.rows import Content, Model, keys_of, layout_of, pack
 from edl.distill_reader.store.store import Store
 from edl.errors import StoreDamaged, UsageError
-from edl.proto.forms import Form, decode, encode
+from edl.proto.forms import LabelForm, decode, encode
 from edl.tests.cli_output import json_of, run
 from edl.tests.distill_reader.store.samples import (
     CLASSES,
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> str:
     settings = LabelStore(tmp_path / "labels", 64 * MIB)
     with Store(settings) as store:
         store.put_many(sample_keys(range(600)), rows_in(None, range(600)))
-        topk = Form.parse("topk:5", 2.0)
+        topk = LabelForm.parse("topk:5", 2.0)
         store.put_many(sample_keys(range(1000, 1010)), rows_in(topk, range(1000, 1010)))
         store.get_many(sample_keys(range(200, 800)))
         store.remember("resnet", Model(CONTENT, ("x",)))
@@ -127,7 +127,7 @@ def test_export_as_kept(path: str, tmp_path: Path) -> None:
 def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -> None:
     index = json_of(app, "export", path, tmp_path / "out", "--form", "topk:7", "--dense")
     assert (index["rows"], index["skipped"]) == (600, 10)
-    form = Form.parse("topk:7")
+    form = LabelForm.parse("topk:7")
     assert form is not None
     for shard in loaded(tmp_path / "out"):
         sent = encode("y", logits_of(inputs_of(numbers_in(shard))), form)
@@ -138,7 +138,9 @@ def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -
 def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
     ids = np.arange(20, dtype=np.int64) * 3
     labels = logits_of(inputs_of(range(20))).astype(ml_dtypes.bfloat16)
-    layout = layout_of(CONTENT, {"y": (Form.parse("bfloat16"), None, [labels])}, [ids], whole=True)
+    layout = layout_of(
+        CONTENT, {"y": (LabelForm.parse("bfloat16"), None, [labels])}, [ids], whole=True
+    )
     with Store(LabelStore(tmp_path / "labels", MIB)) as store:
         keys = keys_of(CONTENT, {"x": inputs_of(range(20))}, 0, 20, [ids])
         store.put_many(keys, pack(layout, [ids, labels]))

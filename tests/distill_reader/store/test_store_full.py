@@ -18,7 +18,7 @@ from edl.distill_reader.store.rows import Row
 from edl.distill_reader.store.store import PAUSE_S, Store
 from edl.distill_reader.store.table import ROW_BYTES
 from edl.errors import StoreDamaged, StoreUnavailable, UsageError
-from edl.proto.forms import Form
+from edl.proto.forms import LabelForm
 from edl.scheduler.label_cache import USE_STEP_S
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 from edl.tests.distill_reader.store.test_store import MIB, SLACK_BYTES, Clock, bytes_on_disk, fill
@@ -48,7 +48,7 @@ def brim_over(path: str, max_bytes: int) -> None:
 def test_full_store_keeps_to_its_budget(tmp_path: Path, rng: random.Random, step_s: int) -> None:
     """Rows of several sizes come and go, some used lately and some not: ten times the budget."""
     settings = LabelStore(tmp_path / f"labels-{step_s}", MIB)
-    forms = [None, None, Form.parse("topk:5")]  # of which no two stand side by side
+    forms = [None, None, LabelForm.parse("topk:5")]  # of which no two stand side by side
     clock = Clock()
     with Store(settings, clock) as store:
         for _ in range(150):

@@ -28,7 +28,7 @@ from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.rows import Content, Row, merged
 from edl.distill_reader.store.store import Store
-from edl.proto.clients import Answer
+from edl.proto.clients import LabelResponse
 from edl.proto.datatypes import Array, Parameter
 from edl.proto.forms import encode
 from edl.tests.waiting import DEADLINE_S
@@ -42,7 +42,7 @@ FORMS = st.builds(
 ALL = LabelSelection((), AS_GIVEN)
 
 
-def answer_of(numbers: list[int], forms: LabelForms) -> Answer:
+def answer_of(numbers: list[int], forms: LabelForms) -> LabelResponse:
     """As a teacher of ours gives it: two outputs, of the samples of these numbers."""
     rng = [np.random.default_rng(number) for number in numbers]
     model = {
@@ -57,7 +57,7 @@ def answer_of(numbers: list[int], forms: LabelForms) -> Answer:
         outputs |= parts
         if form is not None:
             said |= {part: form.parameters(array.shape[-1]) for part in parts}
-    return Answer(outputs, {}, said)
+    return LabelResponse(outputs, {}, said)
 
 
 def expected_of(numbers: list[int], requested: LabelSelection) -> Expected:
@@ -114,7 +114,7 @@ def test_all_outputs_come_only_of_rows_that_have_all() -> None:
 def test_rows_of_another_shape_are_missing() -> None:
     long, short = (
         rows_of(
-            Answer({"y": np.ones(shape, np.float32)}),
+            LabelResponse({"y": np.ones(shape, np.float32)}),
             Expected("", 0, "", ("y",), shape[0], whole=True),
             CONTENT,
         )
@@ -138,14 +138,14 @@ def test_values_of_two_sizes_stand_in_one_batch() -> None:
         parts = encode("y", np.arange(5, dtype=np.float32)[None] * np.float32(scale), form)
         said = {part: form.parameters(5) for part in parts}
         expected = Expected("", 0, "", ("y",), 1, forms, whole=True)
-        rows += rows_of(Answer(parts, {}, said), expected, CONTENT)
+        rows += rows_of(LabelResponse(parts, {}, said), expected, CONTENT)
     found = cached_labels(rows, requested)
     np.testing.assert_array_equal(found.labels["y.values"], [[4, 3], [4e6, 3e6]])
 
 
 def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() -> None:
     forms = LabelForms.given({"logits": "bfloat16"}, None, True)
-    answer = Answer({"odd_name": np.ones((2, 5), np.float32)})
+    answer = LabelResponse({"odd_name": np.ones((2, 5), np.float32)})
     expected = Expected("", 0, "", ("logits",), 2, forms, foreign=True)
     (row, _) = rows_of(answer, expected, CONTENT)
     assert row.layout.outputs == ("logits",)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from edl.errors import BadAnswer, DeadlineExceeded, InputsOverwritten, TeacherLost
-from edl.proto.clients.oip_http import HttpCalls, Reply
+from edl.proto.clients.oip_http import HttpConnectionPool, HttpReply
 from edl.proto.datatypes import Buffer
-from edl.proto.security.client_connections import HttpDial
+from edl.proto.security.client_connections import HttpConnector
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp, reply
 from edl.tests.waiting import DEADLINE_S
 
@@ -25,7 +25,7 @@ PATH = "/v2/models/m/infer"
 class Talk:
     def __init__(self) -> None:
         self.server = ScriptedHttp()
-        self.calls = HttpCalls(HttpDial(f"http://127.0.0.1:{self.server.port}"))
+        self.calls = HttpConnectionPool(HttpConnector(f"http://127.0.0.1:{self.server.port}"))
 
     def says(self, *said: bytes) -> None:
         answers = iter(said)
@@ -33,7 +33,7 @@ class Talk:
 
     def ask(
         self, *body: Buffer, within_s: float = DEADLINE_S, check: Callable[[], None] | None = None
-    ) -> Reply:
+    ) -> HttpReply:
         until_s = time.monotonic() + within_s
         return self.calls.call("POST", PATH, until_s, body, {"A": "b"}, check)
 
@@ -114,7 +114,7 @@ def test_endless_replies_are_refused(talk: Talk, said: bytes, words: str) -> Non
 
 def test_a_server_that_does_not_read_exceeds_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        calls = HttpCalls(HttpDial(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        calls = HttpConnectionPool(HttpConnector(f"http://127.0.0.1:{silent.getsockname()[1]}"))
         with closing(calls), pytest.raises(DeadlineExceeded):
             calls.call("POST", PATH, time.monotonic() + 0.2, [bytes(1 << 24), b"x"])
 
@@ -147,7 +147,7 @@ def test_a_reply_that_drips_exceeds_the_deadline(talk: Talk, said: bytes) -> Non
 def test_a_reply_before_the_whole_request_was_sent_is_read() -> None:
     """Servers refuse a body that is too large while it comes."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        calls = HttpCalls(HttpDial(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        calls = HttpConnectionPool(HttpConnector(f"http://127.0.0.1:{listener.getsockname()[1]}"))
         until_s = time.monotonic() + DEADLINE_S
         asked = pool.submit(calls.call, "POST", PATH, until_s, [bytes(1 << 24)])
         connection, _ = listener.accept()
@@ -171,4 +171,4 @@ def test_a_body_that_changes_while_it_is_sent_is_not_answered(talk: Talk) -> Non
 
 
 def test_a_long_error_text_is_cut() -> None:
-    assert Reply(503, {}, memoryview(b"[" * 100_000)).words() == "[" * 300
+    assert HttpReply(503, {}, memoryview(b"[" * 100_000)).words() == "[" * 300

@@ -15,7 +15,7 @@ import pytest
 
 from edl import errors
 from edl.proto.arena import Array
-from edl.proto.clients import Client, Request, misfit, open_client
+from edl.proto.clients import LabelRequest, TeacherClient, input_mismatch, open_client
 from edl.proto.clients.oip_http import OipHttpClient
 from edl.proto.datatypes import TensorSpec
 from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP
@@ -29,7 +29,7 @@ from edl.tests.teacher.bench_http import url_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
-ASKED = Request({"x": X})
+ASKED = LabelRequest({"x": X})
 
 
 @pytest.fixture(params=get_args(Kind))
@@ -40,12 +40,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer]:
 
 
 @pytest.fixture
-def client(server: ForeignServer) -> Iterator[Client]:
+def client(server: ForeignServer) -> Iterator[TeacherClient]:
     with closing(open_client("oip", server.address, MODEL)) as client:
         yield client
 
 
-def test_probe_finds_inputs_and_outputs(server: ForeignServer, client: Client) -> None:
+def test_probe_finds_inputs_and_outputs(server: ForeignServer, client: TeacherClient) -> None:
     for said, most_rows in ((8, 8), (0, None)):
         server.most_rows = said
         found = client.probe(DEADLINE_S)
@@ -60,9 +60,9 @@ def test_probe_finds_inputs_and_outputs(server: ForeignServer, client: Client) -
         client.probe(DEADLINE_S)
 
 
-def test_labels_come_back_bit_for_bit(client: Client) -> None:
+def test_labels_come_back_bit_for_bit(client: TeacherClient) -> None:
     for _ in range(3):
-        asked = Request(
+        asked = LabelRequest(
             {"x": X}, (OUTPUT,), "7", {"teacher_id": "t"}, {OUTPUT: {"form": "float16"}}
         )
         answer = client.infer(asked, DEADLINE_S)
@@ -72,7 +72,7 @@ def test_labels_come_back_bit_for_bit(client: Client) -> None:
         assert dict(answer.parameters) == {}
 
 
-def test_many_may_ask_at_once(server: ForeignServer, client: Client) -> None:
+def test_many_may_ask_at_once(server: ForeignServer, client: TeacherClient) -> None:
     together = threading.Barrier(4, timeout=DEADLINE_S)
 
     def wait(x: Array) -> Array:
@@ -82,7 +82,7 @@ def test_many_may_ask_at_once(server: ForeignServer, client: Client) -> None:
     server.behaviour = wait
     scaled = [X * np.float32(scale) for scale in range(1, 5)]
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda x: client.infer(Request({"x": x}), DEADLINE_S), scaled)
+        answers = pool.map(lambda x: client.infer(LabelRequest({"x": x}), DEADLINE_S), scaled)
         for answer, x in zip(answers, scaled, strict=True):
             np.testing.assert_array_equal(answer.outputs[OUTPUT], logits_of(x))
 
@@ -98,14 +98,14 @@ def answering_late(server: ForeignServer) -> Iterator[None]:
         ended.set()
 
 
-def test_late_answer_exceeds_the_deadline(server: ForeignServer, client: Client) -> None:
+def test_late_answer_exceeds_the_deadline(server: ForeignServer, client: TeacherClient) -> None:
     with answering_late(server), pytest.raises(errors.DeadlineExceeded):
         client.infer(ASKED, 0.3)
     labels = client.infer(ASKED, DEADLINE_S).outputs[OUTPUT]
     np.testing.assert_array_equal(labels, logits_of(X))
 
 
-def test_closing_ends_what_is_in_flight(server: ForeignServer, client: Client) -> None:
+def test_closing_ends_what_is_in_flight(server: ForeignServer, client: TeacherClient) -> None:
     with ThreadPoolExecutor(1) as pool, answering_late(server):
         asked = pool.submit(client.infer, ASKED, DEADLINE_S)
         wait_until(lambda: bool(server.requests))
@@ -118,9 +118,9 @@ def test_closing_ends_what_is_in_flight(server: ForeignServer, client: Client) -
     client.close()
 
 
-def test_what_cannot_be_sent_is_refused(client: Client) -> None:
+def test_what_cannot_be_sent_is_refused(client: TeacherClient) -> None:
     with pytest.raises(errors.RequestRefused, match=r"cannot be sent.*complex64"):
-        client.infer(Request({"x": np.zeros(2, np.complex64)}), DEADLINE_S)
+        client.infer(LabelRequest({"x": np.zeros(2, np.complex64)}), DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,18 @@ def batch(shape: tuple[int, ...] = (8, 16), dtype: str = "float32") -> dict[str,
 
 
 def test_a_batch_that_does_not_fit_is_told_apart() -> None:
-    assert misfit(DECLARED, batch()) == misfit((), batch()) == ""
+    assert input_mismatch(DECLARED, batch()) == input_mismatch((), batch()) == ""
     for shape in ((8, 4, 4), (16,)):
-        assert misfit(DECLARED, batch(shape)) == "", "another number of dimensions is not judged"
+        assert input_mismatch(DECLARED, batch(shape)) == "", (
+            "another number of dimensions is not judged"
+        )
     unknown = (TensorSpec("x", "TENSOR", (-1, 16)),)
-    assert misfit(unknown, batch((8, 9))) == "", "an unknown datatype is not judged"
-    assert "declared as [-1, 16], the batch has [8, 9]" in misfit(DECLARED, batch((8, 9)))
-    assert "as float32, the batch has float64" in misfit(DECLARED, batch(dtype="float64"))
-    assert "takes an input 'mask', the batch has ['x']" in misfit(DECLARED, {"x": batch()["x"]})
+    assert input_mismatch(unknown, batch((8, 9))) == "", "an unknown datatype is not judged"
+    assert "declared as [-1, 16], the batch has [8, 9]" in input_mismatch(DECLARED, batch((8, 9)))
+    assert "as float32, the batch has float64" in input_mismatch(DECLARED, batch(dtype="float64"))
+    assert "takes an input 'mask', the batch has ['x']" in input_mismatch(
+        DECLARED, {"x": batch()["x"]}
+    )
 
 
 BYTES, JSON = "application/octet-stream", "application/json"

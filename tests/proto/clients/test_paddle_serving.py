@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edl import errors
-from edl.proto.clients import Client, Request, open_client
+from edl.proto.clients import LabelRequest, TeacherClient, open_client
 from edl.proto.paddle_serving import pipeline_pb2 as pb
 from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.tests.foreign_server import start
@@ -21,7 +21,7 @@ X = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
 @pytest.fixture
-def pipeline() -> Iterator[tuple[Pipeline, Client]]:
+def pipeline() -> Iterator[tuple[Pipeline, TeacherClient]]:
     servicer = Pipeline()
     with (
         serving(servicer) as address,
@@ -30,7 +30,9 @@ def pipeline() -> Iterator[tuple[Pipeline, Client]]:
         yield servicer, client
 
 
-def test_pipeline_probe_asks_for_an_unknown_service(pipeline: tuple[Pipeline, Client]) -> None:
+def test_pipeline_probe_asks_for_an_unknown_service(
+    pipeline: tuple[Pipeline, TeacherClient],
+) -> None:
     """Its operators never see the probe: they may be busy."""
     servicer, client = pipeline
     servicer.answer = lambda: pytest.fail("its operators were asked")
@@ -46,7 +48,7 @@ def test_pipeline_probe_asks_for_an_unknown_service(pipeline: tuple[Pipeline, Cl
     [(3001, errors.TeacherLost), (3003, errors.RetryableError), (6000, errors.RetryableError)],
 )
 def test_pipeline_with_another_error_is_not_ready(
-    pipeline: tuple[Pipeline, Client], number: int, kind: type[errors.EdlError]
+    pipeline: tuple[Pipeline, TeacherClient], number: int, kind: type[errors.EdlError]
 ) -> None:
     servicer, client = pipeline
     servicer.stranger = number
@@ -54,41 +56,45 @@ def test_pipeline_with_another_error_is_not_ready(
         client.probe(DEADLINE_S)
 
 
-def test_a_pipeline_labels(pipeline: tuple[Pipeline, Client]) -> None:
+def test_a_pipeline_labels(pipeline: tuple[Pipeline, TeacherClient]) -> None:
     servicer, client = pipeline
-    answer = client.infer(Request({"x": X}, request_id="17"), DEADLINE_S)
+    answer = client.infer(LabelRequest({"x": X}, request_id="17"), DEADLINE_S)
     assert list(answer.outputs) == ["y", "n"]
     assert answer.outputs["y"].tobytes() == labels(X).tobytes()
     assert answer.outputs["n"].tolist() == [4]
     assert servicer.requests[-1].logid == 17
-    wanted = client.infer(Request({"x": X}, ("n", "none"), request_id="batch-8"), DEADLINE_S)
+    wanted = client.infer(LabelRequest({"x": X}, ("n", "none"), request_id="batch-8"), DEADLINE_S)
     assert list(wanted.outputs) == ["n"]
     assert servicer.requests[-1].logid == 0
 
 
-def test_an_error_number_or_text_is_an_error(pipeline: tuple[Pipeline, Client]) -> None:
+def test_an_error_number_or_text_is_an_error(pipeline: tuple[Pipeline, TeacherClient]) -> None:
     servicer, client = pipeline
     with pytest.raises(errors.RequestRefused, match="err_no 5000: invalid arg list"):
-        client.infer(Request({"picture": X}), DEADLINE_S)
+        client.infer(LabelRequest({"picture": X}), DEADLINE_S)
     servicer.answer = lambda: pb.Response(key=["y"], value=["array([[1.0]], dtype=float32)"])
     with pytest.raises(errors.BadAnswer, match="answers with text"):
-        client.infer(Request({"x": X}), DEADLINE_S)
+        client.infer(LabelRequest({"x": X}), DEADLINE_S)
 
 
-def test_what_cannot_be_sent_is_refused_before_it_is(pipeline: tuple[Pipeline, Client]) -> None:
+def test_what_cannot_be_sent_is_refused_before_it_is(
+    pipeline: tuple[Pipeline, TeacherClient],
+) -> None:
     servicer, client = pipeline
     with pytest.raises(errors.RequestRefused, match="cannot be sent"):
-        client.infer(Request({"x": np.array([b"text"], object)}), DEADLINE_S)
+        client.infer(LabelRequest({"x": np.array([b"text"], object)}), DEADLINE_S)
     assert not servicer.requests
 
 
-def test_an_answer_that_does_not_come_ends_in_time(pipeline: tuple[Pipeline, Client]) -> None:
+def test_an_answer_that_does_not_come_ends_in_time(
+    pipeline: tuple[Pipeline, TeacherClient],
+) -> None:
     servicer, client = pipeline
     over = threading.Event()
     servicer.answer = lambda: pb.Response(err_no=int(over.wait(DEADLINE_S)))
     try:
         with pytest.raises(errors.DeadlineExceeded):
-            client.infer(Request({"x": X}), 0.2)
+            client.infer(LabelRequest({"x": X}), 0.2)
     finally:
         over.set()
 
@@ -101,7 +107,7 @@ def test_a_server_of_another_protocol_says_so(protocol: str) -> None:
             closing(open_client(protocol, server.address, SERVICE)) as client,
             pytest.raises(errors.RequestRefused, match="--protocol oip"),
         ):
-            client.infer(Request({"x": X}), DEADLINE_S)
+            client.infer(LabelRequest({"x": X}), DEADLINE_S)
     finally:
         server.stop()
 
@@ -113,7 +119,7 @@ def test_a_cpp_server_labels() -> None:
         closing(open_client(PADDLE_SERVING_CPP, f"grpc://{address}", "")) as client,
     ):
         assert client.probe(DEADLINE_S).inputs == ()
-        answer = client.infer(Request({"x": X}, ("y",), request_id="17"), DEADLINE_S)
+        answer = client.infer(LabelRequest({"x": X}, ("y",), request_id="17"), DEADLINE_S)
     assert list(answer.outputs) == ["y"]
     assert answer.outputs["y"].tobytes() == labels(X).tobytes()
     asked = servicer.requests[-1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.proto.security.gate import Handshakes
+from edl.proto.security.gate import HandshakeMonitor
 from edl.proto.security.instance import new_challenge, new_key, prove, verify
 
 
@@ -37,7 +37,7 @@ class Counted:
     def __init__(self) -> None:
         self.now = 0.0
         self.failed = 0
-        self.handshakes = Handshakes(self._fail, patience_s=10, clock=lambda: self.now)
+        self.handshakes = HandshakeMonitor(self._fail, patience_s=10, clock=lambda: self.now)
 
     def _fail(self) -> None:
         self.failed += 1

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from edl.errors import EdlError, RateLimited, RetryableError, WireError
 from edl.proto import frames
-from edl.proto.frames import OFFER, Description, Header, Offer, Opened, Tensor
+from edl.proto.frames import (
+    OFFER_KEY,
+    FramedTensor,
+    FrameHeader,
+    OpenFrame,
+    ResultDescription,
+    TransportOffer,
+)
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
 NUMBERS = st.integers(0, (1 << 64) - 1)
@@ -27,32 +34,32 @@ NUMBERS = st.integers(0, (1 << 64) - 1)
 def test_a_header_there_and_back(
     kind: int, flags: int, head: int, number: int, nbytes: int, seconds: float
 ) -> None:
-    header = Header(kind, flags, head, 7, number, nbytes, seconds)
+    header = FrameHeader(kind, flags, head, 7, number, nbytes, seconds)
     packed = header.pack()
     assert len(packed) == frames.HEADER.size
-    assert Header.unpack(packed + b"more") == header
+    assert FrameHeader.unpack(packed + b"more") == header
 
 
 @given(st.binary(min_size=frames.HEADER.size, max_size=100))
 def test_bytes_that_are_no_frame(data: bytes) -> None:
     with pytest.raises(WireError):
-        Header.unpack(b"x" + data)
+        FrameHeader.unpack(b"x" + data)
     with contextlib.suppress(WireError):
-        Opened.read(data)
+        OpenFrame.read(data)
     with contextlib.suppress(WireError):
-        Description.take(memoryview(data))
+        ResultDescription.take(memoryview(data))
     with contextlib.suppress(WireError):
-        assert isinstance(frames.error_in(data), EdlError)
+        assert isinstance(frames.read_error(data), EdlError)
 
 
 @given(st.lists(SHAPES, min_size=1, max_size=4), st.binary(max_size=8))
 def test_shapes_there_and_back(shapes: list[tuple[int, ...]], more: bytes) -> None:
-    tensors = [Tensor(f"x{n}", "FP32", len(shape)) for n, shape in enumerate(shapes)]
-    head = frames.head_of(shapes)
-    assert len(head) == frames.head_bytes_of(tensors)
-    assert frames.shapes_in(head + more, tensors) == shapes
+    tensors = [FramedTensor(f"x{n}", "FP32", len(shape)) for n, shape in enumerate(shapes)]
+    head = frames.pack_shapes(shapes)
+    assert len(head) == frames.packed_shapes_bytes(tensors)
+    assert frames.unpack_shapes(head + more, tensors) == shapes
     with pytest.raises(WireError, match="shorter"):
-        frames.shapes_in(head[:-1], tensors)
+        frames.unpack_shapes(head[:-1], tensors)
     nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
     assert [shape for _, shape in frames.layouts_of(tensors, shapes, nbytes)] == shapes
     with pytest.raises(WireError, match="announced"):
@@ -62,12 +69,12 @@ def test_shapes_there_and_back(shapes: list[tuple[int, ...]], more: bytes) -> No
 @pytest.mark.parametrize("shape", [(1 << 62, 4), (0, 1 << 63), (1 << 32, 1 << 32)])
 def test_arrays_larger_than_any_memory_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(WireError):
-        frames.layouts_of([Tensor("x", "FP32", 2)], [shape], 0)
+        frames.layouts_of([FramedTensor("x", "FP32", 2)], [shape], 0)
 
 
-OPENED = Opened(
+OPENED = OpenFrame(
     "resnet",
-    (Tensor("x", "FP32", 2), Tensor("mask", "BOOL", 1)),
+    (FramedTensor("x", "FP32", 2), FramedTensor("mask", "BOOL", 1)),
     ("logits",),
     {"teacher_id": "t1", "incarnation": "7"},
     {"logits": {"edl_form": "topk:2", "edl_temperature": 2.0}},
@@ -99,32 +106,39 @@ WRONG: dict[str, list[Any]] = {
 )
 def test_an_open_frame_that_fixes_nothing_is_refused(name: str, value: Any) -> None:
     frame = OPENED.frame()
-    header, said = Header.unpack(frame), json.loads(frame[frames.HEADER.size :])
+    header, said = FrameHeader.unpack(frame), json.loads(frame[frames.HEADER.size :])
     assert (header.kind, header.nbytes) == (frames.OPEN, len(frame) - frames.HEADER.size)
-    assert Opened.read(json.dumps(said).encode()) == OPENED
+    assert OpenFrame.read(json.dumps(said).encode()) == OPENED
     with pytest.raises(WireError):
-        Opened.read(json.dumps({**said, name: value}).encode())
+        OpenFrame.read(json.dumps({**said, name: value}).encode())
     del said[name]
     with pytest.raises(WireError):
-        Opened.read(json.dumps(said).encode())
+        OpenFrame.read(json.dumps(said).encode())
 
 
 def test_a_description_there_and_back() -> None:
-    outputs = (Tensor("logits.values", "FP16", 2, {"edl_form": "topk:2"}), Tensor("y", "BF16", 1))
-    description = Description(outputs, {"teacher_id": "t1", "numerics_id": "n"})
+    outputs = (
+        FramedTensor("logits.values", "FP16", 2, {"edl_form": "topk:2"}),
+        FramedTensor("y", "BF16", 1),
+    )
+    description = ResultDescription(outputs, {"teacher_id": "t1", "numerics_id": "n"})
     data = description.to_bytes()
-    assert Description.take(memoryview(data + b"more")) == (description, len(data))
+    assert ResultDescription.take(memoryview(data + b"more")) == (description, len(data))
     for cut in (b"", data[:3], data[:-1]):
         with pytest.raises(WireError):
-            Description.take(memoryview(cut))
+            ResultDescription.take(memoryview(cut))
 
 
 @pytest.mark.parametrize("error", [RetryableError("restarted"), RateLimited("full", 0.5)])
 def test_an_error_there_and_back(error: EdlError) -> None:
-    frame = frames.error(7, error, memory=True)
-    header = Header.unpack(frame)
-    assert (header.kind, header.number, header.flags) == (frames.ERROR, 7, frames.NO_MEMORY)
-    told = frames.error_in(frame[frames.HEADER.size :])
+    frame = frames.error_frame(7, error, memory=True)
+    header = FrameHeader.unpack(frame)
+    assert (header.kind, header.number, header.flags) == (
+        frames.ERROR,
+        7,
+        frames.SHARED_MEMORY_FAILED,
+    )
+    told = frames.read_error(frame[frames.HEADER.size :])
     assert (type(told), str(told)) == (type(error), str(error))
     if isinstance(told, RateLimited):
         assert told.retry_after_s == 0.5
@@ -135,11 +149,11 @@ SESSION, SECRET = "0123456789abcdef" * 2, "0123456789abcdef" * 4
 
 @pytest.mark.parametrize("unix_name", ["", "edl-teacher-00ff"])
 def test_an_offer_there_and_back(unix_name: str) -> None:
-    offer = Offer.new(50051, 8502, unix_name)
-    assert Offer.among([("other", b"\0"), *offer.metadata()]) == offer
-    assert Offer.among([]) is None
+    offer = TransportOffer.new(50051, 8502, unix_name)
+    assert TransportOffer.among([("other", b"\0"), *offer.metadata()]) == offer
+    assert TransportOffer.among([]) is None
     assert offer.secret.hex() not in repr(offer)
-    assert Offer.new(50051, 8502, unix_name).session != offer.session
+    assert TransportOffer.new(50051, 8502, unix_name).session != offer.session
 
 
 @pytest.mark.parametrize(
@@ -158,11 +172,11 @@ def test_an_offer_there_and_back(unix_name: str) -> None:
     ],
 )
 def test_what_is_no_offer_is_none(said: str | bytes) -> None:
-    assert Offer.among([(OFFER, said)]) is None
+    assert TransportOffer.among([(OFFER_KEY, said)]) is None
 
 
 def test_proofs_differ_by_side_challenge_and_secret() -> None:
-    offer, other = Offer.new(1, 2, ""), Offer.new(1, 2, "")
+    offer, other = TransportOffer.new(1, 2, ""), TransportOffer.new(1, 2, "")
     a, b = bytes(16), bytes([1] * 16)
     proofs = [
         offer.teachers_proof(a, b),

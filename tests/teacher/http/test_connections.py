@@ -19,7 +19,7 @@ import pytest
 
 from edl.proto.security import ServerSecurity, TlsFiles, servers
 from edl.teacher.servers import http_server as http_server
-from edl.teacher.servers.http_server import Connection
+from edl.teacher.servers.http_server import HttpConnection
 from edl.tests.proto.security.authority import Authority
 from edl.tests.teacher.bench import WAIT_S, Bench, GrpcStream, Make, half_open
 from edl.tests.teacher.bench_http import (
@@ -43,9 +43,9 @@ RECEIVE_S = 10.0
 IDLE_S = 10.0
 
 
-def served(talk: Talk) -> list[Connection]:
+def served(talk: Talk) -> list[HttpConnection]:
     """The server's side of a connection, while it is in memory."""
-    living = (one for one in gc.get_objects() if type(one) is Connection)
+    living = (one for one in gc.get_objects() if type(one) is HttpConnection)
     return [one for one in living if one.client == talk.name]
 
 

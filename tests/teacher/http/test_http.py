@@ -25,7 +25,7 @@ from edl.errors import (
     WrongInstance,
 )
 from edl.proto import json_tensors
-from edl.teacher.request import Overloaded
+from edl.teacher.request import TeacherOverloaded
 from edl.teacher.servers import http_app
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import (
@@ -154,7 +154,7 @@ def test_unknown_paths_and_models(bench: Bench) -> None:
 
 def test_errors_of_the_model_become_statuses(bench: Bench) -> None:
     errors: dict[int, Exception] = {
-        429: Overloaded("all 2 slots are taken", retry_after_s=2.1),
+        429: TeacherOverloaded("all 2 slots are taken", retry_after_s=2.1),
         503: RetryableError("restarting"),
         504: DeadlineExceeded("its deadline was over before its turn came"),
         500: BadAnswer("NaN"),

@@ -14,7 +14,7 @@ from edl.errors import ModelError, ProcessFailed, TeacherLost, UsageError
 from edl.lifecycle import Stop
 from edl.proto.datatypes import TensorSpec
 from edl.supervise import Command
-from edl.teacher.paddle_serving.engine import Model, ServerProcess, open_model
+from edl.teacher.paddle_serving.engine import ServingModel, ServingProcess, open_model
 from edl.teacher.paddle_serving.environment import make, recipe
 from edl.tests.ground.programs import runs, wait_gone
 from edl.tests.waiting import wait_until
@@ -35,13 +35,13 @@ time.sleep(600)
 
 
 class Server:
-    """A `ServerProcess` of that program; it answers when its file is there."""
+    """A `ServingProcess` of that program; it answers when its file is there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.failures: list[ProcessFailed] = []
         argv = (sys.executable, "-c", PROGRAM, str(folder))
-        self.process = ServerProcess(
+        self.process = ServingProcess(
             Command("server", argv, guard=True), self.probe, self.failures.append
         )
 
@@ -119,7 +119,7 @@ SAID = (
 FILES = ("net.pdmodel", "net.pdiparams")
 
 
-def opened(folder: Path, files: Sequence[str], *lines: str) -> Model:
+def opened(folder: Path, files: Sequence[str], *lines: str) -> ServingModel:
     """A model of these files, described by an interpreter that prints these lines."""
     for name in files:
         (folder / name).write_text("")

@@ -18,7 +18,7 @@ from edl.scheduler.batching import BatchRule
 from edl.teacher import cli
 from edl.teacher.config import Device, PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.paddle_serving import engine, environment
-from edl.teacher.paddle_serving.engine import Model, check, write
+from edl.teacher.paddle_serving.engine import ServingModel, check_settings, write_configuration
 from edl.teacher.paddle_serving.environment import main, make, recipe
 
 PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis://head")
@@ -46,9 +46,11 @@ def test_unsupported_options_are_refused(changed: dict[str, Any], flag: str) -> 
     predictor = PredictorConfig("m", threads=3, micro_batch=16, inputs=inputs, canary="net.npz")
     more: dict[str, Any] = {"teacher_id": "t1", "advertise": "head:9292", "insecure": True}
     server = ServerConfig("::1", 9292, 8)
-    check(replace(PLAIN, predictor=predictor, devices=(Device("gpu:1"),), server=server, **more))
+    check_settings(
+        replace(PLAIN, predictor=predictor, devices=(Device("gpu:1"),), server=server, **more)
+    )
     with pytest.raises(UsageError, match=flag):
-        check(replace(PLAIN, **changed))
+        check_settings(replace(PLAIN, **changed))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +81,10 @@ def test_the_interpreter_is_not_resolved(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Model:
+def model(tmp_path: Path) -> ServingModel:
     for name in ("net.pdmodel", "net.pdiparams"):
         (tmp_path / name).write_text(name)
-    return Model(
+    return ServingModel(
         tmp_path / "net.pdmodel",
         tmp_path / "net.pdiparams",
         "3.3.1",
@@ -91,8 +93,8 @@ def model(tmp_path: Path) -> Model:
     )
 
 
-def test_files_of_a_server(model: Model, tmp_path: Path) -> None:
-    file = write(tmp_path, model, port=4321, calls=6, device="cpu", threads=3)
+def test_files_of_a_server(model: ServingModel, tmp_path: Path) -> None:
+    file = write_configuration(tmp_path, model, port=4321, calls=6, device="cpu", threads=3)
     config = json.loads(file.read_text())
     assert (config["rpc_port"], config["worker_num"]) == (4321, 6)
     assert "http_port" not in config  # upstream's gateway listens on every interface
@@ -112,12 +114,12 @@ def test_files_of_a_server(model: Model, tmp_path: Path) -> None:
     assert "  fetch_type: 1" in lines
     for name in ("gpu", "odd"):
         (tmp_path / name).mkdir()
-    file = write(tmp_path / "gpu", model, port=1, calls=1, device="gpu:2", threads=1)
+    file = write_configuration(tmp_path / "gpu", model, port=1, calls=1, device="gpu:2", threads=1)
     local = json.loads(file.read_text())["op"]["model"]["local_service_conf"]
     assert (local["device_type"], local["devices"], local["use_mkldnn"]) == (1, "2", False)
     odd = replace(model, outputs=(TensorSpec("y", "UINT64", (-1, 2)),))
     with pytest.raises(ModelError, match="no UINT64, which 'y' is of"):
-        write(tmp_path / "odd", odd, port=1, calls=1, device="cpu", threads=1)
+        write_configuration(tmp_path / "odd", odd, port=1, calls=1, device="cpu", threads=1)
 
 
 class Steps:

@@ -21,7 +21,7 @@ from edl.errors import BadAnswer, ModelError, RequestRefused, UsageError, WrongI
 from edl.lifecycle import Stop
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
-from edl.proto.clients import Answer, Found, Request
+from edl.proto.clients import LabelRequest, LabelResponse, ModelDescription
 from edl.proto.datatypes import TensorSpec, whole
 from edl.proto.forms import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
@@ -29,7 +29,7 @@ from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
 from edl.teacher.register.sidecar import AttestationServer, register, with_scheme
 from edl.teacher.register.trial import MEASURED, Trial
-from edl.teacher.registration import Identity
+from edl.teacher.registration import TeacherIdentity
 from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe
 from edl.tests.foreign_server import MODEL, MOODS, ForeignGrpc, Kind, start
@@ -46,14 +46,14 @@ INPUT = TensorSpec("x", "FP32", (-1, 6))
 class ScriptedClient:
     """A client of a server that has `inputs`, and labels as `label` does."""
 
-    def __init__(self, label: Callable[[Request], Mapping[str, Array]], *inputs: TensorSpec):
+    def __init__(self, label: Callable[[LabelRequest], Mapping[str, Array]], *inputs: TensorSpec):
         self.label, self._inputs = label, inputs
 
-    def probe(self, timeout_s: float) -> Found:
-        return Found(self._inputs)
+    def probe(self, timeout_s: float) -> ModelDescription:
+        return ModelDescription(self._inputs)
 
-    def infer(self, request: Request, timeout_s: float) -> Answer:
-        return Answer(dict(self.label(request)))
+    def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
+        return LabelResponse(dict(self.label(request)))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -63,7 +63,7 @@ class ScriptedClient:
         return Trial(self, config, canary)
 
 
-def logits(function: Callable[[Array], Array]) -> Callable[[Request], dict[str, Array]]:
+def logits(function: Callable[[Array], Array]) -> Callable[[LabelRequest], dict[str, Array]]:
     return lambda request: {"logits": function(whole(request.inputs["x"]))}
 
 
@@ -139,7 +139,7 @@ def test_undescribed_inputs_must_be_declared() -> None:
 def test_outputs_may_come_in_any_order() -> None:
     orders = itertools.cycle((1, -1))
 
-    def shuffled(request: Request) -> dict[str, Array]:
+    def shuffled(request: LabelRequest) -> dict[str, Array]:
         x = whole(request.inputs["x"])
         labels = [("logits", logits_of(x)), ("softmax", softmax(logits_of(x), 1.0))]
         return dict(labels[:: next(orders)])
@@ -150,7 +150,7 @@ def test_outputs_may_come_in_any_order() -> None:
         trial.again()
 
 
-def refuse(request: Request) -> dict[str, Array]:
+def refuse(request: LabelRequest) -> dict[str, Array]:
     raise RequestRefused("ids beyond the vocabulary")
 
 
@@ -178,12 +178,12 @@ def test_refused_noise_asks_for_a_canary() -> None:
 
 
 def test_our_own_teachers_are_refused() -> None:
-    def label(request: Request) -> dict[str, Array]:
+    def label(request: LabelRequest) -> dict[str, Array]:
         if request.parameters:
             raise WrongInstance("teacher_id 't' was asked for; this is 'u'")
         return {"logits": logits_of(whole(request.inputs["x"]))}
 
-    def refuse_always(request: Request) -> dict[str, Array]:
+    def refuse_always(request: LabelRequest) -> dict[str, Array]:
         raise WrongInstance("this is 'u'")
 
     with pytest.raises(UsageError, match=r"an edl-teacher .*--coordinator"):
@@ -234,7 +234,7 @@ def foreign() -> Iterator[ForeignGrpc]:
     server.stop()
 
 
-def facts_of(identity: Identity, attestation: AttestationServer) -> dict[str, str]:
+def facts_of(identity: TeacherIdentity, attestation: AttestationServer) -> dict[str, str]:
     return {
         "incarnation": "7", "address": identity.vouched, "protocol": "oip", "model": MODEL,
         VOUCHER: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
@@ -242,7 +242,7 @@ def facts_of(identity: Identity, attestation: AttestationServer) -> dict[str, st
 
 
 def test_an_attestation_is_for_one_server(foreign: ForeignGrpc, ending: ExitStack) -> None:
-    identity = Identity("s", "t", 7, vouched=foreign.address)
+    identity = TeacherIdentity("s", "t", 7, vouched=foreign.address)
     attestation, prober = AttestationServer("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
     ending.callback(attestation.stop)
     ending.callback(prober.stop)
@@ -261,7 +261,7 @@ def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None
     tokens = write_secret(tmp_path / "tokens", "viewer:manager a-token\n")
     token = write_secret(tmp_path / "token", "a-token")
     attestation = AttestationServer("127.0.0.1:0", ServerSecurity(None, tokens))
-    attestation.identity = identity = Identity("s", "t", 7, vouched="127.0.0.1:9")
+    attestation.identity = identity = TeacherIdentity("s", "t", 7, vouched="127.0.0.1:9")
     ending.callback(attestation.stop)
     asked = Member("t", facts_of(identity, attestation))
     for security, words in (

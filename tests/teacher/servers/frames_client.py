@@ -8,12 +8,12 @@ import select
 import time
 
 from edl.errors import AccessError, DeadlineExceeded, EdlError, RequestRefused, TeacherLost
-from edl.proto.clients import Answer, Request
+from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.clients.transport import Connection, Ended, Received
-from edl.proto.datatypes import Stacked, to_bytes
+from edl.proto.clients.transport import ConnectionEnded, RequestOutcome, TransportConnection
+from edl.proto.datatypes import StackedArray, to_bytes
 from edl.proto.security import ClientSecurity
-from edl.proto.shared_buffer import Lent, SharedBuffer
+from edl.proto.shared_buffer import BufferLocation, SharedBuffer
 from edl.tests.teacher.bench import WAIT_S
 
 _SLICE_MS = 20
@@ -37,11 +37,11 @@ class FramesClient:
         self.arena = arena
         self._grpc = OipGrpcClient(address, "resnet", security)
         self._grpc.probe(WAIT_S)
-        self._free: list[Connection] = []
+        self._free: list[TransportConnection] = []
         self._numbers = itertools.count(1)
         self._closed = False
 
-    def infer(self, request: Request, timeout_s: float = WAIT_S) -> Answer:
+    def infer(self, request: LabelRequest, timeout_s: float = WAIT_S) -> LabelResponse:
         """The answer; raises what the teacher answers with, or TeacherLost."""
         outcome = self.heard(request, timeout_s).outcome
         if isinstance(outcome, AccessError):  # a new connection shows what we have by now
@@ -51,25 +51,25 @@ class FramesClient:
             raise outcome
         return outcome
 
-    def heard(self, request: Request, timeout_s: float = WAIT_S) -> Received:
+    def heard(self, request: LabelRequest, timeout_s: float = WAIT_S) -> RequestOutcome:
         """What comes for a request, over a connection that stands or is opened."""
         until_s = time.monotonic() + timeout_s
         while self._free:
             connection = self._free.pop()
-            with contextlib.suppress(Ended, OSError):
+            with contextlib.suppress(ConnectionEnded, OSError):
                 connection.hear()
                 if connection.has_room:
                     return self._ask(connection, request, until_s)
             connection.close()
         opened = None if self._closed else self._grpc.connect(self.arena)
         if opened is None:  # as a reader does
-            return Received(0, self._grpc.infer(request, timeout_s))
+            return RequestOutcome(0, self._grpc.infer(request, timeout_s))
         try:
             return self._ask(opened, request, until_s)
-        except Ended as error:
-            return Received(0, error.why)
+        except ConnectionEnded as error:
+            return RequestOutcome(0, error.why)
         except OSError:
-            return Received(0, TeacherLost("the connection is closed"))
+            return RequestOutcome(0, TeacherLost("the connection is closed"))
 
     def close(self) -> None:
         self._closed = True
@@ -80,7 +80,9 @@ class FramesClient:
         while self._free:
             self._free.pop().close()
 
-    def _ask(self, connection: Connection, request: Request, until_s: float) -> Received:
+    def _ask(
+        self, connection: TransportConnection, request: LabelRequest, until_s: float
+    ) -> RequestOutcome:
         """Put the connection back where it is answered, and close it elsewhere."""
         with contextlib.ExitStack() as failing:
             failing.callback(connection.close)
@@ -101,14 +103,14 @@ class FramesClient:
                     raise DeadlineExceeded("no answer within the time that there was for one")
             raise TeacherLost("the connection is closed")
 
-    def _lent(self, request: Request) -> dict[str, Lent]:
+    def _lent(self, request: LabelRequest) -> dict[str, BufferLocation]:
         """The places of the inputs, if all of them lie in the arena."""
         if self.arena is None:
             return {}
         found = {
             name: self.arena.lent(to_bytes(value))
             for name, value in request.inputs.items()
-            if not isinstance(value, Stacked)
+            if not isinstance(value, StackedArray)
         }
         lent = {name: place for name, place in found.items() if place is not None}
         return lent if lent.keys() == request.inputs.keys() else {}

@@ -25,7 +25,7 @@ from edl.errors import (
     Unauthenticated,
     WrongInstance,
 )
-from edl.proto.clients import Answer, Request, oip_grpc
+from edl.proto.clients import LabelRequest, LabelResponse, oip_grpc
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.shared_buffer import SharedBuffer
@@ -54,10 +54,10 @@ class Client:
         self.close = client.close
         self._client = client
 
-    def ask(self, x: Any = X, timeout_s: float = WAIT_S, **request: Any) -> Answer:
+    def ask(self, x: Any = X, timeout_s: float = WAIT_S, **request: Any) -> LabelResponse:
         if isinstance(self._client, FramesClient) and (arena := self._client.arena) is not None:
             x = arena.get(arena.put([x]).arrays[0])
-        return self._client.infer(Request({"x": x}, **request), timeout_s)
+        return self._client.infer(LabelRequest({"x": x}, **request), timeout_s)
 
     def double(self, timeout_s: float = WAIT_S, **request: Any) -> bytes:
         return self.ask(X, timeout_s, **request).outputs["double"].tobytes()
@@ -323,7 +323,7 @@ def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None
     with FaultProxy(bench.address, on_request=count) as proxy, ThreadPoolExecutor(2) as pool:
         client = OipGrpcClient(proxy.address, "resnet")
         client.probe(WAIT_S)
-        asked = pool.submit(client.infer, Request({"x": large}, ("sum",)), WAIT_S)
+        asked = pool.submit(client.infer, LabelRequest({"x": large}, ("sum",)), WAIT_S)
         assert half.wait(WAIT_S)
         wait_until(lambda: bench.open_calls == 1)
         stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
@@ -332,7 +332,7 @@ def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None
         assert asked.result(WAIT_S).outputs["sum"].tobytes() == large.sum(axis=1).tobytes()
         stopping.result(WAIT_S)  # it waits for no client that was told
         with pytest.raises(TeacherLost):
-            client.infer(Request({"x": X}), WAIT_S)
+            client.infer(LabelRequest({"x": X}), WAIT_S)
         client.close()
 
 

@@ -19,10 +19,10 @@ import pytest
 from edl.errors import RateLimited, RequestRefused, WireError
 from edl.proto import frames
 from edl.proto.arena import Array
-from edl.proto.clients import Answer, Request
+from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.clients.transport import Connection, Ended, connect
-from edl.proto.frames import Description, Header, Offer, Opened, Tensor
+from edl.proto.clients.transport import ConnectionEnded, TransportConnection, connect
+from edl.proto.frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, TransportOffer
 from edl.proto.shared_buffer import key_of
 from edl.teacher.config import ServerConfig
 from edl.teacher.servers import transport_listener
@@ -33,8 +33,8 @@ from edl.tests.waiting import wait_until
 
 RECEIVE_S = ServerConfig().receive_s
 X = array(30, 4)
-OPEN = Opened("resnet", (Tensor("x", "FP32", 2),)).frame()
-OPEN_BOOL = Opened("resnet", (Tensor("x", "BOOL", 2),)).frame()
+OPEN = OpenFrame("resnet", (FramedTensor("x", "FP32", 2),)).frame()
+OPEN_BOOL = OpenFrame("resnet", (FramedTensor("x", "BOOL", 2),)).frame()
 #: Two of them are more than a MiB.
 LARGE = np.zeros((40_000, 4), np.float32)
 #: Large enough that an answer is not taken by the buffers of a socket.
@@ -42,19 +42,26 @@ HUGE = np.ones((260_000, 4), np.float32)
 
 
 def request_frame(x: Array = X, number: int = 1, **header: int) -> bytes:
-    head = frames.head_of([x.shape])
+    head = frames.pack_shapes([x.shape])
     fields = {"flags": 0, "nbytes": x.nbytes, **header}
-    made = Header(frames.REQUEST, fields["flags"], len(head), len(x), number, fields["nbytes"], 9.0)
+    made = FrameHeader(
+        frames.REQUEST, fields["flags"], len(head), len(x), number, fields["nbytes"], 9.0
+    )
     return made.pack() + head + x.tobytes()
 
 
 def placed_frame(nbytes: int = 0) -> bytes:
     """A request for a batch at a place in memory that nobody has lent."""
-    head = frames.head_of([X.shape]) + frames.PLACE.pack(64, 7, 56)
-    return Header(frames.REQUEST, frames.IN_MEMORY, len(head), len(X), 1, nbytes, 9.0).pack() + head
+    head = frames.pack_shapes([X.shape]) + frames.BUFFER_LOCATION.pack(64, 7, 56)
+    return (
+        FrameHeader(
+            frames.REQUEST, frames.IN_SHARED_MEMORY, len(head), len(X), 1, nbytes, 9.0
+        ).pack()
+        + head
+    )
 
 
-def offered(bench: Bench) -> Offer:
+def offered(bench: Bench) -> TransportOffer:
     with closing(OipGrpcClient(bench.address, "resnet")) as client:
         client.probe(WAIT_S)
         found = client._offered()  # noqa: SLF001 - the only way to an offer that is not used
@@ -92,9 +99,9 @@ def has_ended_or_sent(connection: socket.socket) -> bool:
     return bool(select.select([connection], [], [], 0)[0])
 
 
-def answer_of(connection: socket.socket) -> tuple[Header, bytes]:
+def answer_of(connection: socket.socket) -> tuple[FrameHeader, bytes]:
     """One frame: its header and its payload."""
-    header = Header.unpack(received(connection, frames.HEADER.size))
+    header = FrameHeader.unpack(received(connection, frames.HEADER.size))
     received(connection, header.head_bytes)
     return header, received(connection, header.nbytes)
 
@@ -129,7 +136,7 @@ def test_an_offer_is_used_up_by_a_wrong_proof(bench: Bench) -> None:
 
 def test_an_unproven_server_gets_nothing(ending: ExitStack) -> None:
     server = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
-    found = Offer.new(1, server.getsockname()[1], "")
+    found = TransportOffer.new(1, server.getsockname()[1], "")
     pool = ending.enter_context(ThreadPoolExecutor(1))
     asked = pool.submit(connect, "127.0.0.1", found, None, WAIT_S, unix=False)
     connection = ending.enter_context(server.accept()[0])
@@ -179,19 +186,19 @@ def test_answers_bear_the_numbers_of_their_requests(make: Make) -> None:
     [
         (request_frame(), "before its session"),
         (OPEN + b"GET / HTTP/1.1" + bytes(40), "no frame"),
-        (OPEN + frames.goodbye(), "that no reader sends"),
+        (OPEN + frames.goaway_frame(), "that no reader sends"),
         (OPEN + request_frame(nbytes=X.nbytes + 1), "announced"),
         (OPEN + placed_frame(nbytes=1 << 63), "announces bytes"),
-        (OPEN + Header(frames.REQUEST, 0, 8, 1, 1, 8, 0.0).pack() + bytes(16), "shorter"),
-        (Header(frames.OPEN, 0, 0, 0, 0, 7, 0.0).pack() + b"garbage", "no JSON"),
-        (Header(frames.OPEN, 0, 0, 0, 0, 1 << 20, 0.0).pack(), "that no reader sends"),
+        (OPEN + FrameHeader(frames.REQUEST, 0, 8, 1, 1, 8, 0.0).pack() + bytes(16), "shorter"),
+        (FrameHeader(frames.OPEN, 0, 0, 0, 0, 7, 0.0).pack() + b"garbage", "no JSON"),
+        (FrameHeader(frames.OPEN, 0, 0, 0, 0, 1 << 20, 0.0).pack(), "that no reader sends"),
     ],
 )
 def test_malformed_frames_end_it(bench: Bench, data: bytes, words: str) -> None:
     connection = known(bench, data)
     header, payload = answer_of(connection)
     assert (header.kind, header.number) == (frames.ERROR, 0)
-    assert words in str(frames.error_in(payload))
+    assert words in str(frames.read_error(payload))
     assert is_ended(connection)
     wait_until(lambda: bench.open_calls == 0)
     bench.infer()
@@ -233,7 +240,7 @@ def test_a_request_without_room_spoils_no_other(narrow: Bench) -> None:
     for number, kind in ((2, RateLimited), (3, RequestRefused)):
         header, payload = answer_of(connection)
         assert (header.kind, header.number) == (frames.ERROR, number)
-        assert isinstance(frames.error_in(payload), kind)
+        assert isinstance(frames.read_error(payload), kind)
     connection.sendall(request_frame(number=4))
     held.release()
     answers = {answer_of(connection)[0].number for _ in range(2)}
@@ -278,7 +285,7 @@ def test_a_request_that_comes_is_not_cut_off_for_another_one(narrow: Bench) -> N
     wait_until(lambda: narrow.labeller.memory.used_bytes > 0)
     header, payload = answer_of(known(narrow, OPEN + frame[:-1]))
     assert header.kind == frames.ERROR
-    assert isinstance(frames.error_in(payload), RateLimited)
+    assert isinstance(frames.read_error(payload), RateLimited)
     first.sendall(frame[-1:])
     assert answer_of(first)[0].kind == frames.RESULT
 
@@ -298,7 +305,7 @@ def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
     wait_until(lambda: bench.labeller.memory.used_bytes >= LARGE.nbytes)
     pool = ending.enter_context(ThreadPoolExecutor(1))
     stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
-    assert answer_of(connection)[0].kind == frames.GOODBYE
+    assert answer_of(connection)[0].kind == frames.GOAWAY
     connection.sendall(frame[half:] + 30 * request_frame(LARGE, number=3))
     held.release()
     assert {answer_of(connection)[0].number for _ in range(2)} == {1, 2}
@@ -364,13 +371,15 @@ def test_memory_that_may_shrink_is_not_copied(bench: Bench, ending: ExitStack) -
     os.ftruncate(fd, 1 << 20)
     os.pwrite(fd, (7).to_bytes(8, "little"), 56)
     key = key_of(os.getpid(), fd)
-    opened = Opened("resnet", (Tensor("x", "FP32", 2),), memory_key=key, memory_bytes=1 << 20)
+    opened = OpenFrame(
+        "resnet", (FramedTensor("x", "FP32", 2),), memory_key=key, memory_bytes=1 << 20
+    )
     connection = connect("127.0.0.1", offered(bench), None, WAIT_S, unix=True)
     ending.callback(connection.close)
     connection.settimeout(WAIT_S)
     connection.sendall(opened.frame() + placed_frame())
     header, _ = answer_of(connection)
-    assert (header.kind, header.flags) == (frames.ERROR, frames.NO_MEMORY)
+    assert (header.kind, header.flags) == (frames.ERROR, frames.SHARED_MEMORY_FAILED)
 
 
 def test_an_idle_connection_hears_goodbye_before_its_end(make: Make) -> None:
@@ -379,20 +388,20 @@ def test_an_idle_connection_hears_goodbye_before_its_end(make: Make) -> None:
     assert answer_of(first)[0].kind == frames.RESULT
     second = known(bench, OPEN + request_frame())
     assert answer_of(second)[0].kind == frames.RESULT
-    assert answer_of(first)[0].kind == frames.GOODBYE
+    assert answer_of(first)[0].kind == frames.GOAWAY
     assert is_ended(first)
 
 
 # --- teachers that lie to a reader's connection
 
-Pair = tuple[Connection, socket.socket]
+Pair = tuple[TransportConnection, socket.socket]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    with closing(Connection(ours, "m", None)) as connection, theirs:
+    with closing(TransportConnection(ours, "m", None)) as connection, theirs:
         yield connection, theirs
 
 
@@ -400,23 +409,23 @@ def pair() -> Iterator[Pair]:
 def asked(pair: Pair) -> Pair:
     """A pair over which request 1 was sent."""
     connection, _ = pair
-    assert connection.put(1, Request({"x": X}), 9.0, {})
+    assert connection.put(1, LabelRequest({"x": X}), 9.0, {})
     connection.send()
     return pair
 
 
 def result_frame(number: int = 1, rows: int = 2, described: bool = True) -> bytes:
     labels = np.ones((rows, 3), np.float32)
-    about = Description((Tensor("y", "FP32", 2),), {"teacher_id": "t"}).to_bytes()
-    pieces = frames.result(
+    about = ResultDescription((FramedTensor("y", "FP32", 2),), {"teacher_id": "t"}).to_bytes()
+    pieces = frames.result_frame(
         number, {"y": labels}, about if described else b"", device_s=0.5, draining=True
     )
     return b"".join(pieces)
 
 
 def bool_labels(labels: Array) -> bytes:
-    about = Description((Tensor("y", "BOOL", 1),), {}).to_bytes()
-    return b"".join(frames.result(1, {"y": labels}, about, device_s=0.5, draining=False))
+    about = ResultDescription((FramedTensor("y", "BOOL", 1),), {}).to_bytes()
+    return b"".join(frames.result_frame(1, {"y": labels}, about, device_s=0.5, draining=False))
 
 
 def refusal_with(pushback: object) -> bytes:
@@ -424,13 +433,13 @@ def refusal_with(pushback: object) -> bytes:
     metadata = [["grpc-retry-pushback-ms", pushback]]
     said = {"status": "RESOURCE_EXHAUSTED", "details": "", "metadata": metadata}
     payload = json.dumps(said).encode()
-    return Header(frames.ERROR, 0, 0, 0, 1, len(payload), 0.0).pack() + payload
+    return FrameHeader(frames.ERROR, 0, 0, 0, 1, len(payload), 0.0).pack() + payload
 
 
 def test_answers_are_read_however_they_are_cut(pair: Pair) -> None:
     connection, theirs = pair
     for number in range(1, 4):
-        assert connection.put(number, Request({"x": X}), 9.0, {})
+        assert connection.put(number, LabelRequest({"x": X}), 9.0, {})
     connection.send()
     data = b"".join([result_frame(2), result_frame(1, 5, described=False), result_frame(3)])
     heard = []
@@ -438,7 +447,7 @@ def test_answers_are_read_however_they_are_cut(pair: Pair) -> None:
         theirs.sendall(data[at : at + 7])
         heard += connection.hear()
     assert [one.number for one in heard] == [2, 1, 3]
-    answers = [one.outcome for one in heard if isinstance(one.outcome, Answer)]
+    answers = [one.outcome for one in heard if isinstance(one.outcome, LabelResponse)]
     assert [len(answer.outputs["y"]) for answer in answers] == [2, 5, 2]
     assert answers[1].parameters == {"teacher_id": "t", "device_seconds": 0.5, "draining": True}
     assert connection.unanswered() == []
@@ -450,15 +459,15 @@ def test_answers_are_read_however_they_are_cut(pair: Pair) -> None:
         (b"HTTP/1.1 200 OK" + bytes(50), WireError),
         (result_frame(9), WireError),
         (result_frame(1, described=False), WireError),
-        (Header(frames.RESULT, 0, 0, 1, 1, 1 << 40, 0.0).pack(), WireError),
-        (Header(frames.REQUEST, 0, 0, 1, 1, 0, 0.0).pack(), WireError),
+        (FrameHeader(frames.RESULT, 0, 0, 1, 1, 1 << 40, 0.0).pack(), WireError),
+        (FrameHeader(frames.REQUEST, 0, 0, 1, 1, 0, 0.0).pack(), WireError),
         (result_frame()[: frames.HEADER.size] + bytes(len(result_frame())), WireError),
-        (frames.error(0, RequestRefused("no")), Ended),
-        (Header(frames.ERROR, 0, 0, 0, 1, 2, 0.0).pack() + b"{}", WireError),
-        (Header(frames.ERROR, 0, 0, 0, 1, 1 << 20, 0.0).pack(), WireError),
-        (Header(frames.GOODBYE, 0, 0, 0, 0, 1, 0.0).pack(), WireError),
-        (2 * frames.goodbye(), WireError),
-        (Header(frames.RESULT, 0, 0, 1, 9, 1 << 20, 0.0).pack(), WireError),
+        (frames.error_frame(0, RequestRefused("no")), ConnectionEnded),
+        (FrameHeader(frames.ERROR, 0, 0, 0, 1, 2, 0.0).pack() + b"{}", WireError),
+        (FrameHeader(frames.ERROR, 0, 0, 0, 1, 1 << 20, 0.0).pack(), WireError),
+        (FrameHeader(frames.GOAWAY, 0, 0, 0, 0, 1, 0.0).pack(), WireError),
+        (2 * frames.goaway_frame(), WireError),
+        (FrameHeader(frames.RESULT, 0, 0, 1, 9, 1 << 20, 0.0).pack(), WireError),
         (refusal_with(5), WireError),
         (refusal_with(None), WireError),
         (refusal_with([]), WireError),
@@ -475,7 +484,7 @@ def test_lies_end_a_connection(asked: Pair, data: bytes, error: type[Exception])
 
 def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(pair: Pair) -> None:
     connection, theirs = pair
-    connection.put(1, Request({"x": np.zeros((1 << 20, 4), np.float32)}), 9.0, {})
+    connection.put(1, LabelRequest({"x": np.zeros((1 << 20, 4), np.float32)}), 9.0, {})
     connection.send()
     assert connection.waits_to_send
     theirs.sendall(result_frame())
@@ -485,7 +494,7 @@ def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(pair: Pair) -> None
 
 def test_what_came_before_the_end_of_a_connection_is_heard(asked: Pair) -> None:
     connection, theirs = asked
-    connection.put(2, Request({"x": X}), 9.0, {})
+    connection.put(2, LabelRequest({"x": X}), 9.0, {})
     connection.send()
     theirs.sendall(result_frame() + result_frame(2)[:-1])
     theirs.close()
@@ -504,18 +513,20 @@ def test_what_no_frame_carries_goes_another_way(pair: Pair) -> None:
         {"x": np.broadcast_to(np.float32(0), (1 << 32, 0))},
     ]
     for inputs in refused:
-        assert not connection.put(1, Request(inputs), 9.0, {})
+        assert not connection.put(1, LabelRequest(inputs), 9.0, {})
     assert connection.unanswered() == []
     assert not connection.waits_to_send
 
 
 def test_what_an_open_frame_fixes_holds_for_the_requests_behind_it(bench: Bench) -> None:
     """Also for those that have not begun when the next one comes."""
-    opens = [Opened("resnet", (Tensor("x", "FP32", 2),), (name,)) for name in ("sum", "double")]
+    opens = [
+        OpenFrame("resnet", (FramedTensor("x", "FP32", 2),), (name,)) for name in ("sum", "double")
+    ]
     data = b"".join(one.frame() + request_frame(number=n) for n, one in enumerate(opens))
     connection = known(bench, data)
     for _ in opens:
         header, payload = answer_of(connection)
         assert header.kind == frames.RESULT
-        said, _ = Description.take(memoryview(payload))
+        said, _ = ResultDescription.take(memoryview(payload))
         assert [output.name for output in said.outputs] == [*opens[header.number].outputs]

@@ -16,13 +16,13 @@ import pytest
 
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
-from edl.proto.clients import Request
-from edl.proto.datatypes import Stacked
+from edl.proto.clients import LabelRequest
+from edl.proto.datatypes import StackedArray
 from edl.proto.shared_buffer import BufferRef, SharedBuffer, key_of
 from edl.teacher.servers import callers
 from edl.teacher.servers.callers import CallerIdentity
-from edl.teacher.servers.shared_regions import RegionReader, SharedMemory
-from edl.teacher.servers.shared_segment import Segment, open_object
+from edl.teacher.servers.shared_regions import RegionReader, SharedMemoryRegions
+from edl.teacher.servers.shared_segment import SharedSegment, open_object
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
@@ -49,8 +49,8 @@ class Sharing:
         """Make the memory larger, which the server has to open anew."""
         self.put(np.zeros(max(GROWTH_BYTES, self.arena.size_bytes), np.uint8))
 
-    def double(self, x: Array | Stacked, timeout_s: float = WAIT_S) -> Array:
-        return self.client.infer(Request({"x": x}), timeout_s).outputs["double"]
+    def double(self, x: Array | StackedArray, timeout_s: float = WAIT_S) -> Array:
+        return self.client.infer(LabelRequest({"x": x}), timeout_s).outputs["double"]
 
     @property
     def sent_bytes(self) -> float:
@@ -75,7 +75,7 @@ def test_labels_are_those_of_a_batch_that_is_sent(host: Sharing) -> None:
     assert host.sent_bytes < 1100, "none was sent"
     assert exclude_foreign_segments(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
     np.testing.assert_array_equal(host.double(X), X * 2)
-    pieces = Stacked((host.put()[290:], host.put(X + 1)[:10]))
+    pieces = StackedArray((host.put()[290:], host.put(X + 1)[:10]))
     np.testing.assert_array_equal(host.double(pieces), np.concatenate([X[290:], X[:10] + 1]) * 2)
     assert host.sent_bytes > X.nbytes + pieces.nbytes
 
@@ -94,7 +94,7 @@ def test_memory_that_grows_is_opened_anew_and_let_go_with_its_connection(host: S
 def test_unopenable_memory_is_told_apart(host: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the same batch is sent with its bytes, and all that follow."""
     monkeypatch.setattr(SharedBuffer, "key", key_of(os.getpid(), 999_999))
-    heard = host.client.heard(Request({"x": host.put()}))
+    heard = host.client.heard(LabelRequest({"x": host.put()}))
     assert isinstance(heard.outcome, RequestRefused)
     assert heard.without_memory
     np.testing.assert_array_equal(host.double(host.put()), X * 2)
@@ -105,7 +105,7 @@ def test_a_teacher_that_reads_other_memory_is_found_out(bench: Bench) -> None:
     with closing(SharedBuffer.create(1 << 20)) as other, pytest.MonkeyPatch.context() as patch:
         patch.setattr(SharedBuffer, "key", other.key)
         with closing(Sharing(bench)) as host:
-            heard = host.client.heard(Request({"x": host.put()}))
+            heard = host.client.heard(LabelRequest({"x": host.put()}))
             assert isinstance(heard.outcome, RetryableError)
             assert heard.without_memory
             np.testing.assert_array_equal(host.double(host.put()), X * 2)
@@ -123,7 +123,7 @@ def test_a_teacher_that_reads_other_memory_is_found_out(bench: Bench) -> None:
 def test_other_errors_say_nothing_of_the_memory(host: Sharing, x: Array, error: EdlError) -> None:
     host.double(host.put())
     host.bench.fail(error)
-    heard = host.client.heard(Request({"x": host.put(x)}))
+    heard = host.client.heard(LabelRequest({"x": host.put(x)}))
     assert type(heard.outcome) is type(error)
     assert not heard.without_memory
 
@@ -173,7 +173,7 @@ def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_lent_memory_needs_a_generation(slash: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "_TABLES", ())  # a caller without a connection
-    memory, caller = SharedMemory(), CallerIdentity("alice", "127.0.0.1", 0, os.geteuid())
+    memory, caller = SharedMemoryRegions(), CallerIdentity("alice", "127.0.0.1", 0, os.geteuid())
     with closing(Lender()) as lender:
         _, place, _ = lender.put(X)
         arena = lender.arena
@@ -217,8 +217,8 @@ def test_memory_that_was_truncated_before_it_was_sealed_is_not_mapped(
 
     os.ftruncate(fd, 8192)
     monkeypatch.setattr(os, "fstat", truncate)
-    cut = Segment(key_of(os.getpid(), fd), 0, 8192)
-    whole = Segment(key_of(os.getpid(), fd), 0, 4096)
+    cut = SharedSegment(key_of(os.getpid(), fd), 0, 8192)
+    whole = SharedSegment(key_of(os.getpid(), fd), 0, 4096)
     place = BufferRef("r", 64, 8, 0, 0)
     assert cut.read_in_place(place) is None
     assert whole.read_in_place(place) is not None

@@ -17,8 +17,8 @@ from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.shared_buffer import BufferRef
 from edl.teacher.servers import callers, shared_regions
 from edl.teacher.servers.callers import CallCredentials, CallerIdentity
-from edl.teacher.servers.shared_regions import SharedMemory
-from edl.teacher.servers.shared_segment import FOLDER, Segment
+from edl.teacher.servers.shared_regions import SharedMemoryRegions
+from edl.teacher.servers.shared_segment import FOLDER, SharedSegment
 from edl.tests.teacher.segments import Lender, Object, shared
 
 HERE = CallerIdentity("anyone", "127.0.0.1", 1)
@@ -33,10 +33,10 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def memory(no_table: None, monkeypatch: pytest.MonkeyPatch) -> SharedMemory:
+def memory(no_table: None, monkeypatch: pytest.MonkeyPatch) -> SharedMemoryRegions:
     for name, limit in (("REGIONS", 3), ("REGION_BYTES", 1 << 20), ("REGIONS_IN_ALL", 4)):
         monkeypatch.setattr(shared_regions, name, limit)
-    return SharedMemory(system=True)
+    return SharedMemoryRegions(system=True)
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def owned() -> Iterator[Object]:
 
 
 def register(
-    memory: SharedMemory, found: Object, name: str = "r", caller: CallerIdentity = HERE
+    memory: SharedMemoryRegions, found: Object, name: str = "r", caller: CallerIdentity = HERE
 ) -> None:
     memory.register(caller, name, found.key, offset=0, nbytes=4096)
 
 
-def test_reads_copy_and_writes_reach_the_owner(memory: SharedMemory, owned: Object) -> None:
+def test_reads_copy_and_writes_reach_the_owner(memory: SharedMemoryRegions, owned: Object) -> None:
     memory.register(HERE, "in", f"/{owned.key}", offset=1024, nbytes=1024)
     owned.put(b"abcdef", 1024 + 10)
     copy = memory.read(HERE, BufferRef("in", 11, 4))
@@ -61,7 +61,7 @@ def test_reads_copy_and_writes_reach_the_owner(memory: SharedMemory, owned: Obje
     assert owned.get(8, 1024 + 100) == b"labels\0\0"
 
 
-def test_a_key_that_names_no_shared_memory_is_refused(memory: SharedMemory) -> None:
+def test_a_key_that_names_no_shared_memory_is_refused(memory: SharedMemoryRegions) -> None:
     for key in ("", "/", "edl", "psm_x", "../etc/passwd", "edl-/../../etc/passwd", "edl-\0",
                 "edl-none", "edl-\ud800", "//edl-x"):  # fmt: skip
         with pytest.raises(RequestRefused):
@@ -69,7 +69,7 @@ def test_a_key_that_names_no_shared_memory_is_refused(memory: SharedMemory) -> N
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
-def test_other_files_are_refused(memory: SharedMemory, owned: Object, kind: str) -> None:
+def test_other_files_are_refused(memory: SharedMemoryRegions, owned: Object, kind: str) -> None:
     odd = FOLDER / f"{owned.key}-odd"
     if kind == "folder":
         odd.mkdir()
@@ -83,7 +83,7 @@ def test_other_files_are_refused(memory: SharedMemory, owned: Object, kind: str)
 
 
 def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
-    memory, ours = SharedMemory(), os.geteuid()
+    memory, ours = SharedMemoryRegions(), os.geteuid()
     with closing(Lender()) as lender:
         _, place, _ = lender.put(np.arange(12))
         arena = lender.arena
@@ -97,13 +97,15 @@ def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
             memory.write(replace(HERE, uid=ours), place, memoryview(b"labels"))
 
 
-def test_named_memory_is_for_who_may_read_it_here(memory: SharedMemory, owned: Object) -> None:
+def test_named_memory_is_for_who_may_read_it_here(
+    memory: SharedMemoryRegions, owned: Object
+) -> None:
     with pytest.raises(RequestRefused, match="start it with --allow-system-shm"):
-        register(SharedMemory(), owned)
+        register(SharedMemoryRegions(), owned)
     for host in ("192.0.2.1", "2001:db8::1", "", "here"):
         with pytest.raises(RequestRefused, match="for callers on this host"):
             register(memory, owned, caller=CallerIdentity("anyone", host, 1))
-    segment, ours = Segment(owned.key, 0, 8), os.geteuid()
+    segment, ours = SharedSegment(owned.key, 0, 8), os.geteuid()
     assert HERE.listed_uid() == ours, "without a table it is our own user"
     for uid in (ours, 0):
         segment.check_user(uid)
@@ -111,7 +113,7 @@ def test_named_memory_is_for_who_may_read_it_here(memory: SharedMemory, owned: O
         segment.check_user(ours + 1)
 
 
-def test_regions_belong_to_their_client(memory: SharedMemory, owned: Object) -> None:
+def test_regions_belong_to_their_client(memory: SharedMemoryRegions, owned: Object) -> None:
     register(memory, owned)
     with pytest.raises(RequestRefused, match="unregister it first"):
         register(memory, owned)
@@ -130,7 +132,7 @@ def test_regions_belong_to_their_client(memory: SharedMemory, owned: Object) -> 
     register(memory, owned)
 
 
-def test_limits_of_regions_and_bytes(memory: SharedMemory, owned: Object) -> None:
+def test_limits_of_regions_and_bytes(memory: SharedMemoryRegions, owned: Object) -> None:
     for name in "abc":
         register(memory, owned, name)
     with pytest.raises(RateLimited, match="3 regions are registered already"):
@@ -145,13 +147,13 @@ def test_limits_of_regions_and_bytes(memory: SharedMemory, owned: Object) -> Non
         memory.register(HERE, "large", owned.key, offset=0, nbytes=(1 << 20) - 4095)
 
 
-def test_a_region_beyond_its_object_is_refused(memory: SharedMemory, owned: Object) -> None:
+def test_a_region_beyond_its_object_is_refused(memory: SharedMemoryRegions, owned: Object) -> None:
     for offset, nbytes in ((0, 0), (0, 4097), (4096, 1), (1 << 63, 1 << 63)):
         with pytest.raises(RequestRefused, match="are no piece of"):
             memory.register(HERE, "r", owned.key, offset=offset, nbytes=nbytes)
 
 
-def test_a_place_beyond_its_region_is_refused(memory: SharedMemory, owned: Object) -> None:
+def test_a_place_beyond_its_region_is_refused(memory: SharedMemoryRegions, owned: Object) -> None:
     owned.resize(1 << 20)
     register(memory, owned)
     for offset, nbytes in ((4090, 7), (1 << 63, 8), (0, 4097), (4097, 0)):
@@ -164,7 +166,7 @@ def test_a_place_beyond_its_region_is_refused(memory: SharedMemory, owned: Objec
 
 
 def test_a_truncated_region_is_refused(
-    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemoryRegions, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where that happens while it is copied."""
     register(memory, owned)
@@ -187,7 +189,7 @@ def test_a_truncated_region_is_refused(
 
 def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: None) -> None:
     now = 0.0
-    memory = SharedMemory(system=True, clock=lambda: now)
+    memory = SharedMemoryRegions(system=True, clock=lambda: now)
     register(memory, owned, "gone")
     with shared(4096) as kept:
         register(memory, kept, "kept")
@@ -202,7 +204,9 @@ def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: 
         assert set(memory.status(HERE)) == {"kept"}, "its name is there for anybody to find"
 
 
-def test_a_region_in_use_outlives_its_registration(memory: SharedMemory, owned: Object) -> None:
+def test_a_region_in_use_outlives_its_registration(
+    memory: SharedMemoryRegions, owned: Object
+) -> None:
     register(memory, owned)
     used = memory.status(HERE)["r"]
     memory.unregister(HERE)
@@ -210,7 +214,7 @@ def test_a_region_in_use_outlives_its_registration(memory: SharedMemory, owned: 
     assert bytes(used.read(BufferRef("r", 0, 5))) == b"still"
 
 
-def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
+def test_no_descriptor_stays_open(memory: SharedMemoryRegions, owned: Object) -> None:
     gc.collect()  # descriptors of earlier tests
     before = len(os.listdir("/proc/self/fd"))
     register(memory, owned)
@@ -227,7 +231,7 @@ def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
 
 
 def test_a_full_disk_is_retryable(
-    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemoryRegions, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(memory, owned)
 
@@ -240,7 +244,7 @@ def test_a_full_disk_is_retryable(
 
 
 @pytest.fixture
-def place(memory: SharedMemory, owned: Object) -> BufferRef:
+def place(memory: SharedMemoryRegions, owned: Object) -> BufferRef:
     """A place of generation 7 in the region "r"."""
     register(memory, owned)
     owned.mark(7, AT)
@@ -248,7 +252,7 @@ def place(memory: SharedMemory, owned: Object) -> BufferRef:
 
 
 def test_a_generation_that_changes_during_a_copy_is_refused(
-    memory: SharedMemory, owned: Object, place: BufferRef, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemoryRegions, owned: Object, place: BufferRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = os.preadv
 
@@ -263,7 +267,7 @@ def test_a_generation_that_changes_during_a_copy_is_refused(
 
 
 def test_a_place_is_locked_while_it_is_written(
-    memory: SharedMemory, owned: Object, place: BufferRef, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemoryRegions, owned: Object, place: BufferRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[bool] = []
     write = os.pwrite
