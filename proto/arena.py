@@ -140,11 +140,11 @@ class Arena:
             WireError: a dtype that shared memory cannot hold: of objects or of records.
             OSError: memory is refused.
         """
-        kind = tuple(layouts)
+        key = tuple(layouts)
         with self._lock:
-            spare = self._spare.get(kind)
-            record = spare.pop() if spare else self._made(kind)
-            self._taken[record.offset] = (kind, record)
+            spare = self._spare.get(key)
+            record = spare.pop() if spare else self._new_record(key)
+            self._taken[record.offset] = (key, record)
             self.used_bytes += record.nbytes
         return record
 
@@ -167,16 +167,16 @@ class Arena:
             WireError: they lie outside of the arena.
         """
         end = offset + nbytes
-        if offset < 0 or (end > self._size and end > self._reach(end)):
+        if offset < 0 or (end > self._size and end > self._grown_size(end)):
             raise WireError(f"bytes {offset} to {end} of a shared memory of {self._size} bytes")
         return np.frombuffer(self._map, dtype=np.uint8, count=nbytes, offset=offset)
 
     def free(self, offset: int) -> None:
         """Give the record that starts at `offset` back; raises KeyError where there is none."""
         with self._lock:
-            kind, record = self._taken.pop(offset)
+            key, record = self._taken.pop(offset)
             self.used_bytes -= record.nbytes
-            self._spare.setdefault(kind, []).append(record)
+            self._spare.setdefault(key, []).append(record)
 
     def close(self) -> None:
         """Close the descriptor; all records can still be viewed, and live while their views do."""
@@ -184,23 +184,23 @@ class Arena:
             if self.fd < 0:
                 return
             if (size := os.fstat(self.fd).st_size) > self._size:
-                self._map_again(size)  # the other side may have grown it for records not seen yet
+                self._remap(size)  # the other side may have grown it for records not seen yet
             fd, self.fd = self.fd, -1
             os.close(fd)
 
-    def _made(self, kind: Layouts) -> Record:
+    def _new_record(self, key: Layouts) -> Record:
         """A record of a layout of which none is spare."""
-        names = [_dtype_name(dtype) for dtype, _ in kind]
-        sizes = [_aligned(dtype.itemsize * math.prod(shape)) for dtype, shape in kind]
+        names = [_dtype_name(dtype) for dtype, _ in key]
+        sizes = [_aligned(dtype.itemsize * math.prod(shape)) for dtype, shape in key]
         nbytes = max(sum(sizes), ALIGNMENT)
-        offset = self._take(nbytes)
+        offset = self._find_room(nbytes)
         refs, at = [], offset
-        for name, (_, shape), size in zip(names, kind, sizes, strict=True):
+        for name, (_, shape), size in zip(names, key, sizes, strict=True):
             refs.append(ArrayRef(name, tuple(shape), at))
             at += size
         return Record(offset, nbytes, tuple(refs))
 
-    def _take(self, nbytes: int) -> int:
+    def _find_room(self, nbytes: int) -> int:
         for records in self._spare.values():  # what is spare fits none of these
             for record in records:
                 insort(self._free, (record.offset, record.nbytes))
@@ -225,21 +225,21 @@ class Arena:
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
         start = self._size
         os.ftruncate(self.fd, start + step)
-        self._map_again(start + step)
+        self._remap(start + step)
         self._free.append((start, step))
         self._merge()
 
-    def _reach(self, end: int) -> int:
+    def _grown_size(self, end: int) -> int:
         """Bytes mapped, after looking whether the allocating side has grown the file."""
         if self.fd >= 0:
             # fstat within the lock, or a slower thread would map an older, smaller size.
             with self._lock:
                 size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
                 if self._size < end <= size:
-                    self._map_again(size)
+                    self._remap(size)
         return self._size
 
-    def _map_again(self, size: int) -> None:
+    def _remap(self, size: int) -> None:
         # Not mmap.resize: arrays that view the old mapping keep it alive, over the same pages.
         self._map = mmap.mmap(self.fd, size)
         self._size = size

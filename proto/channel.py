@@ -38,13 +38,13 @@ class Channel:
         self._socket = connection
         self._lines: deque[bytes] = deque()  # received, and not looked at yet
         self._messages: deque[Message] = deque()  # of those lines that were, and not asked for yet
-        self._begun = b""  # what has come of the next one
-        self._over = False
+        self._partial_line = b""  # what has come of the next one
+        self._ended = False
         self._receiving = threading.Lock()
         # Reentrant: a garbage collection inside send() may run code that sends, too.
         self._lock = threading.RLock()
         self._held: list[Message] | None = None
-        self.together: AbstractContextManager[None] = _Together(self)
+        self.together: AbstractContextManager[None] = _BatchedSends(self)
 
     @classmethod
     def pair(cls) -> tuple[Self, int]:
@@ -63,11 +63,11 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one message; False when the other process is gone."""
-        return self._say([{"kind": kind, **fields}])
+        return self._send_or_hold([{"kind": kind, **fields}])
 
     def send_all(self, messages: Iterable[Message]) -> bool:
         """Send messages, each with its "kind", by one system call; else as `send`."""
-        return self._say([*messages])
+        return self._send_or_hold([*messages])
 
     def receive(self) -> Message | None:
         """The next message, waiting for it; None when the other process is gone.
@@ -78,7 +78,7 @@ class Channel:
         while not self._messages:
             if self._lines:
                 self._messages += _messages(self._lines.popleft())
-            elif self._over:
+            elif self._ended:
                 return None
             else:
                 self._read()
@@ -90,10 +90,10 @@ class Channel:
         Raises:
             WireError: a line that is not a message.
         """
-        if not self._over:
+        if not self._ended:
             with contextlib.suppress(BlockingIOError):
                 self._read(socket.MSG_DONTWAIT)
-        if self._over and not (self._lines or self._messages):
+        if self._ended and not (self._lines or self._messages):
             return None
         messages, lines = [*self._messages], [*self._lines]
         self._messages.clear()
@@ -114,7 +114,7 @@ class Channel:
         with self._receiving:  # else the descriptor may be another file's before that thread looks
             self._socket.close()
 
-    def _say(self, messages: list[Message]) -> bool:
+    def _send_or_hold(self, messages: list[Message]) -> bool:
         with self._lock:
             if self._held is not None:
                 self._held += messages
@@ -139,17 +139,17 @@ class Channel:
             raise
         except OSError:  # reset by the peer; closed by another thread of ours
             data = b""
-        self._over = not data
+        self._ended = not data
         first, *others = data.split(b"\n")
         if others:
-            self._lines.append(self._begun + first)
-            self._begun = others.pop()
+            self._lines.append(self._partial_line + first)
+            self._partial_line = others.pop()
             self._lines += others
         else:
-            self._begun += first
+            self._partial_line += first
 
 
-class _Together(AbstractContextManager[None]):
+class _BatchedSends(AbstractContextManager[None]):
     """See `Channel.together`; a generator would take three times as long."""
 
     __slots__ = ("_channel",)

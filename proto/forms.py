@@ -100,7 +100,7 @@ class LabelForm:
         return cls(None, int(k), temperature)
 
     @classmethod
-    def named_by(
+    def from_parameters(
         cls, parameters: Mapping[str, Parameter], defaults: Mapping[str, Parameter] = {}
     ) -> Self | None:
         """The form that parameters of an output name, `defaults` where they name none.

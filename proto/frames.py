@@ -100,7 +100,7 @@ class TransportOffer:
         return ((OFFER_KEY, said),)
 
     @classmethod
-    def among(cls, metadata: Iterable[Sequence[str | bytes]]) -> Self | None:
+    def from_metadata(cls, metadata: Iterable[Sequence[str | bytes]]) -> Self | None:
         """The offer in a call's metadata; None: there is none that can be read."""
         for key, value in metadata:
             if key == OFFER_KEY and isinstance(value, str) and (said := _OFFER.fullmatch(value)):

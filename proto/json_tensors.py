@@ -441,19 +441,19 @@ def _array(
     read: ReadBuffer | None,
 ) -> Array:
     datatype, shape = text_in(tensor, "datatype"), shape_of(tensor)
-    place = BufferRef.named_by(parameters)
+    ref = BufferRef.from_parameters(parameters)
     data = tensor.get("data")
-    if (raw is not None) + (place is not None) + (data is not None) != 1:
+    if (raw is not None) + (ref is not None) + (data is not None) != 1:
         raise WireError(
             "its elements are to be in one place: in 'data', behind the JSON object as "
             f"{BINARY_SIZE} says, or in shared memory"
         )
     if raw is not None:
         return from_bytes(raw, datatype, shape)
-    if place is not None:
+    if ref is not None:
         if read is None:
             raise WireError("it is said to lie in shared memory, where nothing was asked for")
-        return array_in_buffer(place, datatype, shape, read)
+        return array_in_buffer(ref, datatype, shape, read)
     return array_from_json(data, datatype, shape)
 
 

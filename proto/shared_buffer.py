@@ -76,7 +76,7 @@ class BufferRef:
         return self.generation is None or 0 <= self.generation_at <= latest
 
     @classmethod
-    def named_by(cls, parameters: Mapping[str, Parameter]) -> Self | None:
+    def from_parameters(cls, parameters: Mapping[str, Parameter]) -> Self | None:
         """The place that a tensor's parameters name; None where they name none.
 
         Raises:
@@ -94,13 +94,13 @@ class BufferRef:
             _number(parameters, GENERATION_OFFSET) if GENERATION_OFFSET in parameters else None
         )
         nbytes = _number(parameters, BYTE_SIZE)
-        place = cls(region, _number(parameters, OFFSET), nbytes, generation, stands_at)
-        if not place.is_possible:
+        ref = cls(region, _number(parameters, OFFSET), nbytes, generation, stands_at)
+        if not ref.is_possible:
             raise WireError(
                 f"a generation is held by {GENERATION_BYTES} bytes of the region before its place; "
-                f"{OFFSET} is {place.offset}, {GENERATION_OFFSET} is {stands_at}"
+                f"{OFFSET} is {ref.offset}, {GENERATION_OFFSET} is {stands_at}"
             )
-        return place
+        return ref
 
     def parameters(self) -> dict[str, Parameter]:
         """What names this place."""
@@ -183,7 +183,7 @@ class SharedBuffer(Arena):
         Raises:
             WireError: no array can lie there.
         """
-        if offset > self._size and self._reach(offset) < offset:
+        if offset > self._size and self._grown_size(offset) < offset:
             raise WireError(
                 f"no array lies at byte {offset} of a shared memory of {self._size} bytes"
             )
@@ -194,7 +194,7 @@ class SharedBuffer(Arena):
         """Whether arrays at these offsets still have these generations; any thread may ask."""
         return all(self.generation(offset) == number for offset, number in stamps)
 
-    def lent(self, memory: memoryview) -> BufferLocation | None:
+    def locate(self, memory: memoryview) -> BufferLocation | None:
         """Where an array of `get` lies, or a run of its rows, by its bytes; and its generation.
 
         Returns:
@@ -223,9 +223,9 @@ class SharedBuffer(Arena):
         offset = _address(np.frombuffer(memory, np.uint8)) - arena
         return BufferLocation(offset, generation, begins - GENERATION_BYTES)
 
-    def _made(self, kind: Layouts) -> Record:
+    def _new_record(self, key: Layouts) -> Record:
         """As of `Arena`, the margins left out."""
-        whole = super()._made(kind)
+        whole = super()._new_record(key)
         return Record(whole.offset, whole.nbytes, whole.arrays[1::2])
 
     def _stamp(self, offset: int, generation: int) -> None:

@@ -307,26 +307,23 @@ def _arrays(
 def _read(tensor: _Tensor, read: ReadBuffer) -> Array:
     if tensor.HasField("contents"):
         raise WireError("contents and a place in shared memory are both given")
-    place = BufferRef.named_by(_from_parameters(tensor.parameters))
-    assert place is not None
-    return array_in_buffer(place, tensor.datatype, tensor.shape, read)
+    ref = BufferRef.from_parameters(_from_parameters(tensor.parameters))
+    assert ref is not None
+    return array_in_buffer(ref, tensor.datatype, tensor.shape, read)
 
 
-def array_in_buffer(
-    place: BufferRef, datatype: str, shape: Sequence[int], read: ReadBuffer
-) -> Array:
+def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: ReadBuffer) -> Array:
     """The array at a place in shared memory, which must be just as large.
 
     Raises:
         WireError: it is not, or there is no such array; and what `read` raises.
     """
     expected = nbytes_of(datatype, shape)
-    if expected not in (None, place.nbytes):  # before anything of that size is allocated
+    if expected not in (None, ref.nbytes):  # before anything of that size is allocated
         raise WireError(
-            f"{datatype} of shape {list(shape)} needs {expected} bytes, its place has "
-            f"{place.nbytes}"
+            f"{datatype} of shape {list(shape)} needs {expected} bytes, its place has {ref.nbytes}"
         )
-    return from_bytes(read(place), datatype, shape)
+    return from_bytes(read(ref), datatype, shape)
 
 
 def _one_by_one(tensor: _Tensor) -> Array:

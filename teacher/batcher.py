@@ -57,7 +57,7 @@ class Labeller(Protocol):
 READ_AHEAD: Final = 2
 #: So long nothing is merged after merged requests crashed a predictor: the one to blame comes
 #: again, alone.
-ALONE_S: Final = 60.0
+UNMERGED_S: Final = 60.0
 _LEFT: Final = "this teacher has left: ask another one"
 
 
@@ -157,15 +157,15 @@ class Batcher:
         self._rule = rule
         self._recorder = recorder
         self._clock = clock
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._numbers = itertools.count()
-        self._line: dict[int, _QueuedRequest] = {}  # in the order in which they came
+        self._queue: dict[int, _QueuedRequest] = {}  # in the order in which they came
         self._at_lane: list[list[_DeviceJob]] = [[] for _ in pool.predictors]
-        self._look_again_s = math.inf
-        self._alone_until_s = -math.inf
+        self._next_check_s = math.inf
+        self._unmerged_until_s = -math.inf
         self._closed = False
         self._workers = ThreadPoolExecutor(READ_AHEAD * len(self._at_lane), "batch")
-        self._thread = threading.Thread(target=self._watch, name="batcher", daemon=True)
+        self._thread = threading.Thread(target=self._run_timer, name="batcher", daemon=True)
 
     @property
     def ready(self) -> bool:
@@ -188,17 +188,17 @@ class Batcher:
 
     def stop(self) -> None:
         """End those that wait, by RetryableError."""
-        with self._changed:
+        with self._condition:
             self._closed = True
-            self._fail_line(RetryableError(_LEFT))
-            self._changed.notify_all()
+            self._fail_queue(RetryableError(_LEFT))
+            self._condition.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
         self._workers.shutdown(wait=False)  # what a device has ends with the device
 
     def devices_changed(self) -> None:
         """A predictor has come or gone."""
-        self._go_on()
+        self._dispatch_now()
 
     def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
         """Have one request labelled; does not wait.
@@ -229,11 +229,11 @@ class Batcher:
         ticket.outcome.add_done_callback(partial(self._done, ticket.number, samples))
         outcome = ticket.outcome
         del ticket
-        self._hand_over(*jobs)
+        self._submit_jobs(*jobs)
         return outcome
 
     def _enqueue(self, request: BatchRequest) -> tuple[_QueuedRequest, list[_DeviceJob]]:
-        with self._changed:
+        with self._condition:
             if self._closed:
                 raise RetryableError(_LEFT)
             ticket = _QueuedRequest(
@@ -244,14 +244,14 @@ class Batcher:
                 deadline_s=request.deadline_s,
                 request=request,
             )
-            self._line[ticket.number] = ticket
-            return ticket, self._look()
+            self._queue[ticket.number] = ticket
+            return ticket, self._dispatch()
 
     def _done(self, number: int, samples: int, outcome: Future[LabelledBatch]) -> None:
         """A request has come to its end; one that has labels keeps its slot until their release."""
         if outcome.cancelled():
-            with self._changed:
-                self._line.pop(number, None)
+            with self._condition:
+                self._queue.pop(number, None)
             self._recorder.expired()
         elif (error := outcome.exception()) is None:
             return
@@ -263,13 +263,13 @@ class Batcher:
         release()
         self._slots.give_back(samples)
 
-    def _go_on(self) -> None:
+    def _dispatch_now(self) -> None:
         """Something has changed: see what can be handed over now."""
-        with self._changed:
-            jobs = self._look()
-        self._hand_over(*jobs)
+        with self._condition:
+            jobs = self._dispatch()
+        self._submit_jobs(*jobs)
 
-    def _hand_over(self, *jobs: _DeviceJob) -> None:
+    def _submit_jobs(self, *jobs: _DeviceJob) -> None:
         """Give jobs to their devices, and go on once they are labelled."""
         for job in jobs:
             requests = [ticket.request for ticket in job.tickets]
@@ -279,12 +279,12 @@ class Batcher:
     def _finish(self, job: _DeviceJob, done: Results) -> None:
         """Give each request of `job` what it gets."""
         merged_crash = len(job.tickets) > 1 and isinstance(done.exception(), PredictorCrashed)
-        with self._changed:
+        with self._condition:
             self._at_lane[job.lane].remove(job)
             if merged_crash:
-                self._alone_until_s = self._clock() + ALONE_S
-            jobs = self._look()
-        self._hand_over(*jobs)
+                self._unmerged_until_s = self._clock() + UNMERGED_S
+            jobs = self._dispatch()
+        self._submit_jobs(*jobs)
         for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
             if isinstance(result, LabelledBatch):
                 release = partial(self._release, ticket.samples, result.release)
@@ -294,7 +294,7 @@ class Batcher:
 
     # --- under the lock
 
-    def _look(self) -> list[_DeviceJob]:
+    def _dispatch(self) -> list[_DeviceJob]:
         """Decide, and end what is over.
 
         Returns:
@@ -302,19 +302,19 @@ class Batcher:
             handed over by another thread.
         """
         if not self._pool.ready:
-            self._fail_line(RetryableError("the predictor is restarting"))
-        if not self._line:
-            self._look_again_s = math.inf
+            self._fail_queue(RetryableError("the predictor is restarting"))
+        if not self._queue:
+            self._next_check_s = math.inf
             return []
         now = self._clock()
-        rule = BatchRule() if now < self._alone_until_s else self._rule
-        decision = decide(rule, list(self._line.values()), self._lanes(), now)
+        rule = BatchRule() if now < self._unmerged_until_s else self._rule
+        decision = decide(rule, list(self._queue.values()), self._lanes(), now)
         for number in decision.expired:
             error = DeadlineExceeded("its deadline was over before its turn came")
-            _fail(self._line.pop(number), error)
+            _fail(self._queue.pop(number), error)
         jobs = []
         for batch in decision.batches:
-            chosen = [self._line.pop(number) for number in batch.requests]
+            chosen = [self._queue.pop(number) for number in batch.requests]
             tickets = tuple(t for t in chosen if t.outcome.set_running_or_notify_cancel())
             if not tickets:
                 continue
@@ -324,11 +324,11 @@ class Batcher:
             if job.is_in_memory:
                 jobs.append(job)
             else:
-                self._workers.submit(self._hand_over, job)
-        earlier = decision.look_again_s < self._look_again_s
-        self._look_again_s = decision.look_again_s
+                self._workers.submit(self._submit_jobs, job)
+        earlier = decision.look_again_s < self._next_check_s
+        self._next_check_s = decision.look_again_s
         if earlier:
-            self._changed.notify_all()
+            self._condition.notify_all()
         return jobs
 
     def _lanes(self) -> list[DeviceLane]:
@@ -341,22 +341,22 @@ class Batcher:
             for predictor, jobs in zip(self._pool.predictors, self._at_lane, strict=True)
         ]
 
-    def _fail_line(self, error: EdlError) -> None:
-        line, self._line = self._line, {}
-        for ticket in line.values():
+    def _fail_queue(self, error: EdlError) -> None:
+        queue, self._queue = self._queue, {}
+        for ticket in queue.values():
             _fail(ticket, error)
 
-    def _watch(self) -> None:
+    def _run_timer(self) -> None:
         while True:
-            with self._changed:
+            with self._condition:
                 if self._closed:
                     return
-                left_s = self._look_again_s - self._clock()
+                left_s = self._next_check_s - self._clock()
                 if left_s > 0:
-                    self._changed.wait(None if left_s == math.inf else left_s)
+                    self._condition.wait(None if left_s == math.inf else left_s)
                     continue
-                jobs = self._look()
-            self._hand_over(*jobs)
+                jobs = self._dispatch()
+            self._submit_jobs(*jobs)
 
 
 def _each(done: Results, count: int) -> Sequence[Result]:

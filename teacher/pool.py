@@ -82,21 +82,23 @@ class PredictorPool:
             for index, config in enumerate(configs)
         ]
         #: For each device the first of its like: what that one measures counts for both.
-        self._models = [self.predictors[_first_alike(configs, i)] for i in range(len(configs))]
+        self._measured_by = [
+            self.predictors[_first_equal_device(configs, i)] for i in range(len(configs))
+        ]
 
     def start(self) -> None:
-        """Begin to start every process; `settled` tells how it went.
+        """Begin to start every process; `wait_loaded` tells how it went.
 
         Where micro-batches are measured, devices of one kind wait for the first of them and take
         over what it chose: equal devices label with equal bits.
         """
-        for predictor, model in zip(self.predictors, self._models, strict=True):
+        for predictor, model in zip(self.predictors, self._measured_by, strict=True):
             if model is predictor:
                 predictor.start()
             elif model.loaded is not None:
                 predictor.start(model.loaded.micro_batch)
 
-    def settled(self, timeout_s: float) -> bool:
+    def wait_loaded(self, timeout_s: float) -> bool:
         """Wait for the end of every first start.
 
         Returns:
@@ -107,7 +109,9 @@ class PredictorPool:
             ProcessFailed: one died, or nobody could listen to it.
         """
         deadline = time.monotonic() + timeout_s
-        settled = [one.settled(max(0.0, deadline - time.monotonic())) for one in self.predictors]
+        settled = [
+            one.wait_loaded(max(0.0, deadline - time.monotonic())) for one in self.predictors
+        ]
         contents = {one.loaded.spec.content_id for one in self.predictors if one.loaded}
         if all(settled) and len(contents) > 1:
             raise ModelError("the model changed while it was loaded: start this teacher anew")
@@ -226,10 +230,10 @@ class PredictorProcess:
         self._crashes: deque[float] = deque()
         self._stopping = threading.Event()
         self._settled = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="predictor", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="predictor", daemon=True)
 
     def start(self, micro_batch: int | None = None) -> None:
-        """Begin to start the process; `settled` tells how it went. Only the first call counts.
+        """Begin to start the process; `wait_loaded` tells how it went. Only the first call counts.
 
         Args:
             micro_batch: what was measured for an equal device, so that it need not be again.
@@ -242,8 +246,8 @@ class PredictorProcess:
             self._config = replace(self._config, micro_batch=micro_batch)
         self._thread.start()
 
-    def settled(self, timeout_s: float) -> bool:
-        """Wait for the end of the first start; returns and raises as `PredictorPool.settled`."""
+    def wait_loaded(self, timeout_s: float) -> bool:
+        """Wait for the end of the first start; returns and raises as `PredictorPool.wait_loaded`."""
         self._settled.wait(timeout_s)
         if self.failure is not None:
             raise self.failure
@@ -275,7 +279,7 @@ class PredictorProcess:
         """
         results = Results()
         try:
-            record, places = self._put(requests)
+            record, places = self._copy_inputs(requests)
         except Exception as error:  # no memory, for one: nobody may wait for ever
             results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
             return results
@@ -309,7 +313,9 @@ class PredictorProcess:
 
     # --- jobs
 
-    def _put(self, requests: Sequence[BatchRequest]) -> tuple[Record | None, tuple[ArrayRef, ...]]:
+    def _copy_inputs(
+        self, requests: Sequence[BatchRequest]
+    ) -> tuple[Record | None, tuple[ArrayRef, ...]]:
         """Where the inputs of all requests lie in shared memory, one request after another.
 
         Returns:
@@ -335,7 +341,7 @@ class PredictorProcess:
         if job.inputs is not None:
             self._inputs.free(job.inputs.offset)
 
-    def _settle(self, message: Message, channel: Channel, outputs: Arena) -> None:
+    def _finish_job(self, message: Message, channel: Channel, outputs: Arena) -> None:
         with self._lock:
             job = self._jobs.pop(message["id"])
         self._free(job)
@@ -364,12 +370,12 @@ class PredictorProcess:
 
     # --- the process, in a thread of its own
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                how = self._live_once()
+                how = self._run_once()
                 if not self._stopping.is_set():
-                    self._pause_after(how)
+                    self._pause_before_restart(how)
         except EdlError as error:
             self.failure = error
         except Exception as error:  # whoever waits for this thread has to hear of its end
@@ -378,7 +384,7 @@ class PredictorProcess:
             self._settled.set()
             self._on_change()
 
-    def _live_once(self) -> str:
+    def _run_once(self) -> str:
         """Start the process and serve until it ends; how that came, in words."""
         with ExitStack() as life:
             try:
@@ -422,7 +428,7 @@ class PredictorProcess:
         for message in channel:
             match message["kind"]:
                 case "done":
-                    self._settle(message, channel, outputs)
+                    self._finish_job(message, channel, outputs)
                 case "progress":
                     self._on_progress(message["text"])
                 case "ready":
@@ -451,7 +457,7 @@ class PredictorProcess:
         self._config = replace(self._config, micro_batch=rows)  # measured once
         self.loaded = ready
 
-    def _pause_after(self, how: str) -> None:
+    def _pause_before_restart(self, how: str) -> None:
         """Wait before the next start; raise ProcessFailed where another makes no sense."""
         if self.loaded is None:
             raise ProcessFailed(f"{self._name} {how}; it was loading {self._config.model}")
@@ -480,7 +486,7 @@ def _result(told: Message, channel: Channel, outputs: Arena) -> Result:
     return LabelledBatch(jobs.arrays_at(told["outputs"], outputs), told["device_seconds"], release)
 
 
-def _first_alike(configs: Sequence[PredictorConfig], index: int) -> int:
+def _first_equal_device(configs: Sequence[PredictorConfig], index: int) -> int:
     """The first device whose micro-batch is right for this one too; itself where none is asked."""
     mine = configs[index]
     if mine.micro_batch is not None:

@@ -71,14 +71,14 @@ class CallRecord:
     received_bytes: int = 0
     sent_bytes: int = 0
     status: str | int | None = None
-    _labelling: RequestTiming | None = None
+    _timing: RequestTiming | None = None
     _began_s: float = field(default_factory=time.perf_counter)
 
-    def labelling(self, nbytes: int) -> RequestTiming:
+    def timing(self, nbytes: int) -> RequestTiming:
         """Its request for labels is here, and has so many bytes: to be entered now."""
         self.received_bytes = nbytes
-        self._labelling = RequestTiming(self)
-        return self._labelling
+        self._timing = RequestTiming(self)
+        return self._timing
 
     def __enter__(self) -> Self:
         return self
@@ -89,10 +89,10 @@ class CallRecord:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        labelling, self._labelling = self._labelling, None  # they know each other
+        timing, self._timing = self._timing, None  # they know each other
         if self.peer is None:
             return
-        labelled = labelling if labelling is not None and labelling.samples else None
+        labelled = timing if timing is not None and timing.samples else None
         fields = {
             "protocol": self.protocol,
             "method": self.method[:_MAX_TEXT],
@@ -137,14 +137,14 @@ class RequestTiming:
         self._at_ns = self.call.recorder.clock_ns()
 
     def __enter__(self) -> Self:
-        self.call.recorder.came()
+        self.call.recorder.request_received()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         self.output_ns = self._lap()
-        self.call.recorder.over(self, error)
+        self.call.recorder.request_finished(self, error)
 
     def read(self) -> None:
         """The inputs are here, and good."""
@@ -302,7 +302,7 @@ class Recorder:
         """A request was not computed: its deadline was over, or its caller had gone."""
         self._expired.inc()
 
-    def came(self) -> None:
+    def request_received(self) -> None:
         """A request for labels has arrived."""
         with self._changed:
             self.in_flight += 1
@@ -315,7 +315,7 @@ class Recorder:
         self._samples.inc(samples)
         self._device_s.observe(device_seconds)
 
-    def over(self, one: RequestTiming, error: BaseException | None) -> None:
+    def request_finished(self, one: RequestTiming, error: BaseException | None) -> None:
         """A request for labels has come to its end, by this error."""
         self._outcomes[_outcome_of(error)].inc()
         self._request_s.observe(one.whole_ns / 1e9)
@@ -344,7 +344,7 @@ class Recorder:
         """Show, besides, what `view` says at each scrape; once."""
         self.registry.register(Collected(lambda: view().families()))
 
-    def serves(self, outputs: Iterable[str]) -> None:
+    def name_outputs(self, outputs: Iterable[str]) -> None:
         """The model is known, and so what it may go wrong with."""
         for output in outputs:
             self._output_errors.labels(output)

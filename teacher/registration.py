@@ -109,7 +109,7 @@ class TeacherIdentity:
         incarnation: grows with each start.
         draining: about to leave; said in every answer.
         key: of this start only; stands in the registry, and in no message.
-        vouched: address of the foreign server that it speaks for; empty: it is the teacher.
+        attested_address: address of the foreign server that it speaks for; empty: it is the teacher.
     """
 
     service: str
@@ -117,7 +117,7 @@ class TeacherIdentity:
     incarnation: int
     draining: bool = False
     key: str = field(default_factory=new_key, repr=False)
-    vouched: str = ""
+    attested_address: str = ""
 
     def check(self, asked: Mapping[str, object]) -> None:
         """Hold the instance that a request names against this one; what it leaves open fits.
@@ -142,7 +142,11 @@ class TeacherIdentity:
         self.check({"teacher_id": metadata.get(INSTANCE, self.teacher_id)})
         try:
             proof = prove(
-                self.key, self.teacher_id, self.incarnation, metadata[CHALLENGE], self.vouched
+                self.key,
+                self.teacher_id,
+                self.incarnation,
+                metadata[CHALLENGE],
+                self.attested_address,
             )
         except ValueError as error:
             raise RequestRefused(f"{CHALLENGE}: {error}") from None

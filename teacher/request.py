@@ -248,7 +248,7 @@ def _wanted(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
 def _form(request: InferRequest, output: TensorSpec) -> LabelForm | None:
     own = request.output_parameters.get(output.name, {})
     try:
-        form = LabelForm.named_by(own, request.parameters)
+        form = LabelForm.from_parameters(own, request.parameters)
     except UsageError as error:
         raise RequestRefused(f"output {output.name!r}: {error}") from None
     if form is not None:

@@ -186,7 +186,7 @@ class TeacherLifecycle:
         self._server.start()
         self._batcher.start()
         self._pool.start()
-        while not self._pool.settled(_POLL_S):
+        while not self._pool.wait_loaded(_POLL_S):
             if self._stop.requested:
                 return False
         return not self._stop.requested
@@ -194,7 +194,7 @@ class TeacherLifecycle:
     def enter(self) -> str:
         """Register with the mesh; the line that says so."""
         loaded = self._pool.require_loaded()
-        self._recorder.serves(tensor.name for tensor in loaded.spec.outputs)
+        self._recorder.name_outputs(tensor.name for tensor in loaded.spec.outputs)
         speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.device_label}"
         if self._registry is None:
             self._on_progress(f"{speed}; no coordinator was named, serving alone")

@@ -25,13 +25,13 @@ def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
 
 def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> Ask:
     """What sends `batch`, or in shared memory the place of it; each thread by a connection."""
-    lent = {}
+    locations = {}
     if arena is not None:
         ref = arena.put([batch]).arrays[0]
         batch = arena.get(ref)
-        found = arena.lent(batch.reshape(-1).view("u1").data)
+        found = arena.locate(batch.reshape(-1).view("u1").data)
         assert found is not None
-        lent = {"x": found}
+        locations = {"x": found}
     request = LabelRequest({"x": batch})
     connections = []
     for _ in range(IN_FLIGHT):
@@ -41,7 +41,7 @@ def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> A
 
     def ask(number: int) -> None:
         connection, poll, requests = connections[number]
-        connection.put(next(requests), request, TIMEOUT_S, lent)
+        connection.put(next(requests), request, TIMEOUT_S, locations)
         _wait(connection, poll)
 
     return ask
@@ -53,7 +53,7 @@ def _wait(connection: TransportConnection, poll: select.poll) -> None:
         wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)
         poll.register(connection.fileno(), wanted)
         poll.poll()
-        for heard in connection.hear():
+        for heard in connection.receive():
             if isinstance(heard.outcome, EdlError):
                 raise heard.outcome
             return

@@ -82,8 +82,8 @@ class WebServer:
             self._socket,
             partial(_Connection, config=config, server_state=state, app_state={}),
             context,
-            most=_MAX_CONNECTIONS,
-            standing=lambda: len(state.connections),
+            max_connections=_MAX_CONNECTIONS,
+            open_connections=lambda: len(state.connections),
             make_room=lambda: _end_silent(state.connections),
         )
         self._thread = threading.Thread(target=self._run, name="edl-page", daemon=True)

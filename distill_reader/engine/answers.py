@@ -232,7 +232,7 @@ def labels_of(
 
 def _is_in(form: LabelForm, said: Mapping[str, Parameter]) -> bool:
     try:
-        return LabelForm.named_by(said) == form
+        return LabelForm.from_parameters(said) == form
     except UsageError:  # a foreign server has a parameter of this name, for something else
         return False
 

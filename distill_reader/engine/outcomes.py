@@ -38,7 +38,7 @@ class TeacherRequest(NamedTuple):
         samples: rows of the inputs and of each output.
         forms: the requested form of each output.
         asked_at: when the core decided it, by the monotonic clock.
-        lent: location of inputs in shared memory, as far as known.
+        locations: location of inputs in shared memory, as far as known.
         is_current: whether the memory of the inputs is still that of these rows.
         student: "JOB/RANK".
     """
@@ -50,7 +50,7 @@ class TeacherRequest(NamedTuple):
     samples: int
     forms: LabelForms = AS_GIVEN
     asked_at: float = 0.0
-    lent: Mapping[str, BufferLocation] = _NOWHERE
+    locations: Mapping[str, BufferLocation] = _NOWHERE
     is_current: Callable[[], bool] = _always
     student: str = ""
 

@@ -184,12 +184,12 @@ class SlicedInputs(NamedTuple):
 
     Attributes:
         inputs: by the inputs of its model: views of the ring's memory, no copy.
-        lent: where they lie, if each lies in one piece that may be read there; else empty.
+        locations: where they lie, if each lies in one piece that may be read there; else empty.
         stamps: of the arrays that they are views of: where each lies, and its generation.
     """
 
     inputs: dict[str, Input]
-    lent: dict[str, BufferLocation]
+    locations: dict[str, BufferLocation]
     stamps: tuple[tuple[int, int], ...]
 
 
@@ -242,7 +242,7 @@ class InputSlicer:
         batch, ring = self._batches[number], self._ring
         whole = batch.is_all_of(span)
         found: dict[str, Input] = {}
-        lent: dict[str, BufferLocation] = {}
+        locations: dict[str, BufferLocation] = {}
         stamps = []
         for name, key in self._fed_with(batch, inputs).items():
             ref = batch.fields[key]
@@ -255,8 +255,8 @@ class InputSlicer:
             stamp = ring.generation(ref.offset)
             stamps.append((ref.offset, stamp))
             if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
-                lent[name] = BufferLocation(offset, stamp, ref.offset - GENERATION_BYTES)
-        return SlicedInputs(found, lent if len(lent) == len(found) else {}, tuple(stamps))
+                locations[name] = BufferLocation(offset, stamp, ref.offset - GENERATION_BYTES)
+        return SlicedInputs(found, locations if len(locations) == len(found) else {}, tuple(stamps))
 
     def _fed_with(self, batch: Batch, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
         """By which field each input is fed, of batches that have these."""
@@ -320,13 +320,13 @@ class RequestSender:
                 another dtype or shape than every teacher says that its model takes.
         """
         config, link, send = self._config, self._links[ask.link], ask.send
-        inputs, lent, stamps = self._slicer.cut(send.spans, link.inputs)
+        inputs, locations, stamps = self._slicer.cut(send.spans, link.inputs)
         if self._first is None:
             self._first = send.spans[0].batch
         if send.spans[0].batch == self._first:
             self._check(inputs)
         if ask.in_own_memory:
-            inputs, lent, stamps = own_copies(inputs), {}, ()
+            inputs, locations, stamps = own_copies(inputs), {}, ()
         now, samples = time.monotonic(), samples_of(inputs.values())
         job = TeacherRequest(
             send.request,
@@ -336,7 +336,7 @@ class RequestSender:
             samples,
             config.labels,
             now,
-            lent,
+            locations,
             partial(self._ring.are_current, stamps),
             self._student,
         )

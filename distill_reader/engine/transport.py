@@ -79,7 +79,7 @@ class Transport:
             return False
         request = template.request(job)
         waited_for = connection.waits_to_send
-        if not connection.put(job.request, request, timeout_s, job.lent):
+        if not connection.put(job.request, request, timeout_s, job.locations):
             return False
         if not waited_for:
             self._inbox.put_off(partial(self._flush, connection))
@@ -160,7 +160,7 @@ class Transport:
 
     def _receive(self, connection: TransportConnection) -> None:
         try:
-            heard = connection.hear()
+            heard = connection.receive()
         except WireError as error:  # invalid data: the teacher is faulty
             lied, self._connections[connection] = self._connections[connection], {}
             self._drop(connection)

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _NO_HTTP2: Final = "Failed parsing HTTP/2"
 
 
-def translated(error: Any) -> EdlError:
+def error_from_rpc(error: Any) -> EdlError:
     """The error of ours that a `grpc.RpcError` stands for."""
     if (details := error.details() or "") and _NO_HTTP2 in details:
         return TeacherLost(f"it speaks no gRPC; is it HTTP? Then write http:// ({details})")
@@ -84,14 +84,14 @@ class OipGrpcClient:
 
     def probe(self, timeout_s: float) -> ModelDescription:
         name = self._model
-        ready = _asked(self._stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s)
+        ready = _call(self._stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s)
         if not ready.ready:
             raise RetryableError(f"model {name!r} is not ready there")
         configured = MODEL_CONFIGURATION in self._extensions(timeout_s)
         most_rows = self._most_rows(timeout_s) if configured else None
         try:
             wanted = pb.ModelMetadataRequest(name=name)
-            metadata = _asked(self._stub.ModelMetadata, wanted, timeout_s)
+            metadata = _call(self._stub.ModelMetadata, wanted, timeout_s)
         except RequestRefused:  # it is ready, and does not describe itself
             return ModelDescription(most_rows=most_rows)
         return ModelDescription(_specs(metadata.inputs), _specs(metadata.outputs), most_rows)
@@ -111,7 +111,7 @@ class OipGrpcClient:
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         try:
-            return answer_of(_asked(self._infer, message, _left_s(until_s)))
+            return response_from_bytes(_call(self._infer, message, _left_s(until_s)))
         except WireError as error:
             raise BadAnswer(str(error)) from None
 
@@ -126,7 +126,7 @@ class OipGrpcClient:
         """
         if time.monotonic() < self._retry_s:
             return None
-        if (connection := self._connected(arena)) is not None:
+        if (connection := self._try_connect(arena)) is not None:
             self._failures = 0
             return connection
         pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 16), _LONGEST_PAUSE_S)
@@ -137,32 +137,30 @@ class OipGrpcClient:
     def close(self) -> None:
         self._channel.close()
 
-    def _connected(self, arena: SharedBuffer | None) -> TransportConnection | None:
-        if (offered := self._offered()) is None:
+    def _try_connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
+        if (offer := self._fetch_offer()) is None:
             return None
-        unix = arena is not None and bool(offered.unix_name)
+        unix = arena is not None and bool(offer.unix_name)
         for by_unix in (True, False) if unix else (False,):
             try:
-                opened = connect(
-                    self._host.strip("[]"), offered, self._tls, _CONNECT_S, unix=by_unix
-                )
+                opened = connect(self._host.strip("[]"), offer, self._tls, _CONNECT_S, unix=by_unix)
             except (OSError, UsageError) as error:
-                log.info("no frames to port %d of %s: %s", offered.port, self._host, error)
+                log.info("no frames to port %d of %s: %s", offer.port, self._host, error)
             else:
                 return TransportConnection(opened, self._model, arena if by_unix else None)
         return None
 
-    def _offered(self) -> TransportOffer | None:
+    def _fetch_offer(self) -> TransportOffer | None:
         """What the server offers now; None where it offers nothing that can be used."""
         method = partial(self._stub.ModelMetadata.with_call, metadata=OFFER_REQUEST)
         try:
-            _, call = _asked(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
+            _, call = _call(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
         except EdlError as error:
             log.debug("no offer of frames from %s: %s", self._host, error)
             return None
-        offered = TransportOffer.among(call.trailing_metadata() or ())
+        offer = TransportOffer.from_metadata(call.trailing_metadata() or ())
         # Where another port was dialled, something in between maps ports, and knows no others.
-        return offered if offered is not None and str(offered.grpc_port) == self._port else None
+        return offer if offer is not None and str(offer.grpc_port) == self._port else None
 
     @property
     def _tls(self) -> Callable[[socket.socket], socket.socket] | None:
@@ -177,7 +175,7 @@ class OipGrpcClient:
         """Those of the protocol that the server says it has."""
         try:
             wanted = pb.ServerMetadataRequest()
-            server = _asked(self._stub.ServerMetadata, wanted, timeout_s)
+            server = _call(self._stub.ServerMetadata, wanted, timeout_s)
         except (RequestRefused, RetryableError):  # it says nothing of itself
             return frozenset()
         return frozenset(server.extensions)
@@ -190,13 +188,13 @@ class OipGrpcClient:
             pb.ModelConfigResponse.FromString,
         )
         try:
-            said = _asked(method, pb.ModelConfigRequest(name=self._model), timeout_s)
+            said = _call(method, pb.ModelConfigRequest(name=self._model), timeout_s)
         except (RequestRefused, RetryableError):
             return None
         return said.config.max_batch_size if said.config.max_batch_size > 0 else None
 
 
-def answer_of(response: Buffer) -> LabelResponse:
+def response_from_bytes(response: Buffer) -> LabelResponse:
     """A serialised `ModelInferResponse` as an answer; raises WireError where it is none."""
     said = tensors.decode_response(response)
     return LabelResponse(said.outputs, said.parameters, said.output_parameters)
@@ -213,10 +211,10 @@ def _left_s(until_s: float) -> float:
     return max(until_s - time.monotonic(), 0.0)
 
 
-def _asked(method: Any, request: Any, timeout_s: float) -> Any:
+def _call(method: Any, request: Any, timeout_s: float) -> Any:
     try:
         return method(request, timeout=timeout_s)
     except ValueError:  # of gRPC, for a channel that was closed
         raise TeacherLost("the connection is closed") from None
     except grpc.RpcError as error:
-        raise translated(error) from None
+        raise error_from_rpc(error) from None

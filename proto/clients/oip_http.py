@@ -84,7 +84,7 @@ class HttpConnectionPool:
     """
 
     def __init__(self, dial: HttpConnector) -> None:
-        self._dial = dial
+        self._connector = dial
         self._lock = threading.Lock()
         self._open: dict[http.client.HTTPConnection, socket.socket] = {}
         self._idle: list[http.client.HTTPConnection] = []  # the last one used is the next one
@@ -118,14 +118,14 @@ class HttpConnectionPool:
             BadAnswer: what came is no HTTP, or too much.
             UsageError: the token can be read no more.
         """
-        said = {"Host": self._dial.host, **self._dial.headers(), **(headers or {})}
+        said = {"Host": self._connector.host, **self._connector.headers(), **(headers or {})}
         if body:
             said["Content-Length"] = str(sum(map(len, body)))
-        request = _HttpRequest(method, self._dial.path + path, said, body, check)
-        if (kept := self._kept()) is not None:
+        request = _HttpRequest(method, self._connector.path + path, said, body, check)
+        if (kept := self._take_idle()) is not None:
             with suppress(TeacherLost):
-                return self._ask(kept, request, until_s)
-        return self._ask(self._fresh(until_s), request, until_s)
+                return self._exchange_on(kept, request, until_s)
+        return self._exchange_on(self._open_connection(until_s), request, until_s)
 
     def close(self) -> None:
         """End all connections; calls that wait end as TeacherLost. Idempotent."""
@@ -141,28 +141,28 @@ class HttpConnectionPool:
 
     # --- connections
 
-    def _kept(self) -> http.client.HTTPConnection | None:
+    def _take_idle(self) -> http.client.HTTPConnection | None:
         """One by which nothing has come that nobody asked for, be it its end."""
         while True:
             with self._lock:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if not _has_come(connection.sock):
+            if not _is_readable(connection.sock):
                 return connection
             self._drop(connection)
 
-    def _fresh(self, until_s: float) -> http.client.HTTPConnection:
+    def _open_connection(self, until_s: float) -> http.client.HTTPConnection:
         if self._closed:
             raise TeacherLost("the connection is closed")
         try:
-            dialled = self._dial.connect(_left_s(until_s))
+            dialled = self._connector.connect(_left_s(until_s))
         except TimeoutError:
             raise DeadlineExceeded("nobody answers within the time that there was") from None
         except OSError as error:
             hint = handshake_hint(str(error))
             raise TeacherLost(f"nobody answers: {error}" + (f"; {hint}" if hint else "")) from None
-        connection = http.client.HTTPConnection(self._dial.host)
+        connection = http.client.HTTPConnection(self._connector.host)
         connection.sock = dialled
         with self._lock:
             if not self._closed:
@@ -177,7 +177,7 @@ class HttpConnectionPool:
         connection.close()
         sock.close()
 
-    def _ask(
+    def _exchange_on(
         self, connection: http.client.HTTPConnection, request: _HttpRequest, until_s: float
     ) -> HttpReply:
         keeps = False
@@ -185,7 +185,7 @@ class HttpConnectionPool:
             reply, keeps = _exchange(connection, request, until_s)
             return reply
         except (http.client.HTTPException, OSError) as error:
-            raise self._told(error) from None
+            raise self._member_of(error) from None
         finally:
             with self._lock:
                 keeps = keeps and not self._closed
@@ -194,7 +194,7 @@ class HttpConnectionPool:
             if not keeps:
                 self._drop(connection)
 
-    def _told(self, error: http.client.HTTPException | OSError) -> EdlError:
+    def _member_of(self, error: http.client.HTTPException | OSError) -> EdlError:
         if self._closed:
             return TeacherLost("the connection is closed")
         match error:
@@ -286,7 +286,7 @@ class _Timed(io.RawIOBase):
         super().close()
 
 
-def _has_come(connection: socket.socket) -> bool:
+def _is_readable(connection: socket.socket) -> bool:
     """Whether there is something to be read, be it the end."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
@@ -418,7 +418,7 @@ class OipHttpClient:
     def probe(self, timeout_s: float) -> ModelDescription:
         until_s = time.monotonic() + timeout_s
         ready = self._calls.call("GET", f"{self._path}/ready", until_s)
-        if ready.status in _NOT_READY or _told(ready, "ready") is False:
+        if ready.status in _NOT_READY or _member_of(ready, "ready") is False:
             raise RetryableError(f"model {self._model!r} is not ready there: {ready.words()}")
         if ready.status != 200:
             raise error_from_http(ready)
@@ -432,13 +432,13 @@ class OipHttpClient:
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         until_s = time.monotonic() + timeout_s
         if self.binary is not None:
-            return answer_of(self._ask(request, until_s, binary=self.binary))
-        reply = self._ask(request, until_s, binary=True)
+            return answer_of(self._exchange_on(request, until_s, binary=self.binary))
+        reply = self._exchange_on(request, until_s, binary=True)
         if reply.status not in _NO_BYTES:
             answer = answer_of(reply)
             self.binary = True
             return answer
-        answer = answer_of(self._ask(request, until_s, binary=False))
+        answer = answer_of(self._exchange_on(request, until_s, binary=False))
         self.binary = False
         return answer
 
@@ -447,20 +447,22 @@ class OipHttpClient:
 
     def _most_rows(self, until_s: float) -> int | None:
         """What the model takes at once; None where it is not said."""
-        extensions = _told(self._calls.call("GET", "/v2", until_s), "extensions")
+        extensions = _member_of(self._calls.call("GET", "/v2", until_s), "extensions")
         if not isinstance(extensions, list) or MODEL_CONFIGURATION not in extensions:
             return None
-        most = _told(self._calls.call("GET", f"{self._path}/config", until_s), "max_batch_size")
+        most = _member_of(
+            self._calls.call("GET", f"{self._path}/config", until_s), "max_batch_size"
+        )
         return most if isinstance(most, int) and most > 0 else None
 
-    def _ask(self, request: LabelRequest, until_s: float, *, binary: bool) -> HttpReply:
+    def _exchange_on(self, request: LabelRequest, until_s: float, *, binary: bool) -> HttpReply:
         headers, body = body_of(request, binary=binary)
         return self._calls.call(
             "POST", f"{self._path}/infer", until_s, body, headers, request.check
         )
 
 
-def _told(reply: HttpReply, name: str) -> Any:
+def _member_of(reply: HttpReply, name: str) -> Any:
     """One thing that an object says; None where there is none, or it does not."""
     try:
         return parse_object(reply.body).get(name) if reply.status == 200 else None

@@ -40,7 +40,7 @@ from ..paddle_serving import general_model_pb2 as cpp
 from ..paddle_serving import pipeline_pb2 as pb
 from ..security import ClientSecurity, open_channel
 from . import LabelRequest, LabelResponse, ModelDescription
-from .oip_grpc import CHANNEL_OPTIONS, translated
+from .oip_grpc import CHANNEL_OPTIONS, error_from_rpc
 
 #: The number of a tensor whose bytes are a whole .npy file (pipeline servers only).
 NPY: Final = 13
@@ -375,7 +375,7 @@ class _PaddleClient(ABC):
                 raise RequestRefused(
                     "it does not speak this protocol of Paddle Serving: try --protocol oip"
                 ) from None
-            raise _translated(error) from None
+            raise _error_from_rpc(error) from None
 
     @abstractmethod
     def _message(
@@ -419,7 +419,7 @@ class GeneralModelClient(_PaddleClient):
             nothing(b"", timeout=timeout_s)
         except (grpc.RpcError, ValueError) as error:
             if not _is_unimplemented(error):
-                raise _translated(error) from None
+                raise _error_from_rpc(error) from None
         return ModelDescription()
 
     def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
@@ -446,7 +446,7 @@ def _is_unimplemented(error: Any) -> bool:
     return isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def _translated(error: Any) -> EdlError:
+def _error_from_rpc(error: Any) -> EdlError:
     if isinstance(error, ValueError):  # of gRPC, for a channel that was closed
         return TeacherLost("the connection is closed")
-    return translated(error)
+    return error_from_rpc(error)

@@ -33,7 +33,7 @@ _STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
 _RECEIVE_BYTES: Final = 4 << 20
 #: Of an answer: no more is allocated for it.
 _MAX_BYTES: Final = 1 << 31
-#: Calls of recv for one `hear`: others are to be heard, too.
+#: Calls of recv for one `receive`: others are to be heard, too.
 _RECEIVES: Final = 64
 _WOULD_WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -183,11 +183,11 @@ class TransportConnection:
         self._arena = arena
         self._layout = _RequestLayout((), (), b"", 0)
         self._fixed: tuple[Any, ...] = ()  # by the latest OPEN frame
-        self._proved = False
+        self._shared_memory_works = False
         self._sent: dict[int, _PendingRequest] = {}
         self._unsent: deque[memoryview | Callable[[], None]] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
-        self._begin = self._end = 0
+        self._start = self._end = 0
         self._header: FrameHeader | None = None  # of the frame whose payload comes
         self._head = b""
         self._payload = memoryview(b"")
@@ -213,7 +213,7 @@ class TransportConnection:
         number: int,
         request: LabelRequest,
         timeout_s: float,
-        lent: Mapping[str, BufferLocation],
+        locations: Mapping[str, BufferLocation],
     ) -> bool:
         """Have a request go out with the next `send`.
 
@@ -221,19 +221,19 @@ class TransportConnection:
             number: of the request, of which the connection has no other.
             request: what is asked.
             timeout_s: seconds that the teacher has for it.
-            lent: where the inputs lie in the arena, if that is known of all of them.
+            locations: where the inputs lie in the arena, if that is known of all of them.
 
         Returns:
             False where it cannot go over this transport.
         """
         inputs = request.inputs
-        places = lent if self.in_memory and len(lent) == len(inputs) else {}
-        sent = _PendingRequest(request, in_memory=bool(places))
+        locations = locations if self.in_memory and len(locations) == len(inputs) else {}
+        sent = _PendingRequest(request, in_memory=bool(locations))
         try:
-            layout = self._layout_of(request, in_memory=bool(places))
+            layout = self._layout_of(request, in_memory=bool(locations))
             head = layout.head
-            if places:
-                head += b"".join([frames.BUFFER_LOCATION.pack(*places[name]) for name in inputs])
+            if locations:
+                head += b"".join([frames.BUFFER_LOCATION.pack(*locations[name]) for name in inputs])
                 data, flags = [], frames.IN_SHARED_MEMORY
                 sent.current = True  # the teacher looks
             else:
@@ -251,8 +251,8 @@ class TransportConnection:
             return False
         self._unsent.append(memoryview(first))
         self._unsent += [one for one in data if len(one)]
-        if not places:
-            self._unsent.append(partial(_all_out, sent))
+        if not locations:
+            self._unsent.append(partial(_all_sent, sent))
         self._sent[number] = sent
         return True
 
@@ -277,14 +277,14 @@ class TransportConnection:
                 else:
                     self._unsent[0] = first[taken:]
 
-    def hear(self) -> list[RequestOutcome]:
+    def receive(self) -> list[RequestOutcome]:
         """What has come for requests.
 
         Raises:
             OSError: nothing more can come, and what came has been given.
             WireError: what comes is no word of a teacher that works.
         """
-        heard: list[RequestOutcome] = []
+        outcomes: list[RequestOutcome] = []
         receives = 0
         while receives < _RECEIVES or self._has_read_ahead:
             receives += 1
@@ -293,18 +293,18 @@ class TransportConnection:
             except _WOULD_WAIT:
                 break
             except OSError:
-                if heard:
+                if outcomes:
                     break  # the next call raises it again
                 raise
             if not count:
-                if heard:
+                if outcomes:
                     break
                 raise ConnectionResetError("the teacher has closed the connection")
             while (one := self._step()) is not None:
-                heard += one
-            if not self._encrypted and not self._header and self._begin == self._end:
+                outcomes += one
+            if not self._encrypted and not self._header and self._start == self._end:
                 break  # mostly nothing is left; if there is, the socket says so again
-        return heard
+        return outcomes
 
     def unanswered(self) -> list[int]:
         """The numbers of requests that have no answer yet."""
@@ -374,10 +374,10 @@ class TransportConnection:
             count = self._socket.recv_into(self._payload[self._filled :])
             self._filled += count
             return count
-        if self._begin:
-            rest = self._end - self._begin
-            self._staging[:rest] = bytes(self._staging[self._begin : self._end])
-            self._begin, self._end = 0, rest
+        if self._start:
+            rest = self._end - self._start
+            self._staging[:rest] = bytes(self._staging[self._start : self._end])
+            self._start, self._end = 0, rest
         count = self._socket.recv_into(self._staging[self._end :])
         self._end += count
         return count
@@ -385,21 +385,21 @@ class TransportConnection:
     def _step(self) -> list[RequestOutcome] | None:
         """What comes of the next frame that is here as a whole; None: there is none."""
         if self._header is None:
-            have = self._end - self._begin
+            have = self._end - self._start
             if have < frames.HEADER.size:
                 return None
-            header = FrameHeader.unpack(self._staging[self._begin : self._end])
+            header = FrameHeader.unpack(self._staging[self._start : self._end])
             self._check(header)  # before there is memory for it
             if have < frames.HEADER.size + header.head_bytes:
                 return None
-            self._begin += frames.HEADER.size
-            self._head = bytes(self._staging[self._begin : self._begin + header.head_bytes])
-            self._begin += header.head_bytes
+            self._start += frames.HEADER.size
+            self._head = bytes(self._staging[self._start : self._start + header.head_bytes])
+            self._start += header.head_bytes
             self._header = header
             self._payload = np.empty(header.nbytes, np.uint8).data
-            self._filled = min(header.nbytes, self._end - self._begin)
-            self._payload[: self._filled] = self._staging[self._begin : self._begin + self._filled]
-            self._begin += self._filled
+            self._filled = min(header.nbytes, self._end - self._start)
+            self._payload[: self._filled] = self._staging[self._start : self._start + self._filled]
+            self._start += self._filled
         if self._filled < len(self._payload):
             return None
         header, payload = self._header, self._payload.toreadonly()
@@ -432,8 +432,8 @@ class TransportConnection:
             return self._failed(header, frames.read_error(bytes(payload)))
         answer = self._answer(header, payload)
         sent = self._sent.pop(header.number)
-        self._proved |= sent.in_memory
-        return [RequestOutcome(header.number, answer if sent.current else _overwritten())]
+        self._shared_memory_works |= sent.in_memory
+        return [RequestOutcome(header.number, answer if sent.current else _overwritten_error())]
 
     def _failed(self, header: FrameHeader, error: EdlError) -> list[RequestOutcome]:
         if header.number not in self._sent:  # of the connection: all that is asked is over
@@ -441,8 +441,10 @@ class TransportConnection:
             raise ConnectionEnded(error)
         sent = self._sent.pop(header.number)
         if sent.current is False:
-            error = _overwritten()
-        doubtful = not self._proved and not isinstance(error, RateLimited | AccessError)
+            error = _overwritten_error()
+        doubtful = not self._shared_memory_works and not isinstance(
+            error, RateLimited | AccessError
+        )
         memory_fails = sent.in_memory and (
             bool(header.flags & frames.SHARED_MEMORY_FAILED) or doubtful
         )
@@ -484,10 +486,10 @@ def _result_layout(described: ResultDescription, head: bytes, nbytes: int) -> _R
     return _ResultLayout(head, nbytes, arrays, own)
 
 
-def _overwritten() -> InputsOverwritten:
+def _overwritten_error() -> InputsOverwritten:
     return InputsOverwritten("the batch was over before it was sent")
 
 
-def _all_out(sent: _PendingRequest) -> None:
+def _all_sent(sent: _PendingRequest) -> None:
     """All of a request has gone out: whether its rows were still the batch's."""
     sent.current = sent.request.is_current()

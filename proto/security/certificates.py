@@ -270,17 +270,17 @@ class Reloaded(Generic[_T]):
         self._paths = paths
         self._load = load
         self._lock = threading.Lock()
-        self._seen = _signs(paths)  # before reading: a change in between is a change
+        self._versions = _file_versions(paths)  # before reading: a change in between is a change
         self._value = load()
 
     def current(self) -> _T:
         """What the files hold; read now if they have changed."""
-        signs = _signs(self._paths)
-        if signs == self._seen:
+        versions = _file_versions(self._paths)
+        if versions == self._versions:
             return self._value
         with self._lock:
-            if signs != self._seen:
-                self._seen = signs
+            if versions != self._versions:
+                self._versions = versions
                 self._reload()
             return self._value
 
@@ -293,12 +293,12 @@ class Reloaded(Generic[_T]):
             log.info("read again, as it has changed: %s", ", ".join(map(str, self._paths)))
 
 
-def _signs(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] | None, ...]:
+def _file_versions(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] | None, ...]:
     """What changes when a file does, its permissions included; None where there is no file."""
-    return tuple(map(_sign, paths))
+    return tuple(map(_file_version, paths))
 
 
-def _sign(path: Path) -> tuple[int, int, int, int] | None:
+def _file_version(path: Path) -> tuple[int, int, int, int] | None:
     try:
         found = os.stat(path)
     except OSError:

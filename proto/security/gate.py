@@ -220,15 +220,15 @@ class HandshakeMonitor:
         self._waiting: deque[float] = deque()  # when each began
         self._known: dict[str, None] = {}  # peers that have called, in the order of their first
 
-    def began(self) -> None:
+    def handshake_started(self) -> None:
         """A connection asks for our certificate."""
         now = self._clock()
         with self._lock:
             self._waiting.append(now)
             failed = self._take_failed(now)
-        self._count(failed)
+        self._report_failed(failed)
 
-    def called(self, peer: str) -> None:
+    def call_received(self, peer: str) -> None:
         """A call came from `peer`, as gRPC names one end of a connection."""
         if peer in self._known and not self._waiting:
             return
@@ -241,7 +241,7 @@ class HandshakeMonitor:
                 if self._waiting:
                     self._waiting.pop()
             failed = self._take_failed(now)
-        self._count(failed)
+        self._report_failed(failed)
 
     def _take_failed(self, now: float) -> int:
         failed = 0
@@ -252,7 +252,7 @@ class HandshakeMonitor:
             failed += 1
         return failed
 
-    def _count(self, failed: int) -> None:
+    def _report_failed(self, failed: int) -> None:
         for _ in range(failed):
             self._on_failed()
 
@@ -320,7 +320,7 @@ class Gate:
         Raises:
             Unauthenticated: what it must show is missing or not known.
         """
-        self.called(peer)
+        self.call_received(peer)
         caller = ANYONE
         if self._wants_certificates:
             caller = self._of_certificate(auth_context or {})
@@ -328,14 +328,14 @@ class Gate:
             caller = self.bearer(_token(metadata or ()))
         return caller
 
-    def handshake_began(self) -> None:
+    def handshake_started(self) -> None:
         """`listen` says so of each TLS connection."""
-        self._handshakes.began()
+        self._handshakes.handshake_started()
 
-    def called(self, peer: str) -> None:
+    def call_received(self, peer: str) -> None:
         """A call came from `peer`: for methods that ask nobody; `admit` says so itself."""
         if peer:
-            self._handshakes.called(peer)
+            self._handshakes.call_received(peer)
 
     def bearer(self, token: str | None) -> Caller:
         """Who holds `token`; for HTTP, where no certificate is asked for.

@@ -31,7 +31,9 @@ def new_challenge() -> str:
     return secrets.token_hex(_KEY_BYTES)
 
 
-def prove(key: str, teacher_id: str, incarnation: int, challenge: str, vouched: str = "") -> str:
+def prove(
+    key: str, teacher_id: str, incarnation: int, challenge: str, attested_address: str = ""
+) -> str:
     """HMAC-SHA256 of who answers and of the challenge, in hex.
 
     Args:
@@ -39,7 +41,7 @@ def prove(key: str, teacher_id: str, incarnation: int, challenge: str, vouched: 
         teacher_id: who registered.
         incarnation: as which start.
         challenge: what was asked.
-        vouched: address of the server that it speaks for; empty: it speaks for itself.
+        attested_address: address of the server that it speaks for; empty: it speaks for itself.
 
     Raises:
         ValueError: the challenge is too long to be one.
@@ -48,17 +50,22 @@ def prove(key: str, teacher_id: str, incarnation: int, challenge: str, vouched: 
         raise ValueError(f"a challenge of {len(challenge)} characters; at most {_MAX_CHARS}")
     # Lengths before the texts: no other names and challenge give the same bytes.
     parts = [_PURPOSE, teacher_id, str(incarnation), challenge]
-    if vouched:
-        parts.append(vouched)
+    if attested_address:
+        parts.append(attested_address)
     said = "".join(f"{len(part)}:{part}" for part in parts)
     return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 def verify(
-    key: str, teacher_id: str, incarnation: int, challenge: str, proof: str, vouched: str = ""
+    key: str,
+    teacher_id: str,
+    incarnation: int,
+    challenge: str,
+    proof: str,
+    attested_address: str = "",
 ) -> bool:
     """Whether `proof` was made with `key`, of just this."""
     if not key:
         return False
-    expected = prove(key, teacher_id, incarnation, challenge, vouched)
+    expected = prove(key, teacher_id, incarnation, challenge, attested_address)
     return hmac.compare_digest(expected.encode(), proof.encode("utf-8", "surrogatepass"))

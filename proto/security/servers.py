@@ -45,9 +45,9 @@ HANDSHAKE_S: Final = 10.0
 #: connection with TLS from its first byte on.
 HANDSHAKES: Final = 128
 #: Seconds that a handshake has at least, however long it waited before.
-_LEAST_S: Final = 0.01
+_MIN_HANDSHAKE_S: Final = 0.01
 #: Seconds between two attempts to accept while the system refuses, as without descriptors.
-_PAUSE_S: Final = 0.1
+_RETRY_S: Final = 0.1
 
 
 class Acceptor:
@@ -57,9 +57,9 @@ class Acceptor:
         listener: bound and listening; closed by `close`.
         protocol: made for each connection, once its handshake is done.
         tls: None: connections are plain.
-        most: connections at once, those included whose handshake is not done.
-        standing: how many of them have a protocol now.
-        make_room: ends one of these, as `most` is reached; False: none may be ended, and the new
+        max_connections: connections at once, those included whose handshake is not done.
+        open_connections: how many of them have a protocol now.
+        make_room: ends one of these, as `max_connections` is reached; False: none may be ended, and the new
             connection is closed.
     """
 
@@ -69,17 +69,17 @@ class Acceptor:
         protocol: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None,
         *,
-        most: int,
-        standing: Callable[[], int],
+        max_connections: int,
+        open_connections: Callable[[], int],
         make_room: Callable[[], bool],
     ) -> None:
         self._listener = listener
         self._protocol = protocol
         self._tls = tls
-        self._most = most
-        self._standing = standing
+        self._max_connections = max_connections
+        self._open_connections = open_connections
         self._make_room = make_room
-        self._begun: dict[asyncio.Task[None], None] = {}  # handshakes, the oldest first
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # handshakes, the oldest first
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no more, end handshakes, close the listener. Connections that stand stay."""
-        for task in (self._accepting, *self._begun):
+        for task in (self._accepting, *self._handshakes):
             if task is not None:
                 task.cancel()
         self._listener.close()
@@ -104,39 +104,39 @@ class Acceptor:
                 if not refused:
                     log.warning("no connection can be accepted now: %s", error)
                 refused = True
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_RETRY_S)
                 continue
             refused = False
             if not self._has_room():
                 connection.close()
             elif self._tls is None:
-                await self._begin(connection)  # which waits for nobody
+                await self._handshake(connection)  # which waits for nobody
             else:
-                task = loop.create_task(self._begin(connection))
-                self._begun[task] = None
-                task.add_done_callback(lambda done: self._begun.pop(done, None))
+                task = loop.create_task(self._handshake(connection))
+                self._handshakes[task] = None
+                task.add_done_callback(lambda done: self._handshakes.pop(done, None))
             await asyncio.sleep(0)  # as there may be more in the queue, and others have to go on
 
     def _has_room(self) -> bool:
         """Whether one more may come, after one has been ended for it if need be."""
-        full = len(self._begun) + self._standing() >= self._most
-        if len(self._begun) < HANDSHAKES and (not full or self._make_room()):
+        full = len(self._handshakes) + self._open_connections() >= self._max_connections
+        if len(self._handshakes) < HANDSHAKES and (not full or self._make_room()):
             return True
-        if not self._begun:
+        if not self._handshakes:
             return False
-        oldest = next(iter(self._begun))
-        del self._begun[oldest]
+        oldest = next(iter(self._handshakes))
+        del self._handshakes[oldest]
         oldest.cancel()
         return True
 
-    async def _begin(self, connection: socket.socket) -> None:
+    async def _handshake(self, connection: socket.socket) -> None:
         loop, limit_s = asyncio.get_running_loop(), None
         try:
             if self._tls is not None:
                 began = loop.time()
                 async with asyncio.timeout(HANDSHAKE_S):
                     await _readable(connection)
-                limit_s = max(began + HANDSHAKE_S - loop.time(), _LEAST_S)
+                limit_s = max(began + HANDSHAKE_S - loop.time(), _MIN_HANDSHAKE_S)
             await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit_s
             )
@@ -201,7 +201,9 @@ def listen(
 
 #: gRPC calls back into credentials for as long as their server lives, and holds them by a bare
 #: pointer.
-_KEPT: weakref.WeakKeyDictionary[object, list[grpc.ServerCredentials]] = weakref.WeakKeyDictionary()
+_SERVER_CREDENTIALS: weakref.WeakKeyDictionary[object, list[grpc.ServerCredentials]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.ServerCredentials:
@@ -213,7 +215,7 @@ def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.Ser
     def changed() -> grpc.ServerCertificateConfiguration | None:
         """Asked by gRPC's threads before each handshake."""
         if gate is not None:
-            gate.handshake_began()
+            gate.handshake_started()
         current = pem.current()
         if current is offered[0]:
             return None
@@ -225,7 +227,7 @@ def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.Ser
         changed,  # type: ignore[arg-type]  # None says "as before", which its stubs do not know
         require_client_authentication=files.ca is not None,
     )
-    _KEPT.setdefault(server, []).append(credentials)
+    _SERVER_CREDENTIALS.setdefault(server, []).append(credentials)
     return credentials
 
 

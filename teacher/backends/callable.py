@@ -30,8 +30,8 @@ class NumpyFunction:
             raise ModelError(
                 f"{made.name} works on numpy arrays, which are on the CPU: --devices cpu"
             )
-        self._function = made.thing
-        inputs = settings.inputs or parse_declared(made.inputs) or settings.behind()
+        self._function = made.model
+        inputs = settings.inputs or parse_declared(made.inputs) or settings.preprocessed_inputs()
         if not inputs:
             raise ModelError(
                 f"the inputs of {made.name} are not known: declare them with --input, or name a "
@@ -42,7 +42,7 @@ class NumpyFunction:
             platform="callable",
             inputs=inputs,
             outputs=outputs_by_trial(self.run, inputs, outputs, made.name),
-            content_id=hash_of_function(made.name, made.thing),
+            content_id=hash_of_function(made.name, made.model),
             numerics=numerics(f"callable-numpy-{np.__version__}", "as-written", settings.threads),
         )
 
@@ -67,7 +67,7 @@ def read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 KIND = BackendKind(
     name="callable",
-    things="a function on dicts of numpy arrays",
+    factory_types="a function on dicts of numpy arrays",
     recognises=callable,
-    open_made=NumpyFunction,
+    open_object=NumpyFunction,
 )

@@ -98,14 +98,14 @@ class FactoryResult:
 
     Attributes:
         name: the factory, "module:function".
-        thing: a network or a function; which backend it is for shows by its class.
+        model: a network or a function; which backend it is for shows by its class.
         inputs: as the factory declares them, each in the words of its framework or as
             "NAME:DATATYPE:DIMS"; empty where it does not.
         outputs: the same for what comes out.
     """
 
     name: str
-    thing: Any
+    model: Any
     inputs: Sequence[Any] = ()
     outputs: Sequence[Any] = ()
 
@@ -175,7 +175,7 @@ class ModelSettings:
         precision: "fp32" or "bf16".
         inputs: as the user declares them, where the model says less.
         outputs: the same, where only a run would tell.
-        behind: asked for the inputs where neither `inputs` nor the model says them: what the steps
+        preprocessed_inputs: asked for the inputs where neither `inputs` nor the model says them: what the steps
             of preprocessing make of those that come over the wire. Raises ModelError.
     """
 
@@ -184,7 +184,7 @@ class ModelSettings:
     precision: str = "fp32"
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
-    behind: Callable[[], tuple[TensorSpec, ...]] = tuple
+    preprocessed_inputs: Callable[[], tuple[TensorSpec, ...]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +198,12 @@ class BackendKind:
         files: that it opens, in words; "": it opens none.
         suffixes: of these; of several that a model has, the first counts.
         open_file: opens one; raises ModelError.
-        beside: suffix of a second file without which the first is no model; "" for none.
+        companion_suffix: suffix of a second file without which the first is no model; "" for none.
         parts: the files that a model consists of, by the one that is opened, where these are not
             that and the one beside it; raises ModelError.
-        things: what of a factory it runs, in words; "": nothing.
+        factory_types: what of a factory it runs, in words; "": nothing.
         recognises: whether a thing is one of these.
-        open_made: opens one; raises ModelError.
+        open_object: opens one; raises ModelError.
     """
 
     name: str
@@ -212,11 +212,11 @@ class BackendKind:
     files: str = ""
     suffixes: tuple[str, ...] = ()
     open_file: Callable[[Path, ModelSettings], Backend] | None = None
-    beside: str = ""
+    companion_suffix: str = ""
     parts: Callable[[Path], list[Path]] | None = None
-    things: str = ""
+    factory_types: str = ""
     recognises: Callable[[object], bool] = lambda thing: False
-    open_made: Callable[[FactoryResult, ModelSettings], Backend] | None = None
+    open_object: Callable[[FactoryResult, ModelSettings], Backend] | None = None
 
     def require_installed(self, model: str) -> None:
         """Raise ModelError, with what to install, where the framework is not there.
@@ -251,16 +251,20 @@ class ModelFiles:
     file: Path
 
     @property
-    def beside(self) -> Path | None:
+    def companion(self) -> Path | None:
         """The second file that the model needs."""
-        return self.file.with_suffix(self.kind.beside) if self.kind.beside else None
+        return (
+            self.file.with_suffix(self.kind.companion_suffix)
+            if self.kind.companion_suffix
+            else None
+        )
 
     @property
     def parts(self) -> list[Path]:
         """All files that its content is the hash of, in their order. Raises ModelError."""
         if self.kind.parts is not None:
             return self.kind.parts(self.file)
-        return [self.file] if self.beside is None else [self.file, self.beside]
+        return [self.file] if self.companion is None else [self.file, self.companion]
 
 
 def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:
@@ -287,8 +291,8 @@ def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:
     except OSError as error:
         raise ModelError(f"cannot look for a model at {model}: {error.strerror}") from None
     (only,) = found
-    if only.beside is not None and not only.beside.is_file():
-        raise ModelError(f"{only.file} has no weights beside it: {only.beside} does not exist")
+    if only.companion is not None and not only.companion.is_file():
+        raise ModelError(f"{only.file} has no weights beside it: {only.companion} does not exist")
     return only
 
 
@@ -300,7 +304,7 @@ def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]
         for kind in readers
         if file.suffix in kind.suffixes and file.is_file()
     ]
-    return [found for found in each if found.beside is None or found.beside.is_file()]
+    return [found for found in each if found.companion is None or found.companion.is_file()]
 
 
 def _named(given: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
@@ -310,7 +314,7 @@ def _named(given: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
             return [ModelFiles(kind, given)] if given.is_file() else []
     found = []
     for kind in readers:
-        stem = given.with_suffix("") if given.suffix == kind.beside else given
+        stem = given.with_suffix("") if given.suffix == kind.companion_suffix else given
         each = [stem.parent / (stem.name + suffix) for suffix in kind.suffixes]
         found += [ModelFiles(kind, file) for file in each if file.is_file()][:1]
     return found

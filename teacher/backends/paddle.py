@@ -262,9 +262,9 @@ class PaddleDygraph:
         gpu = check_device(self._paddle, settings.device)
         place = "cpu" if gpu is None else f"gpu:{gpu}"
         self._paddle.set_device(place)
-        self._layer = made.thing.to(place)  # its factory did not know where
+        self._layer = made.model.to(place)  # its factory did not know where
         self._layer.eval()
-        self._inputs = settings.inputs or _declared_by(made) or settings.behind()
+        self._inputs = settings.inputs or _declared_by(made) or settings.preprocessed_inputs()
         if not self._inputs:
             raise ModelError(
                 f"the inputs of {made.name} are not known: return (layer, [InputSpec(shape, dtype, "
@@ -277,7 +277,7 @@ class PaddleDygraph:
             outputs=outputs_by_trial(self.run, self._inputs, outputs, made.name),
             content_id=hash_of_code(
                 made.name,
-                made.thing,
+                made.model,
                 ((name, value.numpy()) for name, value in self._layer.state_dict().items()),
             ),
             numerics=numerics(self._paddle, "paddle-dygraph", gpu, settings.threads),
@@ -293,13 +293,13 @@ class PaddleDygraph:
 
 
 def is_layer(thing: object) -> bool:
-    """Whether `thing` is a `paddle.nn.Layer`; paddle is there when it is."""
+    """Whether `model` is a `paddle.nn.Layer`; paddle is there when it is."""
     paddle: Any = sys.modules.get("paddle")
     return paddle is not None and isinstance(thing, paddle.nn.Layer)
 
 
 def _declared_by(made: FactoryResult) -> tuple[TensorSpec, ...]:
-    arguments = list(inspect.signature(made.thing.forward).parameters)
+    arguments = list(inspect.signature(made.model.forward).parameters)
     return parse_declared(made.inputs, arguments, _of_input_spec)
 
 
@@ -318,8 +318,8 @@ KIND = BackendKind(
     files="a .json or .pdmodel file with a .pdiparams file of the same name beside it (Paddle)",
     suffixes=(".json", ".pdmodel"),
     open_file=PaddleInference,
-    beside=WEIGHTS,
-    things="a paddle.nn.Layer",
+    companion_suffix=WEIGHTS,
+    factory_types="a paddle.nn.Layer",
     recognises=is_layer,
-    open_made=PaddleDygraph,
+    open_object=PaddleDygraph,
 )

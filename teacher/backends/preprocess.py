@@ -37,7 +37,7 @@ _IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, slots=True)
-class _Normalise:
+class _Normalize:
     """UINT8 pixels to floats: `(pixel / 255 - mean) / std`, for each channel or for all alike."""
 
     mean: tuple[float, ...]
@@ -118,10 +118,10 @@ def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
 
 def outputs_of_step(name: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """What the shipped step `name` makes of `inputs`, where the model does not say it."""
-    return tuple(_given(name, each) if len(each.shape) == 4 else each for each in inputs)
+    return tuple(_output_of_step(name, each) if len(each.shape) == 4 else each for each in inputs)
 
 
-def _given(name: str, image: TensorSpec) -> TensorSpec:
+def _output_of_step(name: str, image: TensorSpec) -> TensorSpec:
     if BUILT_IN_STEPS[name] is not _channels_last:
         return replace(image, datatype="FP32")
     batch, height, width, channels = image.shape
@@ -129,9 +129,9 @@ def _given(name: str, image: TensorSpec) -> TensorSpec:
 
 
 BUILT_IN_STEPS: Final[Mapping[str, BuiltInStep]] = {
-    "unit": _Normalise((0.0,), (1.0,)),
-    "symmetric": _Normalise((0.5,), (0.5,)),
-    "imagenet": _Normalise(_IMAGENET_MEAN, _IMAGENET_STD),
+    "unit": _Normalize((0.0,), (1.0,)),
+    "symmetric": _Normalize((0.5,), (0.5,)),
+    "imagenet": _Normalize(_IMAGENET_MEAN, _IMAGENET_STD),
     "nhwc": _channels_last,
 }
 
@@ -166,12 +166,12 @@ class Preprocessed:
         queue = queue_of(backend)
         self.submit: Submit | None = None
         if queue is not None:
-            self.submit = lambda inputs: queue(self._made(inputs))
+            self.submit = lambda inputs: queue(self._applied_to(inputs))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        return self._backend.run(self._made(inputs))
+        return self._backend.run(self._applied_to(inputs))
 
-    def _made(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _applied_to(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         made = _applied(self._name, self._apply, inputs)
         check_step_output(self._name, made, self._backend.spec.inputs)
         return made
@@ -201,7 +201,7 @@ def preprocessed(
         ModelError: a hook is not there, or does not fit the model.
     """
     for position, name in reversed(list(enumerate(names))):
-        backend = _behind(name, backend, () if position else tuple(inputs))
+        backend = _with_step(name, backend, () if position else tuple(inputs))
     return backend
 
 
@@ -222,7 +222,7 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
         made = call_factory(name)
         inputs = inputs or parse_declared(made.inputs)
         if inputs:
-            inputs = outputs_by_trial(partial(_applied, name, made.thing), inputs, (), name)
+            inputs = outputs_by_trial(partial(_applied, name, made.model), inputs, (), name)
     return tuple(inputs)
 
 
@@ -254,15 +254,15 @@ def check_step_output(hook: str, made: object, wanted: Sequence[TensorSpec]) -> 
             )
 
 
-def _behind(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Backend:
+def _with_step(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Backend:
     takes = backend.spec.inputs
     if name in BUILT_IN_STEPS:
         own, apply = BUILT_IN_STEPS[name](name, takes)
         # What a name means is settled for ever; another meaning gets another name.
         return Preprocessed(backend, name, narrowed(own, inputs), apply, name)
     made = call_factory(name)
-    if not callable(made.thing):
-        raise ModelError(f"{name} gave {type(made.thing).__name__}: expected a function on arrays")
+    if not callable(made.model):
+        raise ModelError(f"{name} gave {type(made.model).__name__}: expected a function on arrays")
     own = inputs or parse_declared(made.inputs) or takes
-    of_hook = hash_of_function(name, made.thing)
-    return Preprocessed(backend, name, own, made.thing, of_hook)
+    of_hook = hash_of_function(name, made.model)
+    return Preprocessed(backend, name, own, made.model, of_hook)

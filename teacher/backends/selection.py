@@ -87,8 +87,8 @@ def open_backend(
     paced.check_rate(backend, rate)
     settings = ModelSettings(device, threads, precision, tuple(inputs), tuple(outputs))
     if preprocess:
-        behind = partial(outputs_of_steps, preprocess, settings.inputs)
-        settings = replace(settings, inputs=(), behind=behind)
+        preprocessed_inputs = partial(outputs_of_steps, preprocess, settings.inputs)
+        settings = replace(settings, inputs=(), preprocessed_inputs=preprocessed_inputs)
     opened = _open(model, _kinds(backend), settings)
     if precision != "fp32":
         exact = _open(model, _kinds(backend), replace(settings, precision="fp32"))
@@ -124,11 +124,11 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> 
     made = call_factory(model)
     for kind in kinds:
         # A network can be called too: a function is what no framework knows.
-        if kind.open_made is not None and kind.recognises(made.thing):
-            return kind.open_made(made, _at_precision(kind, settings))
-    wanted = " or ".join(kind.things for kind in kinds if kind.things)
+        if kind.open_object is not None and kind.recognises(made.model):
+            return kind.open_object(made, _at_precision(kind, settings))
+    wanted = " or ".join(kind.factory_types for kind in kinds if kind.factory_types)
     raise ModelError(
-        f"{made.name} returned {type(made.thing).__name__}: expected {wanted}, alone or with a "
+        f"{made.name} returned {type(made.model).__name__}: expected {wanted}, alone or with a "
         "list of its inputs"
         if wanted
         else f"{made.name} is a factory, and this backend opens files alone"

@@ -349,13 +349,13 @@ def open_file(file: Path, settings: ModelSettings) -> TorchModel:
     return TorchModel(lambda *where: _script(file, *where), settings)
 
 
-def open_made(made: FactoryResult, settings: ModelSettings) -> TorchModel:
+def open_object(made: FactoryResult, settings: ModelSettings) -> TorchModel:
     """A `torch.nn.Module`, with inputs declared or given as example tensors."""
     return TorchModel(lambda *where: _module(made, *where), settings, parse_declared(made.outputs))
 
 
 def is_module(thing: object) -> bool:
-    """Whether `thing` is a `torch.nn.Module`; torch is there when it is."""
+    """Whether `model` is a `torch.nn.Module`; torch is there when it is."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(thing, torch.nn.Module)
 
@@ -370,7 +370,7 @@ def _script(file: Path, torch: Any, device: Any, settings: ModelSettings) -> Loa
         # Kernels that are fused after some runs would change bits on the way.
         torch.jit.set_fusion_strategy([("STATIC", 0)])
     arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
-    inputs = _ordered(settings.inputs or settings.behind(), arguments, str(file))
+    inputs = _ordered(settings.inputs or settings.preprocessed_inputs(), arguments, str(file))
     return LoadedNetwork(str(file), "torch_script", module, inputs, hash_of_files([file]))
 
 
@@ -391,12 +391,14 @@ def _exported(file: Path, torch: Any, device: Any, settings: ModelSettings) -> L
 
 
 def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
-    module = made.thing.to(device)
+    module = made.model.to(device)
     with contextlib.suppress(NotImplementedError):  # an exported one is what it was exported as
         module.eval()
     arguments = list(inspect.signature(module.forward).parameters)
     inputs = (
-        settings.inputs or parse_declared(made.inputs, arguments, _of_example) or settings.behind()
+        settings.inputs
+        or parse_declared(made.inputs, arguments, _of_example)
+        or settings.preprocessed_inputs()
     )
     if not inputs:
         raise ModelError(
@@ -437,7 +439,7 @@ KIND = BackendKind(
     files="a .pt2 file of torch.export, or a .pt, .pth or .ts file of TorchScript (PyTorch)",
     suffixes=(".pt2", ".pt", ".pth", ".ts"),
     open_file=open_file,
-    things="a torch.nn.Module",
+    factory_types="a torch.nn.Module",
     recognises=is_module,
-    open_made=open_made,
+    open_object=open_object,
 )

@@ -207,7 +207,7 @@ def open_model(model: str, python: Path) -> ServingModel:
         UsageError: that interpreter has no Paddle, or there is no such interpreter.
     """
     found = find_model(model, [KIND])
-    if found.file.suffix != _FORMER_FORMAT or found.beside is None:
+    if found.file.suffix != _FORMER_FORMAT or found.companion is None:
         raise ModelError(
             f"{found.file} is in the format of Paddle 3, which Paddle Serving does not read: export"
             " it with FLAGS_enable_pir_api=0 in the environment, which gives a .pdmodel file; or"
@@ -216,7 +216,7 @@ def open_model(model: str, python: Path) -> ServingModel:
     said = _described(python, found.file)
     return ServingModel(
         found.file,
-        found.beside,
+        found.companion,
         str(said["paddle"]),
         _specs(said["inputs"]),
         _specs(said["outputs"]),
@@ -452,7 +452,7 @@ def _test(registration: RegisterConfig, client: TeacherClient) -> None:
     canary = None if registration.canary is None else Canary.load(registration.canary)
     if canary is not None:
         canary.check_content(registration.content_id)
-    Trial(client, registration, canary).first()
+    Trial(client, registration, canary).run()
 
 
 def _first(

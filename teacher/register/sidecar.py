@@ -146,7 +146,7 @@ class RegisteredServer:
     _heartbeat: Heartbeat | None = None
     _draining: bool = False
 
-    def take(self, shown: TrialResult) -> None:
+    def register(self, result: TrialResult) -> None:
         """Register, and go on to beat.
 
         Raises:
@@ -157,14 +157,14 @@ class RegisteredServer:
         config = self.config
         incarnation = new_incarnation(self.registry, self.stop)
         identity = TeacherIdentity(
-            config.service, config.member, incarnation, vouched=config.address
+            config.service, config.member, incarnation, attested_address=config.address
         )
         heartbeat = Heartbeat(
             self.registry,
             "teachers",
             config.service,
             config.member,
-            lambda: self._facts(identity, shown),
+            lambda: self._facts(identity, result),
             config.ttl_s,
             on_superseded=self.on_superseded,
             on_drain=self.on_drain,
@@ -177,7 +177,7 @@ class RegisteredServer:
             raise
         self._heartbeat = heartbeat
 
-    def give_up(self, why: str) -> None:
+    def withdraw(self, why: str) -> None:
         """As a teacher that has died: nobody is to wait for what it has, nor to believe it."""
         self.attestation.identity = None
         heartbeat, self._heartbeat = self._heartbeat, None
@@ -201,7 +201,7 @@ class RegisteredServer:
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
 
-    def _facts(self, identity: TeacherIdentity, shown: TrialResult) -> dict[str, str]:
+    def _facts(self, identity: TeacherIdentity, result: TrialResult) -> dict[str, str]:
         config = self.config
         place = config.address.rpartition("://")[2].partition("/")[0]
         return {
@@ -209,15 +209,15 @@ class RegisteredServer:
             "address": config.address,
             "protocol": config.protocol,
             "content_id": config.content_id,
-            "verified": shown.verified,
+            "verified": result.verified,
             "device": config.device,
             "state": "draining" if self._draining else "serving",
             "slots": str(config.slots),
             "lanes": "1",
-            "t_t_seconds": f"{shown.t_t_s:.2g}",
+            "t_t_seconds": f"{result.t_t_s:.2g}",
             "model": config.model,
             "inputs": " ".join(map(str, config.inputs)),
-            "output_kinds": kinds_fact(shown.kinds),
+            "output_kinds": kinds_fact(result.kinds),
             "host": split(place)[0],
             "version": __version__,
             "voucher": advertised(config.host, config.advertise, self.attestation.port),
@@ -358,15 +358,15 @@ class Sidecar:
     stop: Stop
     on_ready: Say
     on_progress: Say
-    _vouching: HealthCheck = field(default_factory=HealthCheck)
-    _shown: TrialResult | None = None
+    _health: HealthCheck = field(default_factory=HealthCheck)
+    _result: TrialResult | None = None
     _failure: Exception | None = None
     _told: str = ""
 
-    def run(self, standing: RegisteredServer) -> None:
+    def run(self, registered_server: RegisteredServer) -> None:
         """Look, and carry out what follows, until the wish to end; raises as `register`."""
         watching = threading.Thread(
-            target=self._watch, args=(standing,), name="edl-sidecar", daemon=True
+            target=self._watch, args=(registered_server,), name="edl-sidecar", daemon=True
         )
         watching.start()
         try:
@@ -376,9 +376,9 @@ class Sidecar:
             if self._failure is not None:
                 raise self._failure
             self.on_progress("leaving")
-            standing.drain()
+            registered_server.drain()
         finally:
-            standing.leave()
+            registered_server.leave()
 
     def fail(self, error: Exception) -> None:
         """It cannot go on."""
@@ -390,33 +390,33 @@ class Sidecar:
         self.on_progress("asked by an administrator to leave")
         self.stop.request()
 
-    def _watch(self, standing: RegisteredServer) -> None:
+    def _watch(self, registered_server: RegisteredServer) -> None:
         try:
             while not self.stop.requested:
-                self._look_once(standing)
+                self._look_once(registered_server)
         except Exception as error:
             self.fail(error)
 
-    def _look_once(self, standing: RegisteredServer) -> None:
+    def _look_once(self, registered_server: RegisteredServer) -> None:
         patience = self.config.patience
-        look, wait_s = next_check(self._vouching, time.monotonic(), patience)
+        look, wait_s = next_look(self._health, time.monotonic(), patience)
         if self.stop.wait(wait_s):
             return
         found, why = self._look(look)
         if self.stop.requested:
             return
         now = time.monotonic()
-        self._vouching, step = after_check(self._vouching, look, found, now, patience, random)
-        self._carry_out(step, why, standing)
+        self._health, step = looked(self._health, look, found, now, patience, random)
+        self._carry_out(step, why, registered_server)
 
     def _look(self, look: CheckMode) -> tuple[CheckResult, str]:
         try:
             if look == "ask":
-                self.trial.ask(ASK_S)
-            elif self._vouching.registered:
-                self.trial.again()
+                self.trial.check_ready(ASK_S)
+            elif self._health.registered:
+                self.trial.repeat()
             else:
-                self._shown = self.trial.first()
+                self._result = self.trial.run()
         except ModelError as error:
             return "wrong", str(error)
         except UsageError:  # for the operator to mend: it will not be otherwise the next time
@@ -425,33 +425,33 @@ class Sidecar:
             return "silent", str(error)
         return "well", ""
 
-    def _carry_out(self, step: RegistryAction, why: str, standing: RegisteredServer) -> None:
+    def _carry_out(self, step: Step, why: str, registered_server: RegisteredServer) -> None:
         where = f"{self.config.model} at {self.config.endpoint}"
         if step == "register":
-            self._register(standing)
+            self._register(registered_server)
         elif step == "withdraw":
-            standing.give_up(why)
+            registered_server.withdraw(why)
             self._say(f"{where} is taken out of the registry: {why}")
-        elif why and not self._vouching.registered:
+        elif why and not self._health.registered:
             self._say(f"{where} is not registered: {why}")
         elif why:
             log.info("%s: %s", where, why)
 
-    def _register(self, standing: RegisteredServer) -> None:
-        config, shown = self.config, self._shown
-        assert shown is not None
-        for oddity in shown.oddities:
+    def _register(self, registered_server: RegisteredServer) -> None:
+        config, result = self.config, self._result
+        assert result is not None
+        for oddity in result.oddities:
             self._say(f"warning: {oddity}")
         try:
-            standing.take(shown)
+            registered_server.register(result)
         except (UnavailableError, AccessError) as error:
-            self._vouching = registration_failed(time.monotonic(), config.patience)
+            self._health = not_taken(time.monotonic(), config.patience)
             self._say(str(error))
             return
         self._told = ""
         self.on_ready(
             f"teacher registered: {config.member} {config.service} at {config.address},"
-            f" {shown.t_t_s * 1000:.3g} ms/sample, {shown.verified}"
+            f" {result.t_t_s * 1000:.3g} ms/sample, {result.verified}"
         )
 
     def _say(self, text: str) -> None:

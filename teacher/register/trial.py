@@ -81,17 +81,17 @@ class Trial:
         self._instance = {"teacher_id": config.member, "incarnation": _NEVER_BEGUN}
         self._refused = ""
         self._layout: _Layout | None = None
-        self._taken: Mapping[str, Array] = {} if canary is None else canary.inputs
+        self._reference_batch: Mapping[str, Array] = {} if canary is None else canary.inputs
 
     def close(self) -> None:
         """End the connection; a test that runs ends as TeacherLost. Idempotent."""
         self._client.close()
 
-    def ask(self, timeout_s: float) -> None:
+    def check_ready(self, timeout_s: float) -> None:
         """Raise an EdlError unless the model is ready."""
         self._client.probe(timeout_s)
 
-    def first(self) -> TrialResult:
+    def run(self) -> TrialResult:
         """The test that lets it in, which also measures it.
 
         Raises:
@@ -101,7 +101,7 @@ class Trial:
             EdlError: it does not answer.
         """
         batches = self._batches()
-        answers = [self._labelled(batch) for batch in batches]
+        answers = [self._checked_outputs(batch) for batch in batches]
         if not any(answers):
             self._refuse_unknown_inputs()
             raise ModelError(
@@ -114,21 +114,21 @@ class Trial:
             raise ModelError("its outputs have other names, shapes or dtypes in each answer")
         oddities = uninformative_outputs(answers)
         if self._canary is not None:
-            self._canary.check(_named_alike(answers[0], self._canary.outputs))
-        self._taken, self._layout = batches[0], _layout(answers[0])
+            self._canary.check(_with_canary_names(answers[0], self._canary.outputs))
+        self._reference_batch, self._layout = batches[0], _layout(answers[0])
         verified = "canary" if self._canary else "declared"
         kinds = {name: kind_of([answer[name] for answer in answers]) for name in answers[0]}
-        return TrialResult(self._measure(self._taken), verified, oddities, kinds)
+        return TrialResult(self._measure(self._reference_batch), verified, oddities, kinds)
 
-    def again(self) -> None:
-        """The test of one that is in: a batch that it took at first; errors as of `first`."""
-        answer = self._labelled(self._taken)
+    def repeat(self) -> None:
+        """The test of one that is in: a batch that it took at first; errors as of `run`."""
+        answer = self._checked_outputs(self._reference_batch)
         if not answer:
             raise ModelError(f"it refuses what it took at first: {self._refused}")
         if self._layout not in (None, _layout(answer)):
             raise ModelError("its outputs have other names, shapes or dtypes than at first")
         if self._canary is not None:
-            self._canary.check(_named_alike(answer, self._canary.outputs))
+            self._canary.check(_with_canary_names(answer, self._canary.outputs))
 
     def _batches(self) -> Sequence[Mapping[str, Array]]:
         if self._canary is not None:
@@ -147,7 +147,7 @@ class Trial:
             raise _indescribable(inputs, "it would hold nothing")
         return batches
 
-    def _labelled(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _checked_outputs(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
         """The answer to one batch, checked; empty where noise is refused, which may be right."""
         try:
             answer = self._infer(batch)
@@ -226,7 +226,9 @@ def _layout(answer: Mapping[str, Array]) -> _Layout:
     )
 
 
-def _named_alike(answer: Mapping[str, Array], kept: Mapping[str, Array]) -> Mapping[str, Array]:
+def _with_canary_names(
+    answer: Mapping[str, Array], kept: Mapping[str, Array]
+) -> Mapping[str, Array]:
     """`answer` under the names of the canary: where each has one output, these are the same."""
     if len(answer) == len(kept) == 1:
         return dict(zip(kept, answer.values(), strict=True))

@@ -57,23 +57,25 @@ class CallAdmission:
         self.infer_calls, self.named_calls = CallTable.of(config), CallTable.of(config)
         self._gate = gate
 
-    def admit(self, shown: CallCredentials, right: AccessLevel) -> CallerIdentity:
+    def admit(self, credentials: CallCredentials, right: AccessLevel) -> CallerIdentity:
         """Who has shown this.
 
         Raises:
             AccessError: a credential is missing or unknown, or is not that of whom it is for.
         """
         if right == "anybody":
-            self._gate.called(shown.peer)
-            return shown.caller_identity()
-        caller = self._gate.admit(shown.metadata, shown.identities, shown.peer)
+            self._gate.call_received(credentials.peer)
+            return credentials.caller_identity()
+        caller = self._gate.admit(credentials.metadata, credentials.identities, credentials.peer)
         if right == "student":
             self._gate.require(caller, "student")
-        return shown.caller_identity(caller.principal)
+        return credentials.caller_identity(caller.principal)
 
-    def is_student(self, shown: CallCredentials) -> bool:
+    def is_student(self, credentials: CallCredentials) -> bool:
         """Whether a student has shown this; who has not is not counted as refused."""
-        return self._gate.admit(shown.metadata, shown.identities, shown.peer).may("student")
+        return self._gate.admit(credentials.metadata, credentials.identities, credentials.peer).may(
+            "student"
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -173,7 +173,7 @@ class CallCredentials:
     client: tuple[str, int] | None = None
 
     @classmethod
-    def by(cls, context: _Context) -> CallCredentials:
+    def from_context(cls, context: _Context) -> CallCredentials:
         """What the caller of `context` has shown."""
         identities: Any = context.auth_context()
         return cls(context.invocation_metadata(), identities, str(context.peer()))

@@ -99,7 +99,7 @@ class _InferStream:
         self._refused = refused
         self._to_read, self._to_write = asyncio.Lock(), asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
-        self._last = _written()  # done once the latest request that was read is answered
+        self._last = _done_future()  # done once the latest request that was read is answered
         self._in_work = 0
         self._over = False
         call.on_evicted = self.hang_up
@@ -186,7 +186,7 @@ def _failed(error: EdlError, data: bytes) -> bytes:
     ).SerializeToString()
 
 
-def _written() -> asyncio.Future[None]:
+def _done_future() -> asyncio.Future[None]:
     """As behind an answer that is written."""
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     written.set_result(None)
@@ -229,38 +229,40 @@ class GrpcMethods:
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """By name; without (de)serializers, as malformed bytes are ours to refuse."""
-        methods = {name: self._named(method) for name, method in self._servicer.methods.items()}
+        methods = {
+            name: self._simple_method(method) for name, method in self._servicer.methods.items()
+        }
         methods |= {
-            "ServerMetadata": self._beside(self._proof, methods["ServerMetadata"]),
-            "ModelMetadata": self._beside(self._offer, methods["ModelMetadata"]),
+            "ServerMetadata": self._with_trailing_metadata(self._proof, methods["ServerMetadata"]),
+            "ModelMetadata": self._with_trailing_metadata(self._offer, methods["ModelMetadata"]),
             "ModelInfer": self._read(
                 "student", self._admission.infer_calls, self._servicer.model_infer
             ),
         }
         unary = {
-            name: grpc.stream_unary_rpc_method_handler(self._called(name, serve))
+            name: grpc.stream_unary_rpc_method_handler(self._grpc_handler(name, serve))
             for name, serve in methods.items()
         }
-        stream = grpc.stream_stream_rpc_method_handler(self._called(STREAM, self._stream))
+        stream = grpc.stream_stream_rpc_method_handler(self._grpc_handler(STREAM, self._stream))
         return {**unary, STREAM: stream}
 
-    def unknown(self) -> None:
+    def count_unknown(self) -> None:
         """Somebody has called a method that is not here."""
         self._recorder.refused(WireError())
 
     async def _stream(self, context: _Context, _: CallRecord) -> Any:
-        shown, deadline_s = CallCredentials.by(context), _deadline_s(context)
+        credentials, deadline_s = CallCredentials.from_context(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
             with self._recorder.call(
-                "grpc", STREAM, lambda: shown.caller_identity().address
+                "grpc", STREAM, lambda: credentials.caller_identity().address
             ) as entry:
                 caller = self._admission.admit(
-                    shown, "student"
+                    credentials, "student"
                 )  # it may have been locked out meanwhile
                 return await self._servicer.model_infer(data, caller, deadline_s, entry)
 
-        await self.streams.serve(self._admission.admit(shown, "student"), context, infer)
+        await self.streams.serve(self._admission.admit(credentials, "student"), context, infer)
 
     def _proof(self, context: _Context) -> _Metadata:
         """For who wants this instance proved."""
@@ -268,14 +270,14 @@ class GrpcMethods:
         return self._servicer.proof(asked)
 
     def _offer(self, context: _Context) -> _Metadata:
-        return self.transport.offer(CallCredentials.by(context))
+        return self.transport.offer(CallCredentials.from_context(context))
 
-    def _named(self, method: ServicerMethod) -> _Serve:
+    def _simple_method(self, method: ServicerMethod) -> _Serve:
         """A method that is answered at once, in the event loop."""
         fields = method.request.DESCRIPTOR.fields_by_name
 
         async def unread(context: _Context, _: CallRecord) -> bytes:
-            caller = self._admission.admit(CallCredentials.by(context), method.right)
+            caller = self._admission.admit(CallCredentials.from_context(context), method.right)
             return method.answer(method.request(), caller).SerializeToString()
 
         async def parsed(
@@ -288,7 +290,9 @@ class GrpcMethods:
 
         return self._read(method.right, self._admission.named_calls, parsed) if fields else unread
 
-    def _beside(self, metadata: Callable[[_Context], _Metadata], answer: _Serve) -> _Serve:
+    def _with_trailing_metadata(
+        self, metadata: Callable[[_Context], _Metadata], answer: _Serve
+    ) -> _Serve:
         """A method whose answer has metadata with it."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
@@ -302,7 +306,7 @@ class GrpcMethods:
         """A method whose request is read once its caller is known."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
-            caller = self._admission.admit(CallCredentials.by(context), right)
+            caller = self._admission.admit(CallCredentials.from_context(context), right)
             with calls.begin(caller.owner) as call:
                 data = await self._request(context, call, entry)
                 call.received(len(data))
@@ -311,12 +315,12 @@ class GrpcMethods:
 
         return serve
 
-    def _called(self, name: str, serve: _Serve) -> _Handler:
+    def _grpc_handler(self, name: str, serve: _Serve) -> _Handler:
         """The method `name` as gRPC calls it: our errors end the call; all are logged."""
 
         async def called(_: object, context: _Context) -> bytes:
             def address() -> str:
-                return CallCredentials.by(context).caller_identity().address
+                return CallCredentials.from_context(context).caller_identity().address
 
             try:
                 with self._recorder.call("grpc", name, address) as entry:

@@ -50,7 +50,7 @@ from .shared_regions import RegionReader
 CERTIFICATE = "certificate"
 
 
-def shown_by(request: Request) -> CallCredentials:
+def credentials_of(request: Request) -> CallCredentials:
     """What a request shows of its caller: a header, and the certificate of its connection."""
     certificate: str | None = getattr(request.state, CERTIFICATE, None)
     identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
@@ -61,7 +61,7 @@ def shown_by(request: Request) -> CallCredentials:
 _is_here = lru_cache(maxsize=64)(is_here)  # a client says the same name with each batch
 
 
-def guarded(app: ASGIApp, *, local: bool) -> ASGIApp:
+def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
     """An application that is kept from web pages.
 
     Args:
@@ -90,13 +90,13 @@ def guarded(app: ASGIApp, *, local: bool) -> ASGIApp:
 _ENTRY: Final = "entry"
 
 
-def entry_of(request: Request) -> CallRecord:
+def call_record_of(request: Request) -> CallRecord:
     """The record of the call that a request is."""
     entry: CallRecord = getattr(request.state, _ENTRY)
     return entry
 
 
-def recorded(app: ASGIApp, recorder: Recorder) -> ASGIApp:
+def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
     """An application of which the recorder is told each call."""
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,13 +138,13 @@ class UnsupportedEncoding(RequestRefused):
 
 
 #: Statuses that no code of gRPC stands for.
-_OWN: Final = {PathNotFound: 404, UnsupportedEncoding: 415, RequestTooLarge: 413}
+_HTTP_ONLY_STATUSES: Final = {PathNotFound: 404, UnsupportedEncoding: 415, RequestTooLarge: 413}
 
 
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     """What a request is answered that ends by `error`: status, headers, words."""
     code, words = to_status(error)
-    status = _OWN.get(type(error), HTTP.get(code, 500))
+    status = _HTTP_ONLY_STATUSES.get(type(error), HTTP.get(code, 500))
     headers = {STATUS_HEADER: code.name, **dict(to_metadata(error))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -154,7 +154,7 @@ def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     return status, headers, words
 
 
-def plain(message: Message) -> dict[str, Any]:
+def message_to_json(message: Message) -> dict[str, Any]:
     """Every field of a message without maps; numbers are numbers, whatever their size.
 
     Optional numbers and texts that are not set are left out.
@@ -170,7 +170,7 @@ def plain(message: Message) -> dict[str, Any]:
 def _value(value: Any, repeated: bool) -> Any:
     if repeated:
         return [_value(one, False) for one in value]
-    return plain(value) if isinstance(value, Message) else value
+    return message_to_json(value) if isinstance(value, Message) else value
 
 
 async def read_body(
@@ -200,7 +200,7 @@ async def read_body(
     if announced > most_bytes:
         raise _too_large(str(announced), most_bytes)
     call.announced(announced)
-    entry, body = entry_of(request), bytearray()
+    entry, body = call_record_of(request), bytearray()
     async with call.receiving(within_s):
         async for piece in request.stream():
             if len(body) + len(piece) > most_bytes:
@@ -307,8 +307,8 @@ class HttpApi:
         """The application."""
         routes = [
             self._get("/v2", "ServerMetadata"),
-            self._get("/v2/health/live", "ServerLive", lambda said: _whether(said.live)),
-            self._get("/v2/health/ready", "ServerReady", lambda said: _whether(said.ready)),
+            self._get("/v2/health/live", "ServerLive", lambda said: _status_response(said.live)),
+            self._get("/v2/health/ready", "ServerReady", lambda said: _status_response(said.ready)),
             self._get("/v2/models/stats", "ModelStatistics"),
             _post("/v2/repository/index", self._index),
             _post("/v2/systemsharedmemory/region/{name}/register", self._register),
@@ -316,7 +316,9 @@ class HttpApi:
         for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
             routes += [
                 self._get(model, "ModelMetadata"),
-                self._get(f"{model}/ready", "ModelReady", lambda said: _whether(said.ready)),
+                self._get(
+                    f"{model}/ready", "ModelReady", lambda said: _status_response(said.ready)
+                ),
                 self._get(f"{model}/stats", "ModelStatistics"),
                 _post(f"{model}/infer", self._infer),
             ]
@@ -327,8 +329,8 @@ class HttpApi:
             ]
         handlers: dict[Any, Any] = {
             EdlError: self._refuse,
-            HTTPException: self._no_such,
-            ClientDisconnect: _nobody,
+            HTTPException: self._unknown_path,
+            ClientDisconnect: _client_gone,
         }
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False
@@ -338,7 +340,7 @@ class HttpApi:
         """Wait for nobody."""
         self._json_reader.shutdown(wait=False)
 
-    def malformed(self) -> None:
+    def count_malformed(self) -> None:
         """Somebody has sent what is no HTTP."""
         self._recorder.refused(WireError())
 
@@ -357,8 +359,8 @@ class HttpApi:
         method = self._servicer.methods[name]
         of_model = "version" in method.request.DESCRIPTOR.fields_by_name
         if of_model:
-            entry_of(request).model = request.path_params.get("name")
-        caller = self._admission.admit(shown_by(request), method.right)
+            call_record_of(request).model = request.path_params.get("name")
+        caller = self._admission.admit(credentials_of(request), method.right)
         try:
             return method.answer(method.request(**request.path_params, **fields), caller)
         except RequestRefused as error:
@@ -369,10 +371,10 @@ class HttpApi:
     async def _index(self, request: Request) -> Response:
         ready = (await self._body("RepositoryIndex", request)).get("ready", False)
         index = self._ask("RepositoryIndex", request, ready=ready is True)
-        return JSONResponse([plain(model) for model in index.models])
+        return JSONResponse([message_to_json(model) for model in index.models])
 
     async def _register(self, request: Request) -> Response:
-        place = _place_in(await self._body("SystemSharedMemoryRegister", request))
+        place = _memory_in(await self._body("SystemSharedMemoryRegister", request))
         self._ask("SystemSharedMemoryRegister", request, **place)
         return Response()
 
@@ -383,14 +385,14 @@ class HttpApi:
     async def _body(self, name: str, request: Request) -> dict[str, Any]:
         """The JSON object of a request for the method `name`; an empty body is an empty one."""
         right = self._servicer.methods[name].right
-        caller = self._admission.admit(shown_by(request), right)
+        caller = self._admission.admit(credentials_of(request), right)
         with self._admission.named_calls.begin(caller.owner) as call:
             body = await read_body(request, call, _NAMES_BYTES, self._config.receive_s)
         return parse_object(body) if len(body) else {}
 
     async def _infer(self, request: Request) -> Response:
         """A batch in JSON, in bytes behind it or in shared memory; then its labels."""
-        caller = self._admission.admit(shown_by(request), "student")
+        caller = self._admission.admit(credentials_of(request), "student")
         with self._admission.infer_calls.begin(caller.owner) as call:
             most_bytes = self._config.max_message_bytes
             body = await read_body(request, call, most_bytes, self._config.receive_s)
@@ -399,7 +401,7 @@ class HttpApi:
                 encode,
                 caller,
                 deadline_s=None,
-                entry=entry_of(request),
+                entry=call_record_of(request),
                 nbytes=len(body),
             )
 
@@ -409,10 +411,10 @@ class HttpApi:
         status, headers, words = to_http(error)
         return JSONResponse({"error": words}, status, headers)
 
-    async def _no_such(self, request: Request, error: Exception) -> Response:
+    async def _unknown_path(self, request: Request, error: Exception) -> Response:
         """Starlette's own refusals: of a path, or a method, that is not here."""
         assert isinstance(error, HTTPException)
-        self.malformed()
+        self.count_malformed()
         what = f"{request.method} {request.url.path:.80}"
         return JSONResponse({"error": f"{what}: {error.detail}"}, error.status_code, error.headers)
 
@@ -421,24 +423,24 @@ def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
     return Route(path, endpoint, methods=["POST"])
 
 
-async def _nobody(_: Request, __: Exception) -> Response:
+async def _client_gone(_: Request, __: Exception) -> Response:
     """For a caller that has hung up: it is not sent, and logged."""
     return Response(status_code=CLIENT_GONE)
 
 
-def _whether(yes: bool) -> Response:
+def _status_response(yes: bool) -> Response:
     return Response(status_code=200 if yes else 503)
 
 
 def _json(message: Message) -> Response:
-    return JSONResponse(plain(message))
+    return JSONResponse(message_to_json(message))
 
 
 def _regions(status: Any) -> Response:
-    return JSONResponse([plain(region) for region in status.regions.values()])
+    return JSONResponse([message_to_json(region) for region in status.regions.values()])
 
 
-def _place_in(body: dict[str, Any]) -> dict[str, Any]:
+def _memory_in(body: dict[str, Any]) -> dict[str, Any]:
     """Which memory a body says."""
     match body:
         case {"key": str(key), "byte_size": int(size)}:

@@ -19,7 +19,7 @@ from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
 from ...proto.security import Acceptor, is_loopback, reloading_context
 from .admission import SendingDeadline
-from .http_app import CERTIFICATE, HttpApi, guarded, recorded
+from .http_app import CERTIFICATE, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext
 
 #: Seconds that a connection may be without a request that is being answered.
@@ -155,7 +155,7 @@ class HttpServer:
         config = given.config
         host, port = split_listen(config.http or "")
         self._api = api = HttpApi(given)
-        app = recorded(guarded(api.app(), local=is_loopback(host)), given.recorder)
+        app = record_calls(refuse_browsers(api.app(), local=is_loopback(host)), given.recorder)
         served = _config(app)
         self._server = uvicorn.Server(served)
         state = self._server.server_state
@@ -170,14 +170,14 @@ class HttpServer:
             partial(
                 HttpConnection,
                 config.receive_s,
-                api.malformed,
+                api.count_malformed,
                 config=served,
                 server_state=state,
                 app_state={},
             ),
             tls,
-            most=_MAX_TLS_CONNECTIONS if tls else _MAX_CONNECTIONS,
-            standing=lambda: len(state.connections),
+            max_connections=_MAX_TLS_CONNECTIONS if tls else _MAX_CONNECTIONS,
+            open_connections=lambda: len(state.connections),
             make_room=lambda: end_longest_idle(state.connections),
         )
         self._ticking: asyncio.Task[None] | None = None

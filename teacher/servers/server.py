@@ -109,7 +109,7 @@ class TeacherServer:
 
     async def _bind(self) -> grpc.aio.Server:
         methods, options = self._methods, _options(self._config.max_message_bytes)
-        server = aio_server(SERVICE, methods.handlers(), options, on_unknown=methods.unknown)
+        server = aio_server(SERVICE, methods.handlers(), options, on_unknown=methods.count_unknown)
         address = join_address(self._config.host, self._config.port)
         self.port: int = listen(server, address, self._config.security, self._gate)
         await methods.transport.bind(self.port)

@@ -269,7 +269,7 @@ class InferenceServicer:
             nbytes: of the request.
             record: the inputs in `memory_of_inputs`; None: they lie elsewhere.
         """
-        with entry.labelling(nbytes) as labelling, _as_edl_errors():
+        with entry.timing(nbytes) as timing, _as_edl_errors():
             reading = RegionReader(self.memory, caller)
             request = await decode(reading)
             entry.model, entry.request_id = request.model_name, request.request_id
@@ -277,9 +277,9 @@ class InferenceServicer:
             check_model(request.model_name, request.model_version, self._identity.service)
             spec = self._labeller.require_loaded().spec
             wanted = check_request(request, spec)
-            places = output_buffers(request)
+            output_refs = output_buffers(request)
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
-            labelling.read()
+            timing.read()
             refs = None if record is None else record.refs
             batch = BatchRequest(request.inputs, wanted, deadline_s, refs)
             labels = self._labeller.submit(batch)
@@ -288,11 +288,11 @@ class InferenceServicer:
             answer = await _taken(labels)
             try:
                 reading.check()
-                labelling.labelled(batch.samples, answer.device_seconds)
+                timing.labelled(batch.samples, answer.device_seconds)
                 said = {}
-                if places:
+                if output_refs:
                     said = await in_thread(
-                        write_outputs, self.memory, caller, answer.outputs, places
+                        write_outputs, self.memory, caller, answer.outputs, output_refs
                     )
                 response = InferResponse(
                     model_name=self._identity.service,
@@ -384,7 +384,7 @@ def _encoded(response: InferResponse, elsewhere: Collection[str]) -> tuple[bytes
 
 def _with_places(
     told: Mapping[str, dict[str, Parameter]],
-    places: Mapping[str, dict[str, Parameter]],
+    output_refs: Mapping[str, dict[str, Parameter]],
 ) -> dict[str, dict[str, Parameter]]:
     """What an answer says of its outputs: their forms, and where they lie."""
-    return {**told, **{name: {**told.get(name, {}), **place} for name, place in places.items()}}
+    return {**told, **{name: {**told.get(name, {}), **ref} for name, ref in output_refs.items()}}

@@ -114,7 +114,7 @@ class SharedMemoryRegions:
                 " it with --allow-system-shm"
             )
         segment = SharedSegment(key, offset, nbytes)
-        if not segment.lent:
+        if not segment.from_reader:
             segment.check_user(caller.listed_uid())
         self.sweep()
         with self._lock:
@@ -155,26 +155,26 @@ class SharedMemoryRegions:
         with self._lock:
             return frozenset(self._regions)
 
-    def read(self, caller: CallerIdentity, place: BufferRef) -> memoryview:
-        """A copy of what lies at `place`; raises what `SharedSegment.read` does, and `holding`."""
-        return self.holding(caller, place).read(place)
+    def read(self, caller: CallerIdentity, ref: BufferRef) -> memoryview:
+        """A copy of what lies at `ref`; raises what `SharedSegment.read` does, and `holding`."""
+        return self.holding(caller, ref).read(ref)
 
-    def holding(self, caller: CallerIdentity, place: BufferRef) -> SharedSegment:
+    def holding(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
         """The segment in which an input lies.
 
         Raises:
             RequestRefused: the caller has no such region, or the input is too large.
         """
-        if place.nbytes > self._place_bytes:
+        if ref.nbytes > self._place_bytes:
             raise RequestRefused(
-                f"an input of {place.nbytes} bytes is larger than max "
+                f"an input of {ref.nbytes} bytes is larger than max "
                 f"({self._place_bytes}): split the batch"
             )
-        return self._used(caller, place)
+        return self._used(caller, ref)
 
-    def write(self, caller: CallerIdentity, place: BufferRef, data: memoryview) -> None:
-        """Put `data` at `place`; raises what `SharedSegment.write` does, and for no region."""
-        self._used(caller, place).write(place, data)
+    def write(self, caller: CallerIdentity, ref: BufferRef, data: memoryview) -> None:
+        """Put `data` at `ref`; raises what `SharedSegment.write` does, and for no region."""
+        self._used(caller, ref).write(ref, data)
 
     def sweep(self) -> None:
         """Let go of regions that nobody but this process may know any more."""
@@ -187,14 +187,14 @@ class SharedMemoryRegions:
                 if not mine:
                     del self._regions[owner]
 
-    def _used(self, caller: CallerIdentity, place: BufferRef) -> SharedSegment:
+    def _used(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
         with self._lock:
-            region = self._regions.get(caller.owner, {}).get(place.region)
+            region = self._regions.get(caller.owner, {}).get(ref.region)
             if region is None:
-                raise self._unknown(place.region)
+                raise self._unknown(ref.region)
             region.used_s = self._clock()
             segment = region.segment
-        if segment.lent:
+        if segment.from_reader:
             if caller.uid is None:
                 raise RequestRefused("lent memory is read for callers by the Unix socket alone")
             segment.check_user(caller.uid)
@@ -229,19 +229,19 @@ class RegionReader:
         self._caller = caller
         self._in_place: list[tuple[SharedSegment, BufferRef]] = []
 
-    def read(self, place: BufferRef) -> memoryview:
-        """What lies at `place`; raises what `SharedMemoryRegions.read` does."""
+    def read(self, ref: BufferRef) -> memoryview:
+        """What lies at `ref`; raises what `SharedMemoryRegions.read` does."""
         try:
-            return self.read_in_place(place)
+            return self.read_in_place(ref)
         except SlowToDecode:
-            return self._memory.read(self._caller, place)
+            return self._memory.read(self._caller, ref)
 
-    def read_in_place(self, place: BufferRef) -> memoryview:
+    def read_in_place(self, ref: BufferRef) -> memoryview:
         """The same for an event loop; raises Heavy where it has to be copied."""
-        segment = self._memory.holding(self._caller, place)
-        if (data := segment.read_in_place(place)) is None:
+        segment = self._memory.holding(self._caller, ref)
+        if (data := segment.read_in_place(ref)) is None:
             raise SlowToDecode
-        self._in_place.append((segment, place))
+        self._in_place.append((segment, ref))
         return data
 
     def check(self) -> None:
@@ -250,8 +250,8 @@ class RegionReader:
         Raises:
             RetryableError: one was read in place, and belongs to another request by now.
         """
-        for segment, place in self._in_place:
-            segment.check(place)
+        for segment, ref in self._in_place:
+            segment.check(ref)
 
 
 def output_buffers(request: InferRequest) -> dict[str, BufferRef]:
@@ -261,25 +261,25 @@ def output_buffers(request: InferRequest) -> dict[str, BufferRef]:
         WireError: a place is impossible.
         RequestRefused: an output that has several parts cannot lie in one place.
     """
-    places = {}
+    refs = {}
     for name, parameters in request.output_parameters.items():
-        if (place := BufferRef.named_by(parameters)) is None:
+        if (ref := BufferRef.from_parameters(parameters)) is None:
             continue
-        form = LabelForm.named_by(parameters, request.parameters)
+        form = LabelForm.from_parameters(parameters, request.parameters)
         if form is not None and form.k:
             raise RequestRefused(
                 f"output {name!r} is asked for as {form}, in several parts, which cannot lie in "
                 "one place of shared memory: ask for it without"
             )
-        places[name] = place
-    return places
+        refs[name] = ref
+    return refs
 
 
 def write_outputs(
     memory: SharedMemoryRegions,
     caller: CallerIdentity,
     outputs: Mapping[str, Array],
-    places: Mapping[str, BufferRef],
+    refs: Mapping[str, BufferRef],
 ) -> dict[str, dict[str, Parameter]]:
     """Write outputs to where the caller wants them; raises what `SharedMemoryRegions.write` does.
 
@@ -287,8 +287,8 @@ def write_outputs(
         For each place what the answer says of it, by the output's name.
     """
     said = {}
-    for name, place in places.items():
+    for name, ref in refs.items():
         data = to_bytes(outputs[name])
-        memory.write(caller, place, data)
-        said[name] = replace(place, nbytes=len(data)).parameters()
+        memory.write(caller, ref, data)
+        said[name] = replace(ref, nbytes=len(data)).parameters()
     return said

@@ -36,7 +36,7 @@ PREFIX: Final = "edl-"
 #: Where shared-memory objects are.
 FOLDER: Final = Path("/dev/shm")
 #: Memory files that are opened, as the kernel calls them.
-_LENT: Final = f"/memfd:{SharedBuffer.NAME} "
+_READER_MEMORY: Final = f"/memfd:{SharedBuffer.NAME} "
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -46,7 +46,7 @@ def open_object(key: str) -> int:
     Raises:
         RequestRefused: there is no such object, or it is none that is opened here.
     """
-    name = _name_of(key)
+    name = _without_slash(key)
     if not name.startswith(PREFIX) or "/" in name or "\0" in name:
         raise RequestRefused(
             f"{quoted(key)} is no name of shared memory that is taken here: one begins with "
@@ -54,7 +54,7 @@ def open_object(key: str) -> int:
         )
     held = descriptor_of(name)
     try:
-        return _open_named(name) if held is None else _open_held(*held)
+        return _open_named(name) if held is None else _open_descriptor(*held)
     except (OSError, UnicodeEncodeError) as error:
         why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "no such name"
         raise RequestRefused(f"shared memory {quoted(key)} cannot be opened: {why}") from None
@@ -62,10 +62,10 @@ def open_object(key: str) -> int:
 
 def is_reader_memory(key: str) -> bool:
     """Whether a key is that of a reader's memory file, in which places change hands."""
-    return descriptor_of(_name_of(key)) is not None
+    return descriptor_of(_without_slash(key)) is not None
 
 
-def _name_of(key: str) -> str:
+def _without_slash(key: str) -> str:
     return key.removeprefix("/")
 
 
@@ -73,12 +73,12 @@ def _open_named(name: str) -> int:
     return os.open(os.fsencode(FOLDER / name), _READ | os.O_NOFOLLOW)
 
 
-def _open_held(pid: int, fd: int) -> int:
+def _open_descriptor(pid: int, fd: int) -> int:
     """What a process has open as `fd`: first without opening it, to see what it is."""
     found = os.open(f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
     try:
         link = f"/proc/self/fd/{found}"
-        if not os.readlink(link).startswith(_LENT):
+        if not os.readlink(link).startswith(_READER_MEMORY):
             raise RequestRefused(f"descriptor {fd} of process {pid} is no memory that is lent")
         return os.open(link, _READ)
     finally:
@@ -99,19 +99,19 @@ class SharedSegment:
         nbytes: of the piece.
 
     Attributes:
-        lent: it is memory of one of our readers, in which places change hands.
+        from_reader: it is memory of one of our readers, in which places change hands.
         uid: the user to whom the object belongs.
 
     Raises:
         RequestRefused: there is no such object, or it is too small.
     """
 
-    __slots__ = ("_fd", "_mapped", "key", "lent", "nbytes", "offset", "uid")
+    __slots__ = ("_fd", "_mapped", "from_reader", "key", "nbytes", "offset", "uid")
 
     def __init__(self, key: str, offset: int, nbytes: int) -> None:
         self._fd = -1
         self.key, self.offset, self.nbytes = key, offset, nbytes
-        self.lent = is_reader_memory(key)
+        self.from_reader = is_reader_memory(key)
         self._fd = open_object(key)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
@@ -140,22 +140,22 @@ class SharedSegment:
                 f"{quoted(self.key)} belongs to user {self.uid}; this is for user {uid}"
             )
 
-    def read(self, place: BufferRef) -> memoryview:
-        """A copy of what lies at `place`.
+    def read(self, ref: BufferRef) -> memoryview:
+        """A copy of what lies at `ref`.
 
         Raises:
             RequestRefused: the place is not within the piece, the object has become smaller, or it
                 is lent and nothing says whose the place is.
             RetryableError: the place belongs to another request by now; or there is no memory.
         """
-        at = self._start(place)
-        self.check(place)
-        copy = self._copy(at, place.nbytes)
-        self.check(place)
+        at = self._start(ref)
+        self.check(ref)
+        copy = self._copy(at, ref.nbytes)
+        self.check(ref)
         return copy
 
-    def read_in_place(self, place: BufferRef) -> memoryview | None:
-        """What lies at `place`, without a copy: the request's only if `check` says so afterwards.
+    def read_in_place(self, ref: BufferRef) -> memoryview | None:
+        """What lies at `ref`, without a copy: the request's only if `check` says so afterwards.
 
         Returns:
             None where it cannot be: the object may become smaller, or nothing says whose it is.
@@ -164,18 +164,18 @@ class SharedSegment:
             RequestRefused: the place is not within the piece.
             RetryableError: the place belongs to another request by now.
         """
-        if self._mapped is None or place.generation is None:
+        if self._mapped is None or ref.generation is None:
             return None
-        at = self._start(place)
-        self.check(place)
-        return self._mapped[at : at + place.nbytes]
+        at = self._start(ref)
+        self.check(ref)
+        return self._mapped[at : at + ref.nbytes]
 
-    def check(self, place: BufferRef) -> None:
+    def check(self, ref: BufferRef) -> None:
         """Raises RetryableError when the place belongs to another request by now."""
-        self._check_generation(self._fd, place)
+        self._check_generation(self._fd, ref)
 
-    def write(self, place: BufferRef, data: memoryview) -> None:
-        """Put `data` where `place` begins.
+    def write(self, ref: BufferRef, data: memoryview) -> None:
+        """Put `data` where `ref` begins.
 
         Raises:
             RequestRefused: it does not fit, the place is not within the piece, the object has
@@ -183,20 +183,20 @@ class SharedSegment:
             RetryableError: the place belongs to another request by now, or somebody is about to
                 take it; or there is no memory behind it.
         """
-        if self.lent:
+        if self.from_reader:
             raise RequestRefused(
-                f"region {quoted(place.region)} is lent memory, which is only read: name no place "
+                f"region {quoted(ref.region)} is lent memory, which is only read: name no place "
                 "in it for an output, which then comes in the answer"
             )
-        if len(data) > place.nbytes:
+        if len(data) > ref.nbytes:
             raise RequestRefused(
-                f"an output of {len(data)} bytes does not fit into the {place.nbytes} of its place"
+                f"an output of {len(data)} bytes does not fit into the {ref.nbytes} of its place"
             )
-        at = self._start(place)
+        at = self._start(ref)
         with self._writable() as fd:
-            if place.generation is not None:
-                _lock(fd, self.offset + place.generation_at)  # until `fd` is closed
-                self._check_generation(fd, place)
+            if ref.generation is not None:
+                _lock(fd, self.offset + ref.generation_at)  # until `fd` is closed
+                self._check_generation(fd, ref)
             self._check_size(at + len(data))
             while data:
                 try:
@@ -207,20 +207,20 @@ class SharedSegment:
                     ) from None
                 data, at = data[done:], at + done
 
-    def _start(self, place: BufferRef) -> int:
-        """Where `place` begins in the object, which is as large as it has to be."""
-        if self.lent and place.generation is None:
+    def _start(self, ref: BufferRef) -> int:
+        """Where `ref` begins in the object, which is as large as it has to be."""
+        if self.from_reader and ref.generation is None:
             raise RequestRefused(
-                f"region {quoted(place.region)} is lent memory: a place in it is named with its "
+                f"region {quoted(ref.region)} is lent memory: a place in it is named with its "
                 f"{GENERATION}"
             )
-        if place.offset + place.nbytes > self.nbytes:
+        if ref.offset + ref.nbytes > self.nbytes:
             raise RequestRefused(
-                f"bytes {place.offset} to {place.offset + place.nbytes} are not all within the "
-                f"{self.nbytes} of region {quoted(place.region)}"
+                f"bytes {ref.offset} to {ref.offset + ref.nbytes} are not all within the "
+                f"{self.nbytes} of region {quoted(ref.region)}"
             )
-        at = self.offset + place.offset
-        self._check_size(at + place.nbytes)
+        at = self.offset + ref.offset
+        self._check_size(at + ref.nbytes)
         return at
 
     def _check_size(self, end: int) -> None:
@@ -249,16 +249,16 @@ class SharedSegment:
             done += count
         return copy.toreadonly()
 
-    def _check_generation(self, fd: int, place: BufferRef) -> None:
-        if place.generation is None:
+    def _check_generation(self, fd: int, ref: BufferRef) -> None:
+        if ref.generation is None:
             return
-        at = self.offset + place.generation_at
+        at = self.offset + ref.generation_at
         raw = os.pread(fd, GENERATION_BYTES, at) if self._mapped is None else self._mapped[at:]
         found = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
-        if found != place.generation:
+        if found != ref.generation:
             raise RetryableError(
-                f"the place at {place.offset} of region {quoted(place.region)} is not this "
-                f"request's any more: its generation is {found}, {place.generation} was named"
+                f"the place at {ref.offset} of region {quoted(ref.region)} is not this "
+                f"request's any more: its generation is {found}, {ref.generation} was named"
             )
 
     @contextmanager

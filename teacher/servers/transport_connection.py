@@ -80,7 +80,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
     def __init__(self, listener: TransportListener) -> None:
         self._listener = listener
         self._staging = memoryview(bytearray(_STAGING_BYTES))
-        self._begin = self._end = 0
+        self._start = self._end = 0
         self._offered: PendingOffer | None = None  # was named, and perhaps not proved yet
         self._challenges = b"", b""
         self._session: TransportSession | None = None  # of who has proved it
@@ -88,26 +88,26 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._incoming: _IncomingRequest | None = None
         self._skip = 0  # bytes to come of a request that was refused
         self._tasks: dict[asyncio.Task[None], int] = {}  # -> bytes of the request
-        self._stuck = False  # answers do not go out
-        self._over = False  # no more requests are taken
-        self._is_ending = False  # all is answered
+        self._writing_paused = False  # answers do not go out
+        self._refuses_requests = False  # no more requests are taken
+        self._is_closing = False  # all is answered
         self._receiving = Deadline(listener.config.receive_s, self.abort)
         self._lingering = Deadline(_LINGER_S, lambda: self._transport.close())
         self._encrypted = False
-        self._least = 1  # bytes that have to be there before the loop is woken
+        self._wake_bytes = 1  # bytes that have to be there before the loop is woken
 
     def leave(self) -> None:
         """Take no more requests, and end the connection once what was begun is answered."""
         if self._session is None:
             self.abort()
-        elif not self._over:
-            self._over = True
+        elif not self._refuses_requests:
+            self._refuses_requests = True
             self._transport.write(frames.goaway_frame())
-            self._go_on()
+            self._process()
 
     def abort(self) -> None:
         """End it now."""
-        self._over = True
+        self._refuses_requests = True
         self._transport.abort()
 
     # --- called by the transport of asyncio
@@ -125,18 +125,18 @@ class ReaderConnection(asyncio.BufferedProtocol):
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._listener.came(self)
+        self._listener.connection_opened(self)
         self._receiving.start()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._incoming is not None:
             return self._incoming.left[0]
-        if self._skip or self._over:
-            self._begin = self._end = 0  # nobody wants it
-        elif self._begin:
-            rest = self._end - self._begin
-            self._staging[:rest] = bytes(self._staging[self._begin : self._end])
-            self._begin, self._end = 0, rest
+        if self._skip or self._refuses_requests:
+            self._start = self._end = 0  # nobody wants it
+        elif self._start:
+            rest = self._end - self._start
+            self._staging[:rest] = bytes(self._staging[self._start : self._end])
+            self._start, self._end = 0, rest
         room = self._staging[self._end :]
         return room[: self._skip] if self._skip else room
 
@@ -145,26 +145,26 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._incoming.filled(nbytes)
         elif self._skip:
             self._skip -= nbytes
-        elif self._over:
+        elif self._refuses_requests:
             return
         else:
             self._end += nbytes
-        self._go_on()
+        self._process()
 
     def pause_writing(self) -> None:
-        self._stuck = True
+        self._writing_paused = True
         self._sending.start()
 
     def resume_writing(self) -> None:
-        self._stuck = False
+        self._writing_paused = False
         self._sending.stop()
-        self._account()
-        self._go_on()
+        self._update_call()
+        self._process()
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None:
             log.debug("a reader is gone: %s", error)
-        self._over = True
+        self._refuses_requests = True
         self._receiving.stop()
         self._sending.stop()
         self._lingering.stop()
@@ -174,41 +174,41 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._incoming.record.close()
             self._incoming = None
         if self._session is not None:
-            self._session.let_go(all_of_it=True)
+            self._session.release_regions(including_current=True)
         if (call := self._call) is not None:
             self._call = None
             call.end()
-        self._listener.gone(self)
+        self._listener.connection_closed(self)
 
     # --- reading
 
-    def _go_on(self) -> None:
+    def _process(self) -> None:
         """Do what can be done with what has come."""
         try:
-            while (goes_on := self._may_go_on()) and self._step():
+            while (goes_on := self._may_process()) and self._step():
                 pass
         except WireError as error:
             log.debug("a reader sends no frames: %s", error)
             self._listener.recorder.refused(error)
             if self._session is not None:
                 self._transport.write(frames.error_frame(0, error))
-            self._over = True
-        if goes_on or (self._over and self._incoming is None):
+            self._refuses_requests = True
+        if goes_on or (self._refuses_requests and self._incoming is None):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
-        if self._over:
+        if self._refuses_requests:
             self._end_if_done()
 
-    def _may_go_on(self) -> bool:
+    def _may_process(self) -> bool:
         """Whether another request may be taken, or the one that has begun to come be finished."""
-        has_room = not self._stuck and len(self._tasks) < AT_ONCE
-        return has_room and (not self._over or self._incoming is not None)
+        has_room = not self._writing_paused and len(self._tasks) < AT_ONCE
+        return has_room and (not self._refuses_requests or self._incoming is not None)
 
     def _step(self) -> bool:
         """Take one thing that is there as a whole; False: there is none."""
         if (incoming := self._incoming) is not None:
-            self._wake_at(sum(map(len, incoming.left)))
+            self._set_wake_threshold(sum(map(len, incoming.left)))
             if incoming.left:
                 return False
             self._incoming = None
@@ -224,11 +224,11 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def _prove(self) -> bool:
         if self._offered is None:
-            if (hello := self._take(frames.HELLO_BYTES)) is None:
+            if (hello := self._consume(frames.HELLO_BYTES)) is None:
                 return False
             at = len(frames.MAGIC)
             name, readers = hello[at : at + frames.ID_BYTES], hello[at + frames.ID_BYTES :]
-            offered = self._listener.take(name) if hello.startswith(frames.MAGIC) else None
+            offered = self._listener.take_offer(name) if hello.startswith(frames.MAGIC) else None
             if offered is None:
                 self.abort()
                 return False
@@ -236,7 +236,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._offered, self._challenges = offered, (readers, teachers)
             self._transport.write(teachers + offered.offer.teachers_proof(readers, teachers))
             return True
-        if (proof := self._take(frames.PROOF_BYTES)) is None:
+        if (proof := self._consume(frames.PROOF_BYTES)) is None:
             return False
         offered = self._offered
         if not hmac.compare_digest(proof, offered.offer.readers_proof(*self._challenges)):
@@ -244,29 +244,29 @@ class ReaderConnection(asyncio.BufferedProtocol):
             return False
         connection = self._socket
         uid = user_behind(connection) if connection.family == socket.AF_UNIX else None
-        self._session = TransportSession(self._listener, replace(offered.shown, uid=uid))
+        self._session = TransportSession(self._listener, replace(offered.credentials, uid=uid))
         self._receiving.stop()
-        self._listener.known(self)
+        self._listener.connection_proved(self)
         try:
             self._call = self._listener.admission.infer_calls.begin(offered.owner, is_stream=True)
         except RateLimited as error:
             self._listener.recorder.refused(error)
             self._transport.write(frames.error_frame(0, error))
-            self._over = True
+            self._refuses_requests = True
             return False
         self._call.on_evicted = self.leave
         return True
 
     def _take_frame(self, session: TransportSession) -> bool:
-        have = self._end - self._begin
+        have = self._end - self._start
         if have < frames.HEADER.size:
             return False
-        header = FrameHeader.unpack(self._staging[self._begin : self._end])
+        header = FrameHeader.unpack(self._staging[self._start : self._end])
         if header.kind == frames.OPEN and header.nbytes <= frames.MAX_JSON_BYTES:
             whole = frames.HEADER.size + header.nbytes
             if have < whole:
                 return False
-            frame = self._take(whole)
+            frame = self._consume(whole)
             assert frame is not None
             session.open(frame[frames.HEADER.size :])
             return True
@@ -274,8 +274,8 @@ class ReaderConnection(asyncio.BufferedProtocol):
             raise WireError(f"a frame of kind {header.kind} that no reader sends")
         if have < frames.HEADER.size + header.head_bytes:
             return False
-        self._begin += frames.HEADER.size
-        head = self._take(header.head_bytes)
+        self._start += frames.HEADER.size
+        head = self._consume(header.head_bytes)
         assert head is not None
         asked = FramedRequest(header, head, session.fixed)
         if not header.flags & frames.IN_SHARED_MEMORY:
@@ -286,11 +286,11 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._begin_request(asked)
         return True
 
-    def _take(self, count: int) -> bytes | None:
-        if self._end - self._begin < count:
+    def _consume(self, count: int) -> bytes | None:
+        if self._end - self._start < count:
             return None
-        taken = bytes(self._staging[self._begin : self._begin + count])
-        self._begin += count
+        taken = bytes(self._staging[self._start : self._start + count])
+        self._start += count
         return taken
 
     def _receive(self, asked: FramedRequest) -> None:
@@ -312,19 +312,19 @@ class ReaderConnection(asyncio.BufferedProtocol):
         except EdlError as error:  # of this request; those beside it are answered
             self._listener.recorder.refused(error)
             self._transport.write(frames.error_frame(header.number, error))
-            here = min(header.nbytes, self._end - self._begin)
-            self._begin += here
+            here = min(header.nbytes, self._end - self._start)
+            self._start += here
             self._skip = header.nbytes - here
-            self._account()
+            self._update_call()
         else:
             self._incoming = _IncomingRequest(asked._replace(record=record), record)
-            self._begin += self._incoming.fill(self._staging[self._begin : self._end])
+            self._start += self._incoming.fill(self._staging[self._start : self._end])
 
-    def _wake_at(self, missing: int) -> None:
+    def _set_wake_threshold(self, missing: int) -> None:
         """Be woken once so many bytes are there, or many; once any are where none are missing."""
         least = min(missing, _WAKE_BYTES) or 1
-        if not self._encrypted and least != self._least:
-            self._least = least
+        if not self._encrypted and least != self._wake_bytes:
+            self._wake_bytes = least
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     # --- requests
@@ -353,18 +353,23 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 log.error("a connection was ended", exc_info=error)
             return
         if not self._tasks and self._session is not None:
-            self._session.let_go()
-        self._account()
-        self._go_on()
+            self._session.release_regions()
+        self._update_call()
+        self._process()
 
-    def _account(self) -> None:
+    def _update_call(self) -> None:
         """What was asked has been answered: its bytes are free, and the next request is owed."""
         if (call := self._call) is None:
             return
         incoming = self._incoming
         held = sum(self._tasks.values()) + (incoming.asked.header.nbytes if incoming else 0)
         call.announced(held)
-        if not self._tasks and incoming is None and not self._stuck and not self._over:
+        if (
+            not self._tasks
+            and incoming is None
+            and not self._writing_paused
+            and not self._refuses_requests
+        ):
             call.owes()
 
     # --- the end
@@ -375,9 +380,9 @@ class ReaderConnection(asyncio.BufferedProtocol):
         To close while something comes would reset the connection: answers on their way would be
         lost.
         """
-        if self._tasks or self._incoming is not None or self._is_ending:
+        if self._tasks or self._incoming is not None or self._is_closing:
             return
-        self._is_ending = True
+        self._is_closing = True
         self._lingering.start()
         if self._transport.can_write_eof():  # not with TLS
             with contextlib.suppress(OSError):  # the reader is gone

@@ -24,7 +24,7 @@ from .transport_connection import ReaderConnection
 _OFFERS_TO_ONE: Final = 64
 _OFFERS: Final = 1024
 #: Connections that have not proved anything yet; the oldest makes room.
-_STRANGERS: Final = 128
+_MAX_UNPROVED: Final = 128
 _BACKLOG: Final = 128
 
 
@@ -33,7 +33,7 @@ class PendingOffer:
     """What was offered to whom."""
 
     offer: TransportOffer
-    shown: CallCredentials
+    credentials: CallCredentials
     owner: str
 
 
@@ -55,23 +55,23 @@ class TransportListener:
         self._unix_name = ""
         self._acceptors: list[Acceptor] = []
         self._offers: dict[bytes, PendingOffer] = {}
-        self._strangers: dict[ReaderConnection, None] = {}
+        self._unproved: dict[ReaderConnection, None] = {}
         self._connections: set[ReaderConnection] = set()
-        self._nobody = asyncio.Event()
+        self._all_closed = asyncio.Event()
 
-    def offer(self, shown: CallCredentials) -> tuple[tuple[str, str], ...]:
+    def offer(self, credentials: CallCredentials) -> tuple[tuple[str, str], ...]:
         """Metadata beside an answer of gRPC: an offer, to a student that has asked for one."""
-        asked = any(key == OFFER_KEY for key, _ in shown.metadata or ())
-        if not asked or not self._acceptors or not self.admission.is_student(shown):
+        asked = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
+        if not asked or not self._acceptors or not self.admission.is_student(credentials):
             return ()
-        owner = self.admission.admit(shown, "student").owner
+        owner = self.admission.admit(credentials, "student").owner
         mine = [name for name, offered in self._offers.items() if offered.owner == owner]
         if len(mine) >= _OFFERS_TO_ONE:
             del self._offers[mine[0]]
         elif len(self._offers) >= _OFFERS:
             del self._offers[next(iter(self._offers))]
         offer = TransportOffer.new(self._grpc_port, self.port, self._unix_name)
-        self._offers[offer.session] = PendingOffer(offer, shown, owner)
+        self._offers[offer.session] = PendingOffer(offer, credentials, owner)
         return offer.metadata()
 
     async def bind(self, grpc_port: int) -> None:
@@ -99,9 +99,9 @@ class TransportListener:
             listening,
             partial(ReaderConnection, self),
             tls,
-            most=self.config.max_calls + _STRANGERS,
-            standing=lambda: len(self._connections),
-            make_room=self._end_oldest_stranger,
+            max_connections=self.config.max_calls + _MAX_UNPROVED,
+            open_connections=lambda: len(self._connections),
+            make_room=self._end_oldest_unproved,
         )
         self._acceptors.append(acceptor)
         acceptor.start()
@@ -114,44 +114,44 @@ class TransportListener:
         for connection in list(self._connections):
             connection.leave()
         if self._connections:
-            self._nobody.clear()
+            self._all_closed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nobody.wait(), grace_s)
+                await asyncio.wait_for(self._all_closed.wait(), grace_s)
         for connection in list(self._connections):
             connection.abort()
 
     # --- told by a connection
 
-    def came(self, connection: ReaderConnection) -> None:
+    def connection_opened(self, connection: ReaderConnection) -> None:
         """Somebody is there who has proved nothing yet."""
         self._connections.add(connection)
-        if len(self._strangers) >= _STRANGERS:
-            self._end_oldest_stranger()
-        self._strangers[connection] = None
+        if len(self._unproved) >= _MAX_UNPROVED:
+            self._end_oldest_unproved()
+        self._unproved[connection] = None
 
-    def take(self, session: bytes) -> PendingOffer | None:
+    def take_offer(self, session: bytes) -> PendingOffer | None:
         """The offer of that session, if its caller may still ask; good for one connection."""
         if (offered := self._offers.pop(session, None)) is None:
             return None
         try:
-            self.admission.admit(offered.shown, "student")
+            self.admission.admit(offered.credentials, "student")
         except AccessError:
             return None
         return offered
 
-    def known(self, connection: ReaderConnection) -> None:
+    def connection_proved(self, connection: ReaderConnection) -> None:
         """Its proof was right."""
-        self._strangers.pop(connection, None)
+        self._unproved.pop(connection, None)
 
-    def gone(self, connection: ReaderConnection) -> None:
-        self._strangers.pop(connection, None)
+    def connection_closed(self, connection: ReaderConnection) -> None:
+        self._unproved.pop(connection, None)
         self._connections.discard(connection)
         if not self._connections:
-            self._nobody.set()
+            self._all_closed.set()
 
-    def _end_oldest_stranger(self) -> bool:
-        if (oldest := next(iter(self._strangers), None)) is None:
+    def _end_oldest_unproved(self) -> bool:
+        if (oldest := next(iter(self._unproved), None)) is None:
             return False
-        del self._strangers[oldest]
+        del self._unproved[oldest]
         oldest.abort()
         return True

@@ -67,12 +67,12 @@ class TransportSession:
 
     Args:
         listener: whose it is.
-        shown: what its caller has shown, by which each request is checked.
+        credentials: what its caller has shown, by which each request is checked.
     """
 
-    def __init__(self, listener: TransportListener, shown: CallCredentials) -> None:
+    def __init__(self, listener: TransportListener, credentials: CallCredentials) -> None:
         self._listener = listener
-        self._shown = shown
+        self._credentials = credentials
         self._fixed: OpenedSession | None = None
         self._regions: list[str] = []  # the last one is in use, and those before it may be
         self._described: tuple[object, ...] = ()  # what the reader knows of results
@@ -101,9 +101,9 @@ class TransportSession:
         self._fixed = OpenedSession(opened, region, failed)
         self._described = ()
 
-    def let_go(self, *, all_of_it: bool = False) -> None:
+    def release_regions(self, *, including_current: bool = False) -> None:
         """Of shared memory that no request uses, as none is in work."""
-        kept = 0 if all_of_it else 1
+        kept = 0 if including_current else 1
         while len(self._regions) > kept:
             region = self._regions.pop(0)
             try:
@@ -123,7 +123,7 @@ class TransportSession:
 
     async def _label(self, asked: FramedRequest) -> bytes:
         header = asked.header
-        protocol = "tcp" if self._shown.uid is None else "local"
+        protocol = "tcp" if self._credentials.uid is None else "local"
         with self._listener.recorder.call(protocol, "Label", self._address) as entry:
             entry.received_bytes = header.nbytes or header.head_bytes
             return await self._listener.servicer.infer(
@@ -170,10 +170,10 @@ class TransportSession:
         return description
 
     def _caller(self) -> CallerIdentity:
-        return self._listener.admission.admit(self._shown, "student")
+        return self._listener.admission.admit(self._credentials, "student")
 
     def _address(self) -> str:
-        return self._shown.caller_identity().address
+        return self._credentials.caller_identity().address
 
 
 class _NotMapped(RequestRefused):
@@ -213,11 +213,11 @@ def _in_memory(head: bytes, fixed: OpenedSession, reading: RegionReader) -> list
         offset, generation, generation_offset = frames.BUFFER_LOCATION.unpack_from(head, at)
         at += frames.BUFFER_LOCATION.size
         nbytes = nbytes_of(tensor.datatype, shape) or 0
-        place = BufferRef(fixed.region, offset, nbytes, generation, generation_offset)
-        if not place.is_possible:
+        ref = BufferRef(fixed.region, offset, nbytes, generation, generation_offset)
+        if not ref.is_possible:
             raise WireError(f"input {tensor.name!r} has an impossible place")
         try:
-            data = reading.read_in_place(place)
+            data = reading.read_in_place(ref)
         except SlowToDecode:
             raise _NotMapped("shared memory that may shrink is not read in place") from None
         arrays.append(from_bytes(data, tensor.datatype, shape))

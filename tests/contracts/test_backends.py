@@ -183,7 +183,7 @@ def test_two_processes_agree_bit_for_bit(subject: Subject, folder: Path, images:
             pool.start()
             stack.callback(pool.stop)
         for pool in pools:
-            assert pool.settled(2 * DEADLINE_S)
+            assert pool.wait_loaded(2 * DEADLINE_S)
             spec = pool.require_loaded().spec
             wanted = [RequestedOutput(tensor.name) for tensor in spec.outputs]
             (predictor,) = pool.predictors

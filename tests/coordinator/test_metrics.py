@@ -126,7 +126,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     teacher = Recorder()
     now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, 0, True)
     teacher.watch(lambda: now)
-    teacher.serves(["logits"])
+    teacher.name_outputs(["logits"])
     authority = Authority(tmp_path_factory.mktemp("ca"))
     export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
     texts = [generate_latest(one.registry).decode() for one in (coordinator, teacher)]

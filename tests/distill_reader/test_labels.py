@@ -177,12 +177,12 @@ def test_labels_of_another_shape_than_the_other_rows_have_are_refused(world: Wor
 def test_a_request_is_views_of_the_ring(world: World) -> None:
     both = (Span(0, 2, 4), Span(1, 0, 1))
     slicer = InputSlicer(world.batches, world.ring, ())
-    inputs, lent, stamps = slicer.cut(both, ("x",))
+    inputs, locations, stamps = slicer.cut(both, ("x",))
     assert isinstance(inputs["x"], StackedArray)
     assert samples_of(inputs.values()) == 3
     expected = np.concatenate([world.inputs[0][2:4], world.inputs[1][:1]])
     np.testing.assert_array_equal(whole(inputs["x"]), expected)
-    assert not lent, "it is in two pieces"
+    assert not locations, "it is in two pieces"
     one = slicer.cut((Span(0, 1, 3),), ("x",)).inputs["x"]
     assert not isinstance(one, StackedArray)
     assert one.base is not None, "nothing was copied"
@@ -193,20 +193,20 @@ def test_a_request_is_views_of_the_ring(world: World) -> None:
 
 @pytest.mark.parametrize("span", [Span(0, 0, 4), Span(0, 1, 3), Span(1, 3, 4)])
 def test_where_a_piece_lies_is_said_as_the_ring_says_it(world: World, span: Span) -> None:
-    inputs, lent, _ = InputSlicer(world.batches, world.ring, ()).cut((span,), ("x",))
+    inputs, locations, _ = InputSlicer(world.batches, world.ring, ()).cut((span,), ("x",))
     x = inputs["x"]
     assert isinstance(x, np.ndarray)
-    assert lent == {"x": world.ring.lent(to_bytes(x))}
+    assert locations == {"x": world.ring.locate(to_bytes(x))}
 
 
 def test_what_is_not_read_as_it_lies_is_not_lent(world: World) -> None:
     world.add(2, np.zeros((4, WIDTH), ">f4"))
     world.add(3, np.zeros((4, WIDTH), np.float32), np.zeros((4, 0)))
     slicer = InputSlicer(world.batches, world.ring, ())
-    assert not slicer.cut((Span(2, 0, 4),), ("x",)).lent
-    assert not slicer.cut((Span(3, 0, 4),), ("x", "empty")).lent
+    assert not slicer.cut((Span(2, 0, 4),), ("x",)).locations
+    assert not slicer.cut((Span(3, 0, 4),), ("x", "empty")).locations
     world.ring.free(world.records[0].offset)
-    assert not slicer.cut((Span(0, 0, 4),), ("x",)).lent, "its memory may be another's soon"
+    assert not slicer.cut((Span(0, 0, 4),), ("x",)).locations, "its memory may be another's soon"
 
 
 def test_batches_of_unlike_fields_are_of_unlike_kinds(world: World) -> None:

@@ -152,7 +152,7 @@ def heard(said: bytes, *numbers: int) -> dict[int, LabelResponse]:
         answers: dict[int, LabelResponse] = {}
         with closing(connection), suppress(ConnectionError):
             while len(answers) < len(numbers):
-                for one in connection.hear():
+                for one in connection.receive():
                     assert isinstance(one.outcome, LabelResponse)
                     answers[one.number] = one.outcome
         return answers

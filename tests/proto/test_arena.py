@@ -188,7 +188,7 @@ class Allocating(RuleBasedStateMachine):
         record, _ = self.held.pop(offset)
         views = [to_bytes(self.arena.get(ref)) for ref in record.arrays]
         self.arena.free(offset)
-        assert all(self.arena.lent(view) is None for view in views)
+        assert all(self.arena.locate(view) is None for view in views)
         assert all(stamp(self.arena, ref.offset) == 0 for ref in record.arrays)
         with pytest.raises(KeyError):
             self.arena.free(offset)
@@ -205,7 +205,7 @@ class Allocating(RuleBasedStateMachine):
                 found = self.arena.get(ref)
                 assert found.tobytes() == value.tobytes()
                 lent = whole_of(self.arena, ref) if value.size else None
-                assert self.arena.lent(to_bytes(found)) == lent
+                assert self.arena.locate(to_bytes(found)) == lent
         assert end <= self.arena.size_bytes
 
     def teardown(self) -> None:
@@ -231,13 +231,15 @@ def shared() -> Iterator[SharedBuffer]:
 
 def test_a_run_of_rows_lies_behind_the_number_of_its_array(shared: SharedBuffer) -> None:
     first, ref = shared.put([np.zeros(100), np.arange(30, dtype=np.int64).reshape(10, 3)]).arrays
-    assert shared.lent(to_bytes(shared.get(ref)[4:7])) == BufferLocation(
+    assert shared.locate(to_bytes(shared.get(ref)[4:7])) == BufferLocation(
         ref.offset + 4 * 24, stamp(shared, ref.offset), ref.offset - 8
     )
-    assert shared.lent(to_bytes(shared.get(ref)[:2])) == whole_of(shared, ref)
-    assert shared.lent(to_bytes(shared.get(first)[50:])) != shared.lent(to_bytes(shared.get(ref)))
+    assert shared.locate(to_bytes(shared.get(ref)[:2])) == whole_of(shared, ref)
+    assert shared.locate(to_bytes(shared.get(first)[50:])) != shared.locate(
+        to_bytes(shared.get(ref))
+    )
     with closing(SharedBuffer.attach(os.dup(shared.fd))) as theirs:
-        assert theirs.lent(to_bytes(theirs.get(ref))) == whole_of(shared, ref)
+        assert theirs.locate(to_bytes(theirs.get(ref))) == whole_of(shared, ref)
 
 
 def test_memory_that_is_elsewhere_is_not_lent(shared: SharedBuffer) -> None:
@@ -250,11 +252,11 @@ def test_memory_that_is_elsewhere_is_not_lent(shared: SharedBuffer) -> None:
             shared.get(ref)[::2],  # sent as a copy
             shared.get(ref)[:0],
         ):
-            assert shared.lent(to_bytes(array)) is None
+            assert shared.locate(to_bytes(array)) is None
     mapped_before_growth = shared.get(ref)
     shared.put([np.zeros(GROWTH_BYTES, np.uint8)])
-    assert shared.lent(to_bytes(mapped_before_growth)) is None
-    assert shared.lent(to_bytes(shared.get(ref))) == whole_of(shared, ref)
+    assert shared.locate(to_bytes(mapped_before_growth)) is None
+    assert shared.locate(to_bytes(shared.get(ref))) == whole_of(shared, ref)
 
 
 def test_it_never_becomes_smaller(shared: SharedBuffer) -> None:

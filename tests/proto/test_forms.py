@@ -37,11 +37,11 @@ def test_a_form_is_what_its_parameters_name(text: str, temperature: float | None
     form = LabelForm.parse(text, temperature)
     assert form is not None
     assert str(form) == text
-    assert LabelForm.named_by(form.parameters()) == form
-    assert LabelForm.named_by({}, form.parameters()) == form
-    assert LabelForm.named_by({"form": "float32"}, form.parameters()) == LabelForm("float32")
-    assert LabelForm.named_by({}) is None
-    assert LabelForm.named_by({"temperature": 3}) == LabelForm("float32", temperature=3.0)
+    assert LabelForm.from_parameters(form.parameters()) == form
+    assert LabelForm.from_parameters({}, form.parameters()) == form
+    assert LabelForm.from_parameters({"form": "float32"}, form.parameters()) == LabelForm("float32")
+    assert LabelForm.from_parameters({}) is None
+    assert LabelForm.from_parameters({"temperature": 3}) == LabelForm("float32", temperature=3.0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_form_is_what_its_parameters_name(text: str, temperature: float | None
 )
 def test_invalid_form_parameters_are_refused(parameters: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        LabelForm.named_by(parameters)
+        LabelForm.from_parameters(parameters)
 
 
 @pytest.mark.parametrize(

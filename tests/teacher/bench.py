@@ -148,9 +148,9 @@ class Bench:
 Make = Callable[..., Bench]
 
 
-def labelling(recorder: Recorder, nbytes: int = 100) -> RequestTiming:
+def timing(recorder: Recorder, nbytes: int = 100) -> RequestTiming:
     """A request for labels as the recorder is told of it, to be entered."""
-    return recorder.call("grpc", "ModelInfer", lambda: "127.0.0.1:7").labelling(nbytes)
+    return recorder.call("grpc", "ModelInfer", lambda: "127.0.0.1:7").timing(nbytes)
 
 
 class Held:
@@ -215,10 +215,10 @@ def refusal(
 @contextmanager
 def half_open(bench: Bench, calls: int, method: str = "ModelInfer") -> Iterator[list[Any]]:
     """Calls that have sent their headers only, until the end of the `with`."""
-    over = threading.Event()
+    request_finished = threading.Event()
 
     def nothing() -> Iterator[bytes]:
-        over.wait(WAIT_S)
+        request_finished.wait(WAIT_S)
         yield from ()
 
     rpc = bench.channel.stream_unary(f"/{SERVICE}/{method}", None, None)
@@ -226,6 +226,6 @@ def half_open(bench: Bench, calls: int, method: str = "ModelInfer") -> Iterator[
     try:
         yield open_
     finally:
-        over.set()
+        request_finished.set()
         for call in open_:
             call.cancel()

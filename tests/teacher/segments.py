@@ -86,7 +86,7 @@ class Lender:
         return lying, self.place(lying), record
 
     def place(self, lying: Array) -> BufferRef:
-        found = self.arena.lent(to_bytes(lying))
+        found = self.arena.locate(to_bytes(lying))
         assert found is not None
         return BufferRef(self.region, found.offset, lying.nbytes, *found[1:])
 

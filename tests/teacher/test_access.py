@@ -90,7 +90,7 @@ def offered(bench: Bench, token: str = "", *, wanted: bool = True) -> TransportO
     data = pb.ModelMetadataRequest(name="resnet").SerializeToString()
     metadata += OFFER_REQUEST if wanted else ()
     _, call = bench.method("ModelMetadata").with_call(data, timeout=WAIT_S, metadata=metadata)
-    return TransportOffer.among(call.trailing_metadata())
+    return TransportOffer.from_metadata(call.trailing_metadata())
 
 
 def test_students_that_ask_for_it_are_offered_a_connection(make: Make, tmp_path: Path) -> None:

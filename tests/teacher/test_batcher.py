@@ -19,7 +19,7 @@ from edl.errors import DeadlineExceeded, EdlError, PredictorCrashed, RequestRefu
 from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import at_once
-from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
+from edl.teacher.batcher import READ_AHEAD, UNMERGED_S, Batcher
 from edl.teacher.jobs import JobPart, LabelledBatch, PredictorReady, Results, submit_parts
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput, TeacherOverloaded
@@ -252,7 +252,7 @@ def test_a_crash_is_blamed_on_a_request_that_was_alone() -> None:
         for one in alone:
             assert isinstance(one.exception(WAIT_S), PredictorCrashed)
         b.error = None
-        now_s = ALONE_S
+        now_s = UNMERGED_S
         merged = pairs()
         b.go.release(2)
         for one in merged:

@@ -113,8 +113,8 @@ def test_a_missing_framework_is_named(
     monkeypatch.setattr("edl.teacher.backends.model_source.find_spec", lambda name: None)
     file = tmp_path / f"net{kind.suffixes[0]}"
     file.write_bytes(b"model")
-    if kind.beside:
-        file.with_suffix(kind.beside).write_bytes(b"weights")
+    if kind.companion_suffix:
+        file.with_suffix(kind.companion_suffix).write_bytes(b"weights")
     extra = EXTRA_BY_PACKAGE[kind.package]
     with pytest.raises(ModelError, match=rf"needs {kind.package}: .*pip install .*\[{extra}\]"):
         check_model(str(file))

@@ -16,7 +16,7 @@ from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.registration import TeacherView, kinds_fact, new_incarnation, new_registration
 from edl.teacher.serving import drain
-from edl.tests.teacher.bench import Bench, labelling
+from edl.tests.teacher.bench import Bench, timing
 from edl.tests.teacher.fakes import SPEC
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -89,7 +89,7 @@ def test_the_fact_of_output_kinds() -> None:
 def test_facts_follow_the_traffic(teacher: Teacher) -> None:
     teacher.recorder.labelled(10, 0.12345)
     teacher.t_t_s, teacher.lanes = 0.012345, 2
-    with labelling(teacher.recorder):
+    with timing(teacher.recorder):
         teacher.heartbeat.update()
         wait_until(lambda: teacher.facts()["in_flight"] == "1")
     facts = teacher.facts()
@@ -100,7 +100,7 @@ def test_facts_follow_the_traffic(teacher: Teacher) -> None:
 def test_a_drain_waits_for_quiet(teacher: Teacher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "QUIET_S", 0.05)
     with ThreadPoolExecutor(1) as pool:
-        with labelling(teacher.recorder):
+        with timing(teacher.recorder):
             drained = pool.submit(teacher.drain, 600.0)
             wait_until(lambda: teacher.facts()["state"] == "draining")
             assert teacher.identity.draining
@@ -110,7 +110,7 @@ def test_a_drain_waits_for_quiet(teacher: Teacher, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_drain_ends_after_its_grace(teacher: Teacher) -> None:
-    with labelling(teacher.recorder):
+    with timing(teacher.recorder):
         teacher.drain(0.05)
         assert teacher.registry.members("teachers", "resnet") == []
 

@@ -14,7 +14,7 @@ from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, Wron
 from edl.teacher.recorder import Recorder
 from edl.teacher.registration import TeacherView
 from edl.teacher.request import REASONS, TeacherOverloaded, reason_of
-from edl.tests.teacher.bench import labelling
+from edl.tests.teacher.bench import timing
 
 VIEW = TeacherView(
     service="resnet", teacher_id="t1", incarnation=41, version="1.0", content_id="c0ffee",
@@ -72,7 +72,7 @@ def test_the_view_is_exported_at_each_scrape() -> None:
 def test_each_request_has_one_outcome(error: BaseException, outcome: str, reason: str) -> None:
     recorder = Recorder()
     value = recorder.registry.get_sample_value
-    with pytest.raises(type(error)), labelling(recorder):
+    with pytest.raises(type(error)), timing(recorder):
         raise error
     counts = {
         name: value("edl_teacher_requests_total", {"outcome": name})
@@ -93,10 +93,10 @@ def test_waits_are_summed() -> None:
 def test_bad_answers_are_counted_by_output() -> None:
     recorder = Recorder()
     name = "edl_teacher_output_errors_total"
-    recorder.serves(["logits", "hidden"])
+    recorder.name_outputs(["logits", "hidden"])
     assert recorder.registry.get_sample_value(name, {"output": "logits"}) == 0
     for error in (BadAnswer("NaN", "logits"), BadAnswer("NaN", "logits"), BadAnswer("rows")):
-        with pytest.raises(BadAnswer), labelling(recorder):
+        with pytest.raises(BadAnswer), timing(recorder):
             raise error
     assert recorder.registry.get_sample_value(name, {"output": "hidden"}) == 0
     assert recorder.registry.get_sample_value(name, {"output": "logits"}) == 2
@@ -112,7 +112,7 @@ def answer(
     recorder: Recorder, now: SimpleNamespace, samples: int, device_seconds: float = 4e-9
 ) -> None:
     """A request: 1 ns to read, 10 ns until it is labelled, 2 ns to put together."""
-    with labelling(recorder) as request:
+    with timing(recorder) as request:
         now.ns += 1
         request.read()
         now.ns += 10
@@ -122,7 +122,7 @@ def answer(
 
 def test_times_of_requests(now: SimpleNamespace) -> None:
     recorder = Recorder(lambda: now.ns, unix_ms=lambda: 1234)
-    with suppress(BadAnswer), labelling(recorder):
+    with suppress(BadAnswer), timing(recorder):
         now.ns += 5
         raise BadAnswer("NaN")
     assert recorder.statistics("net", "1").last_inference == 0

@@ -105,7 +105,7 @@ class Bench:
 @contextmanager
 def running(*configs: PredictorConfig) -> Iterator[Bench]:
     with closing(Bench(*(configs or [STEERED] * 2))) as bench:
-        wait_until(lambda: bench.pool.settled(0.1))
+        wait_until(lambda: bench.pool.wait_loaded(0.1))
         yield bench
 
 
@@ -208,7 +208,7 @@ def test_a_measured_micro_batch_holds_for_the_next_start() -> None:
 def test_unloadable_models_are_not_retried(model: str, error: type[EdlError], words: str) -> None:
     with closing(Bench(PredictorConfig(f"{FUNCTIONS}:{model}"))) as bench:
         with pytest.raises(error, match=words):
-            bench.pool.settled(DEADLINE_S)
+            bench.pool.wait_loaded(DEADLINE_S)
         assert bench.pool.restarts == 0
 
 
@@ -234,7 +234,7 @@ def test_an_error_of_a_callback_gives_it_up() -> None:
         closing(Bench(STEERED, on_progress=closed)) as bench,
         pytest.raises(ProcessFailed, match="given up: BrokenPipeError"),
     ):
-        bench.pool.settled(DEADLINE_S)
+        bench.pool.wait_loaded(DEADLINE_S)
 
 
 def test_fp32_is_exact_on_gpus() -> None:
@@ -282,14 +282,14 @@ def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPa
             bench.ask(KILL)
         wait_until(lambda: bench.pool.failure)
         with pytest.raises(ProcessFailed, match="SIGKILL"):
-            bench.pool.settled(0)
+            bench.pool.wait_loaded(0)
         assert not bench.pool.ready
 
 
 def test_a_refused_model_ends_the_start_of_all() -> None:
     with closing(Bench(STEERED, PredictorConfig(f"{FUNCTIONS}:nothing"))) as bench:
         with pytest.raises(ModelError, match="nothing"):
-            wait_until(lambda: bench.pool.settled(0.1))
+            wait_until(lambda: bench.pool.wait_loaded(0.1))
         assert isinstance(bench.pool.failure, ModelError)
 
 

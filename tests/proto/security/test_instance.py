@@ -50,21 +50,21 @@ def counted() -> Counted:
 
 def test_a_flood_is_counted_and_not_kept(counted: Counted) -> None:
     for number in range(10_000):
-        counted.handshakes.began()
-        counted.handshakes.began()
-        counted.handshakes.called(f"ipv4:10.0.0.1:{number}")
+        counted.handshakes.handshake_started()
+        counted.handshakes.handshake_started()
+        counted.handshakes.call_received(f"ipv4:10.0.0.1:{number}")
     assert 10_000 - 4096 <= counted.failed < 10_000
     counted.now = 11
-    counted.handshakes.called("ipv4:10.0.0.1:0")
+    counted.handshakes.call_received("ipv4:10.0.0.1:0")
     assert counted.failed == 10_000
 
 
 def test_few_peers_are_remembered(counted: Counted) -> None:
     for number in range(20_000):
-        counted.handshakes.called(f"p{number}")
+        counted.handshakes.call_received(f"p{number}")
     for peer, failed in (("p0", 0), ("p19999", 1)):
-        counted.handshakes.began()
-        counted.handshakes.called(peer)  # a peer that was forgotten counts as a new one
+        counted.handshakes.handshake_started()
+        counted.handshakes.call_received(peer)  # a peer that was forgotten counts as a new one
         counted.now += 11
-        counted.handshakes.called(peer)
+        counted.handshakes.call_received(peer)
         assert counted.failed == failed

@@ -150,8 +150,8 @@ SESSION, SECRET = "0123456789abcdef" * 2, "0123456789abcdef" * 4
 @pytest.mark.parametrize("unix_name", ["", "edl-teacher-00ff"])
 def test_an_offer_there_and_back(unix_name: str) -> None:
     offer = TransportOffer.new(50051, 8502, unix_name)
-    assert TransportOffer.among([("other", b"\0"), *offer.metadata()]) == offer
-    assert TransportOffer.among([]) is None
+    assert TransportOffer.from_metadata([("other", b"\0"), *offer.metadata()]) == offer
+    assert TransportOffer.from_metadata([]) is None
     assert offer.secret.hex() not in repr(offer)
     assert TransportOffer.new(50051, 8502, unix_name).session != offer.session
 
@@ -172,7 +172,7 @@ def test_an_offer_there_and_back(unix_name: str) -> None:
     ],
 )
 def test_what_is_no_offer_is_none(said: str | bytes) -> None:
-    assert TransportOffer.among([(OFFER_KEY, said)]) is None
+    assert TransportOffer.from_metadata([(OFFER_KEY, said)]) is None
 
 
 def test_proofs_differ_by_side_challenge_and_secret() -> None:

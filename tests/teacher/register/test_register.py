@@ -78,27 +78,27 @@ def test_a_good_server_is_measured_and_a_slow_one_briefly(monkeypatch: pytest.Mo
     client = ScriptedClient(logits(slow), INPUT)
     for canary, verified in ((None, "declared"), (CANARY, "canary")):
         with closing(client.trial(canary=canary)) as trial:
-            trial.ask(1.0)
-            measured = trial.first()
+            trial.check_ready(1.0)
+            measured = trial.run()
         assert measured.verified == verified
         assert measured.t_t_s >= 0.1 / 8  # two batches of 4 are on their way at once
         assert measured.oddities == ()
         assert measured.kinds == {"logits": "logits"}
     asked.clear()
     monkeypatch.setattr("edl.teacher.register.trial._BUDGET_S", 0.0)
-    assert client.trial(canary=CANARY).first().t_t_s > 0
+    assert client.trial(canary=CANARY).run().t_t_s > 0
     assert len(asked) < MEASURED
 
 
 def test_a_server_that_changes_is_refused() -> None:
     client = ScriptedClient(logits(logits_of), INPUT)
     trial = client.trial()
-    trial.first()
+    trial.run()
     for _ in range(2):
-        trial.again()
+        trial.repeat()
     client.label = logits(lambda x: logits_of(x)[:, 1:])
     with pytest.raises(ModelError, match="than at first"):
-        trial.again()
+        trial.repeat()
 
 
 def unreadable(x: Array) -> Array:
@@ -110,7 +110,7 @@ def unreadable(x: Array) -> Array:
 )
 def test_wrong_answers_are_refused(function: Callable[[Array], Array]) -> None:
     trial = ScriptedClient(logits(function), INPUT).trial(canary=CANARY)
-    for test in (trial.first, trial.again):
+    for test in (trial.run, trial.repeat):
         with pytest.raises(ModelError):
             test()
 
@@ -125,15 +125,15 @@ def test_wrong_answers_are_refused(function: Callable[[Array], Array]) -> None:
 )
 def test_uninformative_answers_are_refused(behaviour: Callable[[Array], Array], words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        ScriptedClient(logits(behaviour), INPUT).trial().first()
+        ScriptedClient(logits(behaviour), INPUT).trial().run()
 
 
 def test_undescribed_inputs_must_be_declared() -> None:
     client = ScriptedClient(logits(logits_of))
     with pytest.raises(UsageError, match="--input"):
-        client.trial().first()
-    assert client.trial(INPUT).first().t_t_s > 0
-    assert client.trial(canary=CANARY).first().t_t_s > 0
+        client.trial().run()
+    assert client.trial(INPUT).run().t_t_s > 0
+    assert client.trial(canary=CANARY).run().t_t_s > 0
 
 
 def test_outputs_may_come_in_any_order() -> None:
@@ -145,9 +145,9 @@ def test_outputs_may_come_in_any_order() -> None:
         return dict(labels[:: next(orders)])
 
     trial = ScriptedClient(shuffled).trial(INPUT)
-    assert trial.first().kinds == {"logits": "logits", "softmax": "probabilities"}
+    assert trial.run().kinds == {"logits": "logits", "softmax": "probabilities"}
     for _ in range(2):
-        trial.again()
+        trial.repeat()
 
 
 def refuse(request: LabelRequest) -> dict[str, Array]:
@@ -163,18 +163,18 @@ def refuse(request: LabelRequest) -> dict[str, Array]:
 )
 def test_a_spec_without_a_batch_is_a_usage_error(datatype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match=r"no batch can be made of x:.*--input"):
-        ScriptedClient(refuse).trial(TensorSpec("x", datatype, shape)).first()
+        ScriptedClient(refuse).trial(TensorSpec("x", datatype, shape)).run()
 
 
 def test_refused_noise_asks_for_a_canary() -> None:
     client = ScriptedClient(refuse, INPUT, TensorSpec("mask", "INT64", (-1, 6)))
     for declared in ((), (INPUT,)):
         with pytest.raises(ModelError, match=r"ids beyond the vocabulary.*--canary"):
-            client.trial(*declared).first()
+            client.trial(*declared).run()
     with pytest.raises(ModelError, match="refuses the canary's samples"):
-        client.trial(INPUT, canary=CANARY).again()
+        client.trial(INPUT, canary=CANARY).repeat()
     with pytest.raises(UsageError, match="it has no input 'y'; its inputs are x, mask"):
-        client.trial(TensorSpec("y", "FP32", (-1, 6))).first()
+        client.trial(TensorSpec("y", "FP32", (-1, 6))).run()
 
 
 def test_our_own_teachers_are_refused() -> None:
@@ -187,9 +187,9 @@ def test_our_own_teachers_are_refused() -> None:
         raise WrongInstance("this is 'u'")
 
     with pytest.raises(UsageError, match=r"an edl-teacher .*--coordinator"):
-        ScriptedClient(label).trial(INPUT).first()
+        ScriptedClient(label).trial(INPUT).run()
     with pytest.raises(WrongInstance):
-        ScriptedClient(refuse_always).trial(INPUT).first()
+        ScriptedClient(refuse_always).trial(INPUT).run()
 
 
 def config(**options: Any) -> RegisterConfig:
@@ -236,13 +236,13 @@ def foreign() -> Iterator[ForeignGrpc]:
 
 def facts_of(identity: TeacherIdentity, attestation: AttestationServer) -> dict[str, str]:
     return {
-        "incarnation": "7", "address": identity.vouched, "protocol": "oip", "model": MODEL,
+        "incarnation": "7", "address": identity.attested_address, "protocol": "oip", "model": MODEL,
         VOUCHER: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
     }  # fmt: skip
 
 
 def test_an_attestation_is_for_one_server(foreign: ForeignGrpc, ending: ExitStack) -> None:
-    identity = TeacherIdentity("s", "t", 7, vouched=foreign.address)
+    identity = TeacherIdentity("s", "t", 7, attested_address=foreign.address)
     attestation, prober = AttestationServer("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
     ending.callback(attestation.stop)
     ending.callback(prober.stop)
@@ -261,7 +261,7 @@ def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None
     tokens = write_secret(tmp_path / "tokens", "viewer:manager a-token\n")
     token = write_secret(tmp_path / "token", "a-token")
     attestation = AttestationServer("127.0.0.1:0", ServerSecurity(None, tokens))
-    attestation.identity = identity = TeacherIdentity("s", "t", 7, vouched="127.0.0.1:9")
+    attestation.identity = identity = TeacherIdentity("s", "t", 7, attested_address="127.0.0.1:9")
     ending.callback(attestation.stop)
     asked = Member("t", facts_of(identity, attestation))
     for security, words in (

@@ -57,7 +57,7 @@ class FramesClient:
         while self._free:
             connection = self._free.pop()
             with contextlib.suppress(ConnectionEnded, OSError):
-                connection.hear()
+                connection.receive()
                 if connection.has_room:
                     return self._ask(connection, request, until_s)
             connection.close()
@@ -95,7 +95,7 @@ class FramesClient:
                 wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)
                 poll.register(connection.fileno(), wanted)
                 poll.poll(_SLICE_MS)
-                if heard := connection.hear():
+                if heard := connection.receive():
                     failing.pop_all()
                     self._free.append(connection)
                     return heard[0]
@@ -108,7 +108,7 @@ class FramesClient:
         if self.arena is None:
             return {}
         found = {
-            name: self.arena.lent(to_bytes(value))
+            name: self.arena.locate(to_bytes(value))
             for name, value in request.inputs.items()
             if not isinstance(value, StackedArray)
         }

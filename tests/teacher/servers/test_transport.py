@@ -64,7 +64,7 @@ def placed_frame(nbytes: int = 0) -> bytes:
 def offered(bench: Bench) -> TransportOffer:
     with closing(OipGrpcClient(bench.address, "resnet")) as client:
         client.probe(WAIT_S)
-        found = client._offered()  # noqa: SLF001 - the only way to an offer that is not used
+        found = client._fetch_offer()  # noqa: SLF001 - the only way to an offer that is not used
     assert found is not None
     return found
 
@@ -159,7 +159,7 @@ def test_who_sends_nothing_is_ended_in_time(bench: Bench) -> None:
 
 
 def test_the_oldest_stranger_makes_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_listener, "_STRANGERS", 3)
+    monkeypatch.setattr(transport_listener, "_MAX_UNPROVED", 3)
     first, *others = [stranger(bench) for _ in range(4)]
     assert is_ended(first)
     for connection in others:
@@ -445,7 +445,7 @@ def test_answers_are_read_however_they_are_cut(pair: Pair) -> None:
     heard = []
     for at in range(0, len(data), 7):
         theirs.sendall(data[at : at + 7])
-        heard += connection.hear()
+        heard += connection.receive()
     assert [one.number for one in heard] == [2, 1, 3]
     answers = [one.outcome for one in heard if isinstance(one.outcome, LabelResponse)]
     assert [len(answer.outputs["y"]) for answer in answers] == [2, 5, 2]
@@ -478,7 +478,7 @@ def test_lies_end_a_connection(asked: Pair, data: bytes, error: type[Exception])
     connection, theirs = asked
     theirs.sendall(data)
     with pytest.raises(error):
-        connection.hear()
+        connection.receive()
     assert connection.unanswered() == [1]
 
 
@@ -489,7 +489,7 @@ def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(pair: Pair) -> None
     assert connection.waits_to_send
     theirs.sendall(result_frame())
     with pytest.raises(WireError, match="half of which"):
-        connection.hear()
+        connection.receive()
 
 
 def test_what_came_before_the_end_of_a_connection_is_heard(asked: Pair) -> None:
@@ -498,9 +498,9 @@ def test_what_came_before_the_end_of_a_connection_is_heard(asked: Pair) -> None:
     connection.send()
     theirs.sendall(result_frame() + result_frame(2)[:-1])
     theirs.close()
-    assert [one.number for one in connection.hear()] == [1]
+    assert [one.number for one in connection.receive()] == [1]
     with pytest.raises(ConnectionError):
-        connection.hear()
+        connection.receive()
 
 
 def test_what_no_frame_carries_goes_another_way(pair: Pair) -> None:
