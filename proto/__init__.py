@@ -1,5 +1,5 @@
-"""The wire: what processes of the mesh say to each other, and how it lies in bytes.
+"""Messages between processes of the mesh, and their bytes.
 
-Import the module that you need (`from edl.proto import tensors`). This file stays empty of imports:
-`arena` and `channel` are used where neither gRPC nor protobuf may be loaded.
+Import the module that you need (`from edl.proto import tensors`). This file imports nothing,
+because `arena` and `channel` are used by processes that must not load gRPC or protobuf.
 """

@@ -1,10 +1,10 @@
-"""Shared memory for arrays: one segment, whose pieces are allocated and freed.
+"""Shared memory for arrays: one growable segment, cut into records that are allocated and freed.
 
-`tune_allocator` tells glibc to keep big buffers instead of giving each back to the kernel. By
-default every buffer of some megabytes is mapped afresh and its pages are zeroed one fault at a
-time: two thirds of the time that a 19 MB message takes. Processes of ours that move batches (the
-teacher's two, the reader's engine) call this once at their start; a user's process is not ours to
-tune.
+`tune_allocator` makes glibc keep large freed buffers instead of returning each to the kernel. By
+default every buffer of some megabytes is mapped anew and its pages are zeroed one fault at a time,
+which is two thirds of the time that a message of 19 MB takes. Our own processes that move batches
+(the teacher's two and the reader's engine) call it once when they start. The user's process is left
+alone.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 _KEEP_BELOW_BYTES = 1 << 30
-#: The most that older versions of glibc take as mmap threshold.
+#: The largest mmap threshold that older versions of glibc accept.
 _KEEP_BELOW_BYTES_AT_LEAST = 32 << 20
 _TRIM_ABOVE_BYTES = (1 << 31) - 1
 
 
 def tune_allocator() -> bool:
-    """Keep freed buffers of up to 1 GiB in this process; it then holds as much as it ever needed.
+    """Keep freed buffers of up to 1 GiB in this process; it then never shrinks below its peak.
 
     Returns:
-        Whether it had an effect: it does with glibc only.
+        Whether it had an effect: only with glibc.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -51,18 +51,18 @@ def tune_allocator() -> bool:
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: Of the arrays of a record: dtype and shape of each.
+#: The dtype and shape of each array of a record.
 Layouts = tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
 
 ALIGNMENT = 64
-#: The smallest step by which an arena grows, so that a run of records does not remap at each.
+#: The smallest step by which an arena grows, so that not every record remaps it.
 GROWTH_BYTES = 4 << 20
 
 
 class ArrayRef(NamedTuple):
-    """Where one array lies in an arena, and how to read it. In JSON it is a list."""
+    """The location of one array in an arena, with its dtype and shape. In JSON it is a list."""
 
-    dtype: str  # numpy's own spelling with byte order ("<f4"), or a name ml_dtypes registers
+    dtype: str  # as numpy spells it with byte order ("<f4"), or a name of ml_dtypes
     shape: tuple[int, ...]
     offset: int  # bytes from the start of the arena
 
@@ -72,7 +72,7 @@ class ArrayRef(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A run of bytes of an arena that holds some arrays; freed as one, by its offset."""
+    """A range of an arena that holds some arrays and is freed as a whole, by its offset."""
 
     offset: int
     nbytes: int
@@ -84,14 +84,17 @@ class Record(NamedTuple):
 
 
 class Arena:
-    """Growable shared memory cut into records.
+    """Growable shared memory cut into records. Safe to use from several threads.
+
+    Only the process that created an arena allocates and frees. Another process attaches to its
+    descriptor and reads records by the references that it is sent.
 
     Args:
-        fd: a memory file; the arena owns it and closes it.
-        size_bytes: bytes that the file has now.
+        fd: a memory file; the arena owns and closes it.
+        size_bytes: the current size of the file.
     """
 
-    #: What the memory file is called in lists of open files.
+    #: Name of the memory file in lists of open files.
     NAME: ClassVar = "edl"
 
     def __init__(self, fd: int, size_bytes: int) -> None:
@@ -102,12 +105,12 @@ class Arena:
         self._map = mmap.mmap(fd, size_bytes)
         self._free: list[tuple[int, int]] = [(0, size_bytes)]  # (offset, bytes), by offset
         self._taken: dict[int, tuple[Layouts, Record]] = {}
-        # What was freed, the last one last: that is the likeliest to be in the processor's cache.
+        # Freed records; the last one is reused first, as it is likeliest to be in the CPU's cache.
         self._spare: dict[Layouts, list[Record]] = {}
 
     @classmethod
     def create(cls, size_bytes: int = GROWTH_BYTES) -> Self:
-        """A new arena of `size_bytes`; its descriptor is inherited only where it is passed on."""
+        """Create an arena of `size_bytes`; children do not inherit its descriptor by default."""
         fd = _memory_file(cls.NAME)
         try:
             os.ftruncate(fd, size_bytes)
@@ -127,18 +130,18 @@ class Arena:
         return self._size
 
     def put(self, arrays: Sequence[Array]) -> Record:
-        """Copy `arrays` into a new record, each once; raises what `allocate` does."""
+        """Copy `arrays` into a new record; raises the errors of `allocate`."""
         record = self.allocate([(array.dtype, array.shape) for array in arrays])
         for ref, array in zip(record.arrays, arrays, strict=True):
             np.copyto(self.get(ref), array)
         return record
 
     def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
-        """A record with room for arrays of these dtypes and shapes, its bytes undefined.
+        """Allocate a record for arrays of these dtypes and shapes; its bytes are undefined.
 
         Raises:
-            WireError: a dtype that shared memory cannot hold: of objects or of records.
-            OSError: memory is refused.
+            WireError: a dtype holds objects or fields, which shared memory cannot store.
+            OSError: the system refuses the memory.
         """
         key = tuple(layouts)
         with self._lock:
@@ -149,10 +152,10 @@ class Arena:
         return record
 
     def get(self, ref: ArrayRef) -> Array:
-        """The array at `ref`, as a writable view of shared memory: no copy.
+        """Return the array at `ref` as a writable view of the shared memory.
 
         Raises:
-            WireError: `ref` points outside of the arena.
+            WireError: `ref` points outside the arena.
         """
         dtype = dtype_named(ref.dtype)
         if min(ref.shape, default=0) < 0:
@@ -161,10 +164,10 @@ class Arena:
         return self.memory(ref.offset, nbytes).view(dtype).reshape(ref.shape)
 
     def memory(self, offset: int, nbytes: int) -> Array:
-        """Bytes of the arena as one array, which numpy makes the base of every view cut from it.
+        """Return a range of the arena as one uint8 array; it is the base of every view cut from it.
 
         Raises:
-            WireError: they lie outside of the arena.
+            WireError: the range lies outside the arena.
         """
         end = offset + nbytes
         if offset < 0 or (end > self._size and end > self._grown_size(end)):
@@ -172,24 +175,24 @@ class Arena:
         return np.frombuffer(self._map, dtype=np.uint8, count=nbytes, offset=offset)
 
     def free(self, offset: int) -> None:
-        """Give the record that starts at `offset` back; raises KeyError where there is none."""
+        """Free the record that starts at `offset`; raises KeyError if there is none."""
         with self._lock:
             key, record = self._taken.pop(offset)
             self.used_bytes -= record.nbytes
             self._spare.setdefault(key, []).append(record)
 
     def close(self) -> None:
-        """Close the descriptor; all records can still be viewed, and live while their views do."""
+        """Close the descriptor. Existing views stay valid."""
         with self._lock:
             if self.fd < 0:
                 return
             if (size := os.fstat(self.fd).st_size) > self._size:
-                self._remap(size)  # the other side may have grown it for records not seen yet
+                self._remap(size)  # the other side may have grown it for records that come later
             fd, self.fd = self.fd, -1
             os.close(fd)
 
     def _new_record(self, key: Layouts) -> Record:
-        """A record of a layout of which none is spare."""
+        """Allocate a record of a layout for which no freed one is kept."""
         names = [_dtype_name(dtype) for dtype, _ in key]
         sizes = [_aligned(dtype.itemsize * math.prod(shape)) for dtype, shape in key]
         nbytes = max(sum(sizes), ALIGNMENT)
@@ -201,7 +204,7 @@ class Arena:
         return Record(offset, nbytes, tuple(refs))
 
     def _find_room(self, nbytes: int) -> int:
-        for records in self._spare.values():  # what is spare fits none of these
+        for records in self._spare.values():  # no kept record has this layout: merge their ranges
             for record in records:
                 insort(self._free, (record.offset, record.nbytes))
         self._spare.clear()
@@ -219,7 +222,7 @@ class Arena:
         return offset
 
     def _grow(self, nbytes: int) -> None:
-        if self.fd < 0:  # the number may stand for somebody else's file by now
+        if self.fd < 0:  # the number may belong to another file by now
             raise OSError(errno.EBADF, "this shared memory is closed")
         step = max(nbytes, GROWTH_BYTES, self._size // 2)
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -230,9 +233,9 @@ class Arena:
         self._merge()
 
     def _grown_size(self, end: int) -> int:
-        """Bytes mapped, after looking whether the allocating side has grown the file."""
+        """Map what the allocating side has added to the file; returns the bytes mapped."""
         if self.fd >= 0:
-            # fstat within the lock, or a slower thread would map an older, smaller size.
+            # fstat under the lock: a slower thread must not map an older, smaller size.
             with self._lock:
                 size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
                 if self._size < end <= size:
@@ -240,7 +243,7 @@ class Arena:
         return self._size
 
     def _remap(self, size: int) -> None:
-        # Not mmap.resize: arrays that view the old mapping keep it alive, over the same pages.
+        # Not mmap.resize: arrays that view the old mapping keep it alive; both map the same pages.
         self._map = mmap.mmap(self.fd, size)
         self._size = size
 
@@ -268,18 +271,18 @@ def _aligned(nbytes: int) -> int:
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The dtype that an `ArrayRef` names; extension types are loaded when one is met."""
+    """The dtype that an `ArrayRef` names. Loads ml_dtypes only when such a dtype occurs."""
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # registers bfloat16 and its like with numpy
+        import ml_dtypes  # registers bfloat16 and others with numpy
 
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return dtype
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """A spelling that np.dtype() reads back; extension types (bfloat16) have only their name."""
+    """A spelling that `dtype_named` reads; extension types such as bfloat16 only have a name."""
     if dtype.hasobject or dtype.names is not None:
         raise WireError(f"arrays of dtype {dtype} cannot lie in shared memory")
     return dtype.name if dtype.kind == "V" else dtype.str

@@ -1,8 +1,8 @@
-"""Small messages between a parent and its child process: JSON lines over a socket pair.
+"""Small messages between a parent process and its child: JSON lines over a socket pair.
 
-A line is a message, or a list of those that were sent together.
-Arrays never travel here; they lie in an `Arena` and a message says where. JSON, not pickle, so that
-nothing is ever executed by being read. End of file means that the other process is gone.
+A line holds one message, or a list of messages that were sent together. Arrays never travel here:
+they lie in an `Arena`, and a message says where. JSON and not pickle, so that reading executes
+nothing. End of file means that the other process is gone.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ _decode: Final = json.JSONDecoder().decode
 
 
 class Channel:
-    """One end of a connection; any thread may send, one thread receives.
+    """One end of a connection. Any thread may send; one thread receives.
 
     Attributes:
-        together: within it, whatever is sent is held back, and goes out at the end by one system
-            call. While that waits for a process that does not read, what others send waits, and
-            they do not.
+        together: a context manager that holds back sent messages and sends them at its end by one
+            system call. If that call blocks because the other process does not read, messages of
+            other threads are queued and those threads do not block.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._lines: deque[bytes] = deque()  # received, and not looked at yet
-        self._messages: deque[Message] = deque()  # of those lines that were, and not asked for yet
-        self._partial_line = b""  # what has come of the next one
+        self._lines: deque[bytes] = deque()  # received, not parsed yet
+        self._messages: deque[Message] = deque()  # parsed, not returned yet
+        self._partial_line = b""  # the beginning of the next line
         self._ended = False
         self._receiving = threading.Lock()
-        # Reentrant: a garbage collection inside send() may run code that sends, too.
+        # Reentrant: a garbage collection inside send() may run code that sends.
         self._lock = threading.RLock()
         self._held: list[Message] | None = None
         self.together: AbstractContextManager[None] = _BatchedSends(self)
 
     @classmethod
     def pair(cls) -> tuple[Self, int]:
-        """A channel for this process and the descriptor of its other end, for a child."""
+        """Create a channel and the descriptor of its other end, which a child attaches to."""
         ours, theirs = socket.socketpair()
         return cls(ours), theirs.detach()
 
     @classmethod
     def attach(cls, fd: int) -> Self:
-        """The channel at a descriptor that this process was started with."""
+        """The channel at a descriptor that this process inherited."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
-        """The descriptor of this end; -1 once closed."""
+        """The descriptor of this end; -1 after `close`."""
         return self._socket.fileno()
 
     def send(self, kind: str, **fields: Any) -> bool:
-        """Send one message; False when the other process is gone."""
+        """Send one message; returns False if the other process is gone."""
         return self._send_or_hold([{"kind": kind, **fields}])
 
     def send_all(self, messages: Iterable[Message]) -> bool:
-        """Send messages, each with its "kind", by one system call; else as `send`."""
+        """Send messages, each with its "kind", by one system call; returns as `send`."""
         return self._send_or_hold([*messages])
 
     def receive(self) -> Message | None:
-        """The next message, waiting for it; None when the other process is gone.
+        """Wait for the next message; returns None if the other process is gone.
 
         Raises:
-            WireError: a line that is not a message.
+            WireError: a line is not a message.
         """
         while not self._messages:
             if self._lines:
@@ -85,10 +85,10 @@ class Channel:
         return self._messages.popleft()
 
     def received(self) -> list[Message] | None:
-        """The messages that are here, without waiting; None when the other process is gone.
+        """Return the messages that have arrived; None if the other process is gone. Never blocks.
 
         Raises:
-            WireError: a line that is not a message.
+            WireError: a line is not a message.
         """
         if not self._ended:
             with contextlib.suppress(BlockingIOError):
@@ -103,15 +103,15 @@ class Channel:
         return messages
 
     def __iter__(self) -> Iterator[Message]:
-        """Every message until the other process is gone."""
+        """Yield messages until the other process is gone."""
         while (message := self.receive()) is not None:
             yield message
 
     def close(self) -> None:
-        """End the connection; a receive() that waits in another thread returns None."""
+        """Close the connection; a `receive` that waits in another thread returns None."""
         with contextlib.suppress(OSError):  # the other end is gone already
             self._socket.shutdown(socket.SHUT_RDWR)
-        with self._receiving:  # else the descriptor may be another file's before that thread looks
+        with self._receiving:  # or that thread could read from a reused descriptor
             self._socket.close()
 
     def _send_or_hold(self, messages: list[Message]) -> bool:
@@ -131,7 +131,7 @@ class Channel:
         return True
 
     def _read(self, flags: int = 0) -> None:
-        """Take in what has come; a line that is cut short by the end is dropped."""
+        """Receive what has arrived; an incomplete line before the end is dropped."""
         try:
             with self._receiving:
                 data = self._socket.recv(_READ_BYTES, flags)
@@ -150,7 +150,7 @@ class Channel:
 
 
 class _BatchedSends(AbstractContextManager[None]):
-    """See `Channel.together`; a generator would take three times as long."""
+    """See `Channel.together`. A class, because a generator would take three times as long."""
 
     __slots__ = ("_channel",)
 
@@ -159,7 +159,9 @@ class _BatchedSends(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         with self._channel._lock:
-            if self._channel._held is None:  # else another thread is within: both go out together
+            if (
+                self._channel._held is None
+            ):  # else another thread is inside: its exit sends the messages of both
                 self._channel._held = []
 
     def __exit__(self, *_: object) -> None:

@@ -1,8 +1,8 @@
-"""Values of ours as plain JSON values, and back by their type hints.
+"""Dataclasses and named tuples as JSON values, and back according to their type hints.
 
-A dataclass is an object with a member for each field, a named tuple a list, a path its text. What
-comes back is checked: a value of another type than its hint, or a member that is missing, is a
-WireError. Members that are not known are left out.
+A dataclass becomes an object with a member for each field, a named tuple becomes a list, a path its
+text. Reading checks types: a value that does not fit its hint, or a missing member, raises
+WireError. Unknown members are ignored, so that newer versions may add some.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _hints = lru_cache(get_type_hints)
 
 
 def to_plain(value: Any) -> Any:
-    """What JSON can hold of `value`."""
+    """Convert a dataclass, or a structure of them, to what `json.dumps` accepts."""
     if is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -32,10 +32,10 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[_T], value: Any) -> _T:
-    """The `kind` that `to_plain` made `value` of.
+    """Rebuild the `kind` that `to_plain` was given.
 
     Raises:
-        WireError: it is none; and what the constructor of `kind` raises.
+        WireError: `value` does not describe one. The constructor of `kind` may raise other errors.
     """
     made: _T = _read(kind, value)
     return made

@@ -1,4 +1,4 @@
-"""Tensors of the protocol: their datatypes, what a model says of them, and arrays in pieces."""
+"""Datatypes and specs of tensors of the Open Inference Protocol, and arrays in several pieces."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Buffer = bytes | bytearray | memoryview
 
 
-#: A named value beside a message or a tensor.
+#: The value of a named parameter of a message or a tensor.
 Parameter = bool | int | float | str
 
 
-#: What protobuf and gRPC refuse to carry: lengths are signed 32-bit integers there.
+#: The largest message of protobuf and gRPC, which store lengths as signed 32-bit integers.
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 
 
@@ -49,7 +49,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """The protocol's name of a dtype in any byte order; object and `S` are "BYTES".
+    """The protocol's name for a dtype of any byte order; object and `S` dtypes are "BYTES".
 
     Raises:
         WireError: the protocol has no such datatype.
@@ -63,7 +63,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_of(datatype: str) -> np.dtype[Any]:
-    """The dtype of arrays that a datatype is decoded to.
+    """The dtype that arrays of a datatype are decoded to.
 
     Raises:
         WireError: the protocol has no such datatype.
@@ -75,18 +75,18 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
 
 
 def quoted(text: str) -> str:
-    """A peer's text, fit to stand in a message: quoted, and not longer than a line."""
+    """Quote text from a peer for an error message, shortened to 60 characters."""
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
 def to_bytes(array: Array) -> memoryview:
-    """The elements as they travel.
+    """The elements of an array as they are sent.
 
     Returns:
-        The array's own memory where it is row-major and little-endian already, else a copy.
+        The array's own memory if it is row-major and little-endian, else a copy.
 
     Raises:
-        WireError: the dtype has no datatype, or the elements do not fit into a message.
+        WireError: the dtype has no datatype, or the elements do not fit into one message.
     """
     datatype = datatype_of(array.dtype)
     if array.nbytes > MAX_MESSAGE_BYTES:
@@ -98,7 +98,7 @@ def to_bytes(array: Array) -> memoryview:
 
 
 def element_count(shape: Sequence[int], itemsize: int) -> int:
-    """How many elements an array of this shape has.
+    """The number of elements of an array of this shape.
 
     Raises:
         WireError: a dimension is negative, there are more than `MAX_DIMENSIONS`, or the array could
@@ -118,7 +118,7 @@ def element_count(shape: Sequence[int], itemsize: int) -> int:
 
 
 def nbytes_of(datatype: str, shape: Sequence[int]) -> int | None:
-    """Bytes of an array; None for BYTES, whose elements differ.
+    """Bytes of an array; None for BYTES, whose elements vary in length.
 
     Raises:
         WireError: unknown datatype or impossible shape.
@@ -129,13 +129,14 @@ def nbytes_of(datatype: str, shape: Sequence[int]) -> int | None:
 
 
 def from_bytes(raw: memoryview, datatype: str, shape: Sequence[int]) -> Array:
-    """The array in `raw`.
+    """Decode the array in `raw`.
 
     Returns:
         A read-only view of `raw`, which need not be aligned; for BYTES an array of copies.
 
     Raises:
-        WireError: unknown datatype, impossible shape, or `raw` does not hold just these elements.
+        WireError: unknown datatype, impossible shape, or `raw` does not hold exactly these
+            elements.
     """
     dtype = dtype_of(datatype)
     count = element_count(shape, dtype.itemsize)
@@ -153,19 +154,19 @@ def from_bytes(raw: memoryview, datatype: str, shape: Sequence[int]) -> Array:
 
 
 def from_elements(elements: Sequence[Any], datatype: str, shape: Sequence[int]) -> Array:
-    """The array whose elements a peer sent one by one.
+    """Build an array from elements that a peer sent one by one.
 
     Args:
-        elements: numbers; bytes for BYTES.
+        elements: numbers; bytes objects for BYTES.
         datatype: of the array.
         shape: of the array.
 
     Returns:
-        A read-only array; floats that are beyond the datatype are infinite.
+        A read-only array; floats beyond the range of the datatype become infinite.
 
     Raises:
-        WireError: unknown datatype, impossible shape, too few or too many elements, or one that the
-            datatype cannot hold.
+        WireError: unknown datatype, impossible shape, the wrong number of elements, or an element
+            that the datatype cannot hold.
     """
     dtype = dtype_of(datatype)
     count = element_count(shape, dtype.itemsize)
@@ -229,19 +230,19 @@ def _unpack(raw: memoryview, count: int) -> list[bytes]:
     return elements
 
 
-#: A dimension that the model leaves free, as the Open Inference Protocol spells it.
+#: A free dimension of a model, as the Open Inference Protocol spells it.
 FREE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, datatype and shape of one input or output.
+    """Name, datatype and shape of one input or output of a model.
 
     Attributes:
         name: as the model calls it.
         datatype: as the Open Inference Protocol calls it ("FP32", "UINT8", ...).
-        shape: dimensions, the batch first; -1 where one is free.
-        kind: of an output, an `OutputKind` of `forms`; empty where nobody has classified it.
+        shape: dimensions, the batch first; -1 for a free one.
+        kind: of an output, an `OutputKind` of `forms`; empty if unknown.
     """
 
     name: str
@@ -250,7 +251,7 @@ class TensorSpec:
     kind: str = ""
 
     def admits(self, shape: Sequence[int]) -> bool:
-        """Whether an array of `shape` is one of those that this spec describes."""
+        """Whether an array of `shape` fits this spec."""
         return len(shape) == len(self.shape) and all(
             want in (FREE, have) for want, have in zip(self.shape, shape, strict=True)
         )
@@ -260,7 +261,7 @@ class TensorSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "NAME:DATATYPE:DIMS" ("image:FP32:-1,3,224,224"); raises UsageError."""
+        """Parse "NAME:DATATYPE:DIMS" ("image:FP32:-1,3,224,224"); raises UsageError."""
         try:
             name, datatype, dims = text.rsplit(":", 2)
             shape = tuple(int(size) for size in dims.split(","))
@@ -281,13 +282,13 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedArray:
-    """Arrays that stand for one: stacked along axis 0, in their order.
+    """Several arrays that stand for one, stacked along axis 0.
 
     Attributes:
-        pieces: one or more, equal in dtype and in their shapes but for axis 0.
+        pieces: at least one array; all have the same dtype and the same shape apart from axis 0.
 
     Raises:
-        WireError: they are not.
+        WireError: dtypes or shapes differ.
     """
 
     pieces: tuple[Array, ...]
@@ -300,36 +301,36 @@ class StackedArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of every piece."""
+        """The dtype of every piece."""
         return self.pieces[0].dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """The shape of the whole."""
         rows = sum(piece.shape[0] for piece in self.pieces)
         return (rows, *self.pieces[0].shape[1:])
 
     @property
     def ndim(self) -> int:
-        """Dimensions of the whole."""
+        """The number of dimensions."""
         return self.pieces[0].ndim
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole."""
+        """Bytes of all pieces."""
         return sum(piece.nbytes for piece in self.pieces)
 
 
-#: What a model gets for one of its inputs.
+#: The value of one input of a model.
 Input = Array | StackedArray
 
 
 def pieces_of(value: Input) -> tuple[Array, ...]:
-    """The arrays that `value` lies in."""
+    """The arrays that `value` consists of."""
     return value.pieces if isinstance(value, StackedArray) else (value,)
 
 
 def whole(value: Input) -> Array:
-    """One array; a copy where there are several pieces."""
+    """`value` as one array; a copy if it has several pieces."""
     pieces = pieces_of(value)
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

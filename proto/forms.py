@@ -1,32 +1,32 @@
-"""In which form an output travels: how a request names it, and how its answer says so.
+"""Forms in which labels travel: how a request names one, and how the answer describes it.
 
-A requested output names its form by two parameters of its `InferRequestedOutputTensor`; a request
-that has them among its own parameters means every output that names none.
-
-```
-form          "float32" | "bfloat16" | "float16" | "topk:K"; absent: as the model gives it
-temperature   T > 0: send softmax(logits / T), over the last axis, instead; of an output that is
-              probabilities p, log p are the logits
-```
-
-An answer's output in a form bears both parameters again. Of `float32`, `bfloat16` and `float16` the
-output has its own name and another datatype. Of `topk:K`, for an output [N, ..., C], three outputs
-stand in its place, and bear the parameter `classes` (C) besides:
+A request names the form of an output by two parameters of its `InferRequestedOutputTensor`. The
+same parameters of the request itself apply to every output that names none.
 
 ```
-NAME.values    [N, ..., K]  FP16, or FP32 where one is beyond it: the K greatest, the greatest first
+form          "float32" | "bfloat16" | "float16" | "topk:K"; missing: as the model gives it
+temperature   T > 0: send softmax(logits / T) over the last axis; if the output is probabilities p,
+              the logits are log p
+```
+
+The answer repeats both parameters. With `float32`, `bfloat16` and `float16`, the output keeps its
+name and has another datatype. With `topk:K`, an output [N, ..., C] becomes three outputs, which
+also have the parameter `classes` (C):
+
+```
+NAME.values    [N, ..., K]  FP16, or FP32 if a value exceeds FP16: the K largest, in falling order
 NAME.indices   [N, ..., K]  UINT8, UINT16 or UINT32, the smallest that holds C - 1: their classes
 NAME.tail      [N, ...]     FP32: the mass of the other C - K classes
 ```
 
-Of equal values the one of the lower class comes first. With a temperature, `tail` is the sum of the
-probabilities that are left out; without one it is the logarithm of the sum of the exponentials of
-the logits that are left out, so that `softmax([values, tail])` is exact at temperature 1. Of
-probabilities p without a temperature log p travel, which are logits.
+Of equal values, the lower class comes first. With a temperature, `tail` is the sum of the omitted
+probabilities. Without one, it is the logarithm of the sum of the exponentials of the omitted
+logits, so `softmax([values, tail])` is exact at temperature 1. Probabilities p without a
+temperature travel as the logits log p.
 
-A server that knows nothing of this ignores the parameters and answers in its own datatype.
+A server that does not know these parameters ignores them and answers in its own datatype.
 
-Arrays are put into forms, and read from them, by numpy alone, each axis at once.
+Encoding and decoding use numpy only, on whole axes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from ..errors import RequestRefused, UsageError, WireError
 from .datatypes import MAX_MESSAGE_BYTES, Array, Parameter, datatype_of
 
 Plain = Literal["float32", "bfloat16", "float16"]
-#: What the numbers of an output are, along its last axis. Sigmoid outputs are "other".
+#: The meaning of an output's numbers along its last axis. Sigmoid outputs are "other".
 OutputKind = Literal["logits", "probabilities", "log-probabilities", "other"]
 
 OUTPUT_KINDS: Final[tuple[OutputKind, ...]] = get_args(OutputKind)
-#: Kinds that a user may declare with `soft_label_is`.
+#: Values of the reader's setting `soft_label_is`.
 SoftLabelIs = Literal["logits", "probabilities"]
-#: Published kinds that fit each of them; log-probabilities are valid logits.
+#: Published kinds that fit each value; log-probabilities are valid logits.
 FITTING_KINDS: Final[Mapping[SoftLabelIs, tuple[OutputKind, ...]]] = {
     "logits": ("logits", "log-probabilities"),
     "probabilities": ("probabilities",),
@@ -67,9 +67,9 @@ class LabelForm:
     """The form of one output.
 
     Attributes:
-        dtype: of a form that has all classes; None: of `topk`.
-        k: classes that `topk` keeps; 0 for the other forms.
-        temperature: of the softmax that is applied first; None: none is.
+        dtype: of a form with all classes; None for `topk`.
+        k: number of classes that `topk` keeps; 0 for the other forms.
+        temperature: of the softmax that is applied first; None for no softmax.
     """
 
     dtype: Plain | None = "float32"
@@ -78,7 +78,7 @@ class LabelForm:
 
     @classmethod
     def parse(cls, text: str | None, temperature: float | None = None) -> Self | None:
-        """The form that these name; None where they name none. A softmax alone is float32.
+        """Parse a form; None if nothing is given. A temperature alone means float32.
 
         Raises:
             UsageError: there is no such form or temperature.
@@ -103,10 +103,10 @@ class LabelForm:
     def from_parameters(
         cls, parameters: Mapping[str, Parameter], defaults: Mapping[str, Parameter] = {}
     ) -> Self | None:
-        """The form that parameters of an output name, `defaults` where they name none.
+        """Read the form from an output's parameters, or from `defaults` if they name none.
 
         Raises:
-            UsageError: a parameter is of the wrong kind or has an impossible value.
+            UsageError: a parameter has the wrong type or an impossible value.
         """
         own = parameters if FORM in parameters or TEMPERATURE in parameters else defaults
         text, temperature = own.get(FORM), own.get(TEMPERATURE)
@@ -117,7 +117,7 @@ class LabelForm:
         return cls.parse(text, None if temperature is None else float(temperature))
 
     def parameters(self, classes: int | None = None) -> dict[str, Parameter]:
-        """What names this form; `classes`, in an answer, where `topk` has left some out."""
+        """The parameters that name this form; an answer in `topk` also states its `classes`."""
         named: dict[str, Parameter] = {FORM: str(self)}
         if self.temperature is not None:
             named[TEMPERATURE] = self.temperature
@@ -126,7 +126,7 @@ class LabelForm:
         return named
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """What the outputs are called that stand for the output `name`."""
+        """Names of the outputs that represent the output `name`."""
         if not self.k:
             return (name,)
         return f"{name}.values", f"{name}.indices", f"{name}.tail"
@@ -142,23 +142,23 @@ _DTYPES = {
 }
 FLOATS = ("FP16", "FP32", "FP64", "BF16")
 _HALF_MAX = float(np.finfo(np.float16).max)
-#: So far from 1 may probabilities sum that were rounded to 16 bits, whatever dtype they have now.
+#: How far the sum of probabilities may be from 1 after rounding to 16 bits.
 SUM_TOLERANCE = 2e-2
-#: Stands for a probability of 0, which has no logarithm.
+#: Replaces a probability of 0, which has no logarithm.
 _LEAST = np.finfo(np.float32).tiny
 
 
 def check_form(
     name: str, datatype: str, shape: Sequence[int], form: LabelForm, kind: str = ""
 ) -> None:
-    """Raise RequestRefused where no output of `datatype` and `shape` can be put into `form`.
+    """Raise RequestRefused if an output of `datatype` and `shape` cannot be sent in `form`.
 
     Args:
         name: of the output.
         datatype: as the Open Inference Protocol calls it.
-        shape: the batch first; -1 where a dimension is not known yet.
-        form: the form that is asked for.
-        kind: of the output, an `OutputKind`; empty: not known.
+        shape: the batch first; -1 for an unknown dimension.
+        form: the requested form.
+        kind: an `OutputKind`; empty if unknown.
     """
     if datatype not in FLOATS:
         asked = f"the form {form}" if form.temperature is None else "a temperature"
@@ -189,15 +189,15 @@ def check_form(
 
 
 def kind_of(arrays: Sequence[Array]) -> OutputKind:
-    """What the numbers of an output are.
+    """Classify the numbers of an output.
 
     Args:
-        arrays: what it was for batches that differ, finite, [N, ..., C] with the same C.
+        arrays: finite outputs for different batches, [N, ..., C] with the same C.
 
     Returns:
-        "probabilities" if each row is of numbers from 0 to 1 that sum to 1, "log-probabilities" if
-        that holds of the exponentials. "other" of integers, of fewer than two classes, or if all
-        numbers lie between 0 and 1 and rows do not sum to 1, as of a sigmoid. Else "logits".
+        "probabilities" if all rows hold numbers from 0 to 1 and sum to 1; "log-probabilities" if
+        that holds for their exponentials; "other" for integers, for fewer than two classes, and if
+        all numbers lie between 0 and 1 but rows do not sum to 1 (as of a sigmoid); else "logits".
     """
     if not all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays):
         return "other"
@@ -216,19 +216,19 @@ def _sum_to_1(rows: Array) -> bool:
 
 
 def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str, Array]:
-    """Put one output into a form.
+    """Encode one output in a form.
 
     Args:
         name: of the output.
-        array: floats [N, ..., C], finite.
-        form: the form that is asked for.
-        kind: of the output, an `OutputKind`; empty: nobody has said it, and the values do.
+        array: finite floats [N, ..., C].
+        form: the requested form.
+        kind: an `OutputKind`; empty: it is derived from the values.
 
     Returns:
-        The arrays that travel, by the names of `form.parts`.
+        The arrays that travel, by the names of `LabelForm.parts`.
 
     Raises:
-        RequestRefused: the output cannot be put into this form, or holds values beyond it.
+        RequestRefused: the output cannot be encoded in this form, or holds values beyond its range.
     """
     check_form(name, datatype_of(array.dtype), array.shape, form, kind)
     is_made = form.k or form.temperature is not None
@@ -240,18 +240,18 @@ def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str
 
 
 def narrow(name: str, rows: Array, form: LabelForm) -> dict[str, Array]:
-    """Put one output into a form, to which the softmax of the form has been applied already.
+    """Encode one output to which the softmax of the form has already been applied.
 
     Args:
         name: of the output.
-        rows: floats [N, ..., C], finite: probabilities where the form has a temperature.
-        form: the form that is asked for.
+        rows: finite floats [N, ..., C]; probabilities if the form has a temperature.
+        form: the requested form.
 
     Returns:
-        The arrays that travel, by the names of `form.parts`.
+        The arrays that travel, by the names of `LabelForm.parts`.
 
     Raises:
-        RequestRefused: the output cannot be put into this form, or holds values beyond it.
+        RequestRefused: the output cannot be encoded in this form, or holds values beyond its range.
     """
     check_form(name, datatype_of(rows.dtype), rows.shape, form)
     if form.dtype is not None:
@@ -272,16 +272,16 @@ def narrow(name: str, rows: Array, form: LabelForm) -> dict[str, Array]:
 def decode(
     name: str, outputs: Mapping[str, Array], form: LabelForm, parameters: Mapping[str, Parameter]
 ) -> Array:
-    """One output as a dense float32 array, from what `encode` made of it.
+    """Decode one output to a dense float32 array.
 
-    What `topk` has left out gets the tail mass spread evenly: each of the C - K classes the
-    probability `tail / (C - K)` or the logit `tail - log(C - K)`. So the greatest class stays the
-    greatest, and a softmax at temperature 1 has the mass of each kept class and of all others.
+    The classes that `topk` omitted share the tail mass evenly: each of the C - K classes gets the
+    probability `tail / (C - K)` or the logit `tail - log(C - K)`. The largest class stays the
+    largest, and a softmax at temperature 1 gives the exact mass of each kept class and of the rest.
 
     Args:
         name: of the output.
-        outputs: the arrays of an answer; those of `form.parts` must be among them.
-        form: the form that the answer says it has.
+        outputs: arrays of an answer, including those of `LabelForm.parts`.
+        form: the form that the answer states.
         parameters: of the answer's output.
 
     Returns:
@@ -299,8 +299,8 @@ def decode(
     classes = int(parameters[CLASSES])
     left_out = classes - form.k
     fill = tail / left_out if form.temperature else tail - np.log(np.float32(left_out))
-    # Rounded values, of float16 mostly, may be below a fill that was computed from exact ones.
-    # Where all of them are equal, the fill would be as great as the greatest.
+    # Rounded values (float16) may be below a fill that was computed from exact ones. If all are
+    # equal, the fill would equal the largest.
     below = np.nextafter(values.max(axis=-1), np.float32(-np.inf))
     fill = np.minimum(np.minimum(fill, values.min(axis=-1)), below)
     dense = np.empty((*tail.shape, classes), np.float32)
@@ -312,13 +312,13 @@ def decode(
 def check_parts(
     name: str, outputs: Mapping[str, Array], form: LabelForm, parameters: Mapping[str, Parameter]
 ) -> tuple[Array, Array, Array]:
-    """The parts of a `topk` output, held against each other.
+    """Check the parts of a `topk` output against each other.
 
     Returns:
         values float32 [N, ..., K], indices int64 [N, ..., K], tail float32 [N, ...].
 
     Raises:
-        WireError: they cannot have come from `encode`.
+        WireError: `encode` cannot have produced them.
     """
     values, indices, tail = (outputs[part] for part in form.parts(name))
     classes = parameters.get(CLASSES)
@@ -342,8 +342,8 @@ def check_parts(
 
 
 def softmax(logits: Array, temperature: float) -> Array:
-    """The probabilities of float32 logits [..., C] that are divided by `temperature` first."""
-    with np.errstate(over="ignore"):  # what is so far below the greatest has no mass
+    """Probabilities of float32 logits [..., C] that are divided by `temperature` first."""
+    with np.errstate(over="ignore"):  # classes so far below the largest have no mass
         rows = logits - logits.max(axis=-1, keepdims=True)
         rows /= np.float32(temperature)
     np.exp(rows, out=rows)
@@ -353,7 +353,7 @@ def softmax(logits: Array, temperature: float) -> Array:
 
 
 def top_k(rows: Array, k: int) -> tuple[Array, Array]:
-    """The `k` greatest of each row, the greatest first; of equal ones the lower index goes first.
+    """The `k` largest values of each row in falling order; ties in the order of their indices.
 
     Args:
         rows: float32 [R, C], without NaN.
@@ -365,7 +365,7 @@ def top_k(rows: Array, k: int) -> tuple[Array, Array]:
     chosen = np.argpartition(rows, -k, axis=-1)[:, -k:]
     values = np.take_along_axis(rows, chosen, axis=-1)
     least = values.min(axis=-1, keepdims=True)
-    # Where more than k reach the least of them, which of the equal ones were taken is chance.
+    # If more than k values reach the smallest of them, argpartition chose arbitrarily: sort these.
     tied = np.count_nonzero(rows >= least, axis=-1) > k
     if tied.any():
         chosen[tied] = np.argsort(-rows[tied], axis=-1, kind="stable")[:, :k]

@@ -1,35 +1,32 @@
-"""The transport between our own reader and teacher: batches and labels as frames over a socket.
+"""The transport between our own reader and teacher: its offer, its proofs, and its frames.
 
-A teacher offers a connection in the answer to `ModelMetadata`, to a student that asks for it and
-has proved who it is (`TransportOffer`). The reader accepts only an offer of the very endpoint that it
-dialled. Both sides then prove that they know the secret of the offer, which never travels over the
-connection.
+A teacher offers a connection in the answer to `ModelMetadata`, to an authenticated student that
+asks for it (`TransportOffer`). The reader accepts only an offer from the endpoint that it dialled.
+The connection goes over TCP, with TLS if gRPC uses it, or over a Unix socket on the same host.
 
-A connection goes over TCP, with TLS where gRPC uses it, or over a Unix socket on the same host. It
-carries frames (`frames.py`): OPEN fixes the model, the inputs and the outputs for what follows,
-REQUEST has the arrays of one batch or says where they lie in shared memory, RESULT or ERROR answers
-it. GOODBYE says that the teacher takes no more requests over this connection.
+First both sides prove that they know the secret of the offer, which never travels over the
+connection: the reader sends MAGIC, the session and a challenge; the teacher sends a challenge and
+its proof; the reader sends its proof. Then frames follow. OPEN fixes the model, the inputs and the
+outputs for the requests behind it. REQUEST carries the arrays of one batch, or their location in
+shared memory. RESULT or ERROR answers a request. GOAWAY says that the teacher takes no more
+requests over this connection.
 
-What goes over the transport: proofs at its beginning, then frames.
-
-A frame is a header of fixed size, a head, and what the header announces:
+A frame is a header of fixed size, a head, and a payload:
 
 ```
 header   magic 4, kind 1, flags 1, head bytes 2, rows 4, number 8, payload bytes 8, seconds 8
 OPEN     payload: JSON, see `OpenFrame`
-REQUEST  head: the dimensions of each input, and with IN_MEMORY its place; payload: the inputs
-RESULT   head: the dimensions of each output; with DESCRIBED the payload begins with a description
+REQUEST  head: the dimensions of each input, and with IN_SHARED_MEMORY their locations;
+         payload: the inputs
+RESULT   head: the dimensions of each output; payload: the outputs, with DESCRIBED behind a
+         description
 ERROR    payload: JSON with the name of gRPC's status, its details and metadata
-GOODBYE  nothing
+GOAWAY   nothing
 ```
 
-All numbers are little-endian; dimensions are unsigned 8-byte numbers. The number of a request is
-the reader's, and comes back with its answer. `seconds` is how long a request is waited for, and of
-a result how long the device took.
-
-A teacher offers the transport by gRPC. First both sides prove that they know the offer: the reader
-sends MAGIC, the session and a challenge; the teacher a challenge and its proof; the reader its
-proof.
+All numbers are little-endian; dimensions are unsigned 8-byte numbers. The reader chooses the number
+of a request, and its answer repeats it. `seconds` is the time that the reader waits for an answer;
+in a result it is the time on the device.
 """
 
 from __future__ import annotations
@@ -51,15 +48,15 @@ from ..errors import EdlError, WireError
 from .dataclass_json import from_plain, to_plain
 from .datatypes import Array, Parameter, dtype_of, nbytes_of, to_bytes
 
-#: Metadata of `ModelMetadata`: in the call it asks for an offer, beside the answer it is the offer.
+#: Metadata key of `ModelMetadata`: in the call it requests an offer, in the answer it is the offer.
 OFFER_KEY: Final = "edl-transport"
 OFFER_REQUEST: Final = ((OFFER_KEY, "1"),)
-#: What both sides begin with; the last byte is the version.
+#: The first bytes of a connection; the last byte is the version.
 MAGIC: Final = b"EDL\x01"
 ID_BYTES: Final = 16
 CHALLENGE_BYTES: Final = 16
 PROOF_BYTES: Final = hashlib.sha256().digest_size
-#: What the reader sends first, and what the teacher answers.
+#: Sizes of the reader's first message and of the teacher's reply.
 HELLO_BYTES: Final = len(MAGIC) + ID_BYTES + CHALLENGE_BYTES
 REPLY_BYTES: Final = CHALLENGE_BYTES + PROOF_BYTES
 _OFFER: Final = re.compile(
@@ -69,15 +66,15 @@ _OFFER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TransportOffer:
-    """Where one teacher takes frames, for one caller.
+    """The address at which one teacher takes frames from one caller.
 
     Attributes:
-        grpc_port: that the teacher has bound: who dialled another one is behind something that
-            maps ports, and cannot use the offer.
-        port: of TCP.
-        unix_name: of a Unix socket in the abstract namespace; empty: there is none.
-        session: names the caller's credentials; not secret.
-        secret: known to both sides, and never sent over the connection.
+        grpc_port: the port that the teacher bound for gRPC. A reader that dialled another port is
+            behind a port mapping and cannot use the offer.
+        port: for TCP.
+        unix_name: of a Unix socket in the abstract namespace; empty if there is none.
+        session: identifies the caller's credentials; not secret.
+        secret: known to both sides, never sent over the connection.
     """
 
     grpc_port: int
@@ -88,20 +85,20 @@ class TransportOffer:
 
     @classmethod
     def new(cls, grpc_port: int, port: int, unix_name: str) -> Self:
-        """An offer with a session and a secret of its own."""
+        """Create an offer with a new session and secret."""
         return cls(
             grpc_port, port, unix_name, secrets.token_bytes(ID_BYTES), secrets.token_bytes(32)
         )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes beside the answer of gRPC."""
+        """The metadata that carries the offer."""
         name = self.unix_name or "-"
         said = f"{self.grpc_port} {self.port} {name} {self.session.hex()} {self.secret.hex()}"
         return ((OFFER_KEY, said),)
 
     @classmethod
     def from_metadata(cls, metadata: Iterable[Sequence[str | bytes]]) -> Self | None:
-        """The offer in a call's metadata; None: there is none that can be read."""
+        """The offer in a call's metadata; None if there is none that can be read."""
         for key, value in metadata:
             if key == OFFER_KEY and isinstance(value, str) and (said := _OFFER.fullmatch(value)):
                 name = "" if said[3] == "-" else said[3]
@@ -110,11 +107,11 @@ class TransportOffer:
         return None
 
     def teachers_proof(self, readers: bytes, teachers: bytes) -> bytes:
-        """The teacher's answer to the reader's challenge, bound to its own challenge."""
+        """The teacher's answer to the reader's challenge, bound to both challenges."""
         return _proof(self.secret, b"teacher", readers, teachers)
 
     def readers_proof(self, readers: bytes, teachers: bytes) -> bytes:
-        """The reader's answer to the teacher's challenge, bound to its own challenge."""
+        """The reader's answer to the teacher's challenge, bound to both challenges."""
         return _proof(self.secret, b"reader", readers, teachers)
 
 
@@ -127,24 +124,24 @@ _FRAME_MAGIC: Final = b"EDLf"
 OPEN, REQUEST, RESULT, ERROR, GOAWAY = range(1, 6)
 _KINDS: Final = frozenset((OPEN, REQUEST, RESULT, ERROR, GOAWAY))
 
-#: Flags: the inputs lie in shared memory; the payload begins with a description; the teacher
-#: leaves; the error is about shared memory, so the same request may go with its arrays.
+#: Flags: the inputs lie in shared memory; the payload begins with a description; the teacher is
+#: draining; shared memory failed, so the same request may succeed with its arrays inline.
 IN_SHARED_MEMORY: Final = 1
 DESCRIBED: Final = 2
 DRAINING: Final = 4
 SHARED_MEMORY_FAILED: Final = 8
 
-#: Of JSON in a payload, of inputs or outputs, and of the dimensions of one array.
+#: Limits for JSON in a payload, for inputs or outputs, and for the dimensions of one array.
 MAX_JSON_BYTES: Final = 64 << 10
 MAX_ARRAYS: Final = 256
 MAX_NDIM: Final = 16
-#: A place in shared memory: offset, generation, offset of the generation.
+#: A location in shared memory: offset, generation, offset of the generation.
 BUFFER_LOCATION: Final = struct.Struct("<QQQ")
 _LENGTH: Final = struct.Struct("<I")
 
 
 class FrameHeader(NamedTuple):
-    """What a frame begins with; see the module."""
+    """The fields of a frame's header; see the module."""
 
     kind: int
     flags: int
@@ -159,7 +156,7 @@ class FrameHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> FrameHeader:
-        """Read the first `HEADER.size` bytes; raises WireError for what is no frame."""
+        """Read the first `HEADER.size` bytes; raises WireError if they are not a header."""
         magic, *fields = HEADER.unpack_from(data)
         header = cls(*fields)
         if magic != _FRAME_MAGIC or header.kind not in _KINDS:
@@ -168,10 +165,11 @@ class FrameHeader(NamedTuple):
 
 
 class FramedTensor(NamedTuple):
-    """What is fixed of one array of a session: its name, its datatype, how many dimensions.
+    """What an OPEN frame or a description fixes about one array.
 
     Attributes:
-        parameters: what an output says of its form.
+        ndim: number of dimensions; their sizes come with each frame.
+        parameters: of an output, which describe its form.
     """
 
     name: str
@@ -191,20 +189,20 @@ def _check_tensors(tensors: Sequence[FramedTensor]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OpenFrame:
-    """What an OPEN frame fixes.
+    """The content of an OPEN frame.
 
     Attributes:
         model: its name.
         inputs: in the order in which their arrays come.
-        outputs: that are wanted; empty: every one.
-        parameters: name the instance that is asked.
-        output_parameters: name the forms of outputs.
-        memory_key: of the shared memory in which inputs may lie; empty: none.
-        memory_bytes: of it.
-        caller: who asks, for logs: a request is called CALLER#NUMBER.
+        outputs: the requested ones; empty for all.
+        parameters: of each request; they name the teacher's instance.
+        output_parameters: by output; they name the forms.
+        memory_key: of the shared memory in which inputs may lie; empty for none.
+        memory_bytes: its size.
+        caller: for logs: a request is called CALLER#NUMBER.
 
     Raises:
-        WireError: there is no such frame.
+        WireError: the content is not valid.
     """
 
     model: str
@@ -229,12 +227,12 @@ class OpenFrame:
 
     @classmethod
     def read(cls, payload: bytes) -> OpenFrame:
-        """Raises WireError for what fixes nothing."""
+        """Parse the payload of an OPEN frame; raises WireError."""
         return from_plain(cls, _json(payload))
 
 
 def pack_shapes(shapes: Sequence[Sequence[int]]) -> bytes:
-    """The dimensions of arrays, one after another."""
+    """Pack the dimensions of arrays for a head."""
     sizes = [size for shape in shapes for size in shape]
     return struct.pack(f"<{len(sizes)}Q", *sizes)
 
@@ -242,7 +240,7 @@ def pack_shapes(shapes: Sequence[Sequence[int]]) -> bytes:
 def unpack_shapes(
     head: memoryview | bytes, tensors: Sequence[FramedTensor]
 ) -> list[tuple[int, ...]]:
-    """The shapes that a head begins with; raises WireError where it is too short."""
+    """The shapes at the begin of a head; raises WireError if it is too short."""
     shapes, at = [], 0
     for tensor in tensors:
         end = at + 8 * tensor.ndim
@@ -254,17 +252,17 @@ def unpack_shapes(
 
 
 def packed_shapes_bytes(tensors: Sequence[FramedTensor]) -> int:
-    """Of the dimensions of these arrays."""
+    """Bytes of the packed dimensions of these arrays."""
     return 8 * sum(tensor.ndim for tensor in tensors)
 
 
 def layouts_of(
     tensors: Sequence[FramedTensor], shapes: Sequence[tuple[int, ...]], nbytes: int
 ) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Dtypes and shapes of arrays that have `nbytes` together.
+    """Dtypes and shapes of arrays with `nbytes` in all.
 
     Raises:
-        WireError: they have another number of bytes.
+        WireError: they have another size.
     """
     layouts, whole = [], 0
     for tensor, shape in zip(tensors, shapes, strict=True):
@@ -280,18 +278,18 @@ def layouts_of(
 
 @dataclass(frozen=True, slots=True)
 class ResultDescription:
-    """What the results of a session have in common, sent when it changes.
+    """What the results of a session have in common; sent when it changes.
 
     Attributes:
         outputs: in the order in which their arrays come.
-        parameters: what the teacher says beside them.
+        parameters: of the answer.
     """
 
     outputs: tuple[FramedTensor, ...]
     parameters: Mapping[str, Parameter]
 
     def to_bytes(self) -> bytes:
-        """Behind its length."""
+        """Serialise it behind its length."""
         data = json.dumps(to_plain(self)).encode()
         if len(data) > MAX_JSON_BYTES - _LENGTH.size:
             raise WireError(f"the outputs take {len(data)} bytes to describe: ask for fewer")
@@ -299,10 +297,10 @@ class ResultDescription:
 
     @classmethod
     def take(cls, payload: memoryview) -> tuple[ResultDescription, int]:
-        """The description that a payload begins with, and how many bytes it has.
+        """The description at the begin of a payload, and its size in bytes.
 
         Raises:
-            WireError: it begins with none.
+            WireError: there is none.
         """
         if len(payload) < _LENGTH.size:
             raise WireError("a result that is too short for its description")
@@ -322,12 +320,12 @@ def result_frame(
     device_s: float,
     draining: bool,
 ) -> list[bytes | memoryview]:
-    """A RESULT frame, in pieces.
+    """Encode a RESULT frame, in pieces.
 
     Args:
         number: of the request.
-        outputs: their arrays, by name.
-        described: a description as bytes; empty: as of the result before.
+        outputs: arrays by name.
+        described: a serialised description; empty if it has not changed since the last result.
         device_s: seconds on the device.
         draining: the teacher is about to leave.
     """
@@ -341,7 +339,7 @@ def result_frame(
 
 
 def error_frame(number: int, failed: EdlError, *, memory: bool = False) -> bytes:
-    """An ERROR frame; `memory`: see `SHARED_MEMORY_FAILED`."""
+    """Encode an ERROR frame; `memory` sets SHARED_MEMORY_FAILED."""
     from .status import to_metadata, to_status
 
     code, details = to_status(failed)
@@ -350,7 +348,7 @@ def error_frame(number: int, failed: EdlError, *, memory: bool = False) -> bytes
 
 
 def read_error(payload: bytes) -> EdlError:
-    """The error that an ERROR frame tells; raises WireError for what tells none."""
+    """The error in the payload of an ERROR frame; raises WireError if there is none."""
     import grpc
 
     from .status import from_status
@@ -366,7 +364,6 @@ def read_error(payload: bytes) -> EdlError:
 
 
 def goaway_frame() -> bytes:
-    """A GOODBYE frame."""
     return FrameHeader(GOAWAY, 0, 0, 0, 0, 0, 0.0).pack()
 
 

@@ -1,12 +1,12 @@
-"""`ModelInfer` over HTTP: a JSON object, and tensors in it, or behind it as bytes.
+"""Encodes and decodes the bodies of `ModelInfer` over HTTP: JSON, with tensors in it or behind it.
 
-With the binary extension the body is the JSON object, then the raw elements of each tensor whose
-parameter `binary_data_size` says how many bytes they are, in the order of the tensors; a header of
-the message says how long the JSON object is. Without it all elements are numbers in lists, flat or
-nested; strings for BYTES. Either way an array arrives with the bits that it had.
+With the binary extension, the body is the JSON object followed by the raw elements of each tensor
+that has the parameter `binary_data_size`, in the order of the tensors. A header of the HTTP message
+gives the length of the JSON object. Without the extension all elements are in the JSON, as flat or
+nested lists of numbers, or of strings for BYTES. Both ways keep every bit of an array.
 
-A receiver believes nothing, as in `tensors`. Answers come from servers of many makers, so a
-parameter that is no plain value is left out of them, and is no error.
+As in `tensors`, a receiver trusts nothing. Responses come from servers of many makers, so
+parameters of a response that are not plain values are ignored.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from .tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode, arra
 
 JsonObject = Mapping[str, Any]
 
-#: Lists within lists that a message may have: numpy has no array of more than 64 dimensions.
+#: The deepest nesting of a message; numpy has at most 64 dimensions.
 _NESTED: Final = 80
 _BUT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
-#: Which values of JSON may be the elements of an array, by the kind of its dtype.
+#: The JSON types that are allowed as elements of an array, by the kind of its dtype.
 _ALLOWED: Final[Mapping[str, set[type]]] = {
     "O": {str},
     "b": {bool},
@@ -56,10 +56,11 @@ _STRING: Final = re.compile(rb'"[^"]*"')
 
 
 def parse_object(data: memoryview) -> dict[str, Any]:
-    """A JSON object.
+    """Parse a JSON object.
 
     Raises:
-        WireError: it is none, it is nested too deep, or has numbers that no JSON has.
+        WireError: it is not an object, is nested too deeply, or has numbers that JSON does not
+            allow.
     """
     body = bytes(data)
     _check_nesting(body)
@@ -73,7 +74,7 @@ def parse_object(data: memoryview) -> dict[str, Any]:
 
 
 def _check_nesting(body: bytes) -> None:
-    """Raise WireError for what would overflow the parser's stack, from which Python may abort."""
+    """Raise WireError for nesting that would overflow the parser's stack and abort Python."""
     if body.count(b"[") + body.count(b"{") <= _NESTED:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -91,7 +92,7 @@ def _no_constant(name: str) -> float:
 
 
 def shape_of(tensor: JsonObject) -> list[int]:
-    """Its dimensions, which may still be negative; raises WireError."""
+    """The dimensions of a tensor, which may be negative; raises WireError."""
     shape = tensor.get("shape")
     if not isinstance(shape, list) or set(map(type, shape)) - {int}:
         raise WireError("'shape' is no list of integers")
@@ -99,7 +100,7 @@ def shape_of(tensor: JsonObject) -> list[int]:
 
 
 def objects_in(message: JsonObject, key: str) -> list[JsonObject]:
-    """The objects in the list `key`, none where it is left out; raises WireError."""
+    """The list of objects under `key`, empty if it is missing; raises WireError."""
     found = message.get(key, [])
     if not isinstance(found, list) or set(map(type, found)) - {dict}:
         raise WireError(f"{key!r} is no list of objects")
@@ -107,7 +108,7 @@ def objects_in(message: JsonObject, key: str) -> list[JsonObject]:
 
 
 def text_in(message: JsonObject, key: str) -> str:
-    """The string `key`, empty where it is left out; raises WireError."""
+    """The string under `key`, empty if it is missing; raises WireError."""
     text = message.get(key, "")
     if not isinstance(text, str):
         raise WireError(f"{key!r} is no string")
@@ -115,7 +116,7 @@ def text_in(message: JsonObject, key: str) -> str:
 
 
 def parameters_of(message: JsonObject) -> dict[str, Parameter]:
-    """The parameters of a message or of a tensor; raises WireError."""
+    """The parameters of a message or tensor; raises WireError."""
     value = message.get("parameters", {})
     if not isinstance(value, dict) or set(map(type, value.values())) - {bool, int, float, str}:
         raise WireError(
@@ -125,11 +126,11 @@ def parameters_of(message: JsonObject) -> dict[str, Parameter]:
 
 
 def array_from_json(data: object, datatype: str, shape: list[int]) -> Array:
-    """The array of these elements, read-only.
+    """Build a read-only array from JSON elements.
 
     Raises:
-        WireError: `data` is no list, or its elements are not as many, of that datatype, or of one
-            depth.
+        WireError: `data` is not a list, or has the wrong number of elements, the wrong type of
+            element, or uneven nesting.
     """
     flat, kind = _flat(data), dtype_of(datatype).kind
     if odd := set(map(type, flat)) - _ALLOWED[kind]:
@@ -143,7 +144,7 @@ def array_from_json(data: object, datatype: str, shape: list[int]) -> Array:
 
 
 def _flat(data: object) -> list[Any]:
-    """The elements of a list, or of a list of lists, and so on."""
+    """The elements of a list that may be nested."""
     if not isinstance(data, list):
         raise WireError("'data' is no list")
     for _ in range(MAX_DIMENSIONS):
@@ -159,10 +160,10 @@ def _flat(data: object) -> list[Any]:
 
 
 def array_to_json(array: Array) -> list[Any]:
-    """The elements of `array` in a flat list; a double holds each float of fewer bits exactly.
+    """The elements of `array` as a flat list; JSON's doubles hold every smaller float exactly.
 
     Raises:
-        UnicodeDecodeError: an element is bytes that are no text.
+        UnicodeDecodeError: a BYTES element is not text.
     """
     if array.dtype.kind == "V":  # bfloat16
         array = array.astype(np.float32)
@@ -172,16 +173,16 @@ def array_to_json(array: Array) -> list[Any]:
     return [bytes(element).decode() for element in flat]
 
 
-#: The header that says how long the JSON object is where bytes follow it.
+#: The HTTP header with the length of the JSON object, if bytes follow it.
 HEAD_LENGTH: Final = "Inference-Header-Content-Length"
-#: Parameters of tensors that say where its elements are, not what they are.
+#: Parameters that say where the elements of a tensor are.
 BINARY_SIZE: Final = "binary_data_size"
 BINARY: Final = "binary_data"
 BINARY_DEFAULT: Final = "binary_data_output"
 
-#: Types of parameters that an answer may have.
+#: The types of parameters that are kept of a response.
 _PLAIN: Final = (bool, int, float, str)
-#: Of text behind the JSON object, that is decoded in a moment.
+#: Text of at most this size behind the JSON object decodes quickly.
 _LIGHT_BYTES: Final = 64 << 10
 
 
@@ -194,23 +195,22 @@ def decode_request(
     model_version: str = "",
     light: bool = False,
 ) -> InferRequest:
-    """What the body of a request says.
+    """Decode the body of an inference request.
 
     Args:
-        head: its JSON object.
-        raw: what follows that; it lives on as long as the arrays do, and must not be changed.
-        read: reads the inputs that lie in shared memory.
-        model_name: of the request's path.
-        model_version: of the path; empty lets the server choose.
-        light: decode what follows `head` only if that takes no more than a moment.
+        head: the JSON object.
+        raw: what follows it. The arrays refer to it, so it must not be changed while they live.
+        read: reads inputs that lie in shared memory.
+        model_name: from the request's path.
+        model_version: from the path; empty lets the server choose.
+        light: raise SlowToDecode instead of decoding a body that takes long.
 
     Returns:
-        The request; arrays are read-only.
+        The request; its arrays are read-only.
 
     Raises:
-        WireError: it is malformed, truncated or contradictory, in whatever way; and what `read`
-            raises.
-        Heavy: it is `light` that is wanted, and there is more to do than to make views.
+        WireError: the body is malformed, truncated or contradictory. `read` may raise other errors.
+        SlowToDecode: `light` is set, and the body needs more than views.
     """
     message = parse_object(head)
     if light and len(raw) > _LIGHT_BYTES and _has_text(message):
@@ -235,15 +235,15 @@ def decode_request(
 def encode_response(
     request: InferRequest, response: InferResponse, elsewhere: Collection[str]
 ) -> tuple[bytes, list[memoryview]]:
-    """The JSON object of an answer, and what follows it: the memory of its arrays where it can be.
+    """Encode an answer as its JSON object and the buffers that follow it.
 
     Args:
-        request: what is answered; it says which outputs are to be bytes.
+        request: the request that is answered; it says which outputs are sent as bytes.
         response: the answer.
-        elsewhere: names of the outputs whose elements are in shared memory already.
+        elsewhere: names of outputs whose elements are in shared memory.
 
     Raises:
-        RequestRefused: an output holds what JSON cannot, and was not asked for as bytes.
+        RequestRefused: JSON cannot hold an output that was not requested as bytes.
     """
     described: list[dict[str, Any]] = []
     raws: list[memoryview] = []
@@ -273,20 +273,21 @@ def encode_request(
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
     binary: bool,
 ) -> tuple[bytes, list[memoryview]]:
-    """The JSON object of a request, and what follows it: the memory of its arrays where it can be.
+    """Encode a request as its JSON object and the buffers that follow it.
 
     Args:
         inputs: by input name, in one piece or several.
-        outputs: names of the outputs wanted; empty asks for every one.
-        request_id: may come back in the answer.
-        parameters: named values beside the tensors.
-        output_parameters: the same for single outputs, by their names.
-        binary: elements go behind the JSON object, and are wanted back so; else all is JSON.
+        outputs: names of the requested outputs; empty for all.
+        request_id: may be returned in the response.
+        parameters: named values of the request.
+        output_parameters: the same for single outputs, by name.
+        binary: send tensors as bytes behind the JSON object, and request outputs as bytes; else
+            everything is JSON.
 
     Raises:
-        WireError: a dtype that the protocol has no place for.
-        RequestRefused: elements that JSON cannot hold.
-        ValueError: a parameter that JSON cannot hold.
+        WireError: the protocol has no datatype for a dtype.
+        RequestRefused: JSON cannot hold an element.
+        ValueError: JSON cannot hold a parameter.
     """
     raws: list[memoryview] = []
     tensors = [_tensor(name, value, raws if binary else None) for name, value in inputs.items()]
@@ -305,14 +306,14 @@ def encode_request(
 
 
 def decode_response(head: memoryview, raw: memoryview) -> InferResponse:
-    """What the body of an answer says.
+    """Decode the body of an inference response.
 
     Args:
-        head: its JSON object.
-        raw: what follows that; it lives on as long as the arrays do, and must not be changed.
+        head: the JSON object.
+        raw: what follows it. The arrays refer to it, so it must not be changed while they live.
 
     Raises:
-        WireError: it is malformed, truncated or contradictory, in whatever way.
+        WireError: the body is malformed, truncated or contradictory.
     """
     message = parse_object(head)
     if "outputs" not in message:
@@ -328,21 +329,21 @@ def decode_response(head: memoryview, raw: memoryview) -> InferResponse:
 
 
 def is_binary(request: InferRequest, name: str) -> bool:
-    """Whether the output `name`, or that of which it is a part, is asked for as bytes."""
+    """Whether the request wants the output `name`, or the output that it is a part of, as bytes."""
     asked = request.output_parameters
     own = asked.get(name) or asked.get(name.rpartition(".")[0]) or {}
     return own.get(BINARY, request.parameters.get(BINARY_DEFAULT, False)) is True
 
 
 def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memoryview]:
-    """The JSON object of a body, and the bytes of tensors behind it.
+    """Split a body into its JSON object and the bytes of tensors behind it.
 
     Args:
-        body: all of it.
-        head_length: what the header `HEAD_LENGTH` says; None: it is not there.
+        body: the whole body.
+        head_length: value of the header `HEAD_LENGTH`; None if the header is missing.
 
     Raises:
-        WireError: it is no length, or longer than the body.
+        WireError: the value is not a length, or exceeds the body.
     """
     if head_length is None:
         return body, body[len(body) :]
@@ -354,7 +355,7 @@ def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memory
 
 
 def _to_json(message: JsonObject) -> bytes:
-    """A JSON object, as short as it can be; raises ValueError for numbers that none can hold."""
+    """Compact JSON; raises ValueError for NaN and infinity."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -364,10 +365,10 @@ def _tensor(
     behind: list[memoryview] | None,
     parameters: Mapping[str, Parameter] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """A tensor of a JSON object; its elements are added to what is `behind` that, or stand in it.
+    """Describe a tensor for a JSON object; its elements go into it, or are appended to `behind`.
 
     Raises:
-        RequestRefused: they are what JSON cannot hold.
+        RequestRefused: JSON cannot hold the elements.
     """
     if behind is not None:
         pieces = [to_bytes(piece) for piece in pieces_of(value)]
@@ -394,17 +395,17 @@ def _read_arrays(
     read: ReadBuffer | None = None,
     parameters_of: Callable[[JsonObject], dict[str, Parameter]] = parameters_of,
 ) -> dict[str, Array]:
-    """The tensors of a body, read-only, in its order.
+    """Decode the tensors of a body, read-only and in their order.
 
     Args:
-        message: its JSON object.
-        key: where they are named.
+        message: the JSON object.
+        key: "inputs" or "outputs".
         raw: what follows the JSON object.
-        read: reads those that lie in shared memory; None: none may.
-        parameters_of: reads the parameters of one.
+        read: reads tensors in shared memory; None refuses them.
+        parameters_of: reads the parameters of a tensor.
 
     Raises:
-        WireError: as `decode_request`.
+        WireError: as of `decode_request`.
     """
     arrays: dict[str, Array] = {}
     for tensor in objects_in(message, key):
@@ -458,7 +459,7 @@ def _array(
 
 
 def _cut(raw: memoryview, size: Parameter) -> tuple[memoryview, memoryview]:
-    """What is left of `raw`, and its first `size` bytes."""
+    """The rest of `raw`, and its first `size` bytes."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise WireError(f"{BINARY_SIZE} is a number of bytes, not {size!r:.60}")
     if size > len(raw):

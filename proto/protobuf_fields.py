@@ -15,8 +15,8 @@ from functools import lru_cache
 from ..errors import WireError
 from .datatypes import Buffer
 
-#: A message has a handful of top-level fields. The bound keeps a message of two-byte fields from
-#: costing a hundred times its size in objects, and milliseconds.
+#: Our messages have a handful of top-level fields. Without a bound, a message of two-byte fields
+#: would cost a hundred times its size in objects.
 MAX_FIELDS = 1 << 12
 
 
@@ -27,7 +27,7 @@ _MAX_VARINT_BYTES = 10
 
 @lru_cache(maxsize=1024)
 def bytes_field(field: int, nbytes: int) -> bytes:
-    """Tag and length that stand before the `nbytes` bytes of a bytes field."""
+    """The tag and length that precede the `nbytes` bytes of a bytes field."""
     return varint(field << 3 | _BYTES) + varint(nbytes)
 
 
@@ -39,12 +39,12 @@ def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]
         field: number of the bytes field.
 
     Returns:
-        The message without that field, in its order, and the field's values: read-only views into
-        `data`, in order.
+        The message without that field, and the values of the field as read-only views into `data`,
+        both in their order.
 
     Raises:
-        WireError: the message is cut short, has a group (which no message of the protocol has) or
-            an unknown wire type, an over-long varint, or more than `MAX_FIELDS` fields.
+        WireError: the message is truncated, has a group (no message of the protocol has one) or an
+            unknown wire type, a varint that is too long, or more than `MAX_FIELDS` fields.
     """
     view = memoryview(data).toreadonly().cast("B")
     wanted = field << 3 | _BYTES
@@ -56,7 +56,7 @@ def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]
         start = at
         tag = view[at]
         begin = at + 2
-        # A tag and a length of one byte each, as nearly always.
+        # The usual case: tag and length are one byte each.
         if (
             tag < 0x80
             and tag & 7 == _BYTES
@@ -80,7 +80,7 @@ def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]
 
 
 def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
-    """Where the value behind `tag` begins and ends; its bytes are there."""
+    """Begin and end of the value that follows `tag`; raises WireError if it is not all there."""
     kind = tag & 7
     if kind == _BYTES:
         nbytes, at = read_varint(view, at, _MAX_VARINT_BYTES)
@@ -101,7 +101,7 @@ def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
 
 
 def read_varint(view: bytes | memoryview, at: int, most_bytes: int) -> tuple[int, int]:
-    """The number at `at` and the position behind it."""
+    """The varint at `at`, and the position behind it."""
     value = 0
     for index, byte in enumerate(view[at : at + most_bytes]):
         value |= (byte & 0x7F) << 7 * index
@@ -113,7 +113,7 @@ def read_varint(view: bytes | memoryview, at: int, most_bytes: int) -> tuple[int
 
 
 def varint(value: int) -> bytes:
-    """A number from 0 on, as protobuf writes it."""
+    """Encode a number from 0 on as a varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

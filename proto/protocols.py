@@ -1,7 +1,4 @@
-"""What peers may speak: the protocols and addresses of teachers, the versions of the control plane.
-
-It loads nothing.
-"""
+"""Protocols and addresses of teachers, and versions of the control plane. Loads nothing else."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ OIP: Final = "oip"
 #: Paddle Serving's pipeline server, and its C++ server.
 PADDLE_SERVING: Final = "paddle-serving"
 PADDLE_SERVING_CPP: Final = "paddle-serving-cpp"
-#: What a registry's field `protocol` may say; empty is `oip`.
+#: Values of the field `protocol` in the registry; empty means `oip`.
 PROTOCOLS: Final = (OIP, PADDLE_SERVING, PADDLE_SERVING_CPP)
 
 
 def check_dialled(protocol: str, address: str) -> None:
-    """Raise UsageError where an address that is asked over gRPC is none, or names no port.
+    """Raise UsageError unless `address` is a valid gRPC address with a port.
 
     Args:
-        protocol: one of `PROTOCOLS`; empty: `oip`.
-        address: host:port or grpc://host:port; one of HTTP, which has ports of its own, passes.
+        protocol: one of `PROTOCOLS`; empty means `oip`.
+        address: host:port or grpc://host:port. HTTP URLs pass, as HTTP has default ports.
     """
     scheme, _, rest = address.rpartition("://")
     if scheme in ("http", "https") and protocol in ("", OIP):
@@ -40,7 +37,7 @@ def check_dialled(protocol: str, address: str) -> None:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Where a connection to a teacher goes.
+    """The host and port that a connection to a teacher goes to.
 
     Args:
         address: host:port, grpc://host:port, or a URL of HTTP.
@@ -55,20 +52,20 @@ def host_and_port(address: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-#: Raised by a change that an older peer would misread; new fields alone do not raise it.
+#: Increased by changes that an older peer would misread; new fields alone do not count.
 PROTOCOL_VERSION = 1
-#: The oldest version that we still understand.
+#: The oldest version that is still understood.
 OLDEST_VERSION = 1
 
 
 def check_version(peer: int) -> None:
-    """Take a peer's version, or refuse it.
+    """Accept or refuse the protocol version of a peer.
 
     Args:
-        peer: what the peer's message says; 0 when it says nothing.
+        peer: the version in the peer's message; 0 if it has none.
 
     Raises:
-        VersionMismatch: too old or too new; the message names the version that is needed.
+        VersionMismatch: it is too old or too new; the message names the version that is needed.
     """
     if peer < OLDEST_VERSION:
         said = f"protocol version {peer}" if peer > 0 else "no protocol version"

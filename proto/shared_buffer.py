@@ -1,21 +1,22 @@
-"""Arrays that one process lends to another by their place in shared memory.
+"""Arrays that one process lets another read in place, with stamps that show when they were freed.
 
-A tensor that does not travel in its message lies in registered shared memory. These are the
-parameters of a tensor in the system-shared-memory extension of the Open Inference Protocol, and one
-of ours:
+A tensor that does not travel in its message lies in registered shared memory. Its parameters name
+the location: those of the system-shared-memory extension of the Open Inference Protocol, and two of
+ours:
 
 ```
-shared_memory_region      text     the region, by the name under which it was registered
-shared_memory_byte_size   integer  bytes there; those of the tensor, for an output at least as many
-shared_memory_offset      integer  where they begin in the region; 0 where it is not given
-shared_memory_generation  integer  ours: what 8 bytes of the region hold for as long as the place
+shared_memory_region      text     the name under which the region was registered
+shared_memory_byte_size   integer  bytes at the location; exactly those of an input, at least those
+                                   of an output
+shared_memory_offset      integer  begin of the location in the region; 0 if missing
+shared_memory_generation  integer  ours: the value of 8 bytes of the region while the location
                                    belongs to this request
-shared_memory_generation_offset  integer  ours: where these 8 bytes begin; those right before the
-                                   tensor's own where it is not given
+shared_memory_generation_offset  integer  ours: begin of these 8 bytes; if missing, they are right
+                                   before the tensor
 ```
 
-The object that a region is a piece of is found by a key: a name of `/dev/shm`, or, ours too, that
-of a memory file without a name, which is known by a process that has it open.
+A region belongs to an object that is named by a key: the name of a file in `/dev/shm`, or (ours) a
+memory file without a name, given by a process that has it open.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ BYTE_SIZE: Final = "shared_memory_byte_size"
 OFFSET: Final = "shared_memory_offset"
 GENERATION: Final = "shared_memory_generation"
 GENERATION_OFFSET: Final = "shared_memory_generation_offset"
-#: Bytes of a generation: an unsigned little-endian integer.
+#: A generation is an unsigned little-endian integer of this many bytes.
 GENERATION_BYTES: Final = 8
 _DESCRIPTOR: Final = re.compile(r"edl-fd-([1-9][0-9]{0,9})-([0-9]{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class BufferRef:
-    """Where one tensor lies.
+    """The location of one tensor in a region.
 
     Attributes:
         region: name of the region.
-        offset: bytes from the region's beginning.
-        nbytes: bytes of the place.
-        generation: what stands in the `GENERATION_BYTES` from `generation_at` on while the place is
-            this request's; None: nothing says whose it is.
-        generation_offset: where that is, somewhere before `offset`: a tensor may be the later part
-            of what has this generation; None: right before `offset`.
+        offset: bytes from the begin of the region.
+        nbytes: size of the location.
+        generation: the value of the `GENERATION_BYTES` at `generation_at` while the location
+            belongs to this request; None if it has no generation.
+        generation_offset: position of the generation, before `offset`, because a tensor may be the
+            later part of an array; None: right before `offset`.
     """
 
     region: str
@@ -65,22 +66,22 @@ class BufferRef:
 
     @property
     def generation_at(self) -> int:
-        """Where the generation begins, in bytes from the region's beginning."""
+        """Position of the generation, in bytes from the begin of the region."""
         before = self.offset - GENERATION_BYTES
         return before if self.generation_offset is None else self.generation_offset
 
     @property
     def is_possible(self) -> bool:
-        """Whether its generation, if it has one, stands before it."""
+        """Whether the generation, if there is one, lies before the tensor."""
         latest = self.offset - GENERATION_BYTES
         return self.generation is None or 0 <= self.generation_at <= latest
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Parameter]) -> Self | None:
-        """The place that a tensor's parameters name; None where they name none.
+        """Read the location from a tensor's parameters; None if they name none.
 
         Raises:
-            WireError: they name half of one, or an impossible one.
+            WireError: the location is incomplete or impossible.
         """
         if REGION not in parameters:
             return None
@@ -103,7 +104,7 @@ class BufferRef:
         return ref
 
     def parameters(self) -> dict[str, Parameter]:
-        """What names this place."""
+        """The parameters that name this location."""
         named: dict[str, Parameter] = {REGION: self.region, BYTE_SIZE: self.nbytes}
         if self.offset:
             named[OFFSET] = self.offset
@@ -120,7 +121,7 @@ def key_of(pid: int, fd: int) -> str:
 
 
 def descriptor_of(key: str) -> tuple[int, int] | None:
-    """The process and the descriptor that a key names; None: it is a name of `/dev/shm`."""
+    """The process and descriptor that a key names; None if it names a file in `/dev/shm`."""
     found = _DESCRIPTOR.fullmatch(key)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -132,14 +133,14 @@ def _number(parameters: Mapping[str, Parameter], name: str) -> int:
     return value
 
 
-#: What stands before each array.
+#: The margin before each array; it ends with the generation.
 _MARGIN: Final = (np.dtype(np.uint8), (ALIGNMENT,))
 _STAMP: Final = struct.Struct("<Q")
 _VOID: Final = 0
 
 
 class BufferLocation(NamedTuple):
-    """Where memory of an arena lies; in bytes from the arena's beginning."""
+    """The location of memory in an arena; offsets are bytes from the begin of the arena."""
 
     offset: int
     generation: int
@@ -147,7 +148,10 @@ class BufferLocation(NamedTuple):
 
 
 class SharedBuffer(Arena):
-    """See the module. The side that allocates makes generations, any side can name places."""
+    """An arena whose arrays each have a generation, which changes when the array is freed.
+
+    The allocating process writes generations; a process that attached compares them.
+    """
 
     NAME: ClassVar = "edl-lent"
 
@@ -158,11 +162,11 @@ class SharedBuffer(Arena):
 
     @property
     def key(self) -> str:
-        """By which programs of this host find the memory, while this process has it open."""
+        """The key by which other processes of this host find the memory; valid until `close`."""
         return key_of(os.getpid(), self.fd)
 
     def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
-        """As of `Arena`, each array with a generation of its own."""
+        """Allocate as `Arena.allocate`, and give each array a new generation."""
         record = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
         self._stamped[record.offset] = record
         for ref in record.arrays:
@@ -171,14 +175,14 @@ class SharedBuffer(Arena):
         return record
 
     def free(self, offset: int) -> None:
-        """As of `Arena`; from now on nobody takes the arrays for what they were."""
+        """Free as `Arena.free`, and clear the generations so that readers notice."""
         if (record := self._stamped.pop(offset, None)) is not None:
             for ref in record.arrays:
                 self._stamp(ref.offset, _VOID)
         super().free(offset)
 
     def generation(self, offset: int) -> int:
-        """The number of the array at `offset`; another one than it was where its memory was freed.
+        """The current generation of the array at `offset`; it changes when the memory is freed.
 
         Raises:
             WireError: no array can lie there.
@@ -191,17 +195,16 @@ class SharedBuffer(Arena):
         return generation
 
     def are_current(self, stamps: Iterable[tuple[int, int]]) -> bool:
-        """Whether arrays at these offsets still have these generations; any thread may ask."""
+        """Whether the arrays at these offsets have these generations. Any thread may call it."""
         return all(self.generation(offset) == number for offset, number in stamps)
 
     def locate(self, memory: memoryview) -> BufferLocation | None:
-        """Where an array of `get` lies, or a run of its rows, by its bytes; and its generation.
+        """Find the array of this arena, or the run of its rows, whose bytes `memory` is.
 
         Returns:
-            None for memory that is not an array's of this arena, or that was mapped before the
-            arena grew.
+            None if the memory is not an array of this arena, or was mapped before the arena grew.
         """
-        # numpy makes the array that `get` begins with the base of every view that is made of it.
+        # numpy makes the array of `Arena.memory` the base of every view that is made of it.
         array, base = None, cast(Any, memory.obj)
         while isinstance(base, np.ndarray):
             array, base = base, base.base
@@ -224,7 +227,7 @@ class SharedBuffer(Arena):
         return BufferLocation(offset, generation, begins - GENERATION_BYTES)
 
     def _new_record(self, key: Layouts) -> Record:
-        """As of `Arena`, the margins left out."""
+        """As of `Arena`, without the margins."""
         whole = super()._new_record(key)
         return Record(whole.offset, whole.nbytes, whole.arrays[1::2])
 

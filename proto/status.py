@@ -1,11 +1,11 @@
-"""The one table between our errors and gRPC's status codes.
+"""Maps our errors to status codes of gRPC and HTTP, and back.
 
-A server raises an error of `errors.py` and answers with `to_status`; a client turns what it got
-back with `from_status`. Codes that gRPC itself and foreign servers answer with are in the table
-too, so that every code has a meaning here.
+A server answers an error of `errors.py` with `to_status`; a client turns the status back into an
+error with `from_status`. Codes that only gRPC itself or foreign servers send are in the table too,
+so every code has a meaning.
 
-`VersionMismatch` travels as OUT_OF_RANGE, which nothing else on our wire uses: FAILED_PRECONDITION
-is taken by `WrongInstance`, and UNIMPLEMENTED is what gRPC itself answers for an unknown method.
+`VersionMismatch` travels as OUT_OF_RANGE, which we use for nothing else: FAILED_PRECONDITION means
+`WrongInstance`, and gRPC itself answers UNIMPLEMENTED for an unknown method.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .security.certificates import handshake_hint
 
 Code = grpc.StatusCode
 
-#: What an error is sent as. The nearest class of an error's family counts; the last line is every
-#: other error: it may be ours alone, so the peer may try again.
+#: The code of each error; the nearest base class counts. The last line is for all other errors:
+#: they may be this server's own fault, so the peer may try again.
 _SENT: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (RequestRefused, Code.INVALID_ARGUMENT),
     (WireError, Code.INVALID_ARGUMENT),
@@ -56,7 +56,7 @@ _SENT: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Exception, Code.INTERNAL),
 )
 
-#: What a code is over HTTP; 500 for all others.
+#: HTTP status of each code; 500 for all others.
 HTTP: Final = {
     Code.INVALID_ARGUMENT: 400,
     Code.OUT_OF_RANGE: 400,
@@ -70,7 +70,7 @@ HTTP: Final = {
     Code.DEADLINE_EXCEEDED: 504,
 }
 
-#: What a code is read as.
+#: The error of each code that a client receives.
 _READ: dict[grpc.StatusCode, type[EdlError]] = {
     Code.INVALID_ARGUMENT: RequestRefused,
     Code.NOT_FOUND: RequestRefused,
@@ -90,20 +90,20 @@ _READ: dict[grpc.StatusCode, type[EdlError]] = {
     Code.CANCELLED: TeacherLost,
 }
 
-#: Trailing metadata: milliseconds after which to try again. It is gRPC's own name, so clients that
-#: retry by themselves go by it too.
+#: Trailing metadata: milliseconds after which to try again. This is gRPC's own key, so clients with
+#: automatic retries respect it too.
 PUSHBACK: Final = "grpc-retry-pushback-ms"
-#: The header of an error over HTTP that names gRPC's status for it.
+#: HTTP header of an error that names the gRPC status.
 STATUS_HEADER: Final = "edl-status"
-#: gRPC's words for a message above a side's limit. Its code says "try again", but the same bytes
+#: gRPC's words for a message above the size limit. Its code says "try again", but the same bytes
 #: will never fit.
 _TOO_LARGE = "larger than max"
-#: Details travel in a header, of which gRPC takes 8 KiB in all.
+#: Details travel in a header; gRPC takes 8 KiB of headers in all.
 _MAX_DETAILS = 1000
 
 
 def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """What a server answers when it ends by `error`: the code, and a message for its details."""
+    """The status code and message with which a server ends a call that failed by `error`."""
     kinds = dict(_SENT)
     code = next(kinds[kind] for kind in type(error).__mro__ if kind in kinds)
     message = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
@@ -112,7 +112,7 @@ def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
-    """What goes beside the status, as trailing metadata: when to try again."""
+    """Trailing metadata for `error`: when to try again."""
     after_s = error.retry_after_s if isinstance(error, RateLimited) else None
     return () if after_s is None else ((PUSHBACK, str(max(1, round(after_s * 1000)))),)
 
@@ -126,7 +126,7 @@ def from_status(
 
     Args:
         code: the status.
-        details: its words.
+        details: its message.
         metadata: the trailing metadata, as pairs.
 
     Raises:
@@ -147,5 +147,5 @@ def from_status(
 
 def _pushback_s(metadata: Iterable[Sequence[str | bytes]]) -> float | None:
     said = next((value for name, value in metadata if name == PUSHBACK), "")
-    # Below 0 a server says "never", of which we make no more than "I cannot say when".
+    # A negative number means "never"; it is treated as "unknown".
     return int(said) / 1000 if said.isascii() and said.isdigit() and len(said) < 10 else None

@@ -1,13 +1,13 @@
-"""The codec of the data plane: `ModelInfer` messages with arrays, of which protobuf copies none.
+"""Encodes and decodes `ModelInfer` messages of protobuf without copying their arrays needlessly.
 
-On the wire they are plain messages of the Open Inference Protocol (inference.proto): any client
-and server of it can be the peer. What differs is how they are made and read. The sender joins a
-small header, serialised by protobuf, with the tag and length of each raw field and the array's own
-memory: one copy. The receiver cuts the raw fields out as views (`wire.take_out`), which become
-arrays: no copy; protobuf parses what is left.
+The messages are plain messages of the Open Inference Protocol (inference.proto), so any client or
+server of it can be the peer. The sender joins a small header, serialised by protobuf, with the tag
+and length of each raw field and the memory of the arrays: one copy. The receiver cuts the raw
+fields out as views (`protobuf_fields.split_bytes_field`), which become arrays without a copy;
+protobuf parses the rest.
 
-A receiver believes nothing. Whatever is wrong with a message, decoding raises `WireError`, and what
-it allocates before is bounded by a small multiple of the message's size.
+A receiver trusts nothing. Every malformed message raises `WireError`, and the memory allocated
+before is bounded by a small multiple of the size of the message.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ __all__ = [
 
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
-#: Parameters of a tensor which change what its message means, so that ignoring them would give
-#: wrong arrays; they belong to extensions of the protocol that are not spoken here.
+#: Parameters of unsupported protocol extensions that change the meaning of a tensor. Ignoring them
+#: would give wrong arrays, so they are refused.
 _NOT_SPOKEN = ("classification",)
 
-#: Where the elements of a datatype stand that are sent one by one, as the specification says: by
-#: small clients written by hand, and JSON gateways. FP16 and BF16 have no place.
+#: The field of `contents` for each datatype. Small clients and JSON gateways send elements one by
+#: one there. FP16 and BF16 have no field.
 _FIELDS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -74,10 +74,10 @@ _FIELDS = {
     "BYTES": "bytes_contents",
 }
 
-#: What a message may hold besides arrays that become views, to be decoded in a moment, in bytes.
+#: A message with no more bytes than this, apart from arrays that become views, decodes quickly.
 _LIGHT_BYTES = 64 << 10
 
-#: Reads what lies at a place in shared memory.
+#: Returns the bytes at a location in shared memory.
 ReadBuffer = Callable[[BufferRef], memoryview]
 
 _Tensor = pb.ModelInferRequest.InferInputTensor | pb.ModelInferResponse.InferOutputTensor
@@ -88,12 +88,12 @@ _M = TypeVar("_M", bound=Message)
 
 
 class SlowToDecode(Exception):
-    """Decoding a message takes more than a moment: do it elsewhere than in an event loop."""
+    """Decoding this message takes long: do it outside the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A decoded `ModelInferRequest`."""
+    """A decoded `ModelInferRequest`; `outputs` are the requested ones, empty for all."""
 
     model_name: str
     model_version: str = ""
@@ -106,8 +106,6 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """A decoded `ModelInferResponse`."""
-
     model_name: str
     model_version: str = ""
     request_id: str = ""
@@ -126,20 +124,20 @@ def encode_request(
     parameters: Mapping[str, Parameter] = {},
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
 ) -> bytes:
-    """A serialised `ModelInferRequest`.
+    """Serialise a `ModelInferRequest`.
 
     Args:
         model_name: the model on the server; with our teachers, the service.
-        inputs: arrays by input name, of any shape and byte order, contiguous or not, one or several
-            that are stacked as they are written; dtypes as in `datatype_of`.
-        outputs: names of the outputs wanted; empty asks for every one.
+        inputs: arrays by input name, of any shape, byte order and layout; an array in several
+            pieces is joined as it is written. `datatype_of` says which dtypes can be sent.
+        outputs: names of the requested outputs; empty for all.
         model_version: empty lets the server choose.
-        request_id: comes back in the response.
-        parameters: named values beside the tensors; integers from -2^63 to 2^64 - 1.
-        output_parameters: the same for single outputs, by their names.
+        request_id: returned in the response.
+        parameters: named values of the request; integers from -2^63 to 2^64 - 1.
+        output_parameters: the same for single outputs, by name.
 
     Raises:
-        WireError: a dtype or parameter that the protocol has no place for, or more than 2 GiB.
+        WireError: a dtype or parameter cannot be sent, or the message exceeds 2 GiB.
     """
     try:
         header = pb.ModelInferRequest(
@@ -160,7 +158,7 @@ def encode_request(
                 for name in outputs
             ],
         )
-    except ValueError as error:  # protobuf: text that is not Unicode
+    except ValueError as error:  # from protobuf: text that is not Unicode
         raise WireError(f"the request cannot be sent: {error}") from None
     here = (pieces_of(value) for value in inputs.values())
     return _join(header.SerializeToString(), _RAW_INPUTS, here)
@@ -169,20 +167,21 @@ def encode_request(
 def decode_request(
     data: Buffer, read: ReadBuffer | None = None, *, light: bool = False
 ) -> InferRequest:
-    """What a serialised `ModelInferRequest` says.
+    """Decode a serialised `ModelInferRequest`.
 
     Args:
-        data: the message; it lives on as long as the arrays do, and must not be changed meanwhile.
-        read: reads the inputs that lie in shared memory; None: none may, and no output either.
-        light: decode it only if that takes no more than a moment.
+        data: the message. The arrays refer to it, so it must not be changed while they live.
+        read: reads inputs that lie in shared memory; None refuses shared memory for inputs and
+            outputs.
+        light: raise SlowToDecode instead of decoding a message that takes long.
 
     Returns:
-        The request. Arrays are read-only; those of fixed-size datatypes that were sent raw are
-        views into `data`, which need not be aligned. Parameters of unknown kinds are left out.
+        The request. Arrays are read-only. Raw arrays of fixed-size datatypes are views into `data`
+        and need not be aligned. Parameters of unknown types are left out.
 
     Raises:
-        WireError: malformed, truncated or contradictory, in whatever way.
-        Heavy: it is `light` that is wanted, and there is more to do than to make views.
+        WireError: the message is malformed, truncated or contradictory.
+        SlowToDecode: `light` is set, and the message needs more than views.
     """
     rest, raws = split_bytes_field(data, _RAW_INPUTS)
     if light and len(rest) > _LIGHT_BYTES:
@@ -213,10 +212,9 @@ def encode_response(
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
     elsewhere: Collection[str] = (),
 ) -> bytes:
-    """A serialised `ModelInferResponse`; arguments and errors as in `encode_request`.
+    """Serialise a `ModelInferResponse`; arguments and errors as of `encode_request`.
 
-    Of the outputs named in `elsewhere` only what they are is said: their elements are in shared
-    memory already.
+    Outputs named in `elsewhere` are described without their elements, which are in shared memory.
     """
     try:
         header = pb.ModelInferResponse(
@@ -234,14 +232,14 @@ def encode_response(
                 for name, array in outputs.items()
             ],
         )
-    except ValueError as error:  # protobuf: text that is not Unicode
+    except ValueError as error:  # from protobuf: text that is not Unicode
         raise WireError(f"the response cannot be sent: {error}") from None
     here = (() if name in elsewhere else (array,) for name, array in outputs.items())
     return _join(header.SerializeToString(), _RAW_OUTPUTS, here)
 
 
 def decode_response(data: Buffer) -> InferResponse:
-    """What a serialised `ModelInferResponse` says; arrays and errors as in `decode_request`."""
+    """Decode a serialised `ModelInferResponse`; arrays and errors as of `decode_request`."""
     rest, raws = split_bytes_field(data, _RAW_OUTPUTS)
     message = _parse(pb.ModelInferResponse, rest)
     return InferResponse(
@@ -294,7 +292,7 @@ def _arrays(
                 array = _read(tensor, read)
             elif not raws:
                 array = _one_by_one(tensor)
-            elif tensor.contents.ByteSize():  # MLServer sends an empty one beside raw contents
+            elif tensor.contents.ByteSize():  # MLServer sends empty contents together with raw ones
                 raise WireError("contents and raw contents are both given")
             else:
                 array = from_bytes(next(left), tensor.datatype, tensor.shape)
@@ -313,13 +311,14 @@ def _read(tensor: _Tensor, read: ReadBuffer) -> Array:
 
 
 def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: ReadBuffer) -> Array:
-    """The array at a place in shared memory, which must be just as large.
+    """Read an array from shared memory; the location must have exactly the size of the array.
 
     Raises:
-        WireError: it is not, or there is no such array; and what `read` raises.
+        WireError: the size differs, or the datatype or shape is impossible. `read` may raise other
+            errors.
     """
     expected = nbytes_of(datatype, shape)
-    if expected not in (None, ref.nbytes):  # before anything of that size is allocated
+    if expected not in (None, ref.nbytes):  # checked before anything is allocated
         raise WireError(
             f"{datatype} of shape {list(shape)} needs {expected} bytes, its place has {ref.nbytes}"
         )
@@ -327,7 +326,7 @@ def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: R
 
 
 def _one_by_one(tensor: _Tensor) -> Array:
-    """The elements in `contents`, in the one field that their datatype has there."""
+    """The elements in `contents`; only the field of their datatype may be used."""
     field = _FIELDS.get(tensor.datatype, "")
     used = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     if used not in ([], [field]):
@@ -365,7 +364,7 @@ def _to_parameter(name: str, value: Parameter) -> pb.InferParameter:
 
 
 def _of_tensors(tensors: Iterable[_Described]) -> dict[str, dict[str, Parameter]]:
-    """The parameters of those tensors that have any, by name."""
+    """Parameters by tensor name, of tensors that have any."""
     return {t.name: _from_parameters(t.parameters) for t in tensors if t.parameters}
 
 
@@ -373,6 +372,6 @@ def _from_parameters(parameters: Mapping[str, pb.InferParameter]) -> dict[str, P
     values: dict[str, Parameter] = {}
     for name, parameter in parameters.items():
         choice = parameter.WhichOneof("parameter_choice")
-        if choice is not None:  # None: a kind that came with a later version of the protocol
+        if choice is not None:  # None: a type that a later version of the protocol added
             values[name] = getattr(parameter, choice)
     return values

@@ -1,7 +1,7 @@
-"""Batches in, soft labels out: a teacher is one server with one model, and this is its folder.
+"""A teacher: a server that labels batches with one model.
 
-`open_backend` and `run_in_micro_batches` label in-process what a served teacher labels over the
-wire, bit for bit at the same settings. `serving` is the server itself, `cli` its command line.
+`open_backend` and `run_in_micro_batches` label in this process what a teacher labels over the
+network, bit for bit with the same settings. `serving` runs the server, `cli` is its command line.
 """
 
 from ..proto.datatypes import TensorSpec

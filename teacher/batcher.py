@@ -1,4 +1,4 @@
-"""What labels the batches of all callers, and in which order."""
+"""Queues the requests of all callers, merges them into batches, and sends these to the devices."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ from .request import BatchRequest, TeacherOverloaded
 
 
 class Labeller(Protocol):
-    """What labels batches; `Batcher` is the one."""
+    """Labels batches; `Batcher` implements it."""
 
     @property
     def ready(self) -> bool:
-        """Whether it takes batches now."""
+        """Whether it accepts batches now."""
         ...
 
     @property
     def memory(self) -> Arena:
-        """Where the inputs of a request may lie, so that they need not be copied."""
+        """Memory where inputs may lie, so that they need not be copied."""
         ...
 
     def require_loaded(self) -> PredictorReady:
-        """The model; raises RetryableError while it is not known."""
+        """The model; raises RetryableError while it is not loaded."""
         ...
 
     def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
-        """Have one batch labelled before its deadline; does not wait.
+        """Have one batch labelled before its deadline; does not block.
 
-        Where its inputs lie in `memory`, that must not be freed before the end.
+        Inputs in `memory` must not be freed before the end.
 
         Returns:
-            Its labels, which whoever takes them has to release, or an error of `TeacherError`'s
-            family. Cancelled before it is at a device, it is not computed.
+            Its labels, which the receiver must release, or an error of `TeacherError`'s family.
+            Cancelling it before the batch is at a device prevents its computation.
 
         Raises:
-            EdlError: it is not taken in.
+            EdlError: it is not accepted.
         """
         ...
 
 
-#: Jobs at one predictor: the one that it runs, and the next, whose inputs lie ready.
+#: Jobs at one predictor: the running one, and the next one with its inputs in place.
 READ_AHEAD: Final = 2
-#: So long nothing is merged after merged requests crashed a predictor: the one to blame comes
-#: again, alone.
+#: Seconds without merging after merged requests crashed a predictor, so that the guilty request,
+#: which is sent again, crashes it alone.
 UNMERGED_S: Final = 60.0
 _LEFT: Final = "this teacher has left: ask another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QueuedRequest(Waiting):
-    """One request inside."""
+    """A request in the queue or at a device."""
 
     request: BatchRequest
     outcome: Future[LabelledBatch] = field(default_factory=Future)
@@ -80,16 +80,16 @@ class _DeviceJob:
 
     @property
     def is_in_memory(self) -> bool:
-        """Its inputs lie where the predictors read them."""
+        """Whether its inputs are where the predictors read them."""
         return len(self.tickets) == 1 and self.tickets[0].request.refs is not None
 
 
 class RequestSlots:
-    """Places for requests that wait or are labelled; any thread may take one.
+    """Limits the requests that wait or are labelled. Any thread may use it.
 
     Args:
-        count: how many there are.
-        sample_s: asked for the seconds in which all devices together label one sample.
+        count: the number of slots.
+        sample_s: returns the seconds per sample of all devices together.
         clock: seconds, monotonic.
     """
 
@@ -105,10 +105,10 @@ class RequestSlots:
         self._promised_s = 0.0
 
     def take(self, samples: int) -> None:
-        """Take a slot for one request of `samples`, to be given back.
+        """Take a slot for a request of `samples`; `give_back` returns it.
 
         Raises:
-            Overloaded: every slot is taken; it says when to come back.
+            TeacherOverloaded: every slot is taken; the error says when to try again.
         """
         with self._lock:
             if self._taken >= self._count:
@@ -117,7 +117,7 @@ class RequestSlots:
             self._samples += samples
 
     def give_back(self, samples: int) -> None:
-        """The slot of a request of `samples` is free."""
+        """Return the slot of a request of `samples`."""
         with self._lock:
             self._taken -= 1
             self._samples -= samples
@@ -134,14 +134,14 @@ class RequestSlots:
 
 
 class Batcher:
-    """Labels requests by a pool of predictors; any thread may call, an event loop's too.
+    """Labels requests with a pool of predictors. Any thread may call it, including an event loop's.
 
     Args:
         pool: the predictors.
-        slots: requests that wait or are labelled at once; one more is refused.
+        slots: requests that may wait or be labelled; one more is refused.
         rule: how requests are merged.
-        recorder: told what becomes of requests.
-        clock: seconds, monotonic: that of the deadlines.
+        recorder: counts what becomes of requests.
+        clock: seconds, monotonic; also that of the deadlines.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Batcher:
         self._clock = clock
         self._condition = threading.Condition()
         self._numbers = itertools.count()
-        self._queue: dict[int, _QueuedRequest] = {}  # in the order in which they came
+        self._queue: dict[int, _QueuedRequest] = {}  # in the order of arrival
         self._at_lane: list[list[_DeviceJob]] = [[] for _ in pool.predictors]
         self._next_check_s = math.inf
         self._unmerged_until_s = -math.inf
@@ -169,53 +169,52 @@ class Batcher:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken now."""
+        """Whether requests are accepted now."""
         return self._pool.ready
 
     @property
     def memory(self) -> Arena:
-        """Where the inputs of a request may lie, so that they need not be copied."""
+        """Memory where inputs may lie, so that they need not be copied."""
         return self._pool.inputs
 
     def require_loaded(self) -> PredictorReady:
-        """The model, as it answers here; raises RetryableError while it is not known."""
+        """The model as it answers here; raises RetryableError while it is not loaded."""
         ready, most = self._pool.require_loaded(), self._rule.max_samples
         return replace(ready, spec=ready.spec.merging(most)) if most else ready
 
     def start(self) -> None:
-        """Take requests."""
+        """Start accepting requests."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End those that wait, by RetryableError."""
+        """Fail the requests in the queue with RetryableError."""
         with self._condition:
             self._closed = True
             self._fail_queue(RetryableError(_LEFT))
             self._condition.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
-        self._workers.shutdown(wait=False)  # what a device has ends with the device
+        self._workers.shutdown(wait=False)  # jobs at a device end with the device
 
     def devices_changed(self) -> None:
-        """A predictor has come or gone."""
+        """A predictor has become ready, or has ended."""
         self._dispatch_now()
 
     def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
-        """Have one request labelled; does not wait.
+        """Have one request labelled; does not block.
 
         Args:
-            request: validated; its inputs are not to be changed, nor freed, before the end.
+            request: validated; its inputs must not be changed or freed before the end.
 
         Returns:
-            Its labels, which keep the slot until whoever takes them releases them. Or the error
-            that it ends with: DeadlineExceeded before it was computed, RetryableError where the
-            predictor ended meanwhile or none is left, RequestRefused for values that the model
-            cannot take, BadAnswer for labels that are not finite. Cancelled before it is at a
-            device, it leaves the line.
+            Its labels, which keep the slot until they are released. Or an error: DeadlineExceeded
+                before it was computed, RetryableError if its predictor ended or none is left,
+                RequestRefused for inputs that the model cannot take, BadAnswer for labels that are
+                not finite. Cancelling it before it is at a device removes it from the queue.
 
         Raises:
-            Overloaded: all slots are taken.
-            RetryableError: this has been stopped.
+            TeacherOverloaded: all slots are taken.
+            RetryableError: the batcher has been stopped.
         """
         samples = request.samples
         self._slots.take(samples)
@@ -224,8 +223,8 @@ class Batcher:
         except BaseException:
             self._slots.give_back(samples)
             raise
-        # It knows the request by number only: whatever knows itself by a detour waits for the
-        # garbage collector, and a request is too large for that.
+        # It refers to the request by number only: a reference cycle would keep the large request
+        # until the next garbage collection.
         ticket.outcome.add_done_callback(partial(self._done, ticket.number, samples))
         outcome = ticket.outcome
         del ticket
@@ -248,7 +247,7 @@ class Batcher:
             return ticket, self._dispatch()
 
     def _done(self, number: int, samples: int, outcome: Future[LabelledBatch]) -> None:
-        """A request has come to its end; one that has labels keeps its slot until their release."""
+        """A request has ended; one with labels keeps its slot until they are released."""
         if outcome.cancelled():
             with self._condition:
                 self._queue.pop(number, None)
@@ -264,20 +263,20 @@ class Batcher:
         self._slots.give_back(samples)
 
     def _dispatch_now(self) -> None:
-        """Something has changed: see what can be handed over now."""
+        """Something has changed: send what can be sent now."""
         with self._condition:
             jobs = self._dispatch()
         self._submit_jobs(*jobs)
 
     def _submit_jobs(self, *jobs: _DeviceJob) -> None:
-        """Give jobs to their devices, and go on once they are labelled."""
+        """Send jobs to their devices, and continue when they are labelled."""
         for job in jobs:
             requests = [ticket.request for ticket in job.tickets]
             results = self._pool.predictors[job.lane].submit(requests)
             results.add_done_callback(partial(self._finish, job))
 
     def _finish(self, job: _DeviceJob, done: Results) -> None:
-        """Give each request of `job` what it gets."""
+        """Deliver the results of a job to its requests."""
         merged_crash = len(job.tickets) > 1 and isinstance(done.exception(), PredictorCrashed)
         with self._condition:
             self._at_lane[job.lane].remove(job)
@@ -295,11 +294,11 @@ class Batcher:
     # --- under the lock
 
     def _dispatch(self) -> list[_DeviceJob]:
-        """Decide, and end what is over.
+        """Decide which jobs start, and fail requests whose time is over.
 
         Returns:
-            Jobs to be handed over behind the lock. Inputs that have to be copied to a device are
-            handed over by another thread.
+            Jobs to be submitted after the lock is released. Jobs whose inputs must be copied to a
+            device are submitted by another thread.
         """
         if not self._pool.ready:
             self._fail_queue(RetryableError("the predictor is restarting"))
@@ -360,7 +359,7 @@ class Batcher:
 
 
 def _each(done: Results, count: int) -> Sequence[Result]:
-    """What each of `count` requests gets that went together."""
+    """The result of each of the `count` requests of a job."""
     if (error := done.exception()) is None:
         return done.result()
     if count > 1 and isinstance(error, PredictorCrashed):
@@ -371,6 +370,6 @@ def _each(done: Results, count: int) -> Sequence[Result]:
 
 
 def _fail(ticket: _QueuedRequest, error: EdlError) -> None:
-    """End one that has not been at a device, unless nobody wants it any more."""
+    """Fail a request that has not been at a device, unless it was cancelled."""
     if ticket.outcome.set_running_or_notify_cancel():
         ticket.outcome.set_exception(error)

@@ -82,7 +82,7 @@ def serve(
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """The command; `options.SERVE` says what it does."""
+    """The command; its help is `options.SERVE`."""
     supervise.end_with_parent()
     configure_logging(verbose, log_format)
     open_all_descriptors()
@@ -155,13 +155,13 @@ app.command("register", help=REGISTER)(register)
 
 
 def model_name(model: str) -> str:
-    """What a model is called where nobody has named it: its folder or file, or its factory."""
+    """The default name of a model: that of its folder, its file or its factory."""
     factory = model.rpartition(":")[2]
     return PurePath(factory).stem or "model"
 
 
 def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
-    """The `serve` of what is to serve: `serving.serve`, or that of an engine."""
+    """The `serve` of the engine: `serving.serve`, or that of Paddle Serving."""
     if name == "paddle-serving":
         from .paddle_serving import engine
 
@@ -181,7 +181,7 @@ def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
 
 
 def _http_of(http: str | None, engine: str, host: str) -> str | None:
-    """Where HTTP is listened for: as is said, beside gRPC with our own engine; None: nowhere."""
+    """Where HTTP listens; without an option, our own engine decides. None for nowhere."""
     from .config import http_listen
 
     return http_listen(http, host) if engine == "edl" or http is not None else None
@@ -190,10 +190,10 @@ def _http_of(http: str | None, engine: str, host: str) -> str | None:
 def _check_reach(
     host: str, http: str | None, security: ServerSecurity | None, *, insecure: bool
 ) -> None:
-    """Whom the teacher's sockets let in: nobody unasked, and a warning where it is everybody.
+    """Check whom the sockets of the teacher let in, and warn if that is everybody.
 
     Raises:
-        UsageError: they are reached from elsewhere without credentials, and nobody has wished so.
+        UsageError: other machines reach it without credentials, and that was not asked for.
     """
     from ..metrics import split_listen
     from ..proto.security import check_exposure, is_loopback

@@ -1,8 +1,4 @@
-"""The settings of a teacher, one dataclass for each concern; `cli.py` fills them.
-
-Among them: the devices on which predictors run, as `--devices` names them, and whether the protocol
-is spoken over HTTP besides gRPC, and where.
-"""
+"""The settings of a teacher: devices, predictors, sockets. `cli.py` creates them from options."""
 
 from __future__ import annotations
 
@@ -21,20 +17,20 @@ from ..scheduler.batching import BatchRule
 from .backends import paced
 from .microbatch import parse_micro_batch
 
-#: What the number of threads is told by, to the libraries that a framework may use.
+#: Variables that set the number of threads of the libraries of frameworks.
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-#: More than any machine has.
+#: More cores than any machine has.
 _MAX_CORES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, which has a predictor process of its own.
+    """A device, which has its own predictor process.
 
     Attributes:
-        name: as backends know it: "cpu" or "gpu:N".
-        cores: the CPUs that the process is bound to, one thread on each; empty: any, and the number
-            of threads is a setting of its own.
+        name: as backends call it: "cpu" or "gpu:N".
+        cores: the CPUs that the process is bound to, with one thread on each. Empty: any CPUs, and
+            the number of threads is a separate setting.
     """
 
     name: str = "cpu"
@@ -42,7 +38,7 @@ class Device:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "cpu", "cpu:0-3", "cpu:0-1+4-5" or "gpu:N"; raises UsageError."""
+        """Parse "cpu", "cpu:0-3", "cpu:0-1+4-5" or "gpu:N"; raises UsageError."""
         kind, colon, numbers = text.strip().partition(":")
         try:
             if kind == "cpu":
@@ -63,10 +59,10 @@ class Device:
 
 
 def parse_devices(text: str) -> tuple[Device, ...]:
-    """Read a list as "cpu:0-1,cpu:2-3,gpu:0".
+    """Parse a list such as "cpu:0-1,cpu:2-3,gpu:0".
 
     Raises:
-        UsageError: it is no such list, or two of its devices want the same core.
+        UsageError: it is not such a list, or two devices use the same core.
     """
     devices = tuple(Device.parse(part) for part in text.split(","))
     cores = [core for device in devices for core in device.cores]
@@ -76,7 +72,7 @@ def parse_devices(text: str) -> tuple[Device, ...]:
 
 
 def check_cores(devices: Sequence[Device]) -> None:
-    """Raise UsageError where a core is named that this process may not use."""
+    """Raise UsageError for cores that this process may not use."""
     cores = {core for device in devices for core in device.cores}
     if not cores:
         return
@@ -107,7 +103,7 @@ def _number(text: str) -> int:
 
 
 def _ranges(cores: Sequence[int]) -> list[str]:
-    """Runs of neighbours, as "0-1"."""
+    """Consecutive cores as ranges, "0-1"."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and core == runs[-1][-1] + 1:
@@ -117,14 +113,14 @@ def _ranges(cores: Sequence[int]) -> list[str]:
     return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
-#: What `--precision` may say.
+#: Values of `--precision`.
 PRECISIONS: Final = ("fp32", "bf16")
-#: Requests that wait for a device or run on it, where nobody says otherwise.
+#: The default number of requests that wait for a device or run on it.
 SLOTS_PER_DEVICE: Final = 4
 
 
 def parse_output_kind(text: str) -> tuple[str, OutputKind]:
-    """Read "NAME=KIND" ("probs=probabilities"); raises UsageError."""
+    """Parse "NAME=KIND" ("probs=probabilities"); raises UsageError."""
     name, _, said = text.rpartition("=")
     kind = next((one for one in OUTPUT_KINDS if one == said), None)
     if not name or kind is None:
@@ -136,24 +132,24 @@ def parse_output_kind(text: str) -> tuple[str, OutputKind]:
 
 @dataclass(frozen=True, slots=True)
 class PredictorConfig:
-    """How the model is run: what the predictor process is started with.
+    """How a predictor process runs the model.
 
     Attributes:
         model: path of an exported model, or `module:function`.
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
-        micro_batch: samples of one run; a request is cut into runs of this size. 4 to 8 is where
-            Paddle is fastest on CPUs. None: it is measured at the start.
-        inputs: inputs as the user declares them, where the model says less.
-        outputs: the same for outputs, where only a run would tell.
-        backend: what runs it, one of `backends.selection.NAMES`; "auto" decides by the model.
+        micro_batch: samples per run; larger requests are cut. Paddle is fastest on CPUs with 4 to
+            8. None: measured at the start.
+        inputs: declared by the user, for models that do not state them.
+        outputs: likewise.
+        backend: one of `backends.selection.NAMES`; "auto" decides by the model.
         precision: "fp32" or "bf16".
-        preprocess: what is done to a batch before the model, the first step first.
+        preprocess: steps before the model, in order.
         rate: samples per second of the device that backend "paced" emulates.
-        cores: the CPUs that the process is bound to; empty: any.
-        self_test: hold the model against the rules of `self_test` before it serves.
-        canary: file of what it answered when it was known to be good; None: there is none.
-        output_kinds: pairs (output, kind) that count more than what the self-test finds.
+        cores: the CPUs that the process is bound to; empty for any.
+        self_test: run `self_test` before serving.
+        canary: file with known good answers; None for none.
+        output_kinds: pairs (output, kind) that override the self-test's findings.
     """
 
     model: str
@@ -187,21 +183,20 @@ class PredictorConfig:
 
     @property
     def device_label(self) -> str:
-        """Where it runs, as others are told: an emulated device never passes for a real one."""
+        """The device as others are told; an emulated device is always labelled."""
         if self.rate is not None:
             return paced.device_label(self.rate)
         return str(Device(self.device, self.cores))
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of a process that runs a model: libraries read them when they are loaded."""
+        """Environment variables of a process that runs a model; libraries read them at import."""
         threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
-        # What is called fp32 is fp32: on GPUs, libraries would round products to the ten bits of
-        # TF32.
+        # Keep fp32 exact: on GPUs, libraries would round products to the ten bits of TF32.
         return {**threads, "GLOG_minloglevel": "2", "NVIDIA_TF32_OVERRIDE": "0"}
 
     def on(self, device: Device) -> Self:
-        """The predictor of `device`: of cores, one thread runs on each."""
+        """The same predictor on `device`; one thread runs on each of its cores."""
         threads = len(device.cores) or self.threads
         return replace(self, device=device.name, cores=device.cores, threads=threads)
 
@@ -217,7 +212,7 @@ class PredictorConfig:
         output_kind: Sequence[str] | None = None,
         **others: Any,
     ) -> Self:
-        """From the options of a command, as texts; others are attributes. Raises UsageError."""
+        """Create it from the options of a command; `others` are attributes. Raises UsageError."""
         return cls(
             model,
             micro_batch=parse_micro_batch(micro_batch),
@@ -231,20 +226,20 @@ class PredictorConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """The socket side.
+    """Sockets and limits of a teacher.
 
     Attributes:
         host: address to bind.
         port: 0 takes a free one.
-        slots: requests that wait for the model or run in it at once; one more is refused.
+        slots: requests that wait for the model or run in it; one more is refused.
         max_message_bytes: of one request or answer.
-        max_calls: open at once, those included that have not sent their request yet.
+        max_calls: open calls, including those without a request yet.
         max_calls_per_peer: of one caller at one address.
-        request_bytes: of requests that are being received or answered at once.
-        receive_s: seconds that a request may take to arrive, from the beginning of its call.
-        security: certificates, and tokens that are let in; None: nobody is asked who calls.
+        request_bytes: of all requests that are being received or answered.
+        receive_s: seconds within which a request must arrive, from the begin of its call.
+        security: certificates and accepted tokens; None for no authentication.
         allow_system_shm: callers on this host may register named shared memory.
-        http: "HOST:PORT", or "PORT" on loopback, for the protocol over HTTP; None: gRPC only.
+        http: "HOST:PORT", or "PORT" on loopback, for HTTP; None for gRPC only.
         transport_port: for batches of our own readers; 0 takes a free one.
     """
 
@@ -281,29 +276,29 @@ class ServerConfig:
 
     @property
     def request_bytes_per_peer(self) -> int:
-        """What one caller at one address may have of these: a quarter, or one request."""
+        """The share of one caller at one address: a quarter, but at least one request."""
         return max(self.request_bytes // 4, self.max_message_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig:
-    """One teacher.
+    """The settings of one teacher.
 
     Attributes:
         service: the name that students ask for; also the model's name on the wire.
         predictor: how the model is run on each device.
-        server: the socket side.
-        coordinator: Redis URL of the mesh; None serves alone.
-        teacher_id: unique within the service; None takes the address.
-        advertise: HOST or HOST:PORT that others reach this teacher at; None takes what is bound.
+        server: sockets and limits.
+        coordinator: Redis URL of the mesh; None to serve without one.
+        teacher_id: unique within the service; None for the address.
+        advertise: HOST or HOST:PORT at which others reach this teacher; None for the bound address.
         ttl_s: seconds without a heartbeat after which it counts as gone.
-        grace_s: seconds that a drain may take.
-        metrics_listen: "PORT" or "HOST:PORT" for Prometheus; None: no metrics.
-        insecure: let metrics be read from other machines though nobody is asked who reads.
-        devices: each has a predictor of its own; at least 1.
+        grace_s: the longest drain, in seconds.
+        metrics_listen: "PORT" or "HOST:PORT" for Prometheus; None for no metrics.
+        insecure: allow metrics beyond loopback without authentication.
+        devices: each has its own predictor; at least 1.
         batching: how requests of different callers are merged.
-        deterministic: equal requests get equal bits, whatever else is asked meanwhile: nothing is
-            measured and chosen by the teacher itself, and nothing merged.
+        deterministic: equal requests get equal bits, whatever else is asked: nothing is tuned by
+            measurements, and nothing is merged.
     """
 
     service: str
@@ -330,7 +325,7 @@ class TeacherConfig:
 
     @property
     def device_label(self) -> str:
-        """Those of its predictors."""
+        """The devices of all predictors."""
         return ",".join(predictor.device_label for predictor in self.predictors)
 
     @property
@@ -353,16 +348,16 @@ class TeacherConfig:
 
 
 OFF: Final = "off"
-#: What the extra "http" installs.
+#: The packages of the extra "http".
 _NEEDED: Final = ("starlette", "uvicorn")
 
 
 def http_listen(said: str | None, host: str) -> str | None:
-    """The HOST:PORT to listen on, as far as it is named; None: HTTP is not spoken.
+    """The HOST:PORT for HTTP; None for no HTTP.
 
     Args:
-        said: HOST:PORT; PORT, on the host of gRPC; "off"; None: a free port of that host, if what
-            HTTP needs is installed.
+        said: HOST:PORT; PORT on the host of gRPC; "off"; None: a free port on that host if the
+            needed packages are installed.
         host: of gRPC.
     """
     if said is None:

@@ -1,25 +1,25 @@
-"""Jobs: what the socket side has the predictor process label, and how a job is labelled.
+"""Jobs: what the server process sends to a predictor process, and how a predictor labels a job.
 
-They travel as messages over `proto.channel`:
+Messages over `proto.channel`:
 
 ```
-to the predictor    job   id, at_s, inputs {name: ref}, parts [part]   label these in one go
+to the predictor    job   id, at_s, inputs {name: ref}, parts [part]   label these in one run
                     free  record                                   the answer has been sent
 from it             progress  text                                 for the operator
-                    ready     spec, t_t_s, micro_batch             it takes jobs from now on; again
-                                                                   when its micro-batch is smaller
+                    ready     spec, t_t_s, micro_batch             it accepts jobs; again when its
+                                                                   micro-batch becomes smaller
                     refused   error, message                       it cannot serve this model
                     done      id, results [result]                 one for each part, in order
 a result            record, outputs {name: ref}, device_seconds
                     or error, message
 ```
 
-A ref says where an array lies in shared memory (`proto.arena`). The socket side owns the memory of
-the inputs, the predictor that of the outputs: each frees what it allocated, when told that it may.
+A ref is the location of an array in shared memory (`proto.arena`). The server process owns the
+memory of inputs, the predictor that of outputs; each frees its own when it is told.
 
-A job is made of several requests, of which none spoils the others. A request whose time is over is
-not computed. Where the joint run fails, each request is run alone, so that the error of one is the
-error of that one.
+A job contains several requests, and none may spoil the others. Requests after their deadline are
+not computed. If the joint run fails, each request runs alone, so an error reaches only the request
+that caused it.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from .backends import Finish, ModelSpec, Submit
 from .request import RequestedOutput, encode_outputs
 from .self_test import check_finite
 
-#: Seconds of a time that the clock cannot tell from none.
+#: The shortest time, in seconds, that is told from 0.
 LEAST_S: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class JobPart:
-    """What one request has in a job: so many rows of its inputs; the rest as in `Request`."""
+    """One request in a job: its number of rows; other fields as of `BatchRequest`."""
 
     samples: int
     outputs: tuple[RequestedOutput, ...]
@@ -76,9 +76,9 @@ class LabelledBatch:
     """The labels of one request, in memory that is valid until `release`, which is called once.
 
     Attributes:
-        outputs: what was wanted, in that order.
-        device_seconds: time in the model, its share of a joint run by its samples.
-        release: gives the memory back, where that is shared.
+        outputs: the requested ones, in their order.
+        device_seconds: time in the model; of a joint run, the share by samples.
+        release: frees the memory if it is shared.
     """
 
     outputs: Mapping[str, Array]
@@ -86,20 +86,20 @@ class LabelledBatch:
     release: Callable[[], object] = lambda: None
 
 
-#: What becomes of one request: its labels, or the error that it ends with.
+#: The result of one request: its labels, or its error.
 Result = LabelledBatch | EdlError
-#: What a job gives, for each of its requests in order.
+#: The results of a job, in the order of its requests.
 Results = Future[Sequence[Result]]
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorReady:
-    """What a predictor says once it takes jobs.
+    """What a predictor reports when it accepts jobs.
 
     Attributes:
         spec: the model.
-        t_t_s: device time in seconds per sample, as measured at the start.
-        micro_batch: samples of one run.
+        t_t_s: seconds per sample on the device, measured at the start.
+        micro_batch: samples per run.
     """
 
     spec: ModelSpec
@@ -108,7 +108,7 @@ class PredictorReady:
 
     @classmethod
     def together(cls, every: Sequence[Self]) -> Self:
-        """What predictors of one model are as one."""
+        """Combine predictors of one model."""
         first = every[0]
         numerics = sorted({one.spec.numerics for one in every})
         if len(numerics) == 1:
@@ -121,9 +121,10 @@ class PredictorReady:
 
 
 def error_fields(error: EdlError) -> dict[str, str]:
-    """`error` as fields of a message: the nearest class that both sides know.
+    """`error` as fields of a message, with its nearest class in `errors`.
 
-    What tells neither of the request nor of the model may be ours alone: it may be tried again.
+    Errors that concern neither the request nor the model may be this process's own fault, so they
+    are sent as RetryableError.
     """
     kind: type[EdlError] = RetryableError
     if isinstance(error, TeacherError | UsageError):
@@ -133,18 +134,18 @@ def error_fields(error: EdlError) -> dict[str, str]:
 
 
 def error_of(message: Mapping[str, Any]) -> EdlError:
-    """The error that a message carries."""
+    """The error in a message."""
     kind, text = getattr(errors, message["error"]), message["message"]
     return BadAnswer(text, message["output"]) if kind is BadAnswer else kind(text)
 
 
 def refs_to_json(names: Mapping[str, Any], refs: tuple[ArrayRef, ...]) -> dict[str, Any]:
-    """Names and the places of their arrays, in the same order."""
+    """Names and locations of arrays, in the same order."""
     return dict(zip(names, refs, strict=True))
 
 
 def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:
-    """The arrays that a message names, as views of shared memory."""
+    """The arrays of a message, as views of shared memory."""
     return {name: arena.get(ArrayRef.from_json(ref)) for name, ref in refs.items()}
 
 
@@ -154,17 +155,16 @@ def submit_parts(
     parts: Sequence[JobPart],
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[], list[Result]]:
-    """Begin to label the requests that `inputs` is made of.
+    """Start to label the requests in `inputs`.
 
     Args:
-        submit: begins a run of the model, which may be of any number of rows.
-        inputs: the requests' rows, one request after another.
+        submit: starts a run of the model with any number of rows.
+        inputs: rows of all requests, one request after another.
         parts: the requests; at least 1.
         clock: of their deadlines.
 
     Returns:
-        What waits for the end, and returns for each part its labels, or the error that it ends
-        with.
+        A function that waits for the end and returns the result of each part.
     """
     now = clock()
     live = [index for index, part in enumerate(parts) if part.deadline_s > now]
@@ -178,9 +178,9 @@ def submit_parts(
             every, device_s = running()
         except EdlError as error:
             if len(live) == 1:
-                # Without its frames: the arrays that they know are to be let go at once.
+                # Without its traceback, whose frames refer to the arrays.
                 return _in_place(len(parts), {live[0]: error.with_traceback(None)})
-            # Each by itself, so that the error of one is the error of that one.
+            # Each alone, so that an error reaches only the request that caused it.
             runs = {i: submit_parts(submit, cut[i], [parts[i]], clock) for i in live}
             return _in_place(len(parts), {i: run()[0] for i, run in runs.items()})
         samples = sum(parts[i].samples for i in live)
@@ -194,7 +194,7 @@ def submit_parts(
 
 
 def _begun(submit: Submit, inputs: Mapping[str, Array]) -> Finish:
-    """A run; one that could not begin ends by that error."""
+    """Start a run; one that fails to start raises when it is waited for."""
     try:
         return submit(inputs)
     except EdlError as error:
@@ -207,7 +207,7 @@ def _begun(submit: Submit, inputs: Mapping[str, Array]) -> Finish:
 
 
 def _in_place(count: int, results: Mapping[int, Result]) -> list[Result]:
-    """The results in the order of their requests; those that are missing were not computed."""
+    """Results in the order of the requests; missing ones were not computed in time."""
     late = DeadlineExceeded("its deadline was over before its turn")
     return [results.get(index, late) for index in range(count)]
 

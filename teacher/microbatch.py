@@ -1,4 +1,4 @@
-"""How a model's batches are cut: sizes that are tried, warmed up and chosen."""
+"""Runs batches in micro-batches, and measures which size is the fastest."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..scheduler.batching import RUNS, BatchRule, choose, next_size, per_sample_
 from .backends import Backend, Finish, Submit, at_once, submit_to
 from .backends.tensor_specs import example_batch
 
-#: The micro-batch is measured.
+#: Value of `--micro-batch`: measure it.
 AUTO = "auto"
 
 
 def parse_micro_batch(text: str) -> int | None:
-    """A number of samples, or None for "auto"; raises UsageError."""
+    """Parse a number of samples, or "auto" as None; raises UsageError."""
     if text.strip().lower() == AUTO:
         return None
     return _size(text, f"--micro-batch is a number of samples or {AUTO!r}")
 
 
 def parse_sizes(text: str, option: str) -> tuple[int, ...]:
-    """Numbers of samples with commas between them, each once, ascending; raises UsageError."""
+    """Parse numbers of samples with commas, sorted and unique; raises UsageError."""
     sizes = {_size(part, f"{option} is a list of sizes, as 1,2,4") for part in text.split(",")}
     return tuple(sorted(sizes))
 
@@ -35,12 +35,12 @@ def parse_batching(max_samples: int, max_delay_s: float, preferred: str) -> Batc
     """The rule by which requests are merged.
 
     Args:
-        max_samples: of one batch; 0: nothing is merged.
-        max_delay_s: longest wait for others.
-        preferred: sizes with commas between them, or nothing.
+        max_samples: of one batch; 0 merges nothing.
+        max_delay_s: the longest wait for other requests.
+        preferred: sizes with commas, or empty.
 
     Raises:
-        UsageError: one of them is no size or time, or a preferred size is above the largest.
+        UsageError: a value is not a size or time, or a preferred size exceeds the maximum.
     """
     sizes = frozenset(
         _size(part, "--batch-preferred is a list of sizes, as 8,16")
@@ -73,14 +73,13 @@ def run_in_micro_batches(
     Args:
         run: the model, as `Backend.run`.
         inputs: arrays of equal length along axis 0, at least 1.
-        micro_batch: samples of one run; the last run of a batch takes what is left.
+        micro_batch: samples per run; the last run takes the rest.
 
     Returns:
-        Every output, as long along axis 0 as the inputs.
+        Every output, with as many rows as the inputs.
 
     Raises:
-        BadAnswer: an output has another number of rows than the inputs, or another shape in one run
-            than in another.
+        BadAnswer: an output has another number of rows, or its shape differs between runs.
     """
     outputs, _ = submit_in_micro_batches(at_once(run), inputs, micro_batch)()
     return outputs
@@ -89,10 +88,10 @@ def run_in_micro_batches(
 def submit_in_micro_batches(
     submit: Submit, inputs: Mapping[str, Array], micro_batch: int
 ) -> Finish:
-    """Begin to label one batch; arguments and results as of `run_in_micro_batches`.
+    """Start to label one batch; arguments and errors as of `run_in_micro_batches`.
 
     Returns:
-        What waits for the labels; the seconds are those of all runs together.
+        A function that waits for the labels and returns them with the seconds of all runs.
     """
     rows = len(next(iter(inputs.values())))
     sizes = [min(micro_batch, rows - start) for start in range(0, rows, micro_batch)]
@@ -140,7 +139,7 @@ def _check_rows(outputs: Mapping[str, Array], rows: int) -> None:
 #: The first runs choose kernels and fill caches.
 WARM_UP_RUNS = 2
 MEASURED_RUNS = 7
-#: A model so slow that its runs take longer is measured by fewer of them.
+#: After this time a slow model is measured with fewer runs.
 _WARM_UP_BUDGET_S = 20.0
 
 
@@ -151,15 +150,15 @@ def warm_up(
 
     Args:
         backend: the model.
-        micro_batch: samples of one run.
+        micro_batch: samples per run.
         clock: seconds.
 
     Returns:
-        t_t: device time in seconds per sample, the median of at least 5 runs (of fewer for a model
-        that takes seconds for each).
+        t_t: seconds per sample on the device, the median of at most 7 runs (fewer if they take
+            long).
 
     Raises:
-        ModelError: the model does not run on the example, or its answers are not what it declares.
+        ModelError: the model does not run on the example, or its answers do not fit its outputs.
     """
     rows = backend.spec.rows_per_run(micro_batch)
     batch = example_batch(backend.spec.inputs, rows)
@@ -178,15 +177,15 @@ def warm_up(
     return median(seconds) / rows
 
 
-#: Powers of two: kernels and caches know no finer steps that would be worth their time.
+#: Powers of two: finer steps gain too little for kernels and caches.
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 #: The first runs of a size choose kernels, grow memory and fill caches.
 _TRIAL_WARM_UP_RUNS = 3
-#: A size whose run would take longer is not tried.
+#: Sizes with longer runs are not tried.
 _LONGEST_S = 1.0
-#: Measuring ends after so long, whatever is known by then.
+#: The longest measurement, in seconds.
 _SEARCH_BUDGET_S = 15.0
-#: Rivals are timed for so long, or so often, that a short disturbance does not decide.
+#: Candidates are timed at least this long, or this often, so that short disturbances do not decide.
 _AT_LEAST_S = 1.5
 _MOST_RUNS = 1000
 
@@ -196,17 +195,17 @@ def fastest_micro_batch(
 ) -> tuple[int, dict[int, float]]:
     """Time `backend` on example batches of several sizes.
 
-    A size that the device has no memory for ends the search for larger ones.
+    A size that exceeds the memory of the device ends the search for larger ones.
 
     Args:
-        backend: the model, of any batch size or of a fixed one, which then is the answer.
+        backend: the model. A fixed batch size is the answer.
         clock: seconds.
 
     Returns:
-        The chosen size, and the seconds per sample of each that was timed.
+        The chosen size, and the seconds per sample of each size that was timed.
 
     Raises:
-        EdlError: as `backend.run`, with not even the smallest size.
+        EdlError: from `backend.run`, if even the smallest size fails.
     """
     fixed = backend.spec.rows_per_run(0)
     if fixed:

@@ -1,4 +1,4 @@
-"""Commands about a model that is not served: `edl teacher fingerprint` and `edl teacher bench`."""
+"""Commands for models that are not served: `edl teacher fingerprint` and `edl teacher bench`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from . import config as configuration
 
 _canary = partial(options.option, "The canary", None)
-#: Of the greatest value of an output: what float32 on another machine, or another backend, differs
-#: by stays below it; another model does not.
+#: Tolerance as a share of the largest value of an output: float32 on other machines or backends
+#: stays below it, another model does not.
 _TOLERANCE = 1e-3
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -92,7 +92,7 @@ def fingerprint(
         inputs=declared,
         outputs=declared_outputs,
         output_kind=output_kind,
-        self_test=samples is None,  # else these say more
+        self_test=samples is None,  # the user's samples test more
     )
     facts = offline(
         "fingerprint",
@@ -129,7 +129,7 @@ def bench(
     sizes = parse_sizes(batch_sizes, "--batch-sizes")
     _check_folder(plot)
     if plot is not None:
-        import matplotlib  # noqa: F401  # if it is missing, say so before the measurement
+        import matplotlib  # noqa: F401  # fail before the measurement if it is missing
     config = PredictorConfig.of_options(
         model,
         threads=threads,
@@ -152,14 +152,14 @@ def bench(
         typer.echo(json.dumps(found, indent=2))
     else:
         _table(found)
-    if plot is not None:  # at the end: what was measured is said, whatever becomes of the picture
+    if plot is not None:  # last, so that the measurements are printed even if the picture fails
         sys.stdout.flush()
         draw(found["rows"], f"{found['model']} on {found['device']}", plot)
         _say(f"picture written: {plot}")
 
 
 def _on(device: str) -> configuration.Device:
-    """Where the model runs; raises UsageError where it cannot."""
+    """The device of an option; raises UsageError if it cannot be used."""
     from .config import Device, check_cores
 
     where = Device.parse(device)
@@ -168,7 +168,7 @@ def _on(device: str) -> configuration.Device:
 
 
 def _check_folder(file: Path | None) -> None:
-    """Raise UsageError where no file can be written there, before minutes of work."""
+    """Raise UsageError before minutes of work if `file` could not be written."""
     from ..errors import UsageError
 
     if file is not None and not file.parent.is_dir():

@@ -1,14 +1,13 @@
-"""A process that looks at a model without serving it, in the same surroundings as a predictor.
+"""Describes or times a model without serving it, in a process like that of a predictor.
 
-It says who a model is, keeps what it answers in a canary, or times it at several batch sizes, side
-by side, for people: `edl teacher fingerprint` and `edl teacher bench`.
-
-`python -m edl.teacher.offline`, started by `offline`: libraries read how many threads they may use,
-and how exact they are to be, when they are loaded, and the process of a command has loaded some.
+It serves `edl teacher fingerprint`, which can also write a canary, and `edl teacher bench`.
+`run_offline` starts `python -m edl.teacher.offline`. A separate process is needed because libraries
+read their numbers of threads and their precision when they are loaded, and the process of a command
+has loaded some.
 
 ```
 from it    progress  text             for the operator
-           refused   error, message   it cannot do it
+           refused   error, message   it failed
            done      result           JSON
 ```
 """
@@ -47,7 +46,7 @@ CANARY_ROWS: Final = 4
 
 
 def fingerprint(loaded: LoadedModel) -> dict[str, Any]:
-    """What is worth knowing of a model before it is served, ready for JSON."""
+    """Describe a model for people, as JSON values."""
     spec = loaded.spec
     return {
         "content_id": spec.content_id,
@@ -68,17 +67,17 @@ def take_canary(
     tolerance: float,
     on_progress: Callable[[str], None],
 ) -> Canary:
-    """Have the model label samples, twice, and keep what it answered.
+    """Have the model label samples twice, and keep the answer.
 
     Args:
         loaded: the model.
-        samples: arrays [N, ...] by input; None: noise.
+        samples: arrays [N, ...] by input; None for noise.
         tolerance: as of `Canary`.
-        on_progress: told what was found.
+        on_progress: called with what was found.
 
     Raises:
-        ModelError: the answers fail the self-test, or the second differs from the first.
-        RequestRefused: the samples are not what the model takes.
+        ModelError: the answers fail the self-test, or differ from each other.
+        RequestRefused: the samples do not fit the model.
     """
     backend = loaded.backend
     spec = backend.spec
@@ -94,9 +93,9 @@ def take_canary(
     return canary
 
 
-#: Rates so close to the greatest are equal: the smallest size is chosen, it needs least memory.
+#: Rates this close to the best count as equal; the smallest size is chosen, for its memory.
 _TIE: Final = 0.99
-#: Runs of a size that do not count: the first choose kernels and fill caches.
+#: Runs of a size that do not count, because they choose kernels and fill caches.
 _WARM_UP: Final = 2
 _RUNS_AT_LEAST: Final = 3
 
@@ -108,20 +107,19 @@ def sweep(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, Any]]:
-    """Time each size, by turns, so that whatever slows the machine down slows all of them.
+    """Time several batch sizes in turns, so that disturbances affect all of them.
 
-    The size to choose is marked as the best: that of the most samples per second, by medians, and
-    the smallest of those within a hundredth of it.
+    The best size has the highest rate by medians; of sizes within a hundredth of it, the smallest.
 
     Args:
         backend: the model.
         sizes: samples of a batch, each at least 1.
         runs: of each size.
-        budget_s: after so long no further round begins, once each size had 3 runs.
+        budget_s: after this time no further round begins, once each size had 3 runs.
         clock: seconds.
 
     Raises:
-        UsageError: the model was exported for a batch of another size.
+        UsageError: the model was exported for another batch size.
         ModelError: it fails on an example batch.
     """
     fixed = backend.spec.rows_per_run(0)
@@ -159,13 +157,13 @@ def sweep(
 
 
 def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
-    """Draw time and rate over batch size into a file, of the kind that its suffix names.
+    """Draw time and rate over batch size into a file; its suffix decides about the format.
 
-    The file is there whole or, where it cannot be written, as it was.
+    The file is complete, or unchanged if it cannot be written.
 
     Args:
-        rows: as of `sweep`.
-        title: what stands above.
+        rows: from `sweep`.
+        title: of the picture.
         path: the file.
 
     Raises:
@@ -200,7 +198,7 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
     try:
         figure.savefig(beside)
         beside.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that is no kind of picture
+    except (OSError, ValueError) as error:  # ValueError: an unknown suffix
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"cannot write {path}: {why}") from error
     finally:
@@ -214,19 +212,19 @@ _LAST_WORDS_S = 5.0
 def offline(
     task: str, config: PredictorConfig, on_progress: Callable[[str], None], **options: Any
 ) -> Any:
-    """Have a task done, in a process of its own.
+    """Run a task in a process of its own.
 
     Args:
         task: a name of `TASKS`.
         config: the model, and how it is run.
-        on_progress: told in words what is being done.
+        on_progress: called with progress, in words.
         options: of the task.
 
     Returns:
-        What the task returns.
+        The result of the task.
 
     Raises:
-        EdlError: what the task raises.
+        EdlError: from the task.
         ProcessFailed: the process ended by itself.
     """
     channel, child_end = Channel.pair()
@@ -296,7 +294,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """The process."""
+    """The entry point of the process."""
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("channel", type=int, help="descriptor of the channel")

@@ -18,7 +18,7 @@ SERVE = (
 
 
 def option(panel: str, variable: str | None, words: str, *flags: str, **limits: Any) -> Any:
-    """An option that `--help` shows in a panel, which an environment variable may set as well."""
+    """A command-line option with a help panel and an environment variable."""
     return typer.Option(*flags, envvar=variable, help=words, rich_help_panel=panel, **limits)
 
 

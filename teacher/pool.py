@@ -1,9 +1,9 @@
-"""The predictor processes of a teacher: one on each device, all of one model.
+"""The predictor processes of a teacher, one for each device, all with the same model.
 
-A crash costs the requests that the process had, as errors to be tried again; it is started anew
-with growing pauses while the others serve, and the sockets never notice. A predictor that keeps
-crashing without an answer in between is given up, and the teacher goes on with what it has; the
-last one takes the teacher with it, and so does a model that is refused.
+After a crash, the requests of the process fail with errors that allow a retry, and the process is
+restarted with growing pauses while the others serve. Sockets are not affected. A predictor that
+keeps crashing without an answer in between is given up; the teacher continues with the rest. If the
+last one is given up, or a model is refused, the teacher ends.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from .request import BatchRequest
 
 log = logging.getLogger(__name__)
 
-#: So many crashes within so long a time, and no answer in between, are not bad luck.
+#: A predictor is given up after this many crashes within this time, without an answer in between.
 CRASHES_AT_MOST = 5
 CRASH_WINDOW_S = 60.0
-#: After KILL: until its end is noticed and its last words are read.
+#: Seconds after KILL until the end is noticed and the last output is read.
 _STOP_S = 5.0
-#: A process whose channel has ended gets this long to end too.
+#: Seconds for a process to end after its channel has ended.
 _LAST_WORDS_S = 1.0
 
 
 class PredictorPool:
-    """The predictors of one teacher; any thread may use them.
+    """The predictors of one teacher. Any thread may use them.
 
     Args:
         configs: what to run, one for each device.
-        on_progress: told in words how far a start is.
-        on_change: called when a predictor becomes ready, crashes, or is given up, from a thread of
-            this pool.
+        on_progress: called with the progress of a start, in words.
+        on_change: called from a thread of the pool when a predictor becomes ready, crashes or is
+            given up.
 
     Attributes:
         predictors: one for each device.
-        inputs: memory in which every predictor reads its requests.
-        loaded: what the first starts found; None before all have come to an end. Its numerics are
-            those of the devices together, where they differ.
+        inputs: memory in which every predictor reads requests.
+        loaded: the result of the first starts; None before all have ended. Differing numerics are
+            combined.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PredictorPool:
         self.inputs = Arena.create()
         self.loaded: PredictorReady | None = None
         self._on_change = on_change
-        self._lock = threading.Lock()  # of what is known of the predictors together
+        self._lock = threading.Lock()  # guards `loaded` and `_given_up`
         self._given_up: list[PredictorProcess] = []
         self.predictors = [
             PredictorProcess(
@@ -81,16 +81,16 @@ class PredictorPool:
             )
             for index, config in enumerate(configs)
         ]
-        #: For each device the first of its like: what that one measures counts for both.
+        #: For each device the first equal one, whose measurement counts for both.
         self._measured_by = [
             self.predictors[_first_equal_device(configs, i)] for i in range(len(configs))
         ]
 
     def start(self) -> None:
-        """Begin to start every process; `wait_loaded` tells how it went.
+        """Start every process; `wait_loaded` reports the result.
 
-        Where micro-batches are measured, devices of one kind wait for the first of them and take
-        over what it chose: equal devices label with equal bits.
+        If micro-batches are measured, equal devices wait for the first one and take its choice, so
+        that they label with equal bits.
         """
         for predictor, model in zip(self.predictors, self._measured_by, strict=True):
             if model is predictor:
@@ -102,11 +102,11 @@ class PredictorPool:
         """Wait for the end of every first start.
 
         Returns:
-            True when all predictors take requests, False when one does not yet.
+            Whether all predictors accept requests.
 
         Raises:
             ModelError: one refused the model, or they have loaded different ones.
-            ProcessFailed: one died, or nobody could listen to it.
+            ProcessFailed: one ended.
         """
         deadline = time.monotonic() + timeout_s
         settled = [
@@ -119,11 +119,11 @@ class PredictorPool:
 
     @property
     def ready(self) -> bool:
-        """At least one predictor takes requests now."""
+        """Whether any predictor accepts requests now."""
         return any(predictor.ready for predictor in self.predictors)
 
     def require_loaded(self) -> PredictorReady:
-        """What is served; raises RetryableError before the first starts have come to an end."""
+        """The loaded model; raises RetryableError before the first starts have ended."""
         if (loaded := self.loaded) is None:
             raise RetryableError("the model is loading")
         return loaded
@@ -137,27 +137,27 @@ class PredictorPool:
 
     @property
     def restarts(self) -> int:
-        """How often predictors were started again."""
+        """Restarts of all predictors."""
         return sum(predictor.restarts for predictor in self.predictors)
 
     @property
     def micro_batch_reductions(self) -> int:
-        """How often a micro-batch was halved because a device ran out of memory."""
+        """How often a micro-batch was halved for lack of memory."""
         return sum(predictor.micro_batch_reductions for predictor in self.predictors)
 
     @property
     def lanes(self) -> int:
-        """Devices that serve, or will when their predictor is back."""
+        """Devices that serve, or will after a restart."""
         return sum(predictor.failure is None for predictor in self.predictors)
 
     @property
     def t_t_s(self) -> float:
-        """Seconds per sample of one lane, the average of those that serve."""
+        """Seconds per sample of one device, averaged over the serving ones."""
         serving = [one for one in self.predictors if one.failure is None]
         return pooled_t_t([one.t_t_s for one in serving or self.predictors[:1]])
 
     def stop(self) -> None:
-        """End the processes; requests that they have end by RetryableError."""
+        """End the processes; their requests fail with RetryableError."""
         for predictor in self.predictors:
             predictor.stop()
         self.inputs.close()
@@ -167,7 +167,7 @@ class PredictorPool:
             known = [one.loaded for one in self.predictors if one.loaded is not None]
             if len(known) == len(self.predictors):
                 self.loaded = PredictorReady.together(known)
-        self.start()  # those that have waited for this one
+        self.start()  # devices that waited for this one's measurement
         for predictor in self.predictors:
             if predictor.failure is not None and predictor not in self._given_up:
                 self._given_up.append(predictor)
@@ -178,28 +178,28 @@ class PredictorPool:
 
 @dataclass(frozen=True, slots=True)
 class _PendingJob:
-    """One that a predictor has: where its inputs lie, and who waits for it."""
+    """A job at a predictor, with the memory of its inputs."""
 
-    inputs: Record | None  # None: the memory is not ours to give back
+    inputs: Record | None  # None: the caller owns the memory
     samples: Sequence[int]
     results: Results
 
 
 class PredictorProcess:
-    """The predictor of one device: started, given jobs, started again after a crash.
+    """The predictor of one device: starts it, sends jobs, and restarts it after a crash.
 
     Args:
         config: what to run.
         inputs: memory of requests, which outlives the process.
-        name: in what is told of it; empty: it is the only one.
-        on_progress: told in words how far a start is.
-        on_change: called when `ready` or `failure` changes, from a thread of this.
+        name: in messages; empty if it is the only one.
+        on_progress: called with the progress of a start, in words.
+        on_change: called from a thread of this when `ready` or `failure` changes.
 
     Attributes:
-        loaded: what the first start found; None before.
+        loaded: the result of the first start; None before.
         failure: why it ended for good; None while it did not.
-        restarts: how often it was started again.
-        micro_batch_reductions: how often its micro-batch was halved, for want of memory.
+        restarts: number of restarts.
+        micro_batch_reductions: how often its micro-batch was halved for lack of memory.
     """
 
     def __init__(
@@ -219,10 +219,10 @@ class PredictorProcess:
         self._name = name or "the predictor"
         self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
         self._on_change = on_change
-        self._lock = threading.Lock()  # of its being started, its channel, its jobs and its speed
+        self._lock = threading.Lock()  # guards `_begun`, `_channel`, `_jobs` and `_median`
         self._begun = False
         self._process: supervise.Process | None = None
-        self._channel: Channel | None = None  # while it takes jobs
+        self._channel: Channel | None = None  # while it accepts jobs
         self._numbers = itertools.count()
         self._jobs: dict[int, _PendingJob] = {}
         self._median = RecentMedian()
@@ -233,10 +233,10 @@ class PredictorProcess:
         self._thread = threading.Thread(target=self._run, name="predictor", daemon=True)
 
     def start(self, micro_batch: int | None = None) -> None:
-        """Begin to start the process; `wait_loaded` tells how it went. Only the first call counts.
+        """Start the process; `wait_loaded` reports the result. Only the first call counts.
 
         Args:
-            micro_batch: what was measured for an equal device, so that it need not be again.
+            micro_batch: measured for an equal device, so that it need not be measured again.
         """
         with self._lock:
             begun, self._begun = self._begun, True
@@ -247,7 +247,7 @@ class PredictorProcess:
         self._thread.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
-        """Wait for the end of the first start; returns and raises as `PredictorPool.wait_loaded`."""
+        """Wait for the end of the first start, as `PredictorPool.wait_loaded`."""
         self._settled.wait(timeout_s)
         if self.failure is not None:
             raise self.failure
@@ -255,32 +255,32 @@ class PredictorProcess:
 
     @property
     def ready(self) -> bool:
-        """It takes requests now."""
+        """Whether it accepts requests now."""
         return self._channel is not None
 
     @property
     def t_t_s(self) -> float:
-        """Seconds per sample: the median of the last answers, else as measured at the start."""
+        """Seconds per sample: the median of the last answers, else the measurement at the start."""
         with self._lock:
             recent = self._median.value
         return max(recent or (self.loaded.t_t_s if self.loaded else 0.0), LEAST_S)
 
     def submit(self, requests: Sequence[BatchRequest]) -> Results:
-        """Have requests of one shape labelled in one go; waits for no more than their copying.
+        """Have requests of one shape labelled in one run; blocks only while they are copied.
 
-        A single request whose inputs lie in the predictors' memory already is not copied. That
-        memory is in use until the predictor has finished, also when the callers have long lost
-        interest; hence nothing ends a job before. A dead predictor does.
+        A single request whose inputs are in the predictors' memory is not copied. The predictor
+        uses that memory until it has finished, even if the callers have given up; so only the end
+        of the predictor ends a job early.
 
         Returns:
-            For each request its labels, which the caller has to release, or the error that it ends
-            with. RetryableError where the predictor is not ready, ends before, or finds no memory
-            for the inputs. Settled by the thread that listens to the predictor.
+            For each request its labels, which the caller must release, or its error: RetryableError
+                if the predictor is not ready, ends before, or has no memory for the inputs. Set by
+                the thread that listens to the predictor.
         """
         results = Results()
         try:
             record, places = self._copy_inputs(requests)
-        except Exception as error:  # no memory, for one: nobody may wait for ever
+        except Exception as error:  # such as no memory: nobody may wait for ever
             results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
             return results
         refs = jobs.refs_to_json(requests[0].inputs, places)
@@ -292,21 +292,21 @@ class PredictorProcess:
         with self._lock:
             channel = self._channel
             if channel is not None:
-                self._jobs[number] = job  # from now on whoever ends it gives its memory back
+                self._jobs[number] = job  # from now on its end frees its memory
         if channel is None:
             self._free(job)
             results.set_exception(RetryableError("the predictor is restarting"))
         else:
-            # A send that fails means that the predictor is gone; whoever listens then ends the job.
+            # If sending fails, the predictor is gone, and the listening thread fails the job.
             channel.send("job", id=number, at_s=time.monotonic(), inputs=refs, parts=parts)
         return results
 
     def stop(self) -> None:
-        """End the process; requests that it has end by RetryableError."""
+        """End the process; its requests fail with RetryableError."""
         self._stopping.set()
         if self._process is not None:
-            # It has nothing to put in order, and while a framework is being imported a gentler
-            # signal may meet the framework's own handler, which can hang.
+            # It has nothing to clean up, and during the import of a framework SIGTERM may meet the
+            # framework's own handler, which can hang.
             self._process.kill()
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
@@ -316,10 +316,11 @@ class PredictorProcess:
     def _copy_inputs(
         self, requests: Sequence[BatchRequest]
     ) -> tuple[Record | None, tuple[ArrayRef, ...]]:
-        """Where the inputs of all requests lie in shared memory, one request after another.
+        """Copy the inputs of all requests to shared memory, one request after another.
 
         Returns:
-            What is to be freed once they are not used any more, and where they lie.
+            The record to free after use, None if nothing was copied; and the locations of the
+            inputs.
         """
         if len(requests) == 1 and requests[0].refs is not None:
             return None, requests[0].refs
@@ -347,7 +348,7 @@ class PredictorProcess:
         self._free(job)
         try:
             results = [_result(told, channel, outputs) for told in message["results"]]
-        except Exception as error:  # no memory, for one: nobody may wait for ever
+        except Exception as error:  # such as no memory: nobody may wait for ever
             job.results.set_exception(error)
             return
         with self._lock:
@@ -358,7 +359,7 @@ class PredictorProcess:
         job.results.set_result(results)
 
     def _fail_jobs(self) -> None:
-        """End every job, and take no more: the process is gone. The oldest was being computed."""
+        """Fail every job, as the process is gone; the oldest one was being computed."""
         ended = RetryableError("the predictor ended before it computed the request: try again")
         crashed = PredictorCrashed("the predictor ended in mid-request")
         with self._lock:
@@ -378,14 +379,14 @@ class PredictorProcess:
                     self._pause_before_restart(how)
         except EdlError as error:
             self.failure = error
-        except Exception as error:  # whoever waits for this thread has to hear of its end
+        except Exception as error:  # callers wait for the end of this thread
             self.failure = ProcessFailed(f"{self._name} was given up: {error!r}")
         finally:
             self._settled.set()
             self._on_change()
 
     def _run_once(self) -> str:
-        """Start the process and serve until it ends; how that came, in words."""
+        """Start the process and serve until it ends; returns how it ended, in words."""
         with ExitStack() as life:
             try:
                 outputs = life.enter_context(closing(Arena.create()))
@@ -399,7 +400,7 @@ class PredictorProcess:
                     self._listen(channel, outputs)
             finally:
                 self._fail_jobs()
-                process.wait(_LAST_WORDS_S)  # it is on its way out, unless it refused the model
+                process.wait(_LAST_WORDS_S)  # it is ending, unless it refused the model
                 returncode = process.stop(grace_s=_LAST_WORDS_S)
         return "; its last line: ".join([supervise.describe_exit(returncode), *process.tail(1)])
 
@@ -420,7 +421,7 @@ class PredictorProcess:
             os.close(child_end)
 
     def _listen(self, channel: Channel, outputs: Arena) -> None:
-        """Take the predictor's messages until it is gone.
+        """Handle the predictor's messages until it is gone.
 
         Raises:
             ModelError: it refused the model.
@@ -454,11 +455,11 @@ class PredictorProcess:
                 rows,
                 before.micro_batch,
             )
-        self._config = replace(self._config, micro_batch=rows)  # measured once
+        self._config = replace(self._config, micro_batch=rows)  # not measured again
         self.loaded = ready
 
     def _pause_before_restart(self, how: str) -> None:
-        """Wait before the next start; raise ProcessFailed where another makes no sense."""
+        """Wait before the next start; raise ProcessFailed if another start makes no sense."""
         if self.loaded is None:
             raise ProcessFailed(f"{self._name} {how}; it was loading {self._config.model}")
         now = time.monotonic()
@@ -487,7 +488,7 @@ def _result(told: Message, channel: Channel, outputs: Arena) -> Result:
 
 
 def _first_equal_device(configs: Sequence[PredictorConfig], index: int) -> int:
-    """The first device whose micro-batch is right for this one too; itself where none is asked."""
+    """The first device whose measurement holds for this one; itself if nothing is measured."""
     mine = configs[index]
     if mine.micro_batch is not None:
         return index
@@ -500,5 +501,5 @@ def _first_equal_device(configs: Sequence[PredictorConfig], index: int) -> int:
 
 
 def _name(config: PredictorConfig, index: int, among: int) -> str:
-    """By it an operator tells one predictor from the others; nothing where there are none."""
+    """The predictor's name in messages; empty for a single one."""
     return "" if among == 1 else f"predictor {index + 1} of {among}, on {config.device_label}"

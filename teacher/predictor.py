@@ -1,8 +1,8 @@
-"""The predictor process: runs one model on one device, and nothing else.
+"""The predictor process: loads, measures and tests one model, then runs it on one device.
 
-`python -m edl.teacher.predictor`, started by `pool`. It is a process of its own
-because a framework's run holds Python's lock for as long as it takes: a server in the same process
-would be deaf meanwhile. Jobs come over a channel, arrays lie in shared memory (`jobs`).
+`pool` starts it as `python -m edl.teacher.predictor`. It is a separate process because a framework
+may hold Python's lock during a run, which would block the server. Jobs come over a channel, arrays
+lie in shared memory (see `jobs`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ from .self_test import Canary, self_test
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that may serve.
+    """A model that is ready to serve.
 
     Attributes:
         backend: the model.
-        micro_batch: samples of one run.
-        t_t_s: device time in seconds per sample, as measured.
+        micro_batch: samples per run.
+        t_t_s: measured seconds per sample on the device.
         spec: of the model as it serves, with the kinds of its outputs.
-        arrive: told when each job came, before it is run: an emulated device goes by that.
+        arrive: called with the time at which a job came, before it runs; an emulated device needs
+            it.
     """
 
     backend: Backend
@@ -62,19 +63,19 @@ class LoadedModel:
 
 
 def prepare_process(config: PredictorConfig) -> None:
-    """Make this process one that runs a model; before a framework is imported."""
+    """Prepare this process to run a model, before a framework is imported."""
     if config.cores:
-        os.sched_setaffinity(0, config.cores)  # before a framework starts threads of its own
-    # Last, so that a folder of the user's cannot hide an installed package.
+        os.sched_setaffinity(0, config.cores)  # before a framework starts threads
+    # Last, so that a folder of the user cannot hide an installed package.
     sys.path.append(os.getcwd())
 
 
 def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedModel:
-    """Open the model, and do all that comes before serving.
+    """Open a model, warm it up, measure and test it.
 
     Args:
-        config: which, and how it is run.
-        on_progress: told in words what is being done.
+        config: the model, and how it is run.
+        on_progress: called with progress, in words.
 
     Raises:
         EdlError: the model cannot be opened, does not run, or fails its self-test.
@@ -95,7 +96,7 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedM
 
 
 def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
-    """Raise ModelError where a kind is stated for an output that the model does not have."""
+    """Raise ModelError for the kind of an output that the model does not have."""
     known = [tensor.name for tensor in spec.outputs]
     for name, kind in kinds:
         if name not in known:
@@ -103,7 +104,7 @@ def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
 
 
 def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> Backend:
-    """Only open it; arguments and errors as of `load`."""
+    """Open a model and nothing else; arguments and errors as of `load`."""
     on_progress(f"loading {config.model}")
     return open_backend(
         config.model,
@@ -127,14 +128,14 @@ def _measured(backend: Backend, on_progress: Callable[[str], None]) -> int:
 
 
 class PredictorLoop:
-    """Serves jobs with a model that is loaded, one after another, in the order they came.
+    """Runs jobs with a loaded model, in their order.
 
-    A device with a queue of its own is given the next job before it has finished the one before;
-    a second thread then waits for results and sends them.
+    A device with a queue gets the next job before it has finished the previous one; a second thread
+    then waits for results and sends them.
 
-    A run that fails for want of memory halves the micro-batch; the requests of that job fail, and
-    may be tried again. A device can be lost in such a way that each run fails until the process
-    ends. So after a job that failed for want of any resource an example is run.
+    A run that fails for lack of memory halves the micro-batch; the requests of that job fail and
+    may be retried. A lost device can fail every run until the process ends, so after a job that
+    failed for lack of any resource, an example is run.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class PredictorLoop:
         self._submitted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def serve(self) -> None:
-        """Until the socket side is gone.
+        """Run until the channel ends.
 
         Raises:
             RetryableError: the device fails on an example too.
@@ -180,18 +181,18 @@ class PredictorLoop:
         while (finish := self._submitted.get()) is not None:
             finish()
             if self._lost is not None:
-                self._channel.close()  # which ends the loop that waits for jobs
+                self._channel.close()  # ends the loop in `serve`
                 return
 
     def _begin(self, job: Message) -> Callable[[], None]:
-        """Start a job; returns what waits for its labels and sends them."""
+        """Start a job; returns a function that waits for its labels and sends them."""
         parts = [JobPart.from_json(part) for part in job["parts"]]
         rows = self._micro_batch
         self._loaded.arrive(job["at_s"])
         try:
             inputs = jobs.arrays_at(job["inputs"], self._inputs)
             labels = submit_parts(self._submitter(rows), inputs, parts)
-        except Exception as error:  # no memory, for one: the model is here, and others wait for it
+        except Exception as error:  # such as no memory: the model can still run other jobs
             lost = _lost(error)
             labels = partial(list, [lost] * len(parts))
         return partial(self._finish, job["id"], len(parts), rows, labels)
@@ -223,7 +224,7 @@ class PredictorLoop:
         return partial(submit_in_micro_batches, self._submit, micro_batch=micro_batch)
 
     def _halve_micro_batch(self) -> None:
-        """From the next job on, and tell the socket side."""
+        """Halve the micro-batch from the next job on, and report it."""
         rows = max(1, self._micro_batch // 2)
         if rows == self._micro_batch or self._backend.spec.rows_per_run(rows) != rows:
             return  # it cannot be smaller
@@ -234,7 +235,7 @@ class PredictorLoop:
         _say_ready(self._channel, self._loaded)
 
     def _told(self, result: Result) -> Message:
-        """A result as it stands in a message, its labels in shared memory."""
+        """A result as it is sent, its labels in shared memory."""
         if isinstance(result, EdlError):
             return {**jobs.error_fields(result)}
         try:
@@ -264,7 +265,7 @@ def _say(channel: Channel, text: str) -> None:
 
 
 def main() -> int | str:
-    """The process; its exit code, or its last words."""
+    """The entry point of the process; returns its exit code, or its last message."""
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("channel", type=int, help="descriptor of the channel")

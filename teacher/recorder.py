@@ -1,10 +1,9 @@
-"""The recorder of requests: what becomes of each is told once, and shown in four places.
+"""Records each request once, and shows the records in four places.
 
-These are the metrics that Prometheus reads; the statistics of the Open Inference Protocol; what the
-registry is told (how many requests are in flight, how many samples are labelled in a second); and
-the access log, a debug record of named values for each call, by whichever protocol it came. In the
-log there are neither credentials nor what stands in tensors. While debug records are not wanted, a
-call costs one look at the log's level.
+These are the metrics for Prometheus, the statistics of the Open Inference Protocol, the registry
+(requests in flight, samples per second), and the access log: a debug record for each call over any
+protocol. The log contains neither credentials nor tensors. Without debug logging, a call costs one
+check of the log level.
 """
 
 from __future__ import annotations
@@ -32,34 +31,34 @@ from .request import REASONS, reason_of
 
 access_log: Final = logging.getLogger("edl.teacher.access_log")
 
-#: Letters in the log of a text that a caller has chosen.
+#: The longest text from a caller in the log, in characters.
 _MAX_TEXT: Final = 200
 #: Seconds: from a small batch on a GPU to a big one on an old CPU.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 #: Samples of a batch.
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: answered: with labels. refused: the request's own doing. failed: try again, here or elsewhere.
-#: bad_answer: labels that are not finite. abandoned: the caller has gone meanwhile.
+#: answered: with labels. refused: the request is wrong. failed: it may be retried here or
+#: elsewhere. bad_answer: labels that are not finite. abandoned: the caller has gone.
 _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
-#: Batch sizes that have statistics of their own; others count only in the totals, so that nobody
-#: fills memory by asking with each size there is.
+#: The most batch sizes with separate statistics; others count in the totals only, so that callers
+#: cannot fill the memory.
 _MAX_SIZES: Final = 256
 
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """One call, to be entered when it comes and left when it is answered.
+    """One call; entered when it comes, left when it is answered.
 
     Attributes:
         recorder: of the teacher.
         protocol: "grpc", "http", "tcp" or "local".
-        method: what is called.
-        peer: address of the caller; None: nobody reads the log.
-        model: that it names.
-        request_id: the same, of a request for labels.
-        received_bytes: of its request that are here.
+        method: of the call.
+        peer: address of the caller; None if the log is off.
+        model: as the call names it.
+        request_id: of a request for labels.
+        received_bytes: of its request, so far.
         sent_bytes: of its answer.
-        status: how it ends, where that is not what an exception in the `with` says.
+        status: of the call, if it is not that of the exception in the `with` block.
     """
 
     recorder: Recorder
@@ -75,7 +74,7 @@ class CallRecord:
     _began_s: float = field(default_factory=time.perf_counter)
 
     def timing(self, nbytes: int) -> RequestTiming:
-        """Its request for labels is here, and has so many bytes: to be entered now."""
+        """The request for labels has arrived with `nbytes` bytes; enter the result at once."""
         self.received_bytes = nbytes
         self._timing = RequestTiming(self)
         return self._timing
@@ -89,7 +88,7 @@ class CallRecord:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        timing, self._timing = self._timing, None  # they know each other
+        timing, self._timing = self._timing, None  # breaks a reference cycle
         if self.peer is None:
             return
         labelled = timing if timing is not None and timing.samples else None
@@ -112,16 +111,16 @@ class CallRecord:
 
 @dataclass(slots=True, eq=False)
 class RequestTiming:
-    """One request for labels, from its last byte to its answer; it fails by whatever is raised.
+    """One request for labels, from its last byte to its answer; an exception marks it as failed.
 
     Attributes:
-        call: that it came by.
+        call: by which it came.
         samples: in its batch; 0 until it is labelled.
-        input_ns: taken by reading the inputs.
-        queue_ns: taken by waiting for the model.
-        infer_ns: taken by the model.
-        output_ns: taken by putting the answer together.
-        whole_ns: taken by all of it.
+        input_ns: time to read the inputs.
+        queue_ns: time in the queue.
+        infer_ns: time in the model.
+        output_ns: time to encode the answer.
+        whole_ns: total time.
     """
 
     call: CallRecord
@@ -147,7 +146,7 @@ class RequestTiming:
         self.call.recorder.request_finished(self, error)
 
     def read(self) -> None:
-        """The inputs are here, and good."""
+        """The inputs have been read and are valid."""
         self.input_ns = self._lap()
 
     def labelled(self, samples: int, device_seconds: float) -> None:
@@ -166,7 +165,7 @@ class RequestTiming:
 
 @dataclass(slots=True)
 class _TimeTotals:
-    """Where the time of some requests went."""
+    """Summed times of requests."""
 
     count: int = 0
     whole_ns: int = 0
@@ -194,28 +193,24 @@ class _TimeTotals:
         }
 
 
-class Collected:
-    """Metrics that are asked for at each scrape; registering them does not ask.
-
-    Args:
-        families: gives them.
-    """
+class ScrapedMetrics:
+    """Metrics that are computed at each scrape, not when they are registered."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self.collect = families
 
 
 class Recorder:
-    """Records the requests of one teacher; any thread may use it.
+    """Records the requests of one teacher. Any thread may use it.
 
     Args:
         clock_ns: monotonic.
-        unix_ms: what the time is.
+        unix_ms: the time since 1970.
 
     Attributes:
         registry: the teacher's metrics.
         in_flight: requests for labels that have arrived and are not answered.
-        answered: batches that were labelled.
+        answered: number of labelled batches.
     """
 
     def __init__(
@@ -226,13 +221,13 @@ class Recorder:
         self.clock_ns = clock_ns
         self._unix_ms = unix_ms
         self.in_flight = self.answered = 0
-        self._changed = threading.Condition(threading.Lock())  # of all that each request adds to
-        self._watched = 0  # how many wait for a change
+        self._changed = threading.Condition(threading.Lock())  # guards all counts below
+        self._watched = 0  # threads in `wait_quiet`
         self._last_ns = clock_ns()
         self._rate = RecentRate()
         self._success, self._failed = _TimeTotals(), _TimeTotals()
         self._by_size: dict[int, _TimeTotals] = {}
-        self._inferred = self._inferred_ms = 0  # samples that were answered, and when the last
+        self._inferred = self._inferred_ms = 0  # samples answered, and the time of the last
         self.registry = r = CollectorRegistry()
         counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
         requests = counter(
@@ -272,28 +267,28 @@ class Recorder:
     # --- what happens
 
     def call(self, protocol: str, method: str, peer: Callable[[], str]) -> CallRecord:
-        """One call.
+        """Record a call.
 
         Args:
             protocol: "grpc", "http", "tcp" or "local".
-            method: what is called.
-            peer: gives the address of the caller, "HOST:PORT".
+            method: of the call.
+            peer: returns the address of the caller, "HOST:PORT".
         """
         logged = access_log.isEnabledFor(logging.DEBUG)
         return CallRecord(self, protocol, method, peer() if logged else None)
 
     def refused(self, error: EdlError) -> None:
-        """A call of any method ends by `error`."""
+        """Count a call that ends with `error`, if that is a refusal."""
         reason = reason_of(error)
-        if reason and not isinstance(error, AccessError):  # those the gate counts
+        if reason and not isinstance(error, AccessError):  # the gate counts those
             self.count_refusal(reason)
 
     def count_refusal(self, reason: str) -> None:
-        """A call of any method was refused; `reason` is one of `request.REASONS`."""
+        """Count a refused call; `reason` is one of `request.REASONS`."""
         self._refused.labels(reason).inc()
 
     def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
-        """Requests that waited for so long go to a device together, as `samples`."""
+        """Requests with these waiting times go to a device together, as `samples`."""
         self._batch_samples.observe(samples)
         for seconds in queue_s:
             self._queue_s.observe(seconds)
@@ -303,12 +298,11 @@ class Recorder:
         self._expired.inc()
 
     def request_received(self) -> None:
-        """A request for labels has arrived."""
         with self._changed:
             self.in_flight += 1
 
     def labelled(self, samples: int, device_seconds: float) -> None:
-        """One batch went through the model."""
+        """One batch has been labelled."""
         with self._changed:
             self.answered += 1
             self._rate.add(samples, self.clock_ns() / 1e9)
@@ -316,7 +310,7 @@ class Recorder:
         self._device_s.observe(device_seconds)
 
     def request_finished(self, one: RequestTiming, error: BaseException | None) -> None:
-        """A request for labels has come to its end, by this error."""
+        """A request for labels has ended, with `error` unless that is None."""
         self._outcomes[_outcome_of(error)].inc()
         self._request_s.observe(one.whole_ns / 1e9)
         self._received.inc(one.call.received_bytes)
@@ -341,25 +335,25 @@ class Recorder:
     # --- what is shown
 
     def watch(self, view: Callable[[], TeacherView]) -> None:
-        """Show, besides, what `view` says at each scrape; once."""
-        self.registry.register(Collected(lambda: view().families()))
+        """Add what `view` returns to the metrics, at each scrape. To be called once."""
+        self.registry.register(ScrapedMetrics(lambda: view().families()))
 
     def name_outputs(self, outputs: Iterable[str]) -> None:
-        """The model is known, and so what it may go wrong with."""
+        """Create the series of each output of the loaded model."""
         for output in outputs:
             self._output_errors.labels(output)
 
     @property
     def samples_per_second(self) -> float:
-        """Over the last seconds."""
+        """Labelled samples per second, over the last seconds."""
         with self._changed:
             return self._rate.value(self.clock_ns() / 1e9)
 
     def wait_quiet(self, quiet_s: float, timeout_s: float) -> bool:
-        """Wait until nothing is in flight and, from now on, nothing came for `quiet_s`.
+        """Wait until nothing is in flight and nothing has come for `quiet_s` from now on.
 
         Returns:
-            False when `timeout_s` passed first.
+            False if `timeout_s` passed first.
         """
         with self._changed:
             start_ns = self.clock_ns()
@@ -377,7 +371,7 @@ class Recorder:
                 self._watched -= 1
 
     def statistics(self, name: str, version: str) -> pb.ModelStatistics:
-        """As the extension of the Open Inference Protocol has them, of a model of that name."""
+        """The statistics extension of the Open Inference Protocol, for a model of that name."""
         with self._changed:
             success, failed = self._success, self._failed
             return pb.ModelStatistics(
@@ -402,7 +396,7 @@ class Recorder:
 
 
 def _outcome_of(error: BaseException | None) -> str:
-    """What became of a request, one of `_OUTCOMES`."""
+    """The outcome of a request, one of `_OUTCOMES`."""
     if error is None:
         return "answered"
     if isinstance(error, BadAnswer):
@@ -413,7 +407,7 @@ def _outcome_of(error: BaseException | None) -> str:
 
 
 def _status_of(error: BaseException | None) -> str:
-    """How a call ends, by the name that gRPC has for it."""
+    """The status of a call, by gRPC's name."""
     if error is None:
         return "OK"
     if isinstance(error, Exception):

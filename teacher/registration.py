@@ -1,4 +1,4 @@
-"""What a teacher shows to Prometheus of its present state, besides what `recorder` counts."""
+"""The identity of a teacher, its state at one moment, and its heartbeat in the registry."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from .config import TeacherConfig
 
 @dataclass(frozen=True, slots=True)
 class TeacherView:
-    """A teacher at one moment.
+    """The state of a teacher at one moment.
 
     Attributes:
-        service: what students ask for.
+        service: the name that students ask for.
         teacher_id: unique within the service.
         incarnation: of this start.
         version: of this package.
         content_id: of the model; empty while it loads.
-        numerics_id: the same; teachers that share it answer alike, bit for bit.
-        slots: requests that wait for the model or run in it at once.
-        lanes: devices that they run on side by side.
-        micro_batch: samples of one run; None while it is not known.
+        numerics_id: likewise; teachers with the same one give equal bits.
+        slots: requests that may wait for the model or run in it.
+        lanes: devices that run requests in parallel.
+        micro_batch: samples per run; None while unknown.
         in_flight: requests that are not answered yet.
-        t_t_s: device time in seconds per sample of one lane; None while it is not known.
-        loaded: the model takes requests.
+        t_t_s: seconds per sample of one device; None while unknown.
+        loaded: the model accepts requests.
         draining: about to leave.
         restarts: of predictor processes.
-        micro_batch_reductions: times that a device ran out of memory, which halved it.
-        heartbeat: whether the registry answered the last beat; None: it serves alone.
+        micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
+        heartbeat: the registry answered the last beat; None without a registry.
         samples_per_second: labelled, over the last seconds.
-        output_kinds: what the numbers of each output are, by name; empty: not known.
+        output_kinds: `OutputKind` of each output, by name; empty while unknown.
     """
 
     service: str
@@ -64,7 +64,7 @@ class TeacherView:
     output_kinds: Mapping[str, str] = field(default_factory=dict)
 
     def families(self) -> Iterator[Metric]:
-        """What a scraper is shown of it; what is not known is left out."""
+        """Its metrics; unknown values are left out."""
         who = InfoMetricFamily("edl_teacher", "Which teacher this is.")
         names = ("service", "teacher_id", "version", "incarnation", "content_id", "numerics_id")
         who.add_metric((), {name: str(getattr(self, name)) for name in names})
@@ -92,7 +92,7 @@ class TeacherView:
                 yield GaugeMetricFamily(f"edl_teacher_{name}", text, float(value))
 
 
-#: Metadata of `ServerMetadata`: what a service manager asks with, and what it is answered.
+#: Metadata keys of `ServerMetadata`: a manager's challenge and its answer.
 CHALLENGE: Final = "edl-challenge"
 INSTANCE: Final = "edl-instance"
 PROOF: Final = "edl-proof"
@@ -101,15 +101,15 @@ INCARNATION: Final = "edl-incarnation"
 
 @dataclass(slots=True)
 class TeacherIdentity:
-    """Who answers.
+    """The identity of a teacher.
 
     Attributes:
-        service: what students ask for; the model's name on the wire.
+        service: the name that students ask for; the model's name on the wire.
         teacher_id: unique within the service.
         incarnation: grows with each start.
-        draining: about to leave; said in every answer.
-        key: of this start only; stands in the registry, and in no message.
-        attested_address: address of the foreign server that it speaks for; empty: it is the teacher.
+        draining: about to leave; stated in every answer.
+        key: of this start; stored in the registry, never sent in a message.
+        attested_address: of the foreign server that a sidecar attests; empty for a teacher.
     """
 
     service: str
@@ -120,10 +120,10 @@ class TeacherIdentity:
     attested_address: str = ""
 
     def check(self, asked: Mapping[str, object]) -> None:
-        """Hold the instance that a request names against this one; what it leaves open fits.
+        """Compare the instance that a request names with this one; missing values match.
 
         Raises:
-            WrongInstance: it was meant for another one.
+            WrongInstance: the request is for another instance.
         """
         ours = {"teacher_id": self.teacher_id, "incarnation": str(self.incarnation)}
         for name, value in ours.items():
@@ -131,11 +131,11 @@ class TeacherIdentity:
                 raise WrongInstance(f"{name} {meant!r} was asked for; this is {value!r}")
 
     def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """What answers a challenge: metadata for the end of the call; none where none came.
+        """Trailing metadata that answers a challenge; empty if there is none.
 
         Raises:
-            WrongInstance: the challenge was meant for another teacher.
-            RequestRefused: it is too long to be one.
+            WrongInstance: the challenge is for another teacher.
+            RequestRefused: the challenge is too long.
         """
         if CHALLENGE not in metadata:
             return ()
@@ -154,24 +154,24 @@ class TeacherIdentity:
 
 
 def advertised(bound: str, advertise: str | None, bound_port: int) -> str:
-    """`host:port` for others.
+    """The `host:port` at which others reach a server.
 
     Args:
         bound: the host that is bound.
-        advertise: HOST or HOST:PORT, as somebody has said; None: the host that is bound, or this
-            machine's name where that is a wildcard.
+        advertise: HOST or HOST:PORT from the user; None: the bound host, or this machine's name if
+            that is a wildcard.
         bound_port: the port that is bound.
 
     Raises:
-        UsageError: `advertise` is neither HOST nor HOST:PORT, or asks for an address of ours, and
-            there is none.
+        UsageError: `advertise` is neither HOST nor HOST:PORT, or asks for our address and there is
+            none.
     """
     host, port = split(advertise or (socket.gethostname() if is_wildcard(bound) else bound))
     return join_address(named_by_address(host), port or bound_port)
 
 
 def split(text: str) -> tuple[str, int]:
-    """Host and port of "HOST" or "HOST:PORT", an IPv6 address with a port in brackets; 0: no port.
+    """Host and port of "HOST" or "HOST:PORT" (port 0 if missing); IPv6 with a port needs brackets.
 
     Raises:
         UsageError: it is neither.
@@ -199,19 +199,19 @@ def new_registration(
     on_superseded: Callable[[LeaseSuperseded], None],
     on_drain: Callable[[], None],
 ) -> Heartbeat:
-    """The heartbeat of a teacher that is ready.
+    """Create the heartbeat of a teacher that is ready.
 
-    Its facts are the fields of message `Teacher`, the version of this package, and its key, which
-    stands in no message.
+    Its facts are the fields of message `Teacher`, the version of this package, and the instance's
+    key, which is in no message.
 
     Args:
         registry: where to register.
         config: the teacher.
-        identity: who it is.
+        identity: its identity.
         address: where students reach it.
-        view: what it is at the moment; its model is known.
-        on_superseded: a newer teacher has taken the id; in the heartbeat's thread.
-        on_drain: an administrator wants it to leave; in the heartbeat's thread.
+        view: returns its present state; the model is loaded.
+        on_superseded: a newer teacher has taken the id; called in the heartbeat's thread.
+        on_drain: an administrator drains the teacher; called in the heartbeat's thread.
     """
 
     def facts() -> dict[str, str]:
@@ -227,7 +227,7 @@ def new_registration(
             "state": "draining" if now.draining else "serving",
             "slots": str(now.slots),
             "lanes": str(now.lanes),
-            # Two digits: who reads it rounds it up, and a change wakes every manager.
+            # Two digits, because every change wakes all managers.
             "t_t_seconds": f"{now.t_t_s or 0:.2g}",
             "in_flight": str(now.in_flight),
             "samples_per_second": f"{now.samples_per_second:.4g}",
@@ -251,24 +251,24 @@ def new_registration(
 
 
 def kinds_fact(kinds: Mapping[str, str]) -> str:
-    """The fact `output_kinds` of a teacher.
+    """The fact `output_kinds` of a teacher: NAME=KIND separated by blanks.
 
     Args:
-        kinds: `OutputKind` of each output, by name; empty: not known. Names that hold blanks, which
-            part the items of a fact, are left out.
+        kinds: `OutputKind` of each output, by name; empty if unknown. Names with blanks are left
+            out.
     """
     known = {name: kind for name, kind in kinds.items() if kind}
     return " ".join(f"{name}={kind}" for name, kind in known.items() if len(name.split()) == 1)
 
 
 def new_incarnation(registry: Registry | None, stop: Stop) -> int:
-    """Return the start time in ms, by Redis's clock, or the local one without a registry.
+    """The start time in ms by the clock of Redis, or of this machine without a registry.
 
-    Later starts under the same id get greater numbers.
+    Later starts under the same id get larger numbers.
 
     Raises:
         RegistryUnavailable: Redis does not answer.
-        StartCancelled: it does not, and `stop` was requested.
+        StartCancelled: it does not answer, and `stop` was requested.
     """
     if registry is None:
         return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""A request as it comes: what it asks for, whether the model takes it, and until when."""
+"""A request for labels: what it asks for, whether it fits the model, and its deadline."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class BatchRequest:
     """A batch of one caller.
 
     Attributes:
-        inputs: by name, equally long along axis 0, at least 1.
-        outputs: what to answer with.
-        deadline_s: on the monotonic clock, which all processes of a machine share: from then on
-            nobody wants the answer.
-        refs: where the inputs lie in the predictors' memory, in their order; None: elsewhere.
+        inputs: by name, of equal length along axis 0, at least 1.
+        outputs: the requested ones.
+        deadline_s: on the monotonic clock, which all processes of a machine share.
+        refs: locations of the inputs in the predictors' memory, in order; None if they are
+            elsewhere.
         samples: in the batch.
     """
 
@@ -50,7 +50,7 @@ class BatchRequest:
 
     @property
     def shape(self) -> Hashable:
-        """Equal for requests that may be labelled in one go: names, dtypes, trailing dimensions."""
+        """Equal for requests that can be labelled in one run: names, dtypes, row shapes."""
         return frozenset(
             (name, array.dtype.str, array.dtype.name, array.shape[1:])
             for name, array in self.inputs.items()
@@ -62,7 +62,7 @@ class TeacherOverloaded(RateLimited):
 
 
 class RequestTooLarge(RateLimited):
-    """A request above what its method takes."""
+    """The request exceeds the limit of its method."""
 
 
 _REASONS: Final[dict[type[Exception], str]] = {
@@ -76,25 +76,25 @@ _REASONS: Final[dict[type[Exception], str]] = {
     RequestTooLarge: "too_large",
     RateLimited: "rate_limited",
 }
-#: Every word there is, so that a counter stands at 0 before it first happens.
+#: All words, so that their counters start at 0.
 REASONS: Final = tuple(dict.fromkeys(_REASONS.values()))
 
 
 def reason_of(error: EdlError) -> str:
-    """The word for `error`; empty when nothing was refused: it failed, and may succeed later."""
+    """The metric's word for a refusal; empty if the error is a failure that may not repeat."""
     return next((_REASONS[kind] for kind in type(error).__mro__ if kind in _REASONS), "")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """One output that is asked for, of this kind; `form` None: as the model gives it."""
+    """One requested output of this kind; a `form` of None means as the model gives it."""
 
     name: str
     form: LabelForm | None = None
     kind: str = ""
 
     def parameters(self, spec: TensorSpec) -> dict[str, dict[str, Parameter]]:
-        """What the answer's outputs say of their form, by their names."""
+        """Parameters that describe the form in an answer, by the names of the sent outputs."""
         if self.form is None:
             return {}
         named = self.form.parameters(spec.shape[-1])
@@ -114,15 +114,14 @@ class RequestedOutput:
 def encode_outputs(
     outputs: Mapping[str, Array], wanted: Iterable[RequestedOutput]
 ) -> dict[str, Array]:
-    """The arrays that travel, in the order in which they are wanted.
+    """Encode outputs in their forms, in the requested order.
 
     Args:
-        outputs: what the model gives, finite.
-        wanted: some of these.
+        outputs: of the model, finite.
+        wanted: the requested ones.
 
     Raises:
-        RequestRefused: an output holds values that its form cannot, or a part of one has the name
-            of another.
+        RequestRefused: a value exceeds its form, or a part of one output has the name of another.
     """
     travel: dict[str, Array] = {}
     for one in wanted:
@@ -139,20 +138,20 @@ def encode_outputs(
 def form_parameters(
     wanted: Iterable[RequestedOutput], spec: ModelSpec
 ) -> dict[str, dict[str, Parameter]]:
-    """What an answer says of its outputs' forms, by the names of what travels."""
+    """Parameters that describe the forms in an answer, by the names of the sent outputs."""
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     return {
         part: form for one in wanted for part, form in one.parameters(outputs[one.name]).items()
     }
 
 
-#: The only version of a model that a teacher serves; a request may also leave it open.
+#: The only version of a model that a teacher serves; requests may omit it.
 MODEL_VERSION = "1"
 _MOST_US = 86_400_000_000
 
 
 def check_model(name: str, version: str, served: str) -> None:
-    """Raise RequestRefused unless `name` and `version` are those of the model `served`."""
+    """Raise RequestRefused unless `name` and `version` are those of the served model."""
     if name != served:
         raise RequestRefused(f"unknown model {name!r}: this teacher serves {served!r}")
     if version not in ("", MODEL_VERSION):
@@ -162,14 +161,14 @@ def check_model(name: str, version: str, served: str) -> None:
 
 
 def check_request(request: InferRequest, spec: ModelSpec) -> tuple[RequestedOutput, ...]:
-    """Hold inputs and wanted outputs against `spec`.
+    """Check inputs and requested outputs against `spec`.
 
     Returns:
-        The outputs to answer with, in the order asked for; all where none is named.
+        The requested outputs in their order; all if none is named.
 
     Raises:
-        RequestRefused: a name, dtype or shape is not the model's, the batch is empty, or an output
-            cannot have the form that is asked for.
+        RequestRefused: a name, dtype or shape does not fit the model, the batch is empty, or an
+            output cannot have the requested form.
     """
     _check_names("input", request.inputs, [tensor.name for tensor in spec.inputs])
     rows: dict[str, int] = {}
@@ -189,18 +188,18 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[RequestedOutp
 
 
 def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float:
-    """Until when the answer is wanted, on the monotonic clock; infinity: at any time.
+    """The deadline of a request on the monotonic clock; infinity for none.
 
     Args:
-        request: its parameter `timeout` counts: microseconds, 0 for none, as Triton has it.
-        call_s: the deadline of the call that it came by; the earlier one counts.
+        request: its parameter `timeout` counts, in microseconds, 0 for none, as in Triton.
+        call_s: the deadline of its call; the earlier one counts.
         now_s: when it came.
 
     Returns:
-        At most a day from now, so that everything that waits can wait for it.
+        At most a day from now, which every wait can handle.
 
     Raises:
-        RequestRefused: `timeout` is no such number.
+        RequestRefused: `timeout` is not such a number.
     """
     timeout_us = request.parameters.get("timeout", 0)
     if isinstance(timeout_us, bool) or not isinstance(timeout_us, int) or timeout_us < 0:
@@ -257,15 +256,15 @@ def _form(request: InferRequest, output: TensorSpec) -> LabelForm | None:
 
 
 class InputBuffers:
-    """Room for the inputs of one request.
+    """Shared memory for the inputs of one request.
 
     Args:
-        memory: the predictors'.
+        memory: of the predictors.
         layouts: dtype and shape of each input.
 
     Attributes:
         arrays: the inputs, to be filled.
-        refs: where they lie in `memory`.
+        refs: their locations in `memory`.
 
     Raises:
         OSError: there is no memory.
@@ -279,12 +278,15 @@ class InputBuffers:
         self.arrays: list[Array] = [memory.get(ref) for ref in self.refs]
 
     def submitted(self, labels: Future[Any]) -> None:
-        """A predictor may read them until `labels` are there, whether or not anybody waits."""
+        """A predictor may read the memory until `labels` are done; then it is freed."""
         self._is_taken_care_of = True
         labels.add_done_callback(self._free)
 
     def close(self) -> None:
-        """The request is over. Idempotent; by the thread that calls `submitted`."""
+        """The request is over: free the memory unless it was submitted. Idempotent.
+
+        To be called by the thread that calls `submitted`.
+        """
         if not self._is_taken_care_of:
             self._is_taken_care_of = True
             self._free()

@@ -1,10 +1,8 @@
-"""Whether a model answers as it should: before it serves, and against a copy of a request.
+"""The self-test of a model before it serves, and canaries: kept answers to compare it with.
 
-What a model answered when it was known to be good: kept in a file, and compared before serving.
-
-The file is a numpy archive (`.npz`) without pickled objects: the arrays of a few samples, those of
-the answer, and a header in JSON. Only floats are compared, unless the model gives none: a class
-that is chosen among two nearly equal ones may be another on another machine.
+A canary file is a numpy archive (`.npz`) without pickled objects: arrays of a few samples, of the
+answer, and a header in JSON. Only floats are compared, unless the model has none: a class chosen
+between two nearly equal ones may differ on another machine.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from .microbatch import run_in_micro_batches
 
 
 def check_finite(outputs: Mapping[str, Array]) -> None:
-    """Raise BadAnswer if an output of a floating-point dtype holds NaN or infinity."""
+    """Raise BadAnswer if an output of floats holds NaN or infinity."""
     for name, array in outputs.items():
         if array.dtype.kind not in "fV":  # V: bfloat16
             continue
@@ -43,11 +41,11 @@ def check_finite(outputs: Mapping[str, Array]) -> None:
             )
 
 
-#: Batches of noise, and the samples of each; fewer, from 2 on, of a model that is very slow.
+#: Batches of noise and their samples. A very slow model gets fewer batches, at least 2.
 PROBES: Final = 4
 PROBE_ROWS: Final = 4
 _BUDGET_S: Final = 15.0
-#: Of the greatest value: what is closer together is the same, but for rounding.
+#: Values closer than this share of the largest one differ only by rounding.
 _SAME: Final = 1e-6
 
 Answers = Sequence[Mapping[str, Array]]
@@ -60,20 +58,20 @@ def self_test(
     on_progress: Callable[[str], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, OutputKind]:
-    """Hold a loaded model against the rules, and find out what its outputs are.
+    """Test a loaded model, and classify its outputs.
 
     Args:
         backend: the model.
-        canary: what it answered when it was known to be good; None: nobody has kept that.
-        micro_batch: samples of one run, as it is to serve.
-        on_progress: told what passed, and what is odd.
+        canary: known good answers; None if there are none.
+        micro_batch: samples per run when it serves.
+        on_progress: called with what passed, and with warnings.
         clock: seconds.
 
     Returns:
-        The kind of each output, by name; of none where the model refuses all that it was shown.
+        The kind of each output, by name; empty if the model refuses all test batches.
 
     Raises:
-        ModelError: it fails; the message says at which rule, and what that means.
+        ModelError: it fails; the message names the rule and what it means.
     """
     if canary is None:
         answers = list(_answers_to_noise(backend, micro_batch, clock))
@@ -98,13 +96,13 @@ def self_test(
 
 
 def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
-    """In words, those outputs that tell nothing, and why.
+    """Describe outputs that carry no information.
 
     Args:
-        answers: outputs [N, ...] for batches that differ; of one name all of one trailing shape.
+        answers: outputs [N, ...] for different batches, each with one trailing shape.
 
     Raises:
-        ModelError: no output of floats tells anything.
+        ModelError: no output of floats carries information.
     """
     odd: list[str] = []
     judged = sorted(_judged(answers))
@@ -124,7 +122,7 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
 
 
 def _judged(answers: Answers) -> set[str]:
-    """Outputs of floats; none where there are no two samples to compare."""
+    """Outputs of floats; none unless there are two samples to compare."""
     if sum(len(next(iter(answer.values()), ())) for answer in answers) < 2:
         return set()
     return {
@@ -182,13 +180,13 @@ class Canary:
 
     Attributes:
         content_id: of the model that labelled them.
-        tolerance: greatest difference of an output that counts as agreement, as a share of the
-            greatest value of that output here.
+        tolerance: the largest accepted difference of an output, as a share of its largest value
+            here.
         inputs: arrays [N, ...] by input.
         outputs: arrays [N, ...] by output.
 
     Raises:
-        UsageError: a tolerance that is none.
+        UsageError: the tolerance is not within [0, 1).
     """
 
     content_id: str
@@ -208,7 +206,7 @@ class Canary:
         inputs: Mapping[str, Array],
         outputs: Mapping[str, Array],
     ) -> Self:
-        """From a whole answer, of which it keeps what is to be compared."""
+        """Create a canary from a complete answer; only outputs to compare are kept."""
         floats = {name: array for name, array in outputs.items() if array.dtype.kind in "fV"}
         return cls(content_id, tolerance, inputs, floats or outputs)
 
@@ -222,7 +220,7 @@ class Canary:
             )
 
     def differences(self, outputs: Mapping[str, Array]) -> dict[str, float]:
-        """How far each output is from what was kept, as a share of its greatest value here.
+        """The difference of each output from the kept one, as a share of the largest value here.
 
         Raises:
             ModelError: an output is missing, or has another shape.
@@ -241,9 +239,9 @@ class Canary:
         return found
 
     def check(self, outputs: Mapping[str, Array]) -> None:
-        """Raise ModelError where `outputs`, for `inputs`, do not agree within the tolerance."""
+        """Raise ModelError unless `outputs`, for `inputs`, agree within the tolerance."""
         for name, difference in self.differences(outputs).items():
-            if not difference <= self.tolerance:  # NaN is no agreement
+            if not difference <= self.tolerance:  # NaN does not agree
                 raise ModelError(
                     f"output {name!r} differs from the canary by {difference:.2g} of its greatest"
                     f" value, and {self.tolerance:g} is tolerated: this machine, device or"
@@ -251,11 +249,11 @@ class Canary:
                 )
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all: one that was there stays until then.
+        """Write the file atomically.
 
         Raises:
             UsageError: it cannot be written.
-            ModelError: an array is of BYTES, which the format has no place for.
+            ModelError: an array is of BYTES, which the format cannot hold.
         """
         header = {
             "version": _VERSION,
@@ -275,12 +273,12 @@ class Canary:
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
         finally:
-            with contextlib.suppress(OSError):  # there is none, or no way to it
+            with contextlib.suppress(OSError):  # it does not exist, or cannot be reached
                 beside.unlink()
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the file; raises ModelError where it is none."""
+        """Read a canary; raises ModelError if the file is not one."""
         what = "is no canary: write one by 'edl teacher fingerprint MODEL --canary FILE'"
         with _opened(path, ModelError, what) as archive:
             header = json.loads(archive["header"].tobytes())
@@ -306,7 +304,7 @@ def _described(arrays: Mapping[str, Array]) -> list[list[Any]]:
 
 
 def _plain(array: Array) -> Array:
-    """The array as the archive can hold it: it knows no bfloat16, and no objects."""
+    """The array as the archive stores it: without bfloat16; objects are refused."""
     if array.dtype.hasobject:
         raise ModelError("a canary holds numbers only: this model takes or gives BYTES")
     whole = np.ascontiguousarray(array)
@@ -314,7 +312,7 @@ def _plain(array: Array) -> Array:
 
 
 def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:
-    """Samples of the user's own from an `.npz` file: an array for each input, by its name.
+    """Read the user's samples from an `.npz` file with an array for each input.
 
     Raises:
         UsageError: it cannot be read, or lacks an input.
@@ -326,7 +324,7 @@ def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:
 
 @contextmanager
 def _opened(path: Path, kind: type[EdlError], what: str) -> Iterator[Any]:
-    """The archive at `path`; whatever is wrong with it is a `kind` that says `what` it is not."""
+    """Open an archive; every problem with it raises `kind`, with `what` as its reason."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -336,5 +334,5 @@ def _opened(path: Path, kind: type[EdlError], what: str) -> Iterator[Any]:
             yield archive
     except kind:
         raise
-    except Exception as error:  # what numpy, zipfile and zlib raise at damage is no closed set
+    except Exception as error:  # numpy, zipfile and zlib may raise anything for damaged files
         raise kind(f"{path} {what}") from error

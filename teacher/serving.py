@@ -1,7 +1,4 @@
-"""One teacher, from its start to its leave, and the parts of this folder that it puts together.
-
-A teacher leaves in steps too: it says so, serves until nobody asks any more, and goes.
-"""
+"""Runs one teacher from start to end, and wires the parts of this folder together."""
 
 from __future__ import annotations
 
@@ -39,9 +36,9 @@ from .servers.shared_regions import SharedMemoryRegions
 
 log = logging.getLogger(__name__)
 
-#: Nobody has asked for so long: the word has got round.
+#: Seconds without a request after which students are taken to have noticed the drain.
 QUIET_S = 0.5
-#: How soon a wish to stop is seen while the model loads.
+#: How often a stop is checked for while the model loads, in seconds.
 _POLL_S = 0.1
 
 
@@ -54,25 +51,24 @@ def serve(
 ) -> None:
     """Serve until `stop` is requested, then drain.
 
-    What cannot work is found out in the order of its cost: the model's path, the names, the
-    registry, the port, and only then the model itself.
+    Problems are found in the order of their cost: the model's path, the names, the registry, the
+    port, and then the model itself.
 
     Args:
         config: the teacher.
-        stop: the wish to end.
-        on_ready: told once, in one line, when students can be served.
-        on_progress: told in words what is being done until then.
+        stop: requests the end.
+        on_ready: called once with one line when students can be served.
+        on_progress: called with progress until then, in words.
 
     Raises:
         ModelError: the model cannot be served.
-        UsageError: there is no such backend or preprocessing, the service or the teacher's id
-            cannot be registered, the host or a core is not ours, or a file of credentials cannot be
-            used.
+        UsageError: there is no such backend or preprocessing, the service or teacher's id cannot be
+            registered, the host or a core is not ours, or a file of credentials cannot be used.
         RegistryUnavailable: Redis does not answer.
-        AccessError: Redis does not let this teacher in.
+        AccessError: Redis refuses this teacher.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: a newer teacher has taken this one's id.
-        ProcessFailed: the predictor process keeps dying.
+        ProcessFailed: the predictor process keeps ending.
     """
     predictor = config.predictor
     check_model(predictor.model, predictor.backend, predictor.preprocess)
@@ -89,7 +85,7 @@ def serve(
 
 
 def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
-    """Where the teacher will register; names that cannot be registered show at once."""
+    """Connect to the registry, after checking that the names can be registered."""
     if config.coordinator is None:
         return None
     check_service(config.service)
@@ -107,11 +103,11 @@ def drain(
     heartbeat: Heartbeat | None,
     grace_s: float,
 ) -> None:
-    """Leave within `grace_s` seconds, in such an order that no request has to be sent again.
+    """Leave within `grace_s` seconds, in an order in which no request must be resent.
 
-    First the state "draining" goes to the registry and into every answer; students send elsewhere.
-    Requests that come nevertheless are served until `QUIET_S` have passed without one. Then the
-    lease ends, and last the sockets.
+    First the state "draining" goes to the registry and into every answer, so students send
+    elsewhere. Requests are served until `QUIET_S` have passed without one. Then the lease ends, and
+    last the sockets.
     """
     deadline = time.monotonic() + grace_s
     identity.draining = True
@@ -125,16 +121,16 @@ def drain(
 
 
 class TeacherLifecycle:
-    """One teacher: `load`, `enter`, `leave`, and `close` whatever came of these.
+    """One teacher: call `load`, `enter` and `leave`, and `close` in any case.
 
     Args:
         config: the teacher.
-        stop: the wish to end; made by this too, when it cannot go on or is sent away.
-        registry: of the mesh; None serves alone.
-        on_progress: told in words what is being done.
+        stop: requests the end; also requested by this when it fails or is drained.
+        registry: of the mesh; None to serve without one.
+        on_progress: called with progress, in words.
 
     Raises:
-        UsageError, AddressInUse, RegistryUnavailable: as `serve`.
+        UsageError, AddressInUse, RegistryUnavailable: as of `serve`.
     """
 
     def __init__(
@@ -182,7 +178,7 @@ class TeacherLifecycle:
             raise
 
     def load(self) -> bool:
-        """Answer probes, load the model and warm it up; False when a stop came first."""
+        """Answer probes, load the model and warm it up; returns False if a stop came first."""
         self._server.start()
         self._batcher.start()
         self._pool.start()
@@ -192,7 +188,7 @@ class TeacherLifecycle:
         return not self._stop.requested
 
     def enter(self) -> str:
-        """Register with the mesh; the line that says so."""
+        """Register in the mesh; returns the line that says so."""
         loaded = self._pool.require_loaded()
         self._recorder.name_outputs(tensor.name for tensor in loaded.spec.outputs)
         speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.device_label}"
@@ -217,7 +213,7 @@ class TeacherLifecycle:
         return f"teacher ready: {self._identity.teacher_id} {self._config.service} on {bound}"
 
     def leave(self) -> None:
-        """Drain, if there is anything to serve by; raises what made it leave if no wish did."""
+        """Drain if the model can still serve; raises the error that ended the teacher, if any."""
         if self._pool.failure is None:
             self._on_progress(f"draining{self._asked}")
             grace_s = self._config.grace_s
@@ -226,7 +222,7 @@ class TeacherLifecycle:
             raise self._failure
 
     def close(self) -> None:
-        """Let go of everything that is left, at once."""
+        """Release everything that is left, at once."""
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
         self._batcher.stop()

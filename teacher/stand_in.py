@@ -1,4 +1,4 @@
-"""A cheap model for teachers whose speed matters and whose labels do not: of emulated devices.
+"""A cheap model for emulated teachers, whose speed matters and whose labels do not.
 
 `edl-teacher serve --model edl.teacher.stand_in:images --backend paced --rate 1600`
 """
@@ -17,15 +17,15 @@ Function = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 IMAGE: Final = TensorSpec("image", "UINT8", (-1, 3, 224, 224))
 _CLASSES: Final = 1000
-#: Every so many-th pixel of a row and of a column is looked at.
+#: One of this many pixels of a row and of a column is used.
 _STRIDE: Final = 28
 
 
 def images() -> tuple[Function, list[TensorSpec]]:
-    """A factory: logits of a thousand classes for UINT8 images, by a fixed projection of pixels.
+    """A factory: logits of 1000 classes for UINT8 images, by a fixed projection of their pixels.
 
-    A batch of 32 takes well below a millisecond. Different images get different logits, so that a
-    label that went astray shows.
+    A batch of 32 takes well below a millisecond. Different images get different logits, so mixed-up
+    labels are noticed.
     """
     pixels = 3 * (224 // _STRIDE) ** 2
     matrix = np.random.default_rng(0).standard_normal((pixels, _CLASSES), dtype=np.float32)

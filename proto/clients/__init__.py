@@ -1,6 +1,6 @@
-"""How to ask a teacher: one `TeacherClient` protocol, and one file for each language that teachers speak.
+"""Clients of teachers: the protocol `TeacherClient`, and one module for each protocol on the wire.
 
-Readers, sidecars of foreign servers and managers ask through it.
+Readers, sidecars of foreign servers and managers use them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ..security import ClientSecurity
 
 
 def input_mismatch(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
-    """In words, how a batch differs from what a server says its model takes.
+    """Compare a batch with the inputs that a server declares for its model.
 
-    KServe and MLServer hand any tensor to the model, and call what it raises a failure of their
-    own, as if another try could go well.
+    KServe and MLServer pass any tensor to the model and report its exception as an error of the
+    server, as if another try could succeed. So the batch is compared before it is sent.
 
     Args:
-        declared: inputs of the model; empty where the server does not say.
+        declared: inputs of the model; empty if the server does not declare them.
         inputs: the batch.
 
     Returns:
-        the first difference; empty where there is none. Of the shape of an input whose number of
-        dimensions is another than declared nothing is said: some servers leave out the batch's. Of
-        an input whose declared datatype does not exist nothing is said at all.
+        The first difference, in words; empty if there is none. Shapes are compared only if the
+        number of dimensions is as declared, because some servers omit the batch dimension. Inputs
+        with an unknown datatype are not compared.
     """
     for spec in declared:
         array = inputs.get(spec.name)
@@ -47,7 +47,7 @@ def input_mismatch(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) 
     return ""
 
 
-#: The extension of servers that tell how a model is configured, as Triton does.
+#: The extension of servers that publish the configuration of a model, as Triton does.
 MODEL_CONFIGURATION: Final = "model_configuration"
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -59,12 +59,12 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A model that is ready, as its server describes it; a foreign server may name nothing.
+    """How a server describes a model that is ready. Foreign servers may omit any part.
 
     Attributes:
-        inputs: in the model's order; empty where the server does not say.
-        outputs: the same.
-        most_rows: of a batch that the model takes at most; None where the server does not say.
+        inputs: in the model's order; empty if the server does not declare them.
+        outputs: likewise.
+        most_rows: the largest batch that the model accepts; None if unknown.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -76,14 +76,14 @@ class LabelRequest(NamedTuple):
     """One batch to be labelled.
 
     Attributes:
-        inputs: arrays by input name, the batch along axis 0, each in one piece or several; they
-            must not change meanwhile.
-        outputs: names of the outputs wanted; empty: every one.
+        inputs: arrays by input name, the batch along axis 0, each in one piece or several. They
+            must not change until the request has been sent.
+        outputs: names of the requested outputs; empty for all.
         request_id: for logs; a server may repeat it.
-        parameters: named values beside the tensors; a server that knows none ignores them, and so
-            may a protocol that has no place for them.
-        output_parameters: the same for single outputs, by their names.
-        is_current: whether the inputs have not changed; asked once they are sent, or copied.
+        parameters: named values of the request. Servers that do not know them ignore them, and some
+            protocols cannot carry them.
+        output_parameters: the same for single outputs, by name.
+        is_current: whether the inputs are still unchanged; called after they were sent or copied.
     """
 
     inputs: Mapping[str, Input]
@@ -94,19 +94,19 @@ class LabelRequest(NamedTuple):
     is_current: Callable[[], bool] = _always
 
     def check(self) -> None:
-        """Raise InputsOverwritten where the inputs have changed."""
+        """Raise InputsOverwritten if the inputs have changed."""
         if not self.is_current():
             raise InputsOverwritten("the batch was over before it was sent")
 
 
 @dataclass(frozen=True, slots=True)
 class LabelResponse:
-    """What a server made of a batch; nothing of it has been checked but that it can be read.
+    """A server's answer to a request. It could be decoded; nothing else has been checked.
 
     Attributes:
         outputs: read-only arrays by output name, in the server's order.
-        parameters: what the server says beside them; empty where it says nothing.
-        output_parameters: the same of single outputs that bear any.
+        parameters: named values of the answer; empty if it has none.
+        output_parameters: the same for single outputs that have any.
     """
 
     outputs: Mapping[str, Array]
@@ -115,21 +115,21 @@ class LabelResponse:
 
 
 class TeacherClient(Protocol):
-    """A connection to one model at one server. Any thread may ask, several at once.
+    """A client of one model at one server. Any thread may call it, several at once.
 
-    It is made by `open_client` without waiting for the server; every method raises errors of
-    `edl.errors` only.
+    `open_client` creates it without contacting the server. All methods raise errors of `edl.errors`
+    only.
     """
 
     def probe(self, timeout_s: float) -> ModelDescription:
-        """Ask whether the model is ready, and what it takes and gives.
+        """Ask whether the model is ready, and for its inputs and outputs.
 
         Raises:
             RetryableError: it is not ready yet.
-            TeacherLost: nobody answers, or not in time.
-            AccessError: the server does not let us in.
+            TeacherLost: the server does not answer, or not in time.
+            AccessError: the server refuses our credentials.
             RequestRefused: the server has no such model, or does not speak the protocol.
-            BadAnswer: it speaks nonsense.
+            BadAnswer: the answer is malformed.
         """
         ...
 
@@ -138,16 +138,16 @@ class TeacherClient(Protocol):
 
         Raises:
             RequestRefused: the server will never label it, or it cannot be sent.
-            RetryableError: it may later, or another server may.
+            RetryableError: the server may label it later, or another server may.
             TeacherLost: the connection ended, or the answer did not come in time.
-            WrongInstance: another server answers there.
-            AccessError: the server does not let us in.
-            BadAnswer: the answer cannot be read.
+            WrongInstance: another server instance answers there.
+            AccessError: the server refuses our credentials.
+            BadAnswer: the answer cannot be decoded.
         """
         ...
 
     def close(self) -> None:
-        """End the connection; requests in flight end as TeacherLost. Idempotent."""
+        """Close the connection; requests in flight raise TeacherLost. Idempotent."""
         ...
 
 
@@ -160,18 +160,17 @@ def open_client(
     model: str,
     security: ClientSecurity | None = None,
 ) -> TeacherClient:
-    """A client of one model at one server; it connects when it is first used.
+    """Create a client of one model at one server; it connects when it is first used.
 
     Args:
-        protocol: as the registry names it; empty: `oip`.
+        protocol: as in the registry; empty means `oip`.
         address: host:port or grpc://host:port for gRPC; http://host:port or https://host:port for
-            HTTP, which only `oip` has.
+            HTTP, with `oip` only.
         model: its name at the server.
-        security: how to prove who calls; None: neither TLS nor token.
+        security: credentials for the server; None for neither TLS nor token.
 
     Raises:
-        UsageError: there is no such protocol, the address is none, or a file of `security` cannot
-            be used.
+        UsageError: the protocol or the address is invalid, or a file of `security` cannot be used.
     """
     if protocol not in ("", *PROTOCOLS):
         raise UsageError(f"no client speaks {protocol!r:.40}: known are {', '.join(PROTOCOLS)}")

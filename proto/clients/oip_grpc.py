@@ -1,4 +1,4 @@
-"""A client of the Open Inference Protocol over gRPC."""
+"""Client of the Open Inference Protocol over gRPC; also opens connections of our transport."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from .transport import TransportConnection, connect
 
 log = logging.getLogger(__name__)
 
-#: gRPC's words for a peer that answers in anything else.
+#: gRPC's words for a peer that does not answer in HTTP/2.
 _NO_HTTP2: Final = "Failed parsing HTTP/2"
 
 
 def error_from_rpc(error: Any) -> EdlError:
-    """The error of ours that a `grpc.RpcError` stands for."""
+    """Convert a `grpc.RpcError` to one of our errors."""
     if (details := error.details() or "") and _NO_HTTP2 in details:
         return TeacherLost(f"it speaks no gRPC; is it HTTP? Then write http:// ({details})")
     return from_status(error.code(), details, error.trailing_metadata() or ())
@@ -48,24 +48,24 @@ def error_from_rpc(error: Any) -> EdlError:
 CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, closed with the client
-    ("grpc.enable_retries", 0),  # who asks decides what is resent, and counts it
+    ("grpc.use_local_subchannel_pool", 1),  # a separate connection, closed with the client
+    ("grpc.enable_retries", 0),  # the caller decides what is resent, and counts it
 ]
-#: Of each step of opening a connection of the transport.
+#: Timeout in seconds for each step of opening a connection of the transport.
 _CONNECT_S: Final = 1.0
-#: Between two attempts to open one: after the first failure, doubled by each further one.
+#: Pause between two attempts to open one: after the first failure; each further one doubles it.
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
 _SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
 
 
 class OipGrpcClient:
-    """A `Client` of one model.
+    """A `TeacherClient` of one model.
 
     Args:
         address: host:port.
         model: its name there.
-        security: how to prove who calls; None: neither TLS nor token.
+        security: credentials for the server; None for neither TLS nor token.
 
     Raises:
         UsageError: a file of `security` cannot be used.
@@ -77,10 +77,10 @@ class OipGrpcClient:
         self._security = security
         self._channel = open_channel(address, security, CHANNEL_OPTIONS)
         self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        # Without (de)serializers: our codec has made the bytes.
+        # Without (de)serializers: `tensors` encodes and decodes.
         self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer", None, None)
         self._failures = 0  # of the transport, since a connection was last opened
-        self._retry_s = 0.0  # when it may be tried again
+        self._retry_s = 0.0  # time of the next attempt
 
     def probe(self, timeout_s: float) -> ModelDescription:
         name = self._model
@@ -92,7 +92,7 @@ class OipGrpcClient:
         try:
             wanted = pb.ModelMetadataRequest(name=name)
             metadata = _call(self._stub.ModelMetadata, wanted, timeout_s)
-        except RequestRefused:  # it is ready, and does not describe itself
+        except RequestRefused:  # it is ready, but does not describe itself
             return ModelDescription(most_rows=most_rows)
         return ModelDescription(_specs(metadata.inputs), _specs(metadata.outputs), most_rows)
 
@@ -107,7 +107,7 @@ class OipGrpcClient:
                 parameters=request.parameters,
                 output_parameters=request.output_parameters,
             )
-        except WireError as error:  # what cannot be sent here can be sent nowhere
+        except WireError as error:  # no server could be sent this
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         try:
@@ -116,13 +116,14 @@ class OipGrpcClient:
             raise BadAnswer(str(error)) from None
 
     def connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
-        """A connection of the transport, where the server offers one; waits for it.
+        """Open a connection of the transport if the server offers one; blocks.
 
         Args:
-            arena: where batches lie that a server on this host reads in place; None: all travel.
+            arena: memory of batches that a server on this host may read in place; None sends all
+                arrays.
 
         Returns:
-            None where there is none now: requests go by `infer`.
+            None if there is no connection now; use `infer` for requests.
         """
         if time.monotonic() < self._retry_s:
             return None
@@ -151,7 +152,7 @@ class OipGrpcClient:
         return None
 
     def _fetch_offer(self) -> TransportOffer | None:
-        """What the server offers now; None where it offers nothing that can be used."""
+        """Ask the server for an offer; None if there is none that can be used."""
         method = partial(self._stub.ModelMetadata.with_call, metadata=OFFER_REQUEST)
         try:
             _, call = _call(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
@@ -159,12 +160,12 @@ class OipGrpcClient:
             log.debug("no offer of frames from %s: %s", self._host, error)
             return None
         offer = TransportOffer.from_metadata(call.trailing_metadata() or ())
-        # Where another port was dialled, something in between maps ports, and knows no others.
+        # If another port was dialled, ports are mapped on the way, but not that of the transport.
         return offer if offer is not None and str(offer.grpc_port) == self._port else None
 
     @property
     def _tls(self) -> Callable[[socket.socket], socket.socket] | None:
-        """What encrypts a connection of the transport, where gRPC's is encrypted."""
+        """Wraps a socket of the transport in TLS; None if gRPC uses none."""
         security = self._security
         if security is None or security.tls is None:
             return None
@@ -172,16 +173,16 @@ class OipGrpcClient:
         return partial(client_context(security).wrap_socket, server_hostname=name)
 
     def _extensions(self, timeout_s: float) -> frozenset[str]:
-        """Those of the protocol that the server says it has."""
+        """Extensions of the protocol that the server lists."""
         try:
             wanted = pb.ServerMetadataRequest()
             server = _call(self._stub.ServerMetadata, wanted, timeout_s)
-        except (RequestRefused, RetryableError):  # it says nothing of itself
+        except (RequestRefused, RetryableError):  # it does not describe itself
             return frozenset()
         return frozenset(server.extensions)
 
     def _most_rows(self, timeout_s: float) -> int | None:
-        """What the model takes at once; None where it is not said."""
+        """The largest batch that the model accepts; None if unknown."""
         method = self._channel.unary_unary(
             f"{_SERVICE}/ModelConfig",
             pb.ModelConfigRequest.SerializeToString,
@@ -195,7 +196,7 @@ class OipGrpcClient:
 
 
 def response_from_bytes(response: Buffer) -> LabelResponse:
-    """A serialised `ModelInferResponse` as an answer; raises WireError where it is none."""
+    """Decode a serialised `ModelInferResponse`; raises WireError."""
     said = tensors.decode_response(response)
     return LabelResponse(said.outputs, said.parameters, said.output_parameters)
 
@@ -214,7 +215,7 @@ def _left_s(until_s: float) -> float:
 def _call(method: Any, request: Any, timeout_s: float) -> Any:
     try:
         return method(request, timeout=timeout_s)
-    except ValueError:  # of gRPC, for a channel that was closed
+    except ValueError:  # gRPC raises it for a closed channel
         raise TeacherLost("the connection is closed") from None
     except grpc.RpcError as error:
         raise error_from_rpc(error) from None

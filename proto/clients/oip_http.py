@@ -1,4 +1,4 @@
-"""Requests of HTTP to one server by Python's own client, over connections that are kept."""
+"""Client of the Open Inference Protocol over HTTP, with its pool of connections."""
 
 from __future__ import annotations
 
@@ -46,20 +46,14 @@ _PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """What came back.
-
-    Attributes:
-        status: the code.
-        headers: by name in lower case.
-        body: all of it.
-    """
+    """A complete answer; `headers` has names in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: memoryview
 
     def words(self) -> str:
-        """What an error says of itself, in one line; the text of its JSON where it is JSON."""
+        """One line that describes an error; the error text if the body is JSON."""
         text = bytes(self.body[: 4 * _WORDS]).decode("utf-8", "replace")
         with suppress(WireError):
             said = parse_object(self.body)
@@ -77,14 +71,14 @@ class _HttpRequest:
 
 
 class HttpConnectionPool:
-    """Asks one server. Any thread may; each that asks at once has a connection of its own.
+    """Connections to one server, kept open. Any thread may call; calls never share a connection.
 
     Args:
-        dial: opens connections.
+        connector: opens connections.
     """
 
-    def __init__(self, dial: HttpConnector) -> None:
-        self._connector = dial
+    def __init__(self, connector: HttpConnector) -> None:
+        self._connector = connector
         self._lock = threading.Lock()
         self._open: dict[http.client.HTTPConnection, socket.socket] = {}
         self._idle: list[http.client.HTTPConnection] = []  # the last one used is the next one
@@ -99,24 +93,24 @@ class HttpConnectionPool:
         headers: Mapping[str, str] | None = None,
         check: Callable[[], None] | None = None,
     ) -> HttpReply:
-        """Ask, and wait for the answer until then, on the monotonic clock.
+        """Send a request and wait for the answer.
 
-        A kept connection may have been closed by the server meanwhile: then it is asked once more,
-        over a fresh one. To label a batch twice does no harm.
+        The server may have closed a kept connection in the meantime; then the request is sent once
+        more over a new one. Labelling a batch twice does no harm.
 
         Args:
             method: of HTTP.
-            path: behind that of the URL.
-            until_s: on the monotonic clock.
-            body: what it is made of, in order.
-            headers: beside those that each request has.
-            check: called once the body is sent; raises InputsOverwritten if it changed meanwhile.
+            path: appended to that of the URL.
+            until_s: deadline on the monotonic clock.
+            body: buffers, in order.
+            headers: in addition to those of every request.
+            check: called after the body was sent; raises InputsOverwritten if it changed meanwhile.
 
         Raises:
             DeadlineExceeded: the answer did not come in time.
-            TeacherLost: nobody answers, the connection broke, or this was closed.
-            BadAnswer: what came is no HTTP, or too much.
-            UsageError: the token can be read no more.
+            TeacherLost: the server does not answer, the connection broke, or the pool was closed.
+            BadAnswer: the answer is not HTTP, or is too large.
+            UsageError: the token file cannot be read any more.
         """
         said = {"Host": self._connector.host, **self._connector.headers(), **(headers or {})}
         if body:
@@ -128,21 +122,21 @@ class HttpConnectionPool:
         return self._exchange_on(self._open_connection(until_s), request, until_s)
 
     def close(self) -> None:
-        """End all connections; calls that wait end as TeacherLost. Idempotent."""
+        """Close all connections; waiting calls raise TeacherLost. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
             at_work = [sock for one, sock in self._open.items() if one not in idle]
         for connection in idle:
             self._drop(connection)
-        for sock in at_work:  # closed by who waits for the answer
-            with suppress(OSError):  # it is over
+        for sock in at_work:  # the waiting call closes it
+            with suppress(OSError):  # it has ended already
                 sock.shutdown(socket.SHUT_RDWR)
 
     # --- connections
 
     def _take_idle(self) -> http.client.HTTPConnection | None:
-        """One by which nothing has come that nobody asked for, be it its end."""
+        """An idle connection on which nothing has arrived; data would mean its end."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -214,7 +208,7 @@ class HttpConnectionPool:
 def _exchange(
     connection: http.client.HTTPConnection, request: _HttpRequest, until_s: float
 ) -> tuple[HttpReply, bool]:
-    """The reply to a request, and whether the connection may be used again."""
+    """Send a request; returns the reply, and whether the connection can be used again."""
     sock = connection.sock
 
     def pieces() -> Iterator[Buffer]:
@@ -225,7 +219,7 @@ def _exchange(
     connection.response_class = partial(_TimedResponse, until_s)  # type: ignore[assignment]
     sock.settimeout(_left_s(until_s))
     sent = False
-    with suppress(ConnectionError):  # one that refuses a body may not wait for its end
+    with suppress(ConnectionError):  # a server may answer before it has read the body
         body = pieces() if request.body else None
         connection.request(request.method, request.target, body, request.headers)
         sent = True
@@ -234,12 +228,12 @@ def _exchange(
     with connection.getresponse() as response:
         headers = {name.lower(): value for name, value in response.getheaders()}
         reply = HttpReply(response.status, headers, _all_of(response))
-        # Behind a status of 1xx the answer itself is still to come.
+        # After a status of 1xx the answer is still to come.
         return reply, sent and response.status >= http.client.OK and not response.will_close
 
 
 def _all_of(response: http.client.HTTPResponse) -> memoryview:
-    """All of a body, in pieces, so that one without an end is refused before memory is."""
+    """Read a whole body in pieces, so that an endless one is refused before it fills the memory."""
     announced = response.length
     _check_size(announced or 0)
     body = bytearray()
@@ -257,9 +251,9 @@ def _check_size(nbytes: int) -> None:
 
 
 class _TimedResponse(http.client.HTTPResponse):
-    """No read of it lasts beyond a deadline, be it of a head without an end.
+    """A response whose reads all respect one deadline.
 
-    A timeout of the socket alone bounds each of its reads, of which a line may take thousands.
+    The timeout of a socket bounds each single read, and a line of a header may take thousands.
     """
 
     def __init__(self, until_s: float, sock: socket.socket, *args: Any, **named: Any) -> None:
@@ -269,7 +263,7 @@ class _TimedResponse(http.client.HTTPResponse):
 
 
 class _Timed(io.RawIOBase):
-    """Reads of a socket that know how much time is left."""
+    """Reads of a socket within the time that is left."""
 
     def __init__(self, sock: socket.socket, file: io.RawIOBase, until_s: float) -> None:
         self._sock, self._file, self._until_s = sock, file, until_s
@@ -287,7 +281,7 @@ class _Timed(io.RawIOBase):
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    """Whether there is something to be read, be it the end."""
+    """Whether data or the end has arrived."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     pending = isinstance(connection, ssl.SSLSocket) and connection.pending()
@@ -295,7 +289,7 @@ def _is_readable(connection: socket.socket) -> bool:
 
 
 def _left_s(until_s: float) -> float:
-    """Seconds until then, on the monotonic clock; raises TimeoutError where none is left."""
+    """Seconds until `until_s` on the monotonic clock; raises TimeoutError if there are none."""
     left = until_s - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -314,20 +308,20 @@ _READ: Final[dict[int, type[EdlError]]] = {
     503: RetryableError,
     504: DeadlineExceeded,
 }
-#: What a family of other codes is read as, by its first one.
+#: The error of other codes, by the first code of the range.
 _FAMILIES: Final[tuple[tuple[int, type[EdlError]], ...]] = (
     (500, RetryableError),
     (400, RequestRefused),
-    (300, RequestRefused),  # the address is another one
-    (0, BadAnswer),  # neither an answer nor an error
+    (300, RequestRefused),  # a redirect
+    (0, BadAnswer),  # neither an answer nor an error (1xx and less)
 )
 _MOST_SECONDS_DIGITS: Final = 9
 
 
 def error_from_http(reply: HttpReply) -> EdlError:
-    """The error that an answer with another status than 200 stands for.
+    """The error that an answer with a status other than 200 means.
 
-    Our teachers name gRPC's status beside it, which says more.
+    Our teachers also send gRPC's status in a header, which is more precise.
     """
     code = grpc.StatusCode.__members__.get(reply.headers.get(STATUS_HEADER, ""), grpc.StatusCode.OK)
     if code is not grpc.StatusCode.OK:
@@ -344,15 +338,15 @@ def error_from_http(reply: HttpReply) -> EdlError:
 
 
 def path_of(model: str) -> str:
-    """Where a server has `model`."""
+    """The path of `model` at a server."""
     return f"/v2/models/{quote(model, safe='')}"
 
 
 def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], Sequence[Buffer]]:
-    """Headers and body of a request; where it is `binary`, its arrays' own memory.
+    """Headers and body of a request; with `binary`, the body includes the memory of its arrays.
 
     Raises:
-        RequestRefused: it can be sent nowhere.
+        RequestRefused: the request cannot be encoded.
     """
     try:
         head, raws = json_tensors.encode_request(
@@ -363,9 +357,9 @@ def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], 
             output_parameters=request.output_parameters,
             binary=binary,
         )
-    except (WireError, ValueError) as error:  # what cannot be sent here can be sent nowhere
+    except (WireError, ValueError) as error:  # no server could be sent this
         raise RequestRefused(f"it cannot be sent: {error}") from None
-    # Servers choose by the type how to read the body, so it is always said.
+    # Servers choose how to decode the body by its content type.
     if not raws:
         return {"Content-Type": "application/json"}, [head]
     headers = {"Content-Type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
@@ -373,11 +367,11 @@ def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], 
 
 
 def answer_of(reply: HttpReply) -> LabelResponse:
-    """The labels in a reply.
+    """Decode the labels in a reply.
 
     Raises:
-        EdlError: that its status stands for.
-        BadAnswer: it cannot be read.
+        EdlError: the error that its status means.
+        BadAnswer: it cannot be decoded.
     """
     if reply.status != 200:
         raise error_from_http(reply)
@@ -389,24 +383,24 @@ def answer_of(reply: HttpReply) -> LabelResponse:
     return LabelResponse(said.outputs, said.parameters, said.output_parameters)
 
 
-#: How servers refuse a body that is no JSON: of those that know the extension, and those that fail.
+#: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
 _NO_BYTES: Final = (400, 406, 415, 422, 500, 501)
 _NOT_READY: Final = (400, 503)
 
 
 class OipHttpClient:
-    """A `Client` of one model.
+    """A `TeacherClient` of one model.
 
     Args:
-        url: http://host:port or https://host:port, perhaps with the path that /v2 stands under.
+        url: http://host:port or https://host:port, with the path above /v2 if there is one.
         model: its name there.
-        security: how to prove who calls; None: no token.
+        security: credentials for the server; None for no token.
 
     Attributes:
-        binary: whether the server takes tensors as bytes; None: it has not been asked yet.
+        binary: whether the server accepts tensors as bytes; None before the first request.
 
     Raises:
-        UsageError: the URL is none, or a file of `security` cannot be used.
+        UsageError: the URL is invalid, or a file of `security` cannot be used.
     """
 
     def __init__(self, url: str, model: str, security: ClientSecurity | None = None) -> None:
@@ -426,7 +420,7 @@ class OipHttpClient:
         if described.status == 200:
             return replace(_found(described), most_rows=self._most_rows(until_s))
         if isinstance(error := error_from_http(described), RequestRefused):
-            return ModelDescription()  # it is ready, and does not describe itself
+            return ModelDescription()  # it is ready, but does not describe itself
         raise error
 
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
@@ -446,7 +440,7 @@ class OipHttpClient:
         self._calls.close()
 
     def _most_rows(self, until_s: float) -> int | None:
-        """What the model takes at once; None where it is not said."""
+        """The largest batch that the model accepts; None if unknown."""
         extensions = _member_of(self._calls.call("GET", "/v2", until_s), "extensions")
         if not isinstance(extensions, list) or MODEL_CONFIGURATION not in extensions:
             return None
@@ -463,7 +457,7 @@ class OipHttpClient:
 
 
 def _member_of(reply: HttpReply, name: str) -> Any:
-    """One thing that an object says; None where there is none, or it does not."""
+    """A member of the JSON object in a reply; None if there is none."""
     try:
         return parse_object(reply.body).get(name) if reply.status == 200 else None
     except WireError:

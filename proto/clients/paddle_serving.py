@@ -1,16 +1,18 @@
-"""Messages of Paddle Serving: requests are made here, answers are read.
+"""Clients of Paddle Serving's two servers, the pipeline server and the C++ server.
 
-To a pipeline server inputs go as .npy files, which it takes for any dtype; outputs are read in
-whatever form of tensor they come. What comes as text is refused: it would have to be evaluated.
+Neither server can be asked anything but an inference, and neither describes its model. A probe asks
+for something that the server lacks: a pipeline server for an unknown service, a C++ server for an
+unknown method. Both answer that without the model, which may be busy. Both answer OK over gRPC in
+every case; only the error number in the answer counts.
 
-The C++ server's protocol is written from its definition and tested against the client that Paddle
-Serving ships; not verified against a running C++ server.
+Arrays travel as single numbers, in the field for their element type, or as `.npy` files in memory.
+A pipeline server accepts `.npy` for any dtype, so its requests use them; its answers are read in
+every form of tensor. Text is refused, because it would have to be evaluated. A `.npy` file could
+hold pickled objects, which execute code when they are read, so only files of numbers are written
+and read.
 
-Arrays stand there as numbers one by one, in the field that each type of elements has, or as `.npy`
-files in memory. Such a file may hold pickled objects, which execute what their writer likes as they
-are read: here such files are of numbers only, and others are neither written nor read.
-
-Both servers answer OK by gRPC whatever has happened: the error number in the answer is what counts.
+The messages of the C++ server follow its definition and are tested against the client that Paddle
+Serving ships, but not against a running C++ server.
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ from ..security import ClientSecurity, open_channel
 from . import LabelRequest, LabelResponse, ModelDescription
 from .oip_grpc import CHANNEL_OPTIONS, error_from_rpc
 
-#: The number of a tensor whose bytes are a whole .npy file (pipeline servers only).
+#: Element type of a tensor whose bytes are a .npy file (pipeline servers only).
 NPY: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """One type of elements.
+    """An element type of Paddle Serving.
 
     Attributes:
         datatype: as the Open Inference Protocol calls it.
-        field: the repeated field of a message that holds the elements, one number each.
+        field: the repeated field of a message with the elements, one number each.
         as_bits: the numbers are the bits of the elements, not their values.
-        raw: the C++ server has the elements as bytes in `tensor_content`, not in `field`.
+        raw: the C++ server sends the elements as bytes in `tensor_content`, not in `field`.
     """
 
     datatype: str
@@ -75,12 +77,12 @@ TYPES: Final[dict[int, ElementType]] = {
     8: ElementType("INT8", "int_data", raw=True),
     9: ElementType("BOOL", "bool_data"),
 }
-#: The number of each datatype that has one.
+#: Element type by datatype.
 NUMBERS: Final = {kind.datatype: number for number, kind in TYPES.items()}
 
 
 def type_of(number: int) -> ElementType:
-    """The type of a number; raises WireError for one that is not known."""
+    """The element type with this number; raises WireError if it is unknown."""
     kind = TYPES.get(number)
     if kind is None:
         raise WireError(f"elem_type {number} is not known; known are {sorted(TYPES)} and {NPY}")
@@ -88,22 +90,22 @@ def type_of(number: int) -> ElementType:
 
 
 def from_numbers(kind: ElementType, numbers: Sequence[Any], shape: Sequence[int]) -> Array:
-    """The array whose elements stand one by one in a repeated field; read-only.
+    """Build a read-only array from the numbers of a repeated field.
 
     Raises:
-        WireError: they are not as many as the shape says, or one is out of the type's range.
+        WireError: their count does not fit the shape, or one exceeds the type's range.
     """
     if kind.as_bits:
         return from_elements(numbers, "UINT16", shape).view(dtype_of(kind.datatype))
     return from_elements(numbers, kind.datatype, shape)
 
 
-#: Kinds of dtypes that both sides read alike. bfloat16 would arrive as bytes without a meaning.
+#: Kinds of dtypes that `.npy` files carry. bfloat16 would arrive as bytes without a meaning.
 _NUMBERS = "biuf"
 
 
 def write_npy(array: Array) -> bytes:
-    """The bytes of a `.npy` file; raises WireError for dtypes that it has no place for."""
+    """The bytes of a `.npy` file; raises WireError for other dtypes than numbers."""
     if array.dtype.kind not in _NUMBERS:
         raise WireError(f"arrays of {_named(array.dtype)} cannot be sent to Paddle Serving")
     file = io.BytesIO()
@@ -112,10 +114,10 @@ def write_npy(array: Array) -> bytes:
 
 
 def read_npy(raw: bytes) -> Array:
-    """The array in a `.npy` file: a read-only view of `raw`.
+    """The array in a `.npy` file, as a read-only view of `raw`.
 
     Raises:
-        WireError: it is no such file, holds anything but numbers, or less or more than it says.
+        WireError: it is not such a file, holds anything but numbers, or has the wrong length.
     """
     file = io.BytesIO(raw)
     try:
@@ -125,7 +127,7 @@ def read_npy(raw: bytes) -> Array:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, by_columns, dtype = header(file)
-    except Exception as error:  # numpy parses the header as an expression, and anything may come
+    except Exception as error:  # numpy parses the header as an expression, which may raise anything
         raise WireError(f"no .npy file of a known version: {type(error).__name__}") from None
     if dtype.kind not in _NUMBERS or dtype.byteorder == ">":
         raise WireError(
@@ -147,34 +149,34 @@ PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 GENERAL_MODEL = "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference"
 
 _NOBODY = "edl-is-anybody-there"
-#: A server has no service of the name asked for.
+#: Error number: the server has no service of this name.
 NO_SERVICE = 3002
-#: First number of each family and what it is read as; each ends where the next one begins.
+#: First error number of each range, and its error; a range ends where the next one begins.
 _FAMILIES: tuple[tuple[int, type[TeacherError]], ...] = (
     (0, RetryableError),
-    (50, RequestRefused),  # an operator's own: it says that this request is wrong
+    (50, RequestRefused),  # raised by an operator: this request is wrong
     (100, RetryableError),
     (3000, RequestRefused),  # not implemented
     (3001, TeacherLost),  # the pipeline has been closed
     (NO_SERVICE, RequestRefused),
     (3003, RetryableError),
     (5000, RequestRefused),  # inputs that the model does not take
-    (6000, RetryableError),  # too late for the server's own limit
+    (6000, RetryableError),  # the server's own timeout
     (7000, RequestRefused),  # types that it does not take
-    (8000, RetryableError),  # packing, which tells nothing of whose fault it is
-    (9000, RequestRefused),  # a run that failed: of the values that were given, but for _MAY_PASS
+    (8000, RetryableError),  # packing; its cause is unknown
+    (9000, RequestRefused),  # a run that failed because of the inputs, except for _MAY_PASS
 )
-#: What Paddle says of failures that other values would meet as well, and that may be over later.
+#: Words of Paddle for failures that do not depend on the inputs and may pass.
 _MAY_PASS = ("ResourceExhausted", "Unavailable", "ExecutionTimeout", "out of memory", "bad_alloc")
 
 
 def pipeline_request(service: str, inputs: Mapping[str, Array], log_id: int = 0) -> bytes:
-    """A serialised request to a pipeline server.
+    """Serialise a request to a pipeline server.
 
     Args:
-        service: the name that the server was started with; empty: whichever it is.
-        inputs: arrays by name; numbers, but not bfloat16.
-        log_id: what the server's own log calls the request, 0 to 2^63 - 1.
+        service: the name that the server was started with; empty matches any.
+        inputs: arrays of numbers by name, but not bfloat16.
+        log_id: names the request in the server's log, 0 to 2^63 - 1.
 
     Raises:
         WireError: an array cannot be sent, or a name is not text.
@@ -185,16 +187,16 @@ def pipeline_request(service: str, inputs: Mapping[str, Array], log_id: int = 0)
             for name, array in inputs.items()
         ]
         return pb.Request(name=service, logid=log_id, tensors=tensors).SerializeToString()
-    except ValueError as error:  # protobuf: a number or a text that a field has no place for
+    except ValueError as error:  # from protobuf: a number or text that a field cannot hold
         raise WireError(f"the request cannot be sent: {error}") from None
 
 
 def pipeline_outputs(data: bytes) -> dict[str, Array]:
-    """The outputs of a pipeline server's serialised answer, read-only.
+    """Decode the outputs of a pipeline server's answer, read-only.
 
     Raises:
-        TeacherError: the server says by `err_no` that it has no answer; see `check_error`.
-        WireError: the answer cannot be read, holds nothing, or holds text instead of tensors.
+        TeacherError: `err_no` says that there is no answer; see `check_error`.
+        WireError: the answer cannot be decoded, is empty, or holds text instead of tensors.
     """
     response = _parsed(pb.Response, data, "a pipeline server")
     check_error(response.err_no, response.err_msg)
@@ -209,16 +211,16 @@ def pipeline_outputs(data: bytes) -> dict[str, Array]:
 
 
 def pipeline_probe() -> bytes:
-    """A request that costs nothing: of a service that no server has."""
+    """A cheap request: it names a service that no server has."""
     return pb.Request(name=_NOBODY).SerializeToString()
 
 
 def check_pipeline_ready(data: bytes) -> None:
-    """Whether the answer to a probe comes from a server that is up: it knows no such service.
+    """Check that the answer to a probe comes from a server that is up: it knows no such service.
 
     Raises:
-        TeacherError: it says something else.
-        WireError: the answer cannot be read.
+        TeacherError: the server reports another error.
+        WireError: the answer cannot be decoded.
     """
     response = _parsed(pb.Response, data, "a pipeline server")
     if response.err_no != NO_SERVICE:
@@ -228,30 +230,30 @@ def check_pipeline_ready(data: bytes) -> None:
 def general_model_request(
     inputs: Mapping[str, Array], outputs: Sequence[str] = (), log_id: int = 0
 ) -> bytes:
-    """A serialised request to a C++ server.
+    """Serialise a request to a C++ server.
 
     Args:
-        inputs: arrays by name, which is taken for the alias too.
-        outputs: aliases of the outputs wanted; empty: every one.
-        log_id: what the server's own log calls the request, 0 to 2^63 - 1.
+        inputs: arrays by name, which is also used as the alias.
+        outputs: aliases of the requested outputs; empty for all.
+        log_id: names the request in the server's log, 0 to 2^63 - 1.
 
     Raises:
-        WireError: a dtype has no number there, or a name is not text.
+        WireError: a dtype cannot be sent, or a name is not text.
     """
     try:
         tensors = [_for_cpp(name, array) for name, array in inputs.items()]
         request = cpp.Request(tensor=tensors, fetch_var_names=outputs, log_id=log_id)
         return request.SerializeToString()
-    except ValueError as error:  # protobuf: a number or a text that a field has no place for
+    except ValueError as error:  # from protobuf: a number or text that a field cannot hold
         raise WireError(f"the request cannot be sent: {error}") from None
 
 
 def general_model_outputs(data: bytes) -> dict[str, Array]:
-    """The outputs of a C++ server's serialised answer by their aliases, read-only.
+    """Decode the outputs of a C++ server's answer by their aliases, read-only.
 
     Raises:
-        TeacherError: the server says by `err_no` that it has no answer; see `check_error`.
-        WireError: the answer cannot be read, holds nothing, or that of several models.
+        TeacherError: `err_no` says that there is no answer; see `check_error`.
+        WireError: the answer cannot be decoded, is empty, or holds outputs of several models.
     """
     response = _parsed(cpp.Response, data, "a general model service")
     check_error(response.err_no, response.err_msg)
@@ -265,12 +267,12 @@ def general_model_outputs(data: bytes) -> dict[str, Array]:
 
 
 def check_error(number: int, message: str) -> None:
-    """Do nothing for 0; raises what another number means: the server has no answer.
+    """Raise the error that a number other than 0 means.
 
     Raises:
-        RequestRefused: it will never have one to this request.
-        TeacherLost: it has closed.
-        RetryableError: anything else.
+        RequestRefused: the server will never answer this request.
+        TeacherLost: the server has closed.
+        RetryableError: every other failure.
     """
     if number == 0:
         return
@@ -329,17 +331,17 @@ def _of_cpp(tensor: cpp.Tensor) -> Array:
 
 _CHANNEL_OPTIONS = [
     *CHANNEL_OPTIONS,
-    ("grpc.max_reconnect_backoff_ms", 1000),  # a server that starts again is found soon
+    ("grpc.max_reconnect_backoff_ms", 1000),  # a restarted server is found soon
 ]
 _LOG_ID_DIGITS = 18
 
 
 class _PaddleClient(ABC):
-    """A `Client` of one kind of server: a channel with one method, of bytes; errors are ours.
+    """A `TeacherClient` of one kind of server: a gRPC channel with one method on bytes.
 
     Args:
         address: host:port.
-        security: as a proxy before it wants it; the server itself knows neither TLS nor tokens.
+        security: for a proxy in front; the server itself knows neither TLS nor tokens.
 
     Raises:
         UsageError: a file of `security` cannot be used.
@@ -355,13 +357,13 @@ class _PaddleClient(ABC):
         try:
             inputs = {name: whole(value) for name, value in request.inputs.items()}
             message = self._message(request, inputs, _log_id(request))
-        except WireError as error:  # what cannot be sent here can be sent to none of its kind
+        except WireError as error:  # no server of this kind could be sent this
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         reply = self._call(message, timeout_s)
         with _reading():
             outputs = self._outputs(reply)
-        wanted = request.outputs or tuple(outputs)  # a pipeline gives all it has
+        wanted = request.outputs or tuple(outputs)  # a pipeline returns all outputs
         return LabelResponse({name: outputs[name] for name in wanted if name in outputs})
 
     def close(self) -> None:
@@ -387,7 +389,7 @@ class _PaddleClient(ABC):
 
 
 class PipelineClient(_PaddleClient):
-    """A `Client` of a pipeline server; it serves `model`, or any if that is empty."""
+    """A `TeacherClient` of a pipeline server that serves `model`; an empty name matches any."""
 
     METHOD = PIPELINE
 
@@ -409,7 +411,7 @@ class PipelineClient(_PaddleClient):
 
 
 class GeneralModelClient(_PaddleClient):
-    """A `Client` of a C++ server, which serves one model and has no name for it."""
+    """A `TeacherClient` of a C++ server, which serves one model without a name."""
 
     METHOD = GENERAL_MODEL
 
@@ -447,6 +449,6 @@ def _is_unimplemented(error: Any) -> bool:
 
 
 def _error_from_rpc(error: Any) -> EdlError:
-    if isinstance(error, ValueError):  # of gRPC, for a channel that was closed
+    if isinstance(error, ValueError):  # gRPC raises it for a closed channel
         return TeacherLost("the connection is closed")
     return error_from_rpc(error)

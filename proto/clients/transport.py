@@ -1,7 +1,7 @@
-"""A reader's connection to one teacher: opening waits, nothing else does.
+"""The reader's end of a connection of our own transport (`proto.frames`).
 
-Requests go out and answers come in whatever order the teacher answers. Each answer is received into
-memory of its own. One thread uses a connection once it is open.
+Only `connect` blocks. Answers come in any order; each is received into new memory. One thread uses
+a connection once it is open.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, Tr
 from ..shared_buffer import BufferLocation, SharedBuffer
 from . import LabelRequest, LabelResponse
 
-#: Requests on their way over one connection: as many as a teacher is asked at once, mostly.
+#: The most requests in flight over one connection; a teacher works on as many at a time.
 AT_ONCE: Final = 8
 _STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
 _RECEIVE_BYTES: Final = 4 << 20
-#: Of an answer: no more is allocated for it.
+#: The largest answer that memory is allocated for.
 _MAX_BYTES: Final = 1 << 31
-#: Calls of recv for one `receive`: others are to be heard, too.
+#: Calls of recv in one `receive`, so that other connections get their turn.
 _RECEIVES: Final = 64
 _WOULD_WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -46,17 +46,17 @@ def connect(
     *,
     unix: bool,
 ) -> socket.socket:
-    """Open a socket to a teacher, and prove to each other that both know the offer.
+    """Open a socket to a teacher; both sides prove that they know the offer.
 
     Args:
-        host: as gRPC has dialled it.
-        offered: by the teacher.
-        tls: wraps a TCP socket; None: it is not encrypted.
+        host: as gRPC dialled it.
+        offered: the teacher's offer.
+        tls: wraps a TCP socket in TLS; None for no encryption.
         timeout_s: of each step.
-        unix: by the Unix socket, on this host.
+        unix: use the Unix socket of this host.
 
     Raises:
-        OSError: nobody answers there, or somebody else.
+        OSError: nobody answers there, or another server does.
     """
     if unix:
         connection = socket.socket(socket.AF_UNIX)
@@ -95,11 +95,7 @@ def _received(connection: socket.socket, count: int) -> bytes:
 
 
 class ConnectionEnded(ConnectionAbortedError):
-    """The teacher has ended a connection.
-
-    Attributes:
-        why: what it said.
-    """
+    """The teacher has ended a connection; `why` is its error."""
 
     def __init__(self, why: EdlError) -> None:
         super().__init__(f"the teacher ends the connection: {why}")
@@ -108,7 +104,7 @@ class ConnectionEnded(ConnectionAbortedError):
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request that has no answer yet; `current` is known once all of it has gone out."""
+    """A request without an answer; `current`: whether its inputs were unchanged when sent."""
 
     request: LabelRequest
     in_memory: bool
@@ -116,12 +112,12 @@ class _PendingRequest:
 
 
 class RequestOutcome(NamedTuple):
-    """What came for one request.
+    """What arrived for one request.
 
     Attributes:
         number: of the request.
-        outcome: the answer, or what is wrong.
-        without_memory: it may succeed if its arrays travel.
+        outcome: the answer, or the error.
+        without_memory: the request may succeed if its arrays are sent inline.
     """
 
     number: int
@@ -133,10 +129,10 @@ class _RequestLayout(NamedTuple):
     """What requests with inputs of the same shapes have in common.
 
     Attributes:
-        key: all of it; requests with one key have one layout.
-        fixed: the part of it that an OPEN frame fixes.
-        head: of each REQUEST frame, but for places in memory.
-        rows: of each.
+        key: requests with equal keys have the same layout.
+        fixed: the part of the key that an OPEN frame fixes.
+        head: of each REQUEST frame, without locations in shared memory.
+        rows: of each request.
     """
 
     key: tuple[Any, ...]
@@ -151,8 +147,8 @@ class _ResultLayout(NamedTuple):
     Attributes:
         head: of their frames.
         nbytes: of their arrays.
-        arrays: of each, its name and datatype, its shape, where its bytes begin and end.
-        parameters: what outputs say of their forms, of those that do.
+        arrays: name and datatype, shape, begin and end of each array.
+        parameters: of outputs that have any.
     """
 
     head: bytes
@@ -165,12 +161,12 @@ class TransportConnection:
     """A connection that is open.
 
     Args:
-        connection: as of `connect`.
-        model: that is asked.
-        arena: where batches lie that the teacher can read in place; None: all travel.
+        connection: from `connect`.
+        model: the model that is asked.
+        arena: memory of batches that the teacher can read in place; None sends all arrays.
 
     Attributes:
-        in_memory: batches stay where they are, as far as they can.
+        in_memory: batches are read in place as far as possible.
         leaving: the teacher takes no more requests over this connection.
     """
 
@@ -182,13 +178,13 @@ class TransportConnection:
         self._model = model
         self._arena = arena
         self._layout = _RequestLayout((), (), b"", 0)
-        self._fixed: tuple[Any, ...] = ()  # by the latest OPEN frame
+        self._fixed: tuple[Any, ...] = ()  # what the latest OPEN frame fixed
         self._shared_memory_works = False
         self._sent: dict[int, _PendingRequest] = {}
         self._unsent: deque[memoryview | Callable[[], None]] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
-        self._header: FrameHeader | None = None  # of the frame whose payload comes
+        self._header: FrameHeader | None = None  # of the frame whose payload is being received
         self._head = b""
         self._payload = memoryview(b"")
         self._filled = 0
@@ -200,12 +196,12 @@ class TransportConnection:
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be put."""
+        """Whether another request may be added."""
         return not self.leaving and len(self._sent) < AT_ONCE
 
     @property
     def waits_to_send(self) -> bool:
-        """Whether something is left that the socket did not take."""
+        """Whether the socket has not taken everything yet."""
         return bool(self._unsent)
 
     def put(
@@ -215,16 +211,16 @@ class TransportConnection:
         timeout_s: float,
         locations: Mapping[str, BufferLocation],
     ) -> bool:
-        """Have a request go out with the next `send`.
+        """Queue a request for the next `send`.
 
         Args:
-            number: of the request, of which the connection has no other.
-            request: what is asked.
+            number: of the request, unique on this connection.
+            request: the request.
             timeout_s: seconds that the teacher has for it.
-            locations: where the inputs lie in the arena, if that is known of all of them.
+            locations: of the inputs in the arena, if all of them are known.
 
         Returns:
-            False where it cannot go over this transport.
+            False if this transport cannot carry the request.
         """
         inputs = request.inputs
         locations = locations if self.in_memory and len(locations) == len(inputs) else {}
@@ -235,7 +231,7 @@ class TransportConnection:
             if locations:
                 head += b"".join([frames.BUFFER_LOCATION.pack(*locations[name]) for name in inputs])
                 data, flags = [], frames.IN_SHARED_MEMORY
-                sent.current = True  # the teacher looks
+                sent.current = True  # the teacher checks the generations
             else:
                 data = [to_bytes(p) for one in inputs.values() for p in pieces_of(one)]
                 flags = 0
@@ -247,7 +243,7 @@ class TransportConnection:
             if layout.fixed != self._fixed:
                 self._unsent.append(memoryview(self._opening(layout.fixed)))
                 self._fixed = layout.fixed
-        except (WireError, struct.error):  # there is no frame for it
+        except (WireError, struct.error):  # no frame can carry it
             return False
         self._unsent.append(memoryview(first))
         self._unsent += [one for one in data if len(one)]
@@ -257,7 +253,7 @@ class TransportConnection:
         return True
 
     def send(self) -> None:
-        """Send what was put, as far as the socket takes it; raises OSError where it is over."""
+        """Send what is queued, as far as the socket takes it; raises OSError after the end."""
         while self._unsent:
             if not isinstance(first := self._unsent[0], memoryview):
                 first()
@@ -278,11 +274,11 @@ class TransportConnection:
                     self._unsent[0] = first[taken:]
 
     def receive(self) -> list[RequestOutcome]:
-        """What has come for requests.
+        """Receive what has arrived for requests.
 
         Raises:
-            OSError: nothing more can come, and what came has been given.
-            WireError: what comes is no word of a teacher that works.
+            OSError: the connection has ended; everything that arrived before has been returned.
+            WireError: what arrived is not valid.
         """
         outcomes: list[RequestOutcome] = []
         receives = 0
@@ -303,30 +299,30 @@ class TransportConnection:
             while (one := self._step()) is not None:
                 outcomes += one
             if not self._encrypted and not self._header and self._start == self._end:
-                break  # mostly nothing is left; if there is, the socket says so again
+                break  # usually nothing is left; if something is, the socket is still readable
         return outcomes
 
     def unanswered(self) -> list[int]:
-        """The numbers of requests that have no answer yet."""
+        """Numbers of the requests without an answer."""
         return list(self._sent)
 
     def close(self) -> None:
-        """Nothing more is asked; again without effect."""
+        """Close the connection. Idempotent."""
         self._unsent.clear()
         self._socket.close()
 
     @property
     def _has_read_ahead(self) -> bool:
-        """Whether TLS has more that came, of which the socket says nothing."""
+        """Whether TLS has buffered data that the socket does not announce."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     # --- sending
 
     def _layout_of(self, request: LabelRequest, *, in_memory: bool) -> _RequestLayout:
-        """What this request has in common with those like it.
+        """The layout of a request, reused while the key is the same.
 
         Raises:
-            WireError: there is no frame for any of them.
+            WireError: no frame can carry such requests.
         """
         nbytes = self._arena.size_bytes if in_memory and self._arena is not None else 0
         inputs = [(name, one.dtype, one.shape) for name, one in request.inputs.items()]
@@ -345,7 +341,7 @@ class TransportConnection:
         return self._layout
 
     def _opening(self, fixed: tuple[Any, ...]) -> bytes:
-        """The OPEN frame that fixes this; raises WireError where there is none."""
+        """The OPEN frame for `fixed`; raises WireError if there is none."""
         inputs, caller, (outputs, parameters, output_parameters, nbytes) = fixed
         tensors = tuple(
             FramedTensor(name, datatype_of(dtype), ndim) for name, dtype, ndim in inputs
@@ -383,13 +379,13 @@ class TransportConnection:
         return count
 
     def _step(self) -> list[RequestOutcome] | None:
-        """What comes of the next frame that is here as a whole; None: there is none."""
+        """The outcomes of the next complete frame; None if none is complete."""
         if self._header is None:
             have = self._end - self._start
             if have < frames.HEADER.size:
                 return None
             header = FrameHeader.unpack(self._staging[self._start : self._end])
-            self._check(header)  # before there is memory for it
+            self._check(header)  # before memory is allocated for it
             if have < frames.HEADER.size + header.head_bytes:
                 return None
             self._start += frames.HEADER.size
@@ -407,7 +403,7 @@ class TransportConnection:
         return self._read(header, payload)
 
     def _check(self, header: FrameHeader) -> None:
-        """Raise WireError for a frame that no teacher sends now."""
+        """Raise WireError for a frame that a teacher must not send now."""
         match header.kind:
             case frames.RESULT:
                 if (sent := self._sent.get(header.number)) is None:
@@ -436,7 +432,7 @@ class TransportConnection:
         return [RequestOutcome(header.number, answer if sent.current else _overwritten_error())]
 
     def _failed(self, header: FrameHeader, error: EdlError) -> list[RequestOutcome]:
-        if header.number not in self._sent:  # of the connection: all that is asked is over
+        if header.number not in self._sent:  # about the connection: no request on it is answered
             self.leaving = True
             raise ConnectionEnded(error)
         sent = self._sent.pop(header.number)
@@ -475,7 +471,7 @@ class TransportConnection:
 
 
 def _result_layout(described: ResultDescription, head: bytes, nbytes: int) -> _ResultLayout:
-    """Where the arrays of such results lie; raises WireError where they cannot be that."""
+    """Where the arrays of such results lie; raises WireError if they do not fit the frame."""
     shapes, arrays, begin = frames.unpack_shapes(head, described.outputs), [], 0
     layouts = frames.layouts_of(described.outputs, shapes, nbytes)
     for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
@@ -491,5 +487,5 @@ def _overwritten_error() -> InputsOverwritten:
 
 
 def _all_sent(sent: _PendingRequest) -> None:
-    """All of a request has gone out: whether its rows were still the batch's."""
+    """All of a request has been sent: note whether its inputs were still unchanged."""
     sent.current = sent.request.is_current()

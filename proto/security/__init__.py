@@ -1,9 +1,7 @@
-"""Who may call whom: TLS, bearer tokens, roles, and the proof that an instance is the one named.
+"""Security between processes: TLS, bearer tokens, roles, and the proof of a teacher's instance.
 
-What is here loads no gRPC until a channel is opened or a server listens, so that a process which
-only passes settings on stays light.
-
-The public names below load what they need when they are first used.
+Nothing here loads gRPC before a channel is opened or a server listens, so that a process which only
+passes settings on stays light. The names below load their modules when they are first used.
 """
 
 from __future__ import annotations

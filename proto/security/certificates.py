@@ -1,4 +1,4 @@
-"""Certificates and keys: read from files, looked at, and read again when they change."""
+"""Certificates and keys: read from files, checked, reloaded when they change, and used in TLS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PemContents:
-    """What `TlsFiles` hold, as gRPC takes it."""
+    """The content of `TlsFiles`, as gRPC takes it."""
 
     certificate: bytes | None
     key: bytes | None = field(repr=False)
@@ -34,10 +34,11 @@ class PemContents:
 
 
 def read_pem(files: TlsFiles) -> PemContents:
-    """Read all files and check that they are what they are given for.
+    """Read all files and check that they fit together.
 
     Raises:
-        UsageError: one cannot be read or is no PEM, or key and certificate do not belong together.
+        UsageError: a file cannot be read or is not PEM, or the key does not belong to the
+            certificate.
     """
     pem = PemContents(
         certificate=_read("certificate", files.certificate),
@@ -62,10 +63,10 @@ def _read(what: str, path: Path | None) -> bytes | None:
 
 
 def use_ca(context: ssl.SSLContext, ca: Path) -> None:
-    """Let those pass whose certificates `ca` has signed.
+    """Trust certificates that `ca` has signed.
 
     Raises:
-        UsageError: it cannot be read, or is no PEM.
+        UsageError: it cannot be read, or is not PEM.
     """
     data = _read("CA", ca) or b""
     try:
@@ -75,10 +76,10 @@ def use_ca(context: ssl.SSLContext, ca: Path) -> None:
 
 
 def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """Load a certificate and its key; after an error the context is not to be used.
+    """Load a certificate and its key. After an error the context must not be used.
 
     Raises:
-        UsageError: one cannot be read or is no PEM, or they do not belong together.
+        UsageError: a file cannot be read or is not PEM, or they do not belong together.
     """
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
@@ -94,27 +95,27 @@ def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
             f"key {key} has a password, and nobody is there to type it: remove it with "
             f"'openssl pkey -in {key} -out NEW', and keep the file to yourself"
         ) from None
-    except OSError as error:  # replaced between reading and checking
+    except OSError as error:  # it was replaced between two reads
         raise UsageError(f"certificate {certificate} cannot be read: {error.strerror}") from None
 
 
 class _PasswordAsked(Exception):
-    """OpenSSL wants a password; without this it would ask the terminal."""
+    """The key needs a password; OpenSSL would ask for it on the terminal."""
 
 
 def _no_password() -> str:
     raise _PasswordAsked
 
 
-#: Days before its end at which a certificate is to be replaced.
+#: Days before its expiry from which on a certificate should be replaced.
 SOON_DAYS: Final = 14.0
 _DAY_S: Final = 86_400.0
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-#: ASN.1 tags: the version of a certificate, and of both kinds of times how they are written.
+#: ASN.1 tags: the version of a certificate, and the formats of both kinds of times.
 _VERSION: Final = 0xA0
 _TIMES: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 
-#: What OpenSSL, BoringSSL or gRPC say of a handshake that failed, and what is wrong and to be done.
+#: Error texts of OpenSSL, BoringSSL and gRPC for a failed handshake, and what to do about them.
 _HINTS: Final = {
     "certificate has expired": "its certificate has expired: replace it there",
     "certificate is not yet valid": "its certificate is not valid yet: compare both clocks",
@@ -130,16 +131,16 @@ _HINTS: Final = {
 
 
 def days_until(time_s: float) -> float:
-    """Days from now to a time in seconds since 1970; below 0 after it."""
+    """Days from now to a time in seconds since 1970; negative if it has passed."""
     return (time_s - time.time()) / _DAY_S
 
 
 def expiry_of(path: Path, *, bundle: bool = False) -> float:
-    """When the first certificate in a PEM file expires: the owner's, where a chain follows.
+    """When the first certificate of a PEM file expires; in a chain that is the owner's.
 
     Args:
         path: of the file.
-        bundle: it has authorities: the one that is valid for longest counts.
+        bundle: the file holds authorities, of which the one with the latest expiry counts.
 
     Returns:
         Seconds since 1970.
@@ -148,7 +149,7 @@ def expiry_of(path: Path, *, bundle: bool = False) -> float:
         UsageError: the file cannot be read, or holds no certificate.
     """
     try:
-        text = path.read_text("latin-1")  # beside certificates there may be anything
+        text = path.read_text("latin-1")  # there may be any text around certificates
         found = []
         for part in text.split(_BEGIN)[1:]:
             pem = f"{_BEGIN}{part[: part.index(_END)]}{_END}"
@@ -163,7 +164,7 @@ def expiry_of(path: Path, *, bundle: bool = False) -> float:
 
 
 def check_validity(path: Path) -> None:
-    """Check that a certificate has not expired. One that is not valid yet is taken.
+    """Check that a certificate has not expired. One that is not valid yet is accepted.
 
     Raises:
         UsageError: it has expired, or cannot be read.
@@ -174,11 +175,11 @@ def check_validity(path: Path) -> None:
 
 
 def handshake_hint(text: str, ca: str = "--tls-ca, or tls=TLS(ca=...) of a DistilReader") -> str:
-    """What to do about a TLS handshake that failed with this text; empty for other errors.
+    """Advice for an error text of a failed TLS handshake; empty for other errors.
 
     Args:
         text: of the error.
-        ca: how the authority of the peer is named here.
+        ca: how a user names the authority of the peer here.
     """
     return next((h.format(ca) for sign, h in _HINTS.items() if re.search(sign, text, re.I)), "")
 
@@ -186,11 +187,11 @@ def handshake_hint(text: str, ca: str = "--tls-ca, or tls=TLS(ca=...) of a Disti
 def export_expiry(
     registry: CollectorRegistry, security: ClientSecurity | ServerSecurity | None
 ) -> None:
-    """Add when the certificates of a process end to its metrics; read at each scrape.
+    """Add the expiry of a process's certificates to its metrics; read at each scrape.
 
     Args:
-        registry: what the process serves.
-        security: of the process; None, or without certificates: nothing is added.
+        registry: the metrics of the process.
+        security: of the process; without certificates nothing is added.
     """
     files = None if security is None else security.tls
     paths = {} if files is None else {"own": files.certificate, "ca": files.ca}
@@ -214,7 +215,7 @@ class _ExpiryCollector:
         for what, path in self._paths.items():
             try:
                 gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
-            except UsageError:  # no series: what was read before is still in force
+            except UsageError:  # no series: the certificate read before is still used
                 continue
         yield gauge
 
@@ -224,7 +225,7 @@ def _date(time_s: float) -> str:
 
 
 def _expiry(der: bytes) -> float:
-    """When an X.509 certificate ends (RFC 5280); `ssl` decodes only those that it trusts."""
+    """The expiry of an X.509 certificate (RFC 5280); `ssl` decodes only trusted ones."""
     certificate = next(_elements(der, 0, len(der)))
     to_be_signed = next(_elements(der, *certificate[1:]))
     fields = [one for one in _elements(der, *to_be_signed[1:]) if one[0] != _VERSION]
@@ -236,7 +237,7 @@ def _expiry(der: bytes) -> float:
 
 
 def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, and start and stop of the content, of each element of DER between two offsets."""
+    """Tag, begin and end of the content of each DER element between two offsets."""
     while start < stop:
         tag, length = der[start], der[start + 1]
         start += 2
@@ -252,29 +253,29 @@ _T = TypeVar("_T")
 
 
 class Reloaded(Generic[_T]):
-    """What some files hold, as they are now. Safe to use from several threads.
+    """The content of files, reloaded when they change. Safe to use from several threads.
 
-    A change that cannot be used (a file that is gone, half written, open to others) is logged once
-    and what was read before stays in force: a slip of an editor must lock nobody out. To take
-    something back, write a file without it.
+    A change that cannot be used (a missing, incomplete or unprotected file) is logged once, and the
+    previous content stays in force: a mistake in an editor must lock nobody out. To revoke
+    something, write a file without it.
 
     Args:
-        paths: the files; a change of any makes all be read again.
-        load: reads them. Its value is kept.
+        paths: the files; a change of any of them reloads all.
+        load: reads the files and returns the value to keep.
 
     Raises:
-        UsageError: of `load`, the first time.
+        UsageError: the first `load` fails.
     """
 
     def __init__(self, paths: tuple[Path, ...], load: Callable[[], _T]) -> None:
         self._paths = paths
         self._load = load
         self._lock = threading.Lock()
-        self._versions = _file_versions(paths)  # before reading: a change in between is a change
+        self._versions = _file_versions(paths)  # before reading, to notice a change in between
         self._value = load()
 
     def current(self) -> _T:
-        """What the files hold; read now if they have changed."""
+        """The content of the files; reloads them if they have changed."""
         versions = _file_versions(self._paths)
         if versions == self._versions:
             return self._value
@@ -294,7 +295,7 @@ class Reloaded(Generic[_T]):
 
 
 def _file_versions(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] | None, ...]:
-    """What changes when a file does, its permissions included; None where there is no file."""
+    """Changes whenever a file or its permissions change; None for a missing file."""
     return tuple(map(_file_version, paths))
 
 
@@ -307,26 +308,25 @@ def _file_version(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:
-    """What a server of `ssl` listens with.
+    """A context for a server of `ssl` that reloads its certificate.
 
-    Each new connection is offered the certificate that the files hold by then, unless it has
-    expired; connections that stand keep theirs.
+    New connections get the certificate that is in the files then, unless it has expired; existing
+    connections keep theirs.
 
     Args:
-        files: certificate and key; and the CA of its clients.
-        ask_clients: every client must show a certificate that the CA has signed, where there is
-            one; False asks none.
+        files: certificate and key, and the CA of the clients.
+        ask_clients: require a certificate that the CA has signed, if there is a CA.
 
     Raises:
-        UsageError: one of these cannot be used, or the certificate has expired.
+        UsageError: a file cannot be used, or the certificate has expired.
     """
     contexts = Reloaded(files.paths(), lambda: _context(files, ask_clients))
 
     def changed(connection: ssl.SSLObject, _name: str | None, _offered: ssl.SSLContext) -> None:
-        """Asked by OpenSSL in each handshake, whether or not the client names a host."""
+        """Called by OpenSSL in each handshake, whether or not the client names a host."""
         connection.context = contexts.current()
 
-    # Not the one that is reloaded: what is loaded into a context in part cannot be taken back.
+    # Not one of the reloaded contexts: a failed load would leave this one half changed.
     first = _context(files, ask_clients)
     first.sni_callback = changed
     return first
@@ -345,7 +345,7 @@ def _context(files: TlsFiles, ask_clients: bool) -> ssl.SSLContext:
 
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """What a client of `ssl` connects with: its certificate, and the CAs that it trusts.
+    """A context for a client of `ssl`, with its certificate and the CAs that it trusts.
 
     Raises:
         UsageError: a file of `security` cannot be used.

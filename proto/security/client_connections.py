@@ -1,4 +1,4 @@
-"""How a client reaches a server: channels of gRPC, connections of HTTP, and their credentials."""
+"""Connections of a client with its credentials: gRPC channels and HTTP sockets."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class HttpConnector:
-    """Opens connections to one server; any thread may.
+    """Opens connections to one HTTP server. Any thread may use it.
 
     Args:
-        url: http://host:port or https://host:port, perhaps with a path that all requests begin
-            with.
-        security: None: no token, and of https the CAs that this machine trusts. Its certificates
-            are read now, its token with each request if it has changed.
+        url: http://host:port or https://host:port, with a path that all requests begin with if
+            there is one.
+        security: None for no token, and for https the CAs that this machine trusts. Certificates
+            are read now; the token is reloaded when its file changes.
 
     Attributes:
         host: as requests name it, with the port.
-        path: what the path of every request begins with, without a slash at its end.
+        path: prefix of the path of every request, without a trailing slash.
 
     Raises:
-        UsageError: the URL is none, a file of `security` cannot be used, or http:// is to carry
-            what `security` says is to be encrypted.
+        UsageError: the URL is invalid, a file of `security` cannot be used, or http:// would carry
+            credentials unencrypted.
     """
 
     def __init__(self, url: str, security: ClientSecurity | None = None) -> None:
@@ -41,7 +41,7 @@ class HttpConnector:
             port = parts.port
             parts.path.encode("ascii")
             host = (parts.hostname or "").encode("idna")
-        except ValueError:  # of brackets, of the port, or of letters that a URL does not have
+        except ValueError:  # invalid brackets, port or characters
             raise _no_address(url) from None
         readable = url.isprintable() and " " not in url
         if parts.scheme not in ("http", "https") or not host or port == 0 or not readable:
@@ -60,10 +60,10 @@ class HttpConnector:
             _check_plain_url(url, self._host, security)
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """A connection that stands.
+        """Open a connection.
 
         Raises:
-            OSError: nobody answers, not in time, or without the certificate that is asked for.
+            OSError: nobody answers in time, or the certificate is not accepted.
         """
         connection = socket.create_connection((self._host, self._port), timeout_s)
         try:
@@ -76,7 +76,7 @@ class HttpConnector:
             raise
 
     def headers(self) -> dict[str, str]:
-        """What proves who calls, beside a request."""
+        """The headers that authenticate a request."""
         return {} if self._token is None else {"Authorization": f"Bearer {self._token.current()}"}
 
 
@@ -95,20 +95,20 @@ def _check_plain_url(url: str, host: str, security: ClientSecurity) -> None:
 
 Options = Sequence[tuple[str, Any]]
 
-#: Proxies of the environment are for the world outside; a mesh is not reached through them.
+#: Proxies named in the environment are for the Internet, not for a mesh.
 _NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
 
 
 def open_channel(
     address: str, security: ClientSecurity | None = None, options: Options = ()
 ) -> grpc.Channel:
-    """A channel whose calls may come from any thread, and go through no proxy for HTTP.
+    """Open a gRPC channel that any thread may use and that ignores HTTP proxies.
 
     Args:
         address: host:port.
-        security: None: neither TLS nor token. Its certificates are read now, its token with each
-            call if it has changed.
-        options: of gRPC's.
+        security: None for neither TLS nor token. Certificates are read now; the token is reloaded
+            when its file changes.
+        options: of gRPC.
 
     Raises:
         UsageError: a file of `security` cannot be used, or its token would leave this machine
@@ -130,7 +130,7 @@ def open_channel(
 
 
 def _signing(token: Reloaded[str]) -> Any:
-    """What puts a bearer token on every call of a channel, of gRPC's four kinds."""
+    """An interceptor that adds a bearer token to every call, for all four kinds of calls."""
     import grpc
 
     def signed(_self: object, call: Callable[..., Any], details: Any, request: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Settings: which files hold the credentials of a client or of a server. No secret is in them."""
+"""Security settings of clients and servers, and the rules for unencrypted or open addresses.
+
+The settings name files with credentials; they hold no secrets.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from ...errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of one side of a TLS connection.
+    """PEM files for one side of a TLS connection.
 
     Attributes:
-        certificate: our own, with the chain up to the CA behind it. A server must have one.
+        certificate: our own, followed by its chain up to the CA. A server must have one.
         key: of `certificate`, without a password.
-        ca: certificates that sign those of our peers. At a client: without it, the CAs that gRPC
-            brings. At a server: without it, no client is asked for a certificate.
+        ca: certificates that sign those of our peers. A client without it trusts the CAs that gRPC
+            ships. A server without it asks no client for a certificate.
 
     Raises:
-        UsageError: a certificate without its key, or a key without its certificate.
+        UsageError: the certificate or the key is given without the other.
     """
 
     certificate: Path | None = None
@@ -41,13 +44,13 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """How a client proves who it is, and knows its server.
+    """Credentials of a client, and how it identifies its server.
 
     Attributes:
-        tls: None: connections are not encrypted.
-        token_file: one bearer token, sent with every call; read again when the file changes.
-        server_name: what the server's certificate must be made out to; empty: the host dialled.
-        insecure: send the token over connections that are not encrypted and leave this machine.
+        tls: None for unencrypted connections.
+        token_file: a bearer token, sent with every call; reloaded when the file changes.
+        server_name: the name in the server's certificate; empty for the host that is dialled.
+        insecure: allow the token on unencrypted connections that leave this machine.
     """
 
     tls: TlsFiles | None = None
@@ -58,12 +61,11 @@ class ClientSecurity:
 
 @dataclass(frozen=True, slots=True)
 class ServerSecurity:
-    """How a server proves who it is, and knows its clients.
+    """Credentials of a server, and how it identifies its clients.
 
     Attributes:
-        tls: None: connections are not encrypted. With a `ca`, every client must show a certificate.
-        tokens_file: the bearer tokens that are known; see `gate.py`. With it, every call must
-            carry one of them.
+        tls: None for unencrypted connections. With a `ca`, every client must present a certificate.
+        tokens_file: the accepted bearer tokens, see `gate.py`. With it, every call must carry one.
 
     Raises:
         UsageError: TLS without a certificate.
@@ -78,29 +80,29 @@ class ServerSecurity:
 
     @property
     def wants_certificates(self) -> bool:
-        """Whether a client must show a certificate."""
+        """Whether clients must present a certificate."""
         return self.tls is not None and self.tls.ca is not None
 
     @property
     def authenticates(self) -> bool:
-        """Whether a caller has to prove who it is."""
+        """Whether callers must authenticate at all."""
         return self.tokens_file is not None or self.wants_certificates
 
 
 def check_exposure(
     host: str, security: ServerSecurity | None, insecure: bool, what: str = "a server"
 ) -> None:
-    """Refuse to listen beyond this machine without credentials, unless that is asked for.
+    """Refuse to listen beyond loopback without authentication, unless the operator allows it.
 
     Args:
         host: to listen on.
-        security: of what listens.
-        insecure: the operator has said so.
-        what: listens, in words: "the manager", "the metrics".
+        security: of the server.
+        insecure: the operator allows it.
+        what: the name of the server in the message: "the manager", "the metrics".
 
     Raises:
-        UsageError: `host` is not a loopback address, nothing asks who calls, and `insecure` is
-            False.
+        UsageError: `host` is not a loopback address, callers are not authenticated, and `insecure`
+            is False.
     """
     asks = security is not None and security.authenticates
     if not insecure and not asks and not is_loopback(host):
@@ -112,7 +114,7 @@ def check_exposure(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
+    """Whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:
@@ -122,7 +124,7 @@ def is_loopback(host: str) -> bool:
 
 
 def stays_here(address: str) -> bool:
-    """Whether a connection to `address` (`host:port`, a target of gRPC) never leaves here."""
+    """Whether a connection to `address` (host:port, or a target of gRPC) stays on this machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     for scheme in ("ipv4:", "ipv6:", "dns:"):

@@ -1,6 +1,6 @@
-"""The gate of a server: who calls, from its token or certificate, and whether it may.
+"""Authentication and authorisation of callers at a server, by bearer tokens or certificates.
 
-Tokens are lines of a file: which there are, and what role each has.
+A file lists the accepted tokens and their roles, one in a line.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from ...errors import AccessError, Forbidden, Unauthenticated, UsageError
 from .certificates import Reloaded
 from .credentials import ServerSecurity
 
-#: What each may do. A student has batches labelled and subscribes; a viewer looks; an admin may
-#: do everything.
+#: Students have batches labelled and subscribe, viewers read, and admins may do everything.
 ROLES: Final = ("student", "viewer", "admin")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls.
+    """An authenticated caller.
 
     Attributes:
         role: one of `ROLES`.
-        name: who in that role; empty where the credential names nobody. A student with a name may
-            only be students of that job.
-        principal: what is equal for calls with the same authority: role and name where there is a
-            name, else the credential. It holds no secret.
+        name: within the role; empty if the credential has no name. A student with a name may only
+            act for students of that job.
+        principal: equal for calls with the same authority: role and name, or the credential if
+            there is no name. It contains no secret.
     """
 
     role: str
@@ -45,29 +44,29 @@ class Caller:
         return f"{self.role}:{self.name}" if self.name else self.role
 
     def may(self, role: str) -> bool:
-        """Whether it may do what is for `role`."""
+        """Whether the caller has the rights of `role`."""
         return self.role in (role, "admin")
 
     def may_be(self, student_id: str) -> bool:
-        """Whether it may be the student `job/rank`."""
+        """Whether the caller may act for the student `job/rank`."""
         return self.role == "admin" or (
             self.role == "student" and (not self.name or student_id.startswith(f"{self.name}/"))
         )
 
 
-#: Who calls a server that asks nobody: it listens on loopback, or was told to be insecure.
+#: Every caller of a server without authentication, on loopback or with --insecure.
 ANYONE: Final = Caller("admin", "", "anyone")
 
 
 def caller_of(text: str, anonymous: str) -> Caller:
-    """Who `ROLE` or `ROLE:NAME` is.
+    """Parse `ROLE` or `ROLE:NAME`.
 
     Args:
-        text: as it stands in a tokens file.
-        anonymous: the principal where there is no name.
+        text: as in a tokens file.
+        anonymous: the principal if there is no name.
 
     Raises:
-        UsageError: no such role, or an empty name.
+        UsageError: unknown role, or an empty name.
     """
     role, colon, name = text.partition(":")
     if role not in ROLES:
@@ -78,26 +77,26 @@ def caller_of(text: str, anonymous: str) -> Caller:
 
 
 def caller_of_certificate(common_name: str) -> Caller:
-    """Whom a certificate names by its CN: `ROLE[:NAME]`, else a student of that name."""
+    """The caller that a certificate's CN names: `ROLE[:NAME]`, else a student of that name."""
     try:
         return caller_of(common_name, f"certificate {common_name}")
     except UsageError:
         return Caller("student", common_name, f"student:{common_name}")
 
 
-#: Larger than any header may be, which is how a token travels.
+#: Tokens travel in a header, which is never this large.
 _MAX_TOKEN_CHARS = 4096
 _MAX_FILE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tokens:
-    """The tokens that a server knows: (SHA-256 of the token, who it stands for)."""
+    """The tokens that a server accepts: pairs of a token's SHA-256 and its caller."""
 
     entries: tuple[tuple[bytes, Caller], ...]
 
     def find(self, token: str) -> Caller | None:
-        """Whom `token` stands for; takes as long for a wrong one as for a right one."""
+        """The caller of `token`, or None; takes the same time for wrong and right tokens."""
         wanted = _digest(token)
         found = None
         for digest, caller in self.entries:
@@ -107,10 +106,11 @@ class Tokens:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """The list of tokens in `path`.
+    """Read a list of tokens.
 
     Raises:
-        UsageError: it cannot be read, others may read it, it has no token, or a line is malformed.
+        UsageError: the file cannot be read, is readable by others, is empty, or has a malformed
+            line.
     """
     entries: dict[bytes, Caller] = {}
     for number, line in enumerate(_read_secret(path).splitlines(), start=1):
@@ -136,10 +136,11 @@ def read_tokens(path: Path) -> Tokens:
 
 
 def read_token(path: Path) -> str:
-    """The one token in `path`, which a client sends.
+    """Read the one token that a client sends.
 
     Raises:
-        UsageError: it cannot be read, others may read it, or it does not hold one token.
+        UsageError: the file cannot be read, is readable by others, or does not hold exactly one
+            token.
     """
     words = _read_secret(path).split()
     if len(words) != 1:
@@ -170,7 +171,7 @@ def _read_secret(path: Path) -> str:
 
 
 def _checked(token: str, where: str) -> str:
-    """`token`, if a header can carry it."""
+    """`token`, if a header can carry it; else raise UsageError."""
     if len(token) > _MAX_TOKEN_CHARS:
         raise UsageError(f"{where} has a token of more than {_MAX_TOKEN_CHARS} characters")
     if not token.isprintable():
@@ -182,8 +183,8 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-#: Seconds until the first call over a new connection. Ours comes in the same breath; gRPC itself
-#: gives a handshake 20 s, but who takes so long does not call either.
+#: Seconds until the first call over a new connection. Our clients call at once. gRPC allows a
+#: handshake 20 s, but a client that slow is not expected to call.
 PATIENCE_S: Final = 10.0
 
 
@@ -194,16 +195,21 @@ _MAX_KNOWN = 16384
 
 
 class HandshakeMonitor:
-    """Those of one server. Safe to use from several threads.
+    """Counts the failed TLS handshakes of a gRPC server. Safe to use from several threads.
 
-    It looks at the clock only when something happens, so a failure is counted with the next
-    connection or call. A peer that comes back with the very port it had before is taken for the
-    old connection, and counts once too often.
+    TLS rejects clients without an accepted certificate before there is a call, and gRPC does not
+    report that. But gRPC asks for our certificate before each handshake, so a handshake without a
+    call in time has failed. Connections that are only opened and closed, as by port scans and some
+    health checks, count as failed too.
+
+    The clock is read only when something happens, so a failure is counted at the next connection or
+    call. A peer that returns with the same port is taken for its old connection, and counts once
+    too often.
 
     Args:
         on_failed: called for each failure.
         patience_s: seconds until the first call.
-        clock: seconds, from anywhere.
+        clock: seconds, with any origin.
     """
 
     def __init__(
@@ -217,11 +223,11 @@ class HandshakeMonitor:
         self._patience_s = patience_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[float] = deque()  # when each began
-        self._known: dict[str, None] = {}  # peers that have called, in the order of their first
+        self._waiting: deque[float] = deque()  # begin of each handshake
+        self._known: dict[str, None] = {}  # peers that have called, by their first call
 
     def handshake_started(self) -> None:
-        """A connection asks for our certificate."""
+        """A handshake begins: gRPC asks for our certificate."""
         now = self._clock()
         with self._lock:
             self._waiting.append(now)
@@ -229,7 +235,7 @@ class HandshakeMonitor:
         self._report_failed(failed)
 
     def call_received(self, peer: str) -> None:
-        """A call came from `peer`, as gRPC names one end of a connection."""
+        """A call came from `peer`, as gRPC names the other end."""
         if peer in self._known and not self._waiting:
             return
         now = self._clock()
@@ -261,17 +267,17 @@ _SCHEME = "bearer"
 
 
 class Gate:
-    """Admits the calls of one server. Safe to use from several threads.
+    """Authenticates and authorises the calls of one server. Safe to use from several threads.
 
-    A server that has a list of tokens demands one of them with every call; one that has a `ca`
-    demands a certificate of every connection; one that has both demands both, and then the token
-    says who calls. One that has neither takes everybody for an admin: it listens on loopback or
-    was told to be insecure (`check_exposure`).
+    With a list of tokens, every call must carry one; with a `ca`, every connection needs a
+    certificate. With both, both are required, and the token determines the caller. With neither,
+    every caller is an admin: the server listens on loopback or is allowed to be insecure
+    (`check_exposure`).
 
     Args:
-        security: what to ask for; None: nothing.
-        on_refused: told "unauthenticated" or "forbidden" for each refusal, to be counted.
-        patience_s: seconds from a TLS handshake to its first call; see `listening.py`.
+        security: what to require; None for nothing.
+        on_refused: called with "unauthenticated" or "forbidden" for each refusal, to count it.
+        patience_s: seconds from a TLS handshake to its first call; see `HandshakeMonitor`.
 
     Raises:
         UsageError: the list of tokens cannot be used.
@@ -296,12 +302,12 @@ class Gate:
 
     @property
     def authenticates(self) -> bool:
-        """Whether a caller has to prove who it is."""
+        """Whether callers must authenticate."""
         return self._wants_certificates or self._tokens is not None
 
     @property
     def revision(self) -> object:
-        """Identity of the list of tokens: another object once the file changed. Reads it if so."""
+        """An object that changes whenever the list of tokens does; reloads the list if needed."""
         return None if self._tokens is None else self._tokens.current()
 
     def admit(
@@ -310,15 +316,15 @@ class Gate:
         auth_context: Mapping[str, Any] | None,
         peer: str = "",
     ) -> Caller:
-        """Who makes a call of gRPC's.
+        """Authenticate a gRPC call.
 
         Args:
             metadata: `context.invocation_metadata()`.
             auth_context: `context.auth_context()`.
-            peer: `context.peer()`, by which TLS handshakes are known to have succeeded.
+            peer: `context.peer()`; shows which TLS handshakes have succeeded.
 
         Raises:
-            Unauthenticated: what it must show is missing or not known.
+            Unauthenticated: a required credential is missing or unknown.
         """
         self.call_received(peer)
         caller = ANYONE
@@ -329,20 +335,20 @@ class Gate:
         return caller
 
     def handshake_started(self) -> None:
-        """`listen` says so of each TLS connection."""
+        """A TLS handshake begins; called by `listen`."""
         self._handshakes.handshake_started()
 
     def call_received(self, peer: str) -> None:
-        """A call came from `peer`: for methods that ask nobody; `admit` says so itself."""
+        """A call came from `peer`. For methods without authentication; `admit` calls it itself."""
         if peer:
             self._handshakes.call_received(peer)
 
     def bearer(self, token: str | None) -> Caller:
-        """Who holds `token`; for HTTP, where no certificate is asked for.
+        """Authenticate a bearer token, for HTTP servers that require no certificate.
 
         Raises:
-            Unauthenticated: there is none, or it is not known; or this server has no tokens, and
-                knows its callers by their certificates.
+            Unauthenticated: the token is missing or unknown, or this server accepts certificates
+                only.
         """
         if self._tokens is None:
             if self._wants_certificates:
@@ -366,10 +372,10 @@ class Gate:
         return caller
 
     def require(self, caller: Caller, *roles: str) -> None:
-        """Let only callers in one of `roles` and admins pass.
+        """Allow only callers in one of `roles`, and admins.
 
         Raises:
-            Forbidden: `caller` is neither.
+            Forbidden: `caller` is in none of them.
         """
         if not any(caller.may(role) for role in roles):
             meant = " and ".join(f"{role}s" for role in roles)
@@ -378,7 +384,7 @@ class Gate:
             )
 
     def require_student(self, caller: Caller, student_id: str) -> None:
-        """Let only those pass who may be the student `job/rank`.
+        """Allow only callers that may act for the student `job/rank`.
 
         Raises:
             Forbidden: `caller` may not.
@@ -393,7 +399,7 @@ class Gate:
 
     def _of_certificate(self, auth_context: Mapping[str, Any]) -> Caller:
         names = list(auth_context.get("x509_common_name", ()))
-        if len(names) != 1 or not names[0]:  # TLS lets nobody in without a certificate
+        if len(names) != 1 or not names[0]:  # TLS has required a certificate already
             raise self._refuse(
                 Unauthenticated(
                     "the certificate shown names nobody: it needs one CN, as student:JOB"
@@ -408,7 +414,7 @@ class Gate:
 
 
 def _token(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """The bearer token in a call's metadata."""
+    """The bearer token in the metadata of a call; None if there is none."""
     for key, value in metadata:
         if key == "authorization" and isinstance(value, str):
             scheme, _, token = value.partition(" ")

@@ -1,12 +1,12 @@
-"""How an instance proves that it is the one which registered, and no other on its address.
+"""Proof that a server at an address is the instance that registered there.
 
-A teacher makes a key when it starts and writes it beside its other facts, where only managers read
-it. A manager sends a challenge to the registered address, and who answers with the right proof
-holds the key. The key itself never travels between them. What the proof does not say: that nobody
-stands between both; that is for TLS.
+A teacher creates a key when it starts and writes it to the registry, where only managers read it. A
+manager sends a challenge to the registered address; only the owner of the key can answer with the
+right proof. The key never travels between them. The proof does not exclude a relay in between; TLS
+does.
 
-A foreign server knows nothing of this. Whoever has registered it answers in its place, at an
-address of its own, and proves at once for which address of the server it vouches.
+A foreign server does not know this scheme. Its sidecar answers instead, at an address of its own,
+and its proof includes the address of the server that it attests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import secrets
 
 _PURPOSE = "edl-instance-v1"
 _KEY_BYTES = 32
-#: More than any honest challenge or name; whoever signs longer ones works for others.
+#: Longer challenges are refused: nobody should get other texts signed.
 _MAX_CHARS = 512
 
 
@@ -27,28 +27,28 @@ def new_key() -> str:
 
 
 def new_challenge() -> str:
-    """What nobody can have an answer to yet."""
+    """A random text that nobody can have a proof for yet."""
     return secrets.token_hex(_KEY_BYTES)
 
 
 def prove(
     key: str, teacher_id: str, incarnation: int, challenge: str, attested_address: str = ""
 ) -> str:
-    """HMAC-SHA256 of who answers and of the challenge, in hex.
+    """HMAC-SHA256 of the instance and the challenge, in hex.
 
     Args:
         key: of this start.
-        teacher_id: who registered.
-        incarnation: as which start.
-        challenge: what was asked.
-        attested_address: address of the server that it speaks for; empty: it speaks for itself.
+        teacher_id: that registered.
+        incarnation: of this start.
+        challenge: from the manager.
+        attested_address: of the foreign server that is attested; empty for the instance itself.
 
     Raises:
-        ValueError: the challenge is too long to be one.
+        ValueError: the challenge is too long.
     """
     if len(challenge) > _MAX_CHARS:
         raise ValueError(f"a challenge of {len(challenge)} characters; at most {_MAX_CHARS}")
-    # Lengths before the texts: no other names and challenge give the same bytes.
+    # Lengths precede the texts, so that no other values give the same bytes.
     parts = [_PURPOSE, teacher_id, str(incarnation), challenge]
     if attested_address:
         parts.append(attested_address)
@@ -64,7 +64,7 @@ def verify(
     proof: str,
     attested_address: str = "",
 ) -> bool:
-    """Whether `proof` was made with `key`, of just this."""
+    """Whether `proof` was made with `key` for exactly these values."""
     if not key:
         return False
     expected = prove(key, teacher_id, incarnation, challenge, attested_address)

@@ -1,4 +1,4 @@
-"""Options of command lines that name credentials, and what they come to."""
+"""Command-line options for credentials, and the security settings made of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def client_security(
     *,
     insecure: bool = False,
 ) -> ClientSecurity | None:
-    """What a client was given; None: nothing, so neither TLS nor a token.
+    """Security settings of a client; None if no option was given: neither TLS nor token.
 
     Raises:
         UsageError: the options do not fit together.
@@ -79,7 +79,7 @@ def server_security(
     tls_ca: Path | None = None,
     tokens: Path | None = None,
 ) -> ServerSecurity | None:
-    """What a server was given; None: nothing, so everybody is let in.
+    """Security settings of a server; None if no option was given: every caller is let in.
 
     Raises:
         UsageError: the options do not fit together.

@@ -1,13 +1,12 @@
-"""How a server listens: who is let in, for how long a stranger may take, and who is warned.
+"""How servers listen: an acceptor for asyncio servers, and gRPC servers with reloaded certificates.
 
-asyncio's own servers take in connections without a limit, and wait a minute for each handshake. So
-connections are accepted here, which limits both.
+asyncio's own servers accept connections without a limit and wait a minute for each handshake, so
+`Acceptor` limits both.
 
-TLS handshakes that came to nothing are counted. TLS turns away whoever has no certificate, or one
-of a stranger's CA, before there is a call that could be answered, and gRPC tells the server nothing
-of it. But it asks for our certificate before each handshake: one after which no call comes in time
-has failed. So has a connection that was only opened and closed, as port scans and some health
-checks do.
+gRPC's asyncio server decodes the path of each call as UTF-8 in the one task that accepts all calls.
+A call with other bytes, from anybody, ends that task and the server with it. `aio_server` lets
+gRPC's core match our methods byte by byte, and answers calls of other methods without reading their
+path.
 """
 
 from __future__ import annotations
@@ -39,28 +38,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-#: Seconds that a TLS handshake may take.
+#: The longest TLS handshake, in seconds.
 HANDSHAKE_S: Final = 10.0
-#: Unfinished handshakes at once; for one more, the oldest is ended. asyncio takes 256 KiB for each
-#: connection with TLS from its first byte on.
+#: The most unfinished handshakes; for one more, the oldest is ended. asyncio allocates 256 KiB for
+#: each TLS connection from its first byte on.
 HANDSHAKES: Final = 128
-#: Seconds that a handshake has at least, however long it waited before.
+#: The least time for a handshake, in seconds, however long its first byte took.
 _MIN_HANDSHAKE_S: Final = 0.01
-#: Seconds between two attempts to accept while the system refuses, as without descriptors.
+#: Seconds between two attempts to accept while the system refuses, for example without descriptors.
 _RETRY_S: Final = 0.1
 
 
 class Acceptor:
-    """Lives in one event loop.
+    """Accepts connections for an asyncio protocol, with limits. Lives in one event loop.
 
     Args:
-        listener: bound and listening; closed by `close`.
-        protocol: made for each connection, once its handshake is done.
-        tls: None: connections are plain.
-        max_connections: connections at once, those included whose handshake is not done.
-        open_connections: how many of them have a protocol now.
-        make_room: ends one of these, as `max_connections` is reached; False: none may be ended, and the new
-            connection is closed.
+        listener: bound and listening; `close` closes it.
+        protocol: creates the protocol of a connection after its handshake.
+        tls: None for unencrypted connections.
+        max_connections: including those in their handshake.
+        open_connections: returns how many connections have a protocol now.
+        make_room: ends one of these when there are `max_connections`. If it returns False, none may
+            be ended, and the new connection is closed.
     """
 
     def __init__(
@@ -79,16 +78,16 @@ class Acceptor:
         self._max_connections = max_connections
         self._open_connections = open_connections
         self._make_room = make_room
-        self._handshakes: dict[asyncio.Task[None], None] = {}  # handshakes, the oldest first
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Start accepting."""
         self._listener.setblocking(False)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Accept no more, end handshakes, close the listener. Connections that stand stay."""
+        """Stop accepting, abort handshakes and close the listener; open connections remain."""
         for task in (self._accepting, *self._handshakes):
             if task is not None:
                 task.cancel()
@@ -100,7 +99,7 @@ class Acceptor:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptors left, or the peer is gone already
+            except OSError as error:  # no descriptors left, or the peer has gone
                 if not refused:
                     log.warning("no connection can be accepted now: %s", error)
                 refused = True
@@ -110,15 +109,15 @@ class Acceptor:
             if not self._has_room():
                 connection.close()
             elif self._tls is None:
-                await self._handshake(connection)  # which waits for nobody
+                await self._handshake(connection)  # does not wait
             else:
                 task = loop.create_task(self._handshake(connection))
                 self._handshakes[task] = None
                 task.add_done_callback(lambda done: self._handshakes.pop(done, None))
-            await asyncio.sleep(0)  # as there may be more in the queue, and others have to go on
+            await asyncio.sleep(0)  # more may be queued, and other tasks need their turn
 
     def _has_room(self) -> bool:
-        """Whether one more may come, after one has been ended for it if need be."""
+        """Whether there is room for one more connection, after ending another one if needed."""
         full = len(self._handshakes) + self._open_connections() >= self._max_connections
         if len(self._handshakes) < HANDSHAKES and (not full or self._make_room()):
             return True
@@ -146,13 +145,13 @@ class Acceptor:
         except asyncio.CancelledError:
             connection.close()
             raise
-        except Exception:  # of this connection: others are accepted all the same
+        except Exception:  # concerns this connection only
             connection.close()
             log.exception("a connection was not made")
 
 
 async def _readable(connection: socket.socket) -> None:
-    """Wait until something has come; it costs nothing but the socket until then."""
+    """Wait for the first byte; until then a connection costs no more than its socket."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -173,21 +172,21 @@ def listen(
     security: ServerSecurity | None = None,
     gate: Gate | None = None,
 ) -> int:
-    """Bind `address`; the port that was bound.
+    """Bind a gRPC server to `address` and return the port.
 
-    With TLS, each new connection is offered the certificate that the files hold by then, unless it
-    has expired; connections that stand keep theirs.
+    With TLS, new connections get the certificate that is in the files then, unless it has expired;
+    existing connections keep theirs.
 
     Args:
-        server: that is not started yet.
-        address: host:port; port 0 is any.
-        security: None: neither TLS nor anything else.
-        gate: of this server: counts the TLS handshakes that fail, if its `admit` is told the peer
-            of each call.
+        server: not started yet.
+        address: host:port; port 0 takes a free one.
+        security: None for neither TLS nor authentication.
+        gate: of this server; it counts failed TLS handshakes if its `admit` gets the peer of each
+            call.
 
     Raises:
         UsageError: a file of `security` cannot be used, or its certificate has expired.
-        AddressInUse: gRPC cannot bind; it does not say why.
+        AddressInUse: gRPC cannot bind the address; it does not say why.
     """
     try:
         if security is None or security.tls is None:
@@ -199,8 +198,7 @@ def listen(
         ) from None
 
 
-#: gRPC calls back into credentials for as long as their server lives, and holds them by a bare
-#: pointer.
+#: gRPC holds credentials by a bare pointer and calls them as long as their server lives.
 _SERVER_CREDENTIALS: weakref.WeakKeyDictionary[object, list[grpc.ServerCredentials]] = (
     weakref.WeakKeyDictionary()
 )
@@ -213,7 +211,7 @@ def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.Ser
     offered = [pem.current()]
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
-        """Asked by gRPC's threads before each handshake."""
+        """Called by gRPC's threads before each handshake."""
         if gate is not None:
             gate.handshake_started()
         current = pem.current()
@@ -224,7 +222,7 @@ def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.Ser
 
     credentials = grpc.dynamic_ssl_server_credentials(
         _configuration(offered[0]),
-        changed,  # type: ignore[arg-type]  # None says "as before", which its stubs do not know
+        changed,  # type: ignore[arg-type]  # None means "unchanged", which the stubs do not know
         require_client_authentication=files.ca is not None,
     )
     _SERVER_CREDENTIALS.setdefault(server, []).append(credentials)
@@ -257,19 +255,19 @@ def aio_server(
     options: Options = (),
     on_unknown: Callable[[], None] = lambda: None,
 ) -> grpc.aio.Server:
-    """A server for the loop that runs in this thread; to `listen` with, and to be started.
+    """Create a gRPC server for the running event loop; `listen` and start it then.
 
     Args:
         service: its full name, as "edl.coordinator.v1.Coordinator".
-        methods: name -> handler.
-        options: of gRPC's.
-        on_unknown: called for each call of another method; it is answered UNIMPLEMENTED.
+        methods: handlers by name.
+        options: of gRPC.
+        on_unknown: called for each call of another method, which is answered UNIMPLEMENTED.
     """
     server: Any
     try:
         server = _SturdyServer(options, on_unknown)
         server.add_registered_method_handlers(service, dict(methods))
-    except (AttributeError, TypeError):  # another release of gRPC, with other insides
+    except (AttributeError, TypeError):  # another release of gRPC, with other internals
         log.warning("this gRPC (%s) ends by a path that is not UTF-8", grpc.__version__)
         server = grpc.aio.server(options=list(options))
         handler = grpc.method_handlers_generic_handler(service, dict(methods))
@@ -278,7 +276,7 @@ def aio_server(
 
 
 class _SturdyServer(grpc_server.Server):
-    """The public face of gRPC's server, with a core that refuses unknown paths itself."""
+    """gRPC's server with a core that refuses unknown methods itself."""
 
     def __init__(self, options: Options, on_unknown: Callable[[], None]) -> None:
         self._loop = cygrpc.get_working_loop()
@@ -293,10 +291,12 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
         self._on_unknown = on_unknown
         self._refusing: set[asyncio.Task[None]] = set()
         self._context_of = cygrpc._ServicerContext
-        self._needs = super()._request_registered_call  # releases without it cannot be mended so
+        self._needs = (
+            super()._request_registered_call
+        )  # raises AttributeError if this release has no such method
 
     async def _request_call(self) -> Any:
-        """Where gRPC's loop waits for calls of methods that are not registered: for ever."""
+        """Wait for calls of unregistered methods, and refuse them: gRPC's loop gets none."""
         while True:
             call = await super()._request_call()
             task = self._own_loop.create_task(self._refuse(call))
@@ -310,5 +310,5 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server has no such method")
         except grpc.aio.AbortError:
             pass
-        except Exception as error:  # of gRPC's, when the connection is gone
+        except Exception as error:  # from gRPC, when the connection is gone
             log.debug("a call of an unknown method broke: %s", error)

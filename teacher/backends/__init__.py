@@ -12,7 +12,7 @@ from typing import Protocol
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec
 
-#: How the word of `numerics` begins that says of how many samples a run is.
+#: Prefix of the word of `numerics` that states the micro-batch.
 _MICRO_BATCH = "micro-batch="
 
 
@@ -24,8 +24,8 @@ class ModelSpec:
         platform: framework and format, as "paddle_inference".
         inputs: in the model's order.
         outputs: in the model's order.
-        content_id: hash of what the model is: equal within a service.
-        numerics: what must be equal for bits to be equal, in words ("fp32", "threads=1", ...).
+        content_id: hash of the model's content; equal within a service.
+        numerics: everything that must be equal for equal bits, in words ("fp32", "threads=1", ...).
     """
 
     platform: str
@@ -36,28 +36,29 @@ class ModelSpec:
 
     @property
     def numerics_id(self) -> str:
-        """The first words of `numerics`, readable, and a hash of them all."""
+        """The first words of `numerics`, for people, and a hash of them all."""
         return _id_of(self.numerics)
 
     def rows_per_run(self, micro_batch: int) -> int:
-        """Samples of one run: `micro_batch`, unless the model was exported for a fixed number."""
+        """Samples per run: `micro_batch`, unless the model was exported for a fixed batch size."""
         fixed = {tensor.shape[0] for tensor in self.inputs} - {FREE}
         return min(fixed, default=micro_batch)
 
     def in_micro_batches(self, size: int) -> ModelSpec:
-        """The same model run in micro-batches of `size` samples: other numerics."""
+        """The same model with micro-batches of `size` samples, which changes its numerics."""
         others = (word for word in self.numerics if not word.startswith(_MICRO_BATCH))
         return replace(self, numerics=(*others, f"{_MICRO_BATCH}{size}"))
 
     def merging(self, most: int) -> ModelSpec:
-        """The same model where requests go with others', up to `most` samples: bits depend on them.
+        """The same model when requests are merged up to `most` samples.
 
-        So the first word says that even equal numerics promise no equal bits.
+        Bits then depend on other requests. The first word of the numerics says so, because even
+        equal numerics promise no equal bits.
         """
         return replace(self, numerics=("merged", *self.numerics, f"up-to={most}"))
 
     def with_kinds(self, kinds: Mapping[str, str]) -> ModelSpec:
-        """The same model with these kinds of its outputs, by name."""
+        """The same model with these kinds of outputs, by name."""
         outputs = (replace(one, kind=kinds.get(one.name, one.kind)) for one in self.outputs)
         return replace(self, outputs=tuple(outputs))
 
@@ -68,46 +69,46 @@ def _id_of(numerics: tuple[str, ...]) -> str:
     return "-".join([*numerics[:2], digest])
 
 
-#: Waits for the end of a run; returns its outputs and how many seconds the device took for it.
+#: Waits for the end of a run; returns its outputs and its seconds on the device.
 Finish = Callable[[], tuple[dict[str, Array], float]]
-#: Begins a run.
+#: Starts a run.
 Submit = Callable[[Mapping[str, Array]], Finish]
 
 
 class Backend(Protocol):
-    """A model that is loaded; one thread uses it.
+    """A loaded model; one thread uses it.
 
-    A backend whose device works by itself also has an attribute `submit` of type `Submit`, which
-    only queues a run: the caller prepares the next run meanwhile. Another thread may wait for the
-    end. `submit` raises what `run` raises, and so does what it returns.
+    A backend with an asynchronous device also has an attribute `submit` of type `Submit`, which
+    only queues a run, so the caller can prepare the next one. Another thread may wait for the end.
+    `submit` and the function that it returns raise the errors of `run`.
     """
 
     @property
     def spec(self) -> ModelSpec:
-        """What the model takes, gives and is."""
+        """The description of the model."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one micro-batch.
 
         Args:
-            inputs: every input of `spec`, validated against it, the batch along axis 0.
+            inputs: every input of `spec`, already validated, the batch along axis 0.
 
         Returns:
-            Every output of `spec`, in arrays that no later run touches; there may be others.
+            Every output of `spec`, and possibly others, in arrays that later runs do not change.
 
         Raises:
             RequestRefused: the model cannot take these values.
-            RetryableError: it failed for want of a resource.
+            RetryableError: a resource was missing.
         """
 
 
 def queue_of(backend: Backend) -> Submit | None:
-    """The backend's `submit`; None for a backend that can only run."""
+    """The backend's `submit`; None if it has none."""
     return getattr(backend, "submit", None)
 
 
 def submit_to(backend: Backend, clock: Callable[[], float] = time.perf_counter) -> Submit:
-    """The backend's `submit`, or one that runs at once and takes the time by `clock` (seconds)."""
+    """The backend's `submit`, or one that runs at once and measures by `clock` (seconds)."""
     return queue_of(backend) or at_once(backend.run, clock)
 
 

@@ -1,4 +1,4 @@
-"""Backend `callable`: any function on numpy arrays."""
+"""Backend `callable`: a function on numpy arrays."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class NumpyFunction:
     """A function from a dict of arrays to a dict of arrays, the batch along axis 0 of each.
 
     Args:
-        made: the function, with its inputs and outputs where the factory declares them.
-        settings: how to run it. `inputs` and `outputs` take the place of the factory's.
+        made: the function, with its inputs and outputs if the factory declares them.
+        settings: how to run it; its `inputs` and `outputs` override the factory's.
 
     Raises:
-        ModelError: the inputs are not known, or it does not run on an example.
+        ModelError: the inputs are unknown, or the function does not run on an example.
     """
 
     def __init__(self, made: FactoryResult, settings: ModelSettings) -> None:
@@ -53,12 +53,12 @@ class NumpyFunction:
                 raise RequestRefused(
                     f"the function returned {type(outputs).__name__}: expected a dict of arrays"
                 )
-            # A copy: it may fill the same arrays each time, or give back a view of its inputs.
+            # A copy: the function may reuse its arrays, or return a view of its inputs.
             return {str(name): np.array(array) for name, array in outputs.items()}
 
 
 def read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """As a user's function gets them: the memory is the request's, which may be run again."""
+    """Read-only views for a user's function: the request owns the arrays, and may run again."""
     views = {name: array.view() for name, array in inputs.items()}
     for view in views.values():
         view.flags.writeable = False

@@ -1,4 +1,4 @@
-"""What every framework's backend needs: devices, precision, numerics, and errors in our words."""
+"""Helpers of all backends: devices, precision, numerics, and translation of errors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ...proto.arena import Array
 from . import Backend
 from .tensor_specs import probe_batch
 
-#: Words by which frameworks tell a memory or a device that failed, where the class does not.
+#: Words in frameworks' errors about memory or devices, for errors without a class of their own.
 _OF_MEMORY = ("out of memory", "allocate", "alloc_", "bad_alloc")
 _OF_DEVICES = ("cuda", "cudnn", "cublas")
 
 
 def lacks_resources(error: Exception) -> bool:
-    """Whether `error` tells of the device or its memory rather than of the values given."""
+    """Whether `error` is about the device or its memory, not about the inputs."""
     if isinstance(error, MemoryError | OSError | SystemError):
         return True
     said = str(error).lower()
@@ -29,7 +29,7 @@ def lacks_resources(error: Exception) -> bool:
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Whether `error`, which tells of a resource, tells of memory."""
+    """Whether `error`, which is about a resource, is about memory."""
     said = str(error).lower()
     return isinstance(error, MemoryError) or any(word in said for word in _OF_MEMORY)
 
@@ -40,23 +40,23 @@ def translated(
     passing: Callable[[Exception], bool] = lacks_resources,
     line: Callable[[BaseException], str] = lambda error: first_line(error),
 ) -> Iterator[None]:
-    """Turn what the block raises into one of our errors; ours go through as they are.
+    """Convert exceptions of the block to our errors; our own errors pass unchanged.
 
     Args:
         doing: what failed, in words.
-        passing: whether the same values may do elsewhere, or later.
-        line: one line of what an error says.
+        passing: whether the same inputs may succeed elsewhere or later.
+        line: extracts one line of text from an error.
 
     Raises:
         DeviceOutOfMemory: the device has too little memory.
         RetryableError: the device failed.
-        RequestRefused: anything else is about the values that were given.
+        RequestRefused: every other exception is about the inputs.
     """
     try:
         yield
     except EdlError:
         raise
-    except Exception as error:  # frameworks and the user's own code may raise anything
+    except Exception as error:  # frameworks and the user's code may raise anything
         kind: type[EdlError] = RequestRefused
         if passing(error):
             kind = DeviceOutOfMemory if lacks_memory(error) else RetryableError
@@ -64,7 +64,7 @@ def translated(
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that says something."""
+    """The first line that is not blank."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if line), type(error).__name__)
 
@@ -76,33 +76,33 @@ def loading(
     package: str,
     line: Callable[[BaseException], str] = first_line,
 ) -> Iterator[None]:
-    """Turn what a framework raises at a file into a ModelError, and its warnings into nothing.
+    """Convert a framework's exceptions about a file to ModelError, and silence its warnings.
 
     Args:
         runtime: the framework, with its version.
-        file: that is loaded.
-        package: of which a newer version may read it.
+        file: the file that is loaded.
+        package: its newer version may read the file.
         line: as of `translated`.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that TorchScript is of yesterday, and the like
+            warnings.simplefilter("ignore")  # such as that TorchScript is deprecated
             yield
     except EdlError:
         raise
-    except Exception as error:  # anything, from KeyError to errors of a C++ side
+    except Exception as error:  # from KeyError to errors of C++ code
         raise ModelError(
             f"{runtime} cannot load {file}: {line(error)}; "
             f"if a newer one wrote it: pip install --upgrade {package}"
         ) from error
 
 
-#: Samples that are compared.
+#: Samples for the comparison.
 _ROWS = 8
 
 
 def compared(backend: Backend, exact: Backend, precision: str) -> str:
-    """One line on how far the outputs of `backend` are from those of `exact`."""
+    """One line about how far the outputs of `backend` are from those of `exact`."""
     rows = backend.spec.rows_per_run(_ROWS)
     batch = probe_batch(backend.spec.inputs, rows, 0)
     lower, reference = backend.run(batch), exact.run(batch)
@@ -122,7 +122,7 @@ def _difference(name: str, lower: Mapping[str, Array], reference: Mapping[str, A
 
 
 def gpu_of(device: str) -> int | None:
-    """The number of the GPU that `device` names, None for the CPU.
+    """The number of the GPU that `device` names; None for the CPU.
 
     Raises:
         ModelError: it is neither "cpu" nor "gpu:N".
@@ -136,20 +136,20 @@ def gpu_of(device: str) -> int | None:
 
 
 def check_gpu(device: str, index: int, count: int) -> None:
-    """Raise ModelError where there are not so many GPUs."""
+    """Raise ModelError if there is no GPU with this index."""
     if index >= count:
         raise ModelError(f"device {device} asked for, but there are {count} GPUs")
 
 
-#: Flags of /proc/cpuinfo by which oneDNN, MKL and OpenBLAS pick their kernels.
+#: Flags of /proc/cpuinfo that decide which kernels oneDNN, MKL and OpenBLAS choose.
 _DECISIVE = ("sse4_1", "avx", "fma", "amx", "asimd", "sve", "f16c")
 
 
 def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Architecture, vendor and the decisive CPU flags, in one word, the same on equal machines."""
+    """Architecture, vendor and relevant CPU flags in one word, equal on equal machines."""
     try:
         lines = cpuinfo.read_text().splitlines()
-    except OSError:  # not Linux: the architecture is all that is known
+    except OSError:  # not Linux: only the architecture is known
         return platform.machine()
     facts: dict[str, str] = {}
     for line in lines:
@@ -163,13 +163,13 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def numerics(
     engine: str, precision: str, threads: int, gpu: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """What bits depend on, in words; the micro-batch is added by who chooses it.
+    """The words that bits depend on; the micro-batch is added later.
 
     Args:
         engine: the framework, with its version.
         precision: of the arithmetic.
         threads: of a run on the CPU.
-        gpu: the device and its libraries; None: the model runs on the CPU.
+        gpu: the device and its libraries; None for the CPU.
     """
     on_cpu = ("cpu", f"threads={threads}", instruction_set())
     return (engine, precision, *(on_cpu if gpu is None else ("gpu", *gpu)))

@@ -1,4 +1,8 @@
-"""Where a model comes from: its files or a factory, and the hash of its content."""
+"""Where a model comes from: its files or a factory, and the hash of its content.
+
+A `BackendKind` describes a backend, so that one can be chosen without loading a framework: by the
+files at the path that the user gave, or by the object that a factory `module:function` returns.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ _FRAMEWORKS: Final = ("paddle", "torch")
 
 
 def hash_of_files(files: Sequence[Path]) -> str:
-    """SHA-256 of the files' content: their names and their place do not matter.
+    """SHA-256 of the content of files; names and locations do not count.
 
     Raises:
-        ModelError: one cannot be read.
+        ModelError: a file cannot be read.
     """
     digest = hashlib.sha256()
     try:
@@ -43,7 +47,7 @@ def hash_of_files(files: Sequence[Path]) -> str:
 
 
 def hash_of_arrays(name: str, arrays: Iterable[tuple[str, Array]]) -> str:
-    """SHA-256 of a name, and of the arrays by their names: where they lie does not matter."""
+    """SHA-256 of a name and of arrays with their names, sorted by name."""
     digest = hashlib.sha256(name.encode())
     for key, array in sorted(arrays, key=lambda item: item[0]):
         whole = np.ascontiguousarray(array)
@@ -53,19 +57,19 @@ def hash_of_arrays(name: str, arrays: Iterable[tuple[str, Array]]) -> str:
 
 
 def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
-    """SHA-256 of a factory's function or network: its name, source and arrays.
+    """SHA-256 of a factory's function or network: its name, source code and arrays.
 
-    The source is that of whole modules, as a function is what it calls: the factory's, and that in
-    which the thing or its class is defined. A framework's own is left out: its version is a part of
-    the numerics.
+    The source is that of whole modules, because a function depends on what it calls: the module of
+    the factory, and the module that defines the object or its class. Frameworks are left out; their
+    versions are part of the numerics.
     """
     return hash_of_arrays(f"{name} {hashlib.sha256(_source(name, thing)).hexdigest()}", arrays)
 
 
 def hash_of_function(name: str, function: Any) -> str:
-    """As `hash_of_code`, with the arrays of the function's `state_dict`, if it has one.
+    """As `hash_of_code`, with the arrays of the function's `state_dict` if it has one.
 
-    What it reads from elsewhere cannot be seen: let `state_dict()` give it, as networks do.
+    Data from other sources is not seen. Return it from `state_dict()`, as networks do.
     """
     state = getattr(function, "state_dict", None)
     arrays = state().items() if callable(state) else ()
@@ -73,7 +77,7 @@ def hash_of_function(name: str, function: Any) -> str:
 
 
 def _source(name: str, thing: Any) -> bytes:
-    """The source of the factory's module and of the thing's own, where there is any."""
+    """The source code of the factory's module and of the object's own."""
     modules = {name.partition(":")[0], inspect.unwrap(_kind(thing)).__module__}
     texts = []
     for module in sorted(modules):
@@ -81,7 +85,7 @@ def _source(name: str, thing: Any) -> bytes:
             continue
         try:
             file = inspect.getsourcefile(sys.modules[module])
-        except (KeyError, TypeError):  # built in, or made by hand
+        except (KeyError, TypeError):  # built in, or created dynamically
             continue
         if file is not None and Path(file).is_file():
             texts.append(Path(file).read_bytes())
@@ -94,14 +98,14 @@ def _kind(thing: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class FactoryResult:
-    """What a factory gave.
+    """What a factory returned.
 
     Attributes:
         name: the factory, "module:function".
-        model: a network or a function; which backend it is for shows by its class.
-        inputs: as the factory declares them, each in the words of its framework or as
-            "NAME:DATATYPE:DIMS"; empty where it does not.
-        outputs: the same for what comes out.
+        model: a network or a function; its class decides about the backend.
+        inputs: as the factory declares them, in the framework's types or as "NAME:DATATYPE:DIMS";
+            empty if it does not.
+        outputs: likewise.
     """
 
     name: str
@@ -111,25 +115,25 @@ class FactoryResult:
 
 
 def is_factory(model: str) -> bool:
-    """Whether `model` names a factory (`module:function`) rather than a path."""
+    """Whether `model` names a factory (`module:function`) and not a path."""
     module, colon, function = model.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
 def call_factory(name: str) -> FactoryResult:
-    """Call the factory `name`; a function that takes an argument is itself the thing.
+    """Call a factory. A function that takes one argument is itself the model.
 
-    The factory returns the thing, `(thing, inputs)` or `(thing, inputs, outputs)`.
+    A factory returns the model, `(model, inputs)` or `(model, inputs, outputs)`.
 
     Raises:
-        ModelError: it is not there, it raises, or it returns a tuple of another form.
+        ModelError: there is no such factory, it raises, or it returns another tuple.
     """
     function = import_named(name)
     if _takes_a_batch(function):
         return FactoryResult(name, function)
     try:
         made = function()
-    except Exception as error:  # the user's code: whatever it raises is theirs to read
+    except Exception as error:  # the user's code may raise anything
         raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
     if not isinstance(made, tuple):
         return FactoryResult(name, made)
@@ -143,7 +147,7 @@ def call_factory(name: str) -> FactoryResult:
 
 
 def import_named(name: str) -> Any:
-    """What `module:name` is; raises ModelError where there is none."""
+    """Import `module:name`; raises ModelError if it does not exist."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -167,16 +171,16 @@ def _takes_a_batch(function: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is to be run, whatever runs it.
+    """How to run a model, with any backend.
 
     Attributes:
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
         precision: "fp32" or "bf16".
-        inputs: as the user declares them, where the model says less.
-        outputs: the same, where only a run would tell.
-        preprocessed_inputs: asked for the inputs where neither `inputs` nor the model says them: what the steps
-            of preprocessing make of those that come over the wire. Raises ModelError.
+        inputs: declared by the user, for models that do not state them.
+        outputs: likewise.
+        preprocessed_inputs: returns the inputs if neither `inputs` nor the model states them: those
+            that preprocessing produces. Raises ModelError.
     """
 
     device: str = "cpu"
@@ -189,21 +193,21 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class BackendKind:
-    """One backend.
+    """The description of a backend.
 
     Attributes:
-        name: as `--backend` calls it.
-        package: what Python imports it as; "" where nothing has to be installed.
-        precisions: that it can run at.
-        files: that it opens, in words; "": it opens none.
-        suffixes: of these; of several that a model has, the first counts.
-        open_file: opens one; raises ModelError.
-        companion_suffix: suffix of a second file without which the first is no model; "" for none.
-        parts: the files that a model consists of, by the one that is opened, where these are not
-            that and the one beside it; raises ModelError.
-        factory_types: what of a factory it runs, in words; "": nothing.
-        recognises: whether a thing is one of these.
-        open_object: opens one; raises ModelError.
+        name: as in `--backend`.
+        package: the Python package that it needs; "" for none.
+        precisions: the supported ones.
+        files: the files that it opens, in words; "" for none.
+        suffixes: of these files; if a model has several, the first one counts.
+        open_file: opens a file; raises ModelError.
+        companion_suffix: of a second file that the model needs; "" for none.
+        content_files: returns the files of a model, for formats with others than the file and its
+            companion; raises ModelError.
+        factory_types: the objects of a factory that it runs, in words; "" for none.
+        recognises: whether an object is one of these.
+        open_object: opens such an object; raises ModelError.
     """
 
     name: str
@@ -213,15 +217,15 @@ class BackendKind:
     suffixes: tuple[str, ...] = ()
     open_file: Callable[[Path, ModelSettings], Backend] | None = None
     companion_suffix: str = ""
-    parts: Callable[[Path], list[Path]] | None = None
+    content_files: Callable[[Path], list[Path]] | None = None
     factory_types: str = ""
     recognises: Callable[[object], bool] = lambda thing: False
     open_object: Callable[[FactoryResult, ModelSettings], Backend] | None = None
 
     def require_installed(self, model: str) -> None:
-        """Raise ModelError, with what to install, where the framework is not there.
+        """Raise ModelError, with the command to install it, if the framework is missing.
 
-        It is looked for and not imported, which would take seconds.
+        The package is only looked up: importing it would take seconds.
         """
         if self.package and find_spec(self.package) is None:
             raise ModelError(
@@ -230,7 +234,7 @@ class BackendKind:
             )
 
 
-#: Formats that none of ours reads, by their suffix: whose they are, and the way from there.
+#: Unsupported formats by their suffix: the framework, and how to convert the model.
 FOREIGN = {
     ".h5": ("Keras", "write it as ONNX: pip install tf2onnx"),
     ".keras": ("Keras", "write it as ONNX: pip install tf2onnx"),
@@ -252,7 +256,7 @@ class ModelFiles:
 
     @property
     def companion(self) -> Path | None:
-        """The second file that the model needs."""
+        """The second file that the model needs; None if one is enough."""
         return (
             self.file.with_suffix(self.kind.companion_suffix)
             if self.kind.companion_suffix
@@ -260,22 +264,22 @@ class ModelFiles:
         )
 
     @property
-    def parts(self) -> list[Path]:
-        """All files that its content is the hash of, in their order. Raises ModelError."""
-        if self.kind.parts is not None:
-            return self.kind.parts(self.file)
+    def content_files(self) -> list[Path]:
+        """All files that the content hash covers, in order. Raises ModelError."""
+        if self.kind.content_files is not None:
+            return self.kind.content_files(self.file)
         return [self.file] if self.companion is None else [self.file, self.companion]
 
 
 def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:
-    """The model at `model`: a folder that holds one, a file, or a file's name without its suffix.
+    """Find the model at a path: a folder that holds one, a file, or a file name without its suffix.
 
     Args:
         model: the path.
         kinds: backends that may open it.
 
     Raises:
-        ModelError: there is none, or more than one, or one may not look.
+        ModelError: there is no model, or more than one, or the path cannot be read.
     """
     given = Path(model).expanduser()
     readers = [kind for kind in kinds if kind.files]
@@ -297,7 +301,7 @@ def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:
 
 
 def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
-    """Whole models only: a .json without weights is nobody's program."""
+    """Complete models only: a .json file without weights is not a model."""
     each = [
         ModelFiles(kind, file)
         for file in sorted(folder.iterdir())
@@ -308,7 +312,7 @@ def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]
 
 
 def _named(given: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
-    """The file itself, or those whose name lacks only its suffix."""
+    """The file itself, or files with a known suffix added."""
     for kind in readers:
         if given.suffix in kind.suffixes:
             return [ModelFiles(kind, given)] if given.is_file() else []
@@ -337,7 +341,7 @@ def _missing(given: Path, readers: Sequence[BackendKind]) -> str:
 
 
 def _hint(given: Path, readers: Sequence[BackendKind]) -> str:
-    """What was perhaps meant by a path at which there is nothing."""
+    """What the user may have meant by a path that does not exist."""
     if given.is_symlink():
         return f" (the link leads to {given.readlink()}, where nothing is)"
     if re.match(r"\w+:/", str(given)):
@@ -355,8 +359,8 @@ def _hint(given: Path, readers: Sequence[BackendKind]) -> str:
 
 
 def _similar(given: Path, readers: Sequence[BackendKind], suffixes: set[str]) -> Path | None:
-    """A model of a similar name in the same folder."""
-    from difflib import get_close_matches  # seldom needed, and slow to import
+    """A model with a similar name in the same folder."""
+    from difflib import get_close_matches  # rarely needed, and slow to import
 
     try:
         there = list(given.parent.iterdir())

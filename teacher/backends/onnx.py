@@ -1,4 +1,4 @@
-"""Models of ONNX, run by onnxruntime."""
+"""Backend `onnx`: ONNX models in onnxruntime."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 
 def files_of(model: Path) -> list[Path]:
-    """The model's file, then those that its weights are in, each once, in the model's order.
+    """The model's file and the files with its weights, each once, in the model's order.
 
     Raises:
-        ModelError: the file is not an ONNX model, or names a file that is not there.
+        ModelError: the file is not an ONNX model, or a weight file is missing.
     """
     try:
         names = dict.fromkeys(
@@ -50,7 +50,7 @@ def files_of(model: Path) -> list[Path]:
 
 
 def _location(weight: Buffer) -> list[str]:
-    """The file of one weight: no name where it lies in the model."""
+    """The file of one weight; empty if it is in the model."""
     entries = {
         bytes(_fields(entry, _ENTRY_KEY)[0]): bytes(_fields(entry, _ENTRY_VALUE)[0]).decode()
         for entry in _fields(weight, _TENSOR_EXTERNAL_DATA)
@@ -62,9 +62,9 @@ def _fields(message: Buffer, number: int) -> list[memoryview]:
     return split_bytes_field(message, number)[1]
 
 
-#: What onnxruntime calls a type and numpy calls otherwise.
+#: Types whose names differ between onnxruntime and numpy.
 _NAMES = {"float": "float32", "double": "float64"}
-#: Words by which onnxruntime says that the model is younger than it is.
+#: Words in onnxruntime's errors about models that need a newer version.
 _YOUNGER = ("IR version", "opset", "No Op registered")
 _ERRORS_ONLY = 3
 
@@ -74,11 +74,11 @@ class OnnxSession:
 
     Args:
         model: the .onnx file.
-        settings: how to run it. `inputs` are narrower shapes for inputs that the model leaves free.
+        settings: how to run it; `inputs` narrow shapes that the model leaves free.
 
     Raises:
-        ModelError: onnxruntime is not there or has no GPU, the file cannot be read, or it takes or
-            gives what no wire carries.
+        ModelError: onnxruntime is missing or has no GPU support, the file cannot be read, or a
+            tensor cannot be sent.
     """
 
     def __init__(self, model: Path, settings: ModelSettings) -> None:
@@ -90,16 +90,18 @@ class OnnxSession:
             self._session = runtime.InferenceSession(
                 str(model), _options(runtime, settings.threads), providers=providers
             )
-        except Exception as error:  # its classes are made by C++, with no base of their own
+        except Exception as error:  # its classes come from C++ and have no common base
             raise ModelError(_refusal(runtime, model, error)) from error
         _check_provider(self._session, settings.device, gpu)
         own = [_spec_of(node, model) for node in self._session.get_inputs()]
         outputs = [_spec_of(node, model) for node in self._session.get_outputs()]
         self._outputs = [tensor.name for tensor in outputs]
         self._inputs = narrowed(own, settings.inputs)
-        if not all(tensor.shape for tensor in outputs):  # it does not say how many dimensions
+        if not all(
+            tensor.shape for tensor in outputs
+        ):  # it does not state the number of dimensions
             outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
-        # On a GPU a thread waits for the device; on a CPU a run takes the cores itself.
+        # On a GPU, a thread waits for the device. On a CPU, a run uses the cores itself.
         self.submit: Submit | None = None
         if gpu is not None:
             self.submit = partial(self._submit, ThreadPoolExecutor(1, "onnxruntime"))
@@ -130,7 +132,7 @@ class OnnxSession:
 
 
 def import_onnxruntime() -> Any:
-    """The module; raises ModelError where it is not installed."""
+    """Import onnxruntime; raises ModelError if it is not installed."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -142,7 +144,7 @@ def import_onnxruntime() -> Any:
 
 
 def has_cuda() -> bool:
-    """Whether the onnxruntime that is installed can use GPUs; raises ModelError where none is."""
+    """Whether the installed onnxruntime supports GPUs; raises ModelError if there is none."""
     return "CUDAExecutionProvider" in import_onnxruntime().get_available_providers()
 
 
@@ -152,7 +154,7 @@ def _options(runtime: Any, threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = _ERRORS_ONLY
     options.use_deterministic_compute = True
-    # Threads that spin between two runs take the cores that sockets need.
+    # Threads that spin between two runs would take cores from the sockets.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
@@ -166,15 +168,15 @@ def _providers(runtime: Any, device: str, gpu: int | None) -> list[Any]:
             "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
         )
     if hasattr(runtime, "preload_dlls"):
-        runtime.preload_dlls()  # CUDA may have come as packages, which no loader searches
-    # By itself products of float32 have the ten bits of TF32, and the algorithm of a convolution is
-    # the winner of a race: another one after each start.
+        runtime.preload_dlls()  # CUDA may come as packages, which the loader does not search
+    # The defaults are inexact: float32 products with the ten bits of TF32, and convolution
+    # algorithms chosen by a race at each start.
     exact = {"device_id": gpu, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
     return [("CUDAExecutionProvider", exact), "CPUExecutionProvider"]
 
 
 def _check_provider(session: Any, device: str, gpu: int | None) -> None:
-    """A session without the device is made all the same, and would run on the CPU."""
+    """Raise ModelError if the session would run on the CPU because it cannot use the GPU."""
     if gpu is not None and session.get_providers()[0] != "CUDAExecutionProvider":
         raise ModelError(
             f"onnxruntime cannot use device {device}: CUDA or cuDNN is missing, of another version "
@@ -196,12 +198,12 @@ def _spec_of(node: Any, model: Path) -> TensorSpec:
 
 
 def _size(size: object) -> int:
-    """Free sizes are names or nothing."""
+    """Free dimensions are names or None."""
     return size if isinstance(size, int) and size > 0 else FREE
 
 
 def _gpu_name(gpu: int) -> str:
-    """As the driver calls it; onnxruntime does not say."""
+    """The GPU's name from the driver; onnxruntime does not tell it."""
     listed = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     lines = listed[gpu].read_text().splitlines() if gpu < len(listed) else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("Model")]
@@ -216,7 +218,7 @@ def _refusal(runtime: Any, model: Path, error: Exception) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """Without "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ place."""
+    """The message without "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ location."""
     line = first_line(error)
     return line.split(" : ", 3)[-1] if line.startswith("[ONNXRuntimeError]") else line
 
@@ -227,5 +229,5 @@ KIND = BackendKind(
     files="an .onnx file (ONNX)",
     suffixes=(".onnx",),
     open_file=OnnxSession,
-    parts=files_of,
+    content_files=files_of,
 )

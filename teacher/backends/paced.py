@@ -1,8 +1,8 @@
-"""Backend `paced`: an emulated accelerator. Real answers, in the time that a stated rate needs.
+"""Backend `paced`: an emulated accelerator with a stated rate.
 
-What a mesh does around a device can be tried without one: the answers are those of a cheap real
-model, and each run takes `rows / rate` seconds, neither more nor less. Whatever it says of itself
-says that it is emulated.
+It lets a mesh be tested without the device. The answers come from a cheap real model, and each run
+takes exactly `rows / rate` seconds. Everything that the backend says about itself says that it is
+emulated.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ...proto.arena import Array
 from . import Backend, ModelSpec
 from .tensor_specs import example_batch
 
-#: How `--backend` calls it, and the word that it is labelled with.
+#: Its name in `--backend`, and its label.
 NAME: Final = "paced"
 LABEL: Final = "emulated"
-#: A sleeper wakes late; the rest of the way to the moment is spent awake.
+#: Seconds before the end of a run that are spent awake, because sleeping ends late.
 _AWAKE_S = 0.0005
 _TRIAL_ROWS = 8
 _TRIALS = 5
 
 
 class Schedule:
-    """When a device that works at a stated rate is done: pure arithmetic, no clock.
+    """When a device with a stated rate finishes its runs; pure arithmetic without a clock.
 
-    A run starts when it comes or when the one before it ends, whichever is later. So work that
-    waits loses nothing between two runs, and time in which there was no work is not made up.
+    A run starts when it arrives or when the previous one ends, whichever is later. So waiting work
+    loses no time between two runs, and idle time is not made up for.
 
     Args:
         rate: samples per second.
@@ -42,26 +42,26 @@ class Schedule:
         self._free_at_s = 0.0
 
     def end_s(self, now_s: float, rows: int) -> float:
-        """When a run of `rows` samples that comes at `now_s` ends."""
+        """The end of a run of `rows` samples that arrives at `now_s`."""
         self._free_at_s = max(now_s, self._free_at_s) + rows / self._rate
         return self._free_at_s
 
     def late_s(self, now_s: float) -> None:
-        """The last run ended only at `now_s`: the next does not start before."""
+        """The last run ended only at `now_s`; the next one does not start before."""
         self._free_at_s = max(now_s, self._free_at_s)
 
 
 class PacedBackend:
-    """Another backend, at the speed of a device that is not there.
+    """Another backend at the speed of an emulated device.
 
     Args:
-        backend: gives the answers; faster than `rate`.
+        backend: computes the answers, faster than `rate`.
         rate: samples per second of the device.
-        clock: seconds, as all processes of a machine count them.
-        sleep: for seconds.
+        clock: seconds; the same clock for all processes of a machine.
+        sleep: sleeps for seconds.
 
     Raises:
-        ModelError: `backend` is slower than the device is to be.
+        ModelError: `backend` is slower than the emulated device.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class PacedBackend:
         self.spec = labelled(backend.spec)
 
     def arrive(self, at_s: float) -> None:
-        """What is run next was handed to the device at `at_s`, when it may have been at work.
+        """The next run was submitted at `at_s`, possibly while the device was busy.
 
-        What a real device does while it works, such as taking the next batch in and giving the last
-        one out, takes no time of the emulated one.
+        A real device transfers batches while it computes, so that takes no time of the emulated
+        one.
         """
         self._came_s = at_s
 
@@ -106,14 +106,14 @@ class PacedBackend:
 
 
 def labelled(spec: ModelSpec) -> ModelSpec:
-    """`spec`, with the label wherever it is read: its answers are real, its speed is not."""
+    """`spec` with the label in its platform and numerics: its answers are real, not its speed."""
     return replace(
         spec, platform=f"{LABEL}_{spec.platform}", numerics=(f"{LABEL}-{NAME}", *spec.numerics)
     )
 
 
 def check_rate(backend: str, rate: float | None) -> None:
-    """Raise UsageError unless a rate is stated for an emulated device, and for no other."""
+    """Raise UsageError unless a rate is stated for backend paced, and for no other."""
     if backend == NAME and rate is None:
         raise UsageError(f"--backend {NAME} emulates a device: say by --rate how fast it is")
     if backend != NAME and rate is not None:
@@ -123,7 +123,7 @@ def check_rate(backend: str, rate: float | None) -> None:
 
 
 def device_label(rate: float) -> str:
-    """What stands where others name their device."""
+    """The name of the emulated device."""
     return f"{LABEL} ({rate:g} samples/s)"
 
 

@@ -1,7 +1,6 @@
-"""Backend `paddle`: exported models by Paddle Inference, networks of a factory eagerly.
+"""Backend `paddle`: exported models in Paddle Inference, and networks of a factory run eagerly.
 
-An exported model is a `.json` or `.pdmodel` file with a `.pdiparams` file beside it. Paddle itself
-is imported quietly; its errors and dtypes are translated.
+An exported model is a `.json` or `.pdmodel` file with a `.pdiparams` file beside it.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from .tensor_specs import (
 
 
 def import_paddle() -> Any:
-    """The `paddle` module; raises ModelError where it is not installed."""
+    """Import `paddle`; raises ModelError if it is not installed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of tools that only building extensions needs
+            warnings.simplefilter("ignore")  # about tools that only building extensions needs
             import paddle
             import paddle.inference
     except ImportError as error:
         raise ModelError(
             f"paddle cannot be imported ({error}): {install_command('paddle')}"
         ) from None
-    # Its handlers print a C++ traceback at SIGTERM, which is how we ask a process to leave.
+    # Its handlers would print a C++ traceback at SIGTERM, which only asks a process to end.
     paddle.disable_signal_handler()
     return paddle
 
 
 def check_device(paddle: Any, device: str) -> int | None:
-    """The number of the GPU that `device` names, None for the CPU.
+    """The number of the GPU that `device` names; None for the CPU.
 
     Raises:
         ModelError: there is no such device, or this paddle cannot use it.
@@ -69,7 +68,7 @@ def check_device(paddle: Any, device: str) -> int | None:
 def numerics(
     paddle: Any, engine: str, gpu: int | None, threads: int, precision: str = "fp32"
 ) -> tuple[str, ...]:
-    """What bits depend on with Paddle, in words; the micro-batch is added by who chooses it."""
+    """The words that bits depend on with Paddle; the micro-batch is added later."""
     names = None
     if gpu is not None:
         names = paddle.device.cuda.get_device_name(gpu), f"cuda={paddle.version.cuda()}"
@@ -77,22 +76,22 @@ def numerics(
 
 
 def datatype(dtype: Any) -> str:
-    """The protocol's name of a Paddle dtype; raises ModelError where it has none."""
+    """The protocol's name for a Paddle dtype; raises ModelError if it has none."""
     return datatype_named(str(dtype).rpartition(".")[2].lower())
 
 
 def translated(doing: str) -> AbstractContextManager[None]:
-    """Errors of a run, as ours: Paddle raises Python's classes for the classes of its own.
+    """Convert errors of a run; Paddle raises Python's exception classes for its own.
 
     Raises:
-        RetryableError: the device or its memory failed; the same values may do elsewhere.
-        RequestRefused: anything else is about the values that were given.
+        RetryableError: the device or its memory failed; the same inputs may succeed elsewhere.
+        RequestRefused: every other error is about the inputs.
     """
     return framework.translated(doing, _may_pass, first_line)
 
 
 def first_line(error: BaseException) -> str:
-    """What a Paddle error says, without the C++ place it came from."""
+    """The message of a Paddle error, without its C++ location."""
     lines = [line.strip() for line in str(error).splitlines()]
     notes = ("In user code", "[Hint", "[operator", "---")
     said = [line for line in lines if line and not line.startswith(notes)]
@@ -100,27 +99,26 @@ def first_line(error: BaseException) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """NotImplementedError is a RuntimeError, but not one that time or place cures."""
+    """NotImplementedError is a RuntimeError, but trying again does not help."""
     return isinstance(error, MemoryError | OSError | SystemError | RuntimeError) and not isinstance(
         error, NotImplementedError
     )
 
 
-#: What lies beside a program.
+#: Suffix of the weights beside a program.
 WEIGHTS: Final = ".pdiparams"
 
 
 class PaddleInference:
-    """A model under Paddle's inference engine; oneDNN on CPUs.
+    """A model in Paddle's inference engine, with oneDNN on CPUs.
 
     Args:
-        program: the exported program; its weights lie beside it.
-        settings: how to run it. `inputs` are narrower shapes for inputs of which the program leaves
-            more than the batch free.
+        program: the exported program; its weights are beside it.
+        settings: how to run it; `inputs` narrow shapes that the program leaves free.
 
     Raises:
         ModelError: the files cannot be read, the model has no inputs or no outputs, `inputs` are
-            not its inputs, or this machine has not the precision.
+            not its inputs, or this machine lacks the precision.
     """
 
     def __init__(self, program: Path, settings: ModelSettings) -> None:
@@ -164,7 +162,7 @@ class PaddleInference:
 
 
 def _check_format(paddle: Any, program: Path) -> None:
-    """Raise ModelError where this paddle is older than the program's format."""
+    """Raise ModelError if this paddle is older than the program's format."""
     if program.suffix == ".json" and int(paddle.__version__.partition(".")[0] or 3) in (1, 2):
         raise ModelError(
             f"{program} is in the format of Paddle 3, and paddle {paddle.__version__} reads "
@@ -188,10 +186,10 @@ def _engine_config(paddle: Any, program: Path, gpu: int | None, settings: ModelS
     config.disable_glog_info()
     config.set_cpu_math_library_num_threads(settings.threads)
     if gpu is not None:
-        config.enable_use_gpu(256, gpu)  # MiB of the memory pool at the start; it grows
+        config.enable_use_gpu(256, gpu)  # initial MiB of the memory pool, which grows
         return config
     config.disable_gpu()
-    # Five times faster than without; older versions know both by their former names.
+    # Five times faster than without. Older versions have both under their former names.
     getattr(config, "enable_onednn", config.enable_mkldnn)()
     if settings.precision == "bf16":
         getattr(config, "enable_onednn_bfloat16", config.enable_mkldnn_bfloat16)()
@@ -205,7 +203,7 @@ def _spec_of(name: str, declared: Mapping[str, TensorSpec], program: Path) -> Te
 
 
 def _declared(paddle: Any, program: Path) -> dict[str, TensorSpec]:
-    """Name, datatype and shape of every input and output, as the program states them."""
+    """The spec of every input and output, as the program states it."""
     if program.suffix == ".json":
         return _declared_by_pir(paddle, str(program))
     return _declared_by_protobuf(paddle, program.read_bytes())
@@ -244,12 +242,12 @@ class PaddleDygraph:
     """A `paddle.nn.Layer`, run eagerly in eval mode and without gradients.
 
     Args:
-        made: the layer, and `paddle.static.InputSpec`s, one for each argument of its `forward`.
-        settings: how to run it. `threads` are as the environment of this process sets them, and
-            only stated here; `inputs` take the place of the InputSpecs.
+        made: the layer, and a `paddle.static.InputSpec` for each argument of its `forward`.
+        settings: how to run it. `threads` only states what the environment of this process sets;
+            `inputs` override the InputSpecs.
 
     Raises:
-        ModelError: the inputs are not known, or the layer does not run.
+        ModelError: the inputs are unknown, or the layer does not run.
     """
 
     def __init__(self, made: FactoryResult, settings: ModelSettings) -> None:
@@ -262,7 +260,7 @@ class PaddleDygraph:
         gpu = check_device(self._paddle, settings.device)
         place = "cpu" if gpu is None else f"gpu:{gpu}"
         self._paddle.set_device(place)
-        self._layer = made.model.to(place)  # its factory did not know where
+        self._layer = made.model.to(place)  # its factory does not know the device
         self._layer.eval()
         self._inputs = settings.inputs or _declared_by(made) or settings.preprocessed_inputs()
         if not self._inputs:
@@ -293,7 +291,7 @@ class PaddleDygraph:
 
 
 def is_layer(thing: object) -> bool:
-    """Whether `model` is a `paddle.nn.Layer`; paddle is there when it is."""
+    """Whether `thing` is a `paddle.nn.Layer`; paddle has been imported if so."""
     paddle: Any = sys.modules.get("paddle")
     return paddle is not None and isinstance(thing, paddle.nn.Layer)
 

@@ -1,9 +1,8 @@
-"""What is done to a batch before the model: named steps that are shipped, and hooks of the user's.
+"""Steps before a model: built-in ones for images, and functions of the user.
 
-A hook changes what comes over the wire into what the model takes, so it changes the declared inputs
-and is a part of what is served: of `content_id`. The shipped steps are for every image input: bytes
-to floats, normalisation, layout. An image is an input of four dimensions; the others go through as
-they are.
+A step changes what arrives into what the model takes. So it changes the declared inputs, and is
+part of `content_id`. The built-in steps convert image inputs: bytes to floats, normalisation,
+layout. Inputs with four dimensions are images; others pass unchanged.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from .model_source import call_factory, hash_of_function, is_factory
 from .tensor_specs import matches_spec, narrowed, outputs_by_trial, parse_declared
 
 Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-#: Makes a step for a model's inputs: what comes over the wire, and what is done to it.
+#: Makes a step for the inputs of a model: returns the inputs on the wire, and the function.
 BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], Apply]]
 
 _FLOATS: Final = ("FP32", "FP16", "BF16")
 _BYTE: Final = 255.0
-#: Of the training images of ImageNet, red, green and blue, in units of the full range.
+#: Of ImageNet's training images: red, green and blue, as shares of the full range.
 _IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 _IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, slots=True)
 class _Normalize:
-    """UINT8 pixels to floats: `(pixel / 255 - mean) / std`, for each channel or for all alike."""
+    """UINT8 pixels to floats: `(pixel / 255 - mean) / std`, per channel or for all channels."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -67,7 +66,7 @@ class _Normalize:
         return tuple(wire), apply
 
     def _factors(self, name: str, tensor: TensorSpec) -> tuple[Array, Array]:
-        """`scale` and `offset` of float32, shaped to be broadcast: one product, one sum a pixel."""
+        """Shape `scale` and `offset` (float32) for broadcasting: a product and a sum per pixel."""
         mean, std = np.asarray(self.mean), np.asarray(self.std)
         shape = [1, 1, 1, 1]
         shape[_channel_axis(name, tensor, len(mean))] = len(mean)
@@ -76,7 +75,7 @@ class _Normalize:
 
 
 def _channels_last(name: str, takes: Sequence[TensorSpec]) -> tuple[tuple[TensorSpec, ...], Apply]:
-    """Images come as decoders give them, channels last, for a model that wants channels first."""
+    """Images arrive channels last, as from decoders, for a model that takes channels first."""
     images = {tensor.name for tensor in _images(name, takes)}
 
     def apply(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -107,7 +106,7 @@ def _floating(name: str, tensor: TensorSpec) -> bool:
 
 
 def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
-    """Where the channels are: first or last. One factor for all needs no axis."""
+    """The axis of the channels, first or last; any axis will do for a single factor."""
     if channels == 1:
         return 1
     for axis in (1, 3):
@@ -117,7 +116,7 @@ def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
 
 
 def outputs_of_step(name: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """What the shipped step `name` makes of `inputs`, where the model does not say it."""
+    """The outputs of the built-in step `name`, for a model that does not state its inputs."""
     return tuple(_output_of_step(name, each) if len(each.shape) == 4 else each for each in inputs)
 
 
@@ -142,9 +141,9 @@ class Preprocessed:
     Args:
         backend: the model.
         name: of the step, as the user gave it.
-        inputs: what it takes.
-        apply: makes of it what the model takes; raises whatever it likes.
-        content: what the step is, for the hash: equal for equal steps.
+        inputs: of the step.
+        apply: converts the inputs to those of the model; may raise anything.
+        content: identifies the step in the hash; equal for equal steps.
     """
 
     def __init__(
@@ -178,11 +177,11 @@ class Preprocessed:
 
 
 def content_with_step(content_id: str, hook: str) -> str:
-    """The content of a model behind a hook.
+    """The content_id of a model with a step before it.
 
     Args:
         content_id: of the model.
-        hook: what the hook is; of a named one, its name.
+        hook: the content of the step; for a built-in one, its name.
     """
     return hashlib.sha256(f"{content_id} {hook}".encode()).hexdigest()
 
@@ -190,15 +189,15 @@ def content_with_step(content_id: str, hook: str) -> str:
 def preprocessed(
     backend: Backend, names: Sequence[str], inputs: Sequence[TensorSpec] = ()
 ) -> Backend:
-    """`backend` behind the hooks `names`, the first of which sees the wire.
+    """Put steps before `backend`; the first one sees what arrives.
 
     Args:
         backend: the model.
-        names: of shipped hooks ("imagenet"), or "module:function" of the user's.
-        inputs: what comes over the wire, where the first hook does not say it.
+        names: built-in steps ("imagenet"), or "module:function" of the user.
+        inputs: what arrives, if the first step does not state it.
 
     Raises:
-        ModelError: a hook is not there, or does not fit the model.
+        ModelError: a step does not exist, or does not fit the model.
     """
     for position, name in reversed(list(enumerate(names))):
         backend = _with_step(name, backend, () if position else tuple(inputs))
@@ -206,14 +205,14 @@ def preprocessed(
 
 
 def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """What the steps make of what comes over the wire: the inputs of a model that says none.
+    """What the steps make of what arrives: the inputs of a model that does not state them.
 
     Args:
         names: as of `preprocessed`.
-        inputs: what comes over the wire, where the first step does not say it.
+        inputs: what arrives, if the first step does not state it.
 
     Raises:
-        ModelError: a step is not there, or does not run on an example.
+        ModelError: a step does not exist, or does not run on an example.
     """
     for name in names:
         if name in BUILT_IN_STEPS:
@@ -232,15 +231,16 @@ def _applied(name: str, apply: Apply, inputs: Mapping[str, Array]) -> Mapping[st
 
 
 def check_step_name(name: str) -> None:
-    """What can be said of a hook's name without importing anything; raises UsageError."""
+    """Check the name of a step without importing anything; raises UsageError."""
     if name not in BUILT_IN_STEPS and not is_factory(name):
         raise UsageError(
-            f"no preprocessing {name!r}: expected module:function, or one of {', '.join(BUILT_IN_STEPS)}"
+            f"no preprocessing {name!r}: expected module:function, or one of "
+            f"{', '.join(BUILT_IN_STEPS)}"
         )
 
 
 def check_step_output(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
-    """Raise RequestRefused where what a hook made is not what the model takes."""
+    """Raise RequestRefused if the output of a step is not what the model takes."""
     if not isinstance(made, Mapping):
         raise RequestRefused(f"{hook} returned {type(made).__name__}: expected a dict of arrays")
     for tensor in wanted:
@@ -258,7 +258,7 @@ def _with_step(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> B
     takes = backend.spec.inputs
     if name in BUILT_IN_STEPS:
         own, apply = BUILT_IN_STEPS[name](name, takes)
-        # What a name means is settled for ever; another meaning gets another name.
+        # The meaning of a name never changes: it is part of content_id.
         return Preprocessed(backend, name, narrowed(own, inputs), apply, name)
     made = call_factory(name)
     if not callable(made.model):

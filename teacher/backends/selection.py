@@ -1,4 +1,4 @@
-"""Chooses the backend that a model needs, and opens it; before that, says what it would serve."""
+"""Chooses the backend for a model and opens it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .preprocess import (
 )
 from .tensor_specs import matches_spec
 
-#: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
-#: file beside this and a name in this line.
+#: Every backend, in the order in which they are tried. To add one, add a module here and its KIND
+#: to this line.
 KINDS: tuple[BackendKind, ...] = (paddle.KIND, onnx.KIND, torch.KIND, callable.KIND)
 
 AUTO = "auto"
-#: What `--backend` may say.
+#: Values of `--backend`.
 NAMES: tuple[str, ...] = (AUTO, *(kind.name for kind in KINDS), paced.NAME)
 
 
 def check_model(model: str, backend: str = AUTO, preprocess: Sequence[str] = ()) -> None:
-    """What can be said without loading a framework.
+    """Check a model without loading a framework.
 
     Raises:
         ModelError: there is no such model, or its framework is not installed.
@@ -70,19 +70,20 @@ def open_backend(
 
     Args:
         model: path of a model (folder, prefix or file), or a factory `module:function`.
-        backend: one of `NAMES`; "auto" decides by the files, or by what the factory returns.
+        backend: one of `NAMES`; "auto" decides by the files, or by the object that the factory
+            returns.
         threads: CPU threads of one run.
         device: "cpu" or "gpu:N".
-        precision: "fp32", or "bf16" where the backend has it.
-        inputs: as the user declares them, where the model says less; before preprocessing.
-        outputs: the same, where only a run would tell.
-        preprocess: what is done to a batch before the model, the first step first.
+        precision: "fp32", or "bf16" if the backend supports it.
+        inputs: declared by the user, before preprocessing, for models that do not state them.
+        outputs: declared by the user, for models that do not state them.
+        preprocess: steps before the model, in order.
         rate: samples per second of the device that "paced" emulates.
-        tell: given a line on how accurate a lower precision is.
+        tell: called with a line about the accuracy of a lower precision.
 
     Raises:
-        ModelError: there is none, it cannot be read, or it is not one that a teacher can serve.
-        UsageError: there is no such backend, or a rate is given without `paced` or missing with it.
+        ModelError: there is no such model, it cannot be read, or a teacher cannot serve it.
+        UsageError: there is no such backend, or the rate does not fit the backend.
     """
     paced.check_rate(backend, rate)
     settings = ModelSettings(device, threads, precision, tuple(inputs), tuple(outputs))
@@ -106,7 +107,7 @@ def open_backend(
 
 
 def _kinds(backend: str) -> Sequence[BackendKind]:
-    """Those that may open the model; an emulated device has a model of any kind."""
+    """Backends that may open the model; an emulated device accepts models of all of them."""
     if backend in (AUTO, paced.NAME):
         return KINDS
     named = [kind for kind in KINDS if kind.name == backend]
@@ -123,7 +124,7 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> 
         return found.kind.open_file(found.file, _at_precision(found.kind, settings))
     made = call_factory(model)
     for kind in kinds:
-        # A network can be called too: a function is what no framework knows.
+        # Networks are callable too, so the frameworks are asked first.
         if kind.open_object is not None and kind.recognises(made.model):
             return kind.open_object(made, _at_precision(kind, settings))
     wanted = " or ".join(kind.factory_types for kind in kinds if kind.factory_types)
@@ -145,34 +146,34 @@ def _at_precision(kind: BackendKind, settings: ModelSettings) -> ModelSettings:
 
 
 def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
-    """What a teacher of this model will say that it serves.
+    """The content_id that a teacher of this model will have.
 
     Args:
         model: path of a model: folder, prefix or file.
-        preprocess: named steps before it, the first one first.
+        preprocess: built-in steps before it, in order.
 
     Raises:
-        ModelError: there is none, it is more than one, or it cannot be read.
-        UsageError: a step is not one of the package's own.
+        ModelError: there is no model, more than one, or it cannot be read.
+        UsageError: a step is not built in.
     """
     if strange := [name for name in preprocess if name not in BUILT_IN_STEPS]:
         raise UsageError(
             f"no preprocessing {strange[0]!r}: expected one of {', '.join(BUILT_IN_STEPS)}"
         )
-    found = hash_of_files(find_model(model, KINDS).parts)
+    found = hash_of_files(find_model(model, KINDS).content_files)
     for name in reversed(preprocess):
         found = content_with_step(found, name)
     return found
 
 
 class OutputCheckedBackend:
-    """A backend that answers with the outputs of its spec, or not at all.
+    """A backend that returns exactly the outputs of its spec, or raises.
 
-    Files are mostly as they say; a function of the user's may answer otherwise for other values.
+    Files usually keep what they state; a user's function may answer differently for other inputs.
 
     Args:
         backend: the model.
-        by_option: whether its outputs are those of `--output`, and not what it says itself.
+        by_option: the outputs were declared by `--output`, not by the model.
     """
 
     def __init__(self, backend: Backend, *, by_option: bool = False) -> None:
@@ -183,11 +184,11 @@ class OutputCheckedBackend:
         self.submit = None if queue is None else partial(self._submit, queue)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """As `Backend.run`, the declared outputs alone; raises BadAnswer for what is none."""
+        """Run as `Backend.run`; raises BadAnswer if an output is missing or breaks its spec."""
         return self._checked(self._backend.run(inputs))
 
     def _submit(self, queue: Submit, inputs: Mapping[str, Array]) -> Finish:
-        """The same for a backend that has a queue."""
+        """As `run`, for a backend with a queue."""
         finish = queue(inputs)
 
         def checked() -> tuple[dict[str, Array], float]:

@@ -1,4 +1,8 @@
-"""Specs of inputs and outputs that a model does not state, and example batches made from specs."""
+"""Specs of tensors that a model does not state, and example batches made from specs.
+
+Example batches are always the same: they warm a model up and measure it. Probe batches differ from
+each other: a model is judged by its answers to them.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,13 @@ from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec, datatype_of, dtype_of
 from .model_source import ModelSettings
 
-#: What stands for a free dimension other than the batch, and a longer one: side of an image, length
-#: of a sequence.
+#: Sizes for a free dimension, and a larger one: the side of an image, the length of a sequence.
 _IMAGE_SIDES = (224, 256)
 _LENGTHS = (32, 48)
 
 
 def example_shape(tensor: TensorSpec, rows: int, *, longer: bool = False) -> tuple[int, ...]:
-    """The shape of `tensor` for `rows` samples, with a usual size where one is free."""
+    """The shape of `tensor` for `rows` samples, with a usual size for free dimensions."""
     free = (_IMAGE_SIDES if len(tensor.shape) >= 4 else _LENGTHS)[longer]
     first, *others = tensor.shape
     return (rows if first == FREE else first, *(free if size == FREE else size for size in others))
@@ -29,9 +32,10 @@ def example_shape(tensor: TensorSpec, rows: int, *, longer: bool = False) -> tup
 def example_batch(
     inputs: Sequence[TensorSpec], rows: int, *, longer: bool = False
 ) -> dict[str, Array]:
-    """Make `rows` samples of each input, the same each time; `longer` where sizes are free.
+    """Make `rows` samples of each input, always the same; `longer` uses larger free dimensions.
 
-    Floats are normal noise; all else is zeros, which any vocabulary or range of indices holds.
+    Floats are normal noise. Everything else is zeros, which every vocabulary and index range
+    contains.
     """
     noise = np.random.default_rng(0)
     batch: dict[str, Array] = {}
@@ -45,20 +49,20 @@ def example_batch(
 
 
 _FLOATS = ("FP16", "FP32", "FP64", "BF16")
-#: Dimensions of an image, or of a batch of features at least: bytes there are colours.
+#: From this number of dimensions on, bytes are the colours of an image.
 _IMAGE_DIMENSIONS = 3
-#: Steps of the noise in 1: coarse, so that a file of it is small.
+#: Steps of the noise between 0 and 1: coarse, so that a file with it compresses well.
 _STEPS = 16
-#: Standard deviations of a sample: what saturates at one of them does not at another.
+#: Standard deviations of samples: a model that saturates at one does not at another.
 _LOUDNESS = (0.125, 0.5, 1.0, 2.0)
 
 
 def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[str, Array]:
-    """Make `rows` samples of each input; each number gives others, the same each time.
+    """Make `rows` samples of each input; each `number` gives other samples, always the same.
 
-    Floats are noise in steps of 1/16: normal in batches of even number, louder in some samples than
-    in others, and within [0, 1) in batches of odd number. Bytes of images are any colours. All
-    other integers are 0 or 1, which nearly any vocabulary or range of indices holds.
+    Floats are noise in steps of 1/16: in even batches normal, with different deviations by sample,
+    in odd batches within [0, 1). Bytes of images are random. Other integers are 0 or 1, which
+    nearly every vocabulary and index range contains.
     """
     rng = np.random.default_rng(number)
     batch: dict[str, Array] = {}
@@ -87,15 +91,16 @@ def parse_declared(
     arguments: Sequence[str] = (),
     convert: Callable[[Any, str], TensorSpec] | None = None,
 ) -> tuple[TensorSpec, ...]:
-    """What a factory declares, as ours.
+    """Convert the specs that a factory declares.
 
     Args:
-        specs: TensorSpec, "NAME:DATATYPE:DIMS", or what `convert` knows.
-        arguments: names of the model's arguments, in order, for specs that have no name.
-        convert: makes one of a framework's spec and the argument's name.
+        specs: TensorSpec, "NAME:DATATYPE:DIMS", or a type that `convert` knows.
+        arguments: names of the model's arguments, in order, for specs without a name.
+        convert: converts a framework's spec, given the argument's name.
 
     Raises:
-        ModelError: one is none of these, there are more than arguments, or two have one name.
+        ModelError: a spec is none of these, there are more specs than arguments, or a name is not
+            unique.
     """
     tensors = []
     for index, spec in enumerate(specs):
@@ -118,7 +123,7 @@ def narrowed(specs: Sequence[TensorSpec], narrower: Sequence[TensorSpec]) -> tup
     """A model's own inputs, with the narrower shapes that the user declares for some of them.
 
     Raises:
-        ModelError: what was declared is not an input of the model.
+        ModelError: a declared input is not an input of the model.
     """
     by_name = {spec.name: spec for spec in specs}
     for tensor in narrower:
@@ -132,7 +137,7 @@ def narrowed(specs: Sequence[TensorSpec], narrower: Sequence[TensorSpec]) -> tup
 
 
 def refuse_outputs(model: Path, settings: ModelSettings) -> None:
-    """Raise ModelError where outputs are declared for a model that says them itself."""
+    """Raise ModelError if outputs are declared for a model that states them itself."""
     if settings.outputs:
         raise ModelError(f"{model} says its outputs itself: leave --output out")
 
@@ -140,19 +145,19 @@ def refuse_outputs(model: Path, settings: ModelSettings) -> None:
 def outputs_by_trial(
     run: Run, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], model: str
 ) -> tuple[TensorSpec, ...]:
-    """What comes out of a model that does not say it: it is run on examples of two sizes.
+    """Find the outputs of a model by running it on examples of two sizes.
 
     Args:
         run: as `Backend.run`.
         inputs: of the model.
-        outputs: as they were declared; empty takes all that come.
+        outputs: as declared; empty accepts all outputs.
         model: its name, for errors.
 
     Raises:
-        ModelError: it does not run on the examples, has no outputs, or not those declared.
+        ModelError: it does not run on the examples, or has no outputs.
     """
     if outputs:
-        return tuple(outputs)  # the warm-up holds the answers against them
+        return tuple(outputs)  # the warm-up compares the answers with them
     try:
         first = run(example_batch(inputs, 1))
         second = {**first, **(_tried_longer(run, inputs) or {})}
@@ -168,7 +173,7 @@ def outputs_by_trial(
 
 
 def _shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    """The batch is free, and so is what follows the inputs' size."""
+    """Dimensions that follow the batch or the size of the inputs are free."""
     if not one or len(one) != len(other):
         return tuple(one)
     sizes = zip(one[1:], other[1:], strict=True)
@@ -176,7 +181,7 @@ def _shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tried_longer(run: Run, inputs: Sequence[TensorSpec]) -> Mapping[str, Array] | None:
-    """Outputs of an example with other free sizes; None where none is free, or no other will do."""
+    """Outputs for an example with larger free dimensions; None if there are none, or it fails."""
     if not any(FREE in tensor.shape[1:] for tensor in inputs):
         return None
     try:
@@ -193,7 +198,7 @@ def _parsed(text: str) -> TensorSpec:
 
 
 def datatype_named(dtype: str) -> str:
-    """The protocol's name of a framework's `dtype`; raises ModelError where it has none."""
+    """The protocol's name for a framework's `dtype`; raises ModelError if it has none."""
     try:
         return "BF16" if dtype == "bfloat16" else datatype_of(np.dtype(dtype))
     except (TypeError, WireError):
@@ -201,7 +206,7 @@ def datatype_named(dtype: str) -> str:
 
 
 def outputs_by_name(outputs: Any) -> dict[str, Any]:
-    """What an eager network returns, under the keys of a dict, else `output_0`, `output_1`, ..."""
+    """Outputs of an eager network under their keys, else under `output_0`, `output_1`, ..."""
     if isinstance(outputs, Mapping):
         return {str(name): tensor for name, tensor in outputs.items()}
     if not isinstance(outputs, list | tuple):
@@ -210,8 +215,8 @@ def outputs_by_name(outputs: Any) -> dict[str, Any]:
 
 
 def matches_spec(array: Array, tensor: TensorSpec) -> bool:
-    """Whether `array` is one of those that `tensor` describes."""
+    """Whether `array` fits `tensor`."""
     try:
         return datatype_of(array.dtype) == tensor.datatype and tensor.admits(array.shape)
-    except WireError:  # of a dtype that nothing describes
+    except WireError:  # no datatype describes its dtype
         return False

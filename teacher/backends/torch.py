@@ -1,6 +1,6 @@
-"""PyTorch as its backend uses it: imported, set to exact arithmetic, errors and dtypes ours.
+"""Backend `torch`: TorchScript, `torch.export` and networks of a factory, on CPUs and CUDA.
 
-Arrays move between numpy and PyTorch through pinned memory, and without waiting, on CUDA.
+On CUDA, arrays move between numpy and PyTorch through pinned memory without blocking.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def import_torch() -> Any:
-    """The `torch` module; raises ModelError where it is not installed."""
+    """Import `torch`; raises ModelError if it is not installed."""
     try:
         import torch
         import torch.export
@@ -52,7 +52,7 @@ def import_torch() -> Any:
 
 
 def open_device(torch: Any, device: str, threads: int) -> Any:
-    """The `torch.device`, with arithmetic of full float32 and the same kernels each time.
+    """The `torch.device`, set to full float32 precision and to deterministic kernels.
 
     Raises:
         ModelError: there is no such device, or this torch cannot use it.
@@ -67,7 +67,7 @@ def open_device(torch: Any, device: str, threads: int) -> Any:
         )
     check_gpu(device, index, torch.cuda.device_count())
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False  # True by itself: ten bits instead of twenty-three
+    torch.backends.cudnn.allow_tf32 = False  # the default True means ten bits instead of 23
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     torch.cuda.set_device(index)
@@ -75,7 +75,7 @@ def open_device(torch: Any, device: str, threads: int) -> Any:
 
 
 def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
-    """What bits depend on with PyTorch, in words; the micro-batch is added by who chooses it."""
+    """The words that bits depend on with PyTorch; the micro-batch is added later."""
     gpu = None
     if device.type != "cpu":
         name, cudnn = torch.cuda.get_device_name(device), torch.backends.cudnn.version()
@@ -84,19 +84,19 @@ def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
 
 
 def datatype(dtype: Any) -> str:
-    """The protocol's name of a torch dtype; raises ModelError where it has none."""
+    """The protocol's name for a torch dtype; raises ModelError if it has none."""
     return datatype_named(str(dtype).removeprefix("torch."))
 
 
 def dtype_for(torch: Any, dtype: np.dtype[Any]) -> Any:
-    """The torch dtype of an array's dtype."""
+    """The torch dtype for a numpy dtype."""
     return getattr(torch, dtype.newbyteorder("=").name)
 
 
 def as_array(torch: Any, tensor: Any) -> Array:
-    """The tensor's memory as an array; a copy of it where the tensor is on a GPU."""
+    """The memory of a tensor as an array; a copy if the tensor is on a GPU."""
     tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:  # which torch does not hand to numpy
+    if tensor.dtype == torch.bfloat16:  # torch cannot convert it to numpy
         whole: Array = tensor.contiguous().view(torch.int16).numpy()
         return whole.view(_BFLOAT16)
     array: Array = tensor.numpy()
@@ -104,14 +104,14 @@ def as_array(torch: Any, tensor: Any) -> Array:
 
 
 class DeviceTimer:
-    """Takes the time of what a device does between its creation and `stop`.
+    """Measures the work of a device between its creation and `stop`.
 
-    On a GPU it counts from when the device comes to this work, by CUDA events: work that was queued
-    before does not count.
+    On a GPU, CUDA events measure from when the device starts this work; work queued before does not
+    count.
 
     Args:
         torch: the module.
-        on_gpu: whether the device is the current CUDA device, and not the CPU.
+        on_gpu: the device is the current CUDA device, not the CPU.
     """
 
     def __init__(self, torch: Any, *, on_gpu: bool) -> None:
@@ -129,7 +129,7 @@ class DeviceTimer:
             self._took_s = time.perf_counter() - self._began_s
 
     def wait(self) -> float:
-        """Wait until the work is done; returns the seconds that it took."""
+        """Wait until the work is done; returns its seconds."""
         if self._events:
             began, ended = self._events
             ended.synchronize()
@@ -138,22 +138,21 @@ class DeviceTimer:
 
 
 def lacks_resources(error: Exception) -> bool:
-    """`RuntimeError` is what torch raises for everything: its words tell the cause."""
+    """As of `framework`; torch raises RuntimeError for everything, so its words tell the cause."""
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError"):
         return True
     return framework.lacks_resources(error)
 
 
 class DeviceCopies:
-    """The way in and out of one device.
+    """Copies arrays to and from one device.
 
-    On CUDA both ways go through page-locked memory, which the device reads and writes by itself:
-    the copies of all inputs, the run and the copies of all outputs are queued, and only their end
-    is waited for. PyTorch's own allocator keeps that memory, and gives a block out again only when
-    the copies from it have ended.
+    On CUDA, both directions use page-locked memory, which the device accesses itself: copies of the
+    inputs, the run and copies of the outputs are queued, and only their end is waited for.
+    PyTorch's allocator owns that memory and reuses a block only when copies from it have ended.
 
     Attributes:
-        on_gpu: whether the device is a GPU.
+        on_gpu: the device is a GPU.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:
@@ -162,26 +161,26 @@ class DeviceCopies:
         self.on_gpu: bool = device.type == "cuda"
 
     def on_device(self) -> AbstractContextManager[Any]:
-        """Makes the device that of the calling thread: each thread begins with the first GPU."""
+        """Selects the device for the calling thread; every thread starts with the first GPU."""
         return self._torch.cuda.device(self._device) if self.on_gpu else nullcontext()
 
     def staged(self, array: Array) -> Any:
-        """A copy in memory that the device can read; on a CPU, what the network is given."""
+        """A copy in memory that the device can read; on a CPU, the network's own input."""
         dtype = dtype_for(self._torch, array.dtype)
         staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self.on_gpu)
         np.copyto(as_array(self._torch, staged), array)
         return staged
 
     def to_device(self, staged: Any) -> Any:
-        """A tensor of its own: the network may write into it."""
+        """A new tensor on the device, which the network may overwrite."""
         return staged.to(self._device, non_blocking=True) if self.on_gpu else staged
 
     def to_host(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors of their own, which are complete once the device has done what is queued."""
+        """New tensors on the host; complete when the device has done the queued work."""
         return {name: self._fetched(tensor.detach()) for name, tensor in outputs.items()}
 
     def arrays(self, host: Mapping[str, Any]) -> dict[str, Array]:
-        """What `to_host` returned, as arrays that stay as they are when the network runs again."""
+        """The results of `to_host` as arrays, which later runs do not change."""
         return {name: as_array(self._torch, tensor) for name, tensor in host.items()}
 
     def _fetched(self, tensor: Any) -> Any:
@@ -189,15 +188,15 @@ class DeviceCopies:
         return staged.copy_(tensor, non_blocking=self.on_gpu)
 
 
-#: Operators that do something else in training, and which argument says so.
+#: Operators that behave differently in training, and the position of the argument that says so.
 _TRAINING = {"aten.dropout.default": 2, "aten.batch_norm.default": 5}
 
 
 def is_exported(file: Path) -> bool:
-    """Whether `file` is of `torch.export`; False when it is TorchScript.
+    """Whether `file` is from `torch.export`, as opposed to TorchScript.
 
     Raises:
-        ModelError: it is neither. Pickles are not opened: they can run anything.
+        ModelError: it is neither. Pickles are never opened, because they can execute code.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -219,7 +218,7 @@ def is_exported(file: Path) -> bool:
 
 
 def load_exported(torch: Any, file: Path, device: Any) -> Any:
-    """The program, its weights on `device`; torch's errors are the caller's to translate.
+    """The program with its weights on `device`; the caller converts torch's errors.
 
     Raises:
         ModelError: it was exported for training.
@@ -242,7 +241,7 @@ def inputs_of(program: Any, file: Path) -> Iterator[tuple[str, Any, tuple[int, .
     """Name, dtype and shape of each input, in the order of the program's call.
 
     Raises:
-        ModelError: an input is no tensor.
+        ModelError: an input is not a tensor.
     """
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     for name in program.graph_signature.user_inputs:
@@ -253,20 +252,20 @@ def inputs_of(program: Any, file: Path) -> Iterator[tuple[str, Any, tuple[int, .
 
 
 def _size(size: object) -> int:
-    """Symbols stand for free sizes."""
+    """Free dimensions are symbols."""
     return size if isinstance(size, int) else FREE
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedNetwork:
-    """A network that is on its device.
+    """A network on its device.
 
     Attributes:
         name: for errors.
-        platform: format, as "torch_script".
+        platform: the format, as "torch_script".
         call: takes the tensors of the inputs, in order.
         inputs: in the order of `call`.
-        content_id: hash of what it is.
+        content_id: hash of the network.
     """
 
     name: str
@@ -277,15 +276,15 @@ class LoadedNetwork:
 
 
 class TorchModel:
-    """A network under PyTorch, in eval mode and without anything that gradients need.
+    """A network in PyTorch, in eval mode and without gradients.
 
     Args:
-        load: puts the network on the device that it is given.
+        load: loads the network onto a device.
         settings: how to run it.
-        declares: outputs as the factory declares them.
+        declares: outputs that the factory declares.
 
     Raises:
-        ModelError: torch or the device is not there, the network cannot be loaded or does not run.
+        ModelError: torch or the device is missing, or the network cannot be loaded or does not run.
     """
 
     def __init__(
@@ -304,7 +303,7 @@ class TorchModel:
         )
         if self._copies.on_gpu:
             self._call = GraphedCalls(torch, network.call)
-        #: None on a CPU, where a call returns at its end.
+        #: None on a CPU, where a call blocks.
         self.submit: Submit | None = self._submit if self._copies.on_gpu else None
         self._queueing = threading.Lock()
         self.spec = ModelSpec(
@@ -343,19 +342,19 @@ def _model_errors() -> AbstractContextManager[None]:
 
 
 def open_file(file: Path, settings: ModelSettings) -> TorchModel:
-    """A TorchScript or `torch.export` file, whichever its content says that it is."""
+    """Open a TorchScript or `torch.export` file, as its content shows."""
     if is_exported(file):
         return TorchModel(lambda *where: _exported(file, *where), settings)
     return TorchModel(lambda *where: _script(file, *where), settings)
 
 
 def open_object(made: FactoryResult, settings: ModelSettings) -> TorchModel:
-    """A `torch.nn.Module`, with inputs declared or given as example tensors."""
+    """Open a `torch.nn.Module`, with inputs declared or given as example tensors."""
     return TorchModel(lambda *where: _module(made, *where), settings, parse_declared(made.outputs))
 
 
 def is_module(thing: object) -> bool:
-    """Whether `model` is a `torch.nn.Module`; torch is there when it is."""
+    """Whether `thing` is a `torch.nn.Module`; torch has been imported if so."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(thing, torch.nn.Module)
 
@@ -367,7 +366,7 @@ def _loading(torch: Any, file: Path) -> AbstractContextManager[None]:
 def _script(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     with _loading(torch, file):
         module = torch.jit.load(str(file), map_location=device).eval()
-        # Kernels that are fused after some runs would change bits on the way.
+        # Kernels that are fused after some runs would change bits.
         torch.jit.set_fusion_strategy([("STATIC", 0)])
     arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
     inputs = _ordered(settings.inputs or settings.preprocessed_inputs(), arguments, str(file))
@@ -392,7 +391,7 @@ def _exported(file: Path, torch: Any, device: Any, settings: ModelSettings) -> L
 
 def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     module = made.model.to(device)
-    with contextlib.suppress(NotImplementedError):  # an exported one is what it was exported as
+    with contextlib.suppress(NotImplementedError):  # exported modules cannot change their mode
         module.eval()
     arguments = list(inspect.signature(module.forward).parameters)
     inputs = (
@@ -412,7 +411,7 @@ def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSetting
 
 
 def _of_example(tensor: Any, argument: str) -> TensorSpec:
-    """What an example tensor declares: its first dimension is the batch, and free."""
+    """The spec of an example tensor; its first dimension is the free batch."""
     try:
         shape = (FREE, *(int(size) for size in tensor.shape[1:]))
         return TensorSpec(argument, datatype(tensor.dtype), shape)
@@ -423,7 +422,7 @@ def _of_example(tensor: Any, argument: str) -> TensorSpec:
 def _ordered(
     inputs: tuple[TensorSpec, ...], arguments: list[str], model: str
 ) -> tuple[TensorSpec, ...]:
-    """The declared inputs in the order of a script's arguments, which have names alone."""
+    """The declared inputs in the order of a script's arguments, which only have names."""
     given = {tensor.name: tensor for tensor in inputs}
     if set(given) != set(arguments):
         raise ModelError(

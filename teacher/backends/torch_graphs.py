@@ -1,6 +1,6 @@
-"""Networks of PyTorch as CUDA graphs: one launch in place of one for each kernel.
+"""PyTorch networks as CUDA graphs: one launch per run instead of one per kernel.
 
-A network of many short kernels is bound by the thread that launches them, not by the device.
+A network of many short kernels is limited by the thread that launches them, not by the device.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .tensor_specs import outputs_by_name
 
 log = logging.getLogger(__name__)
 
-#: Runs of a shape before it is captured: those that come once or twice are not worth it.
+#: Runs of a shape before it is captured; rare shapes are not worth it.
 _RUNS_BEFORE: Final = 2
-#: Each graph keeps its inputs and outputs; further shapes run kernel by kernel.
+#: The most graphs, as each keeps its inputs and outputs; further shapes run kernel by kernel.
 _MOST_GRAPHS: Final = 16
-#: Shapes whose runs are counted, before counting begins anew.
+#: The most shapes that are counted; then counting starts anew.
 _MOST_SHAPES: Final = 256
 
 #: The dtypes and shapes of a network's inputs.
@@ -30,7 +30,7 @@ _Key = tuple[tuple[Any, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """A captured run: `inputs` are written, `graph` is replayed, and `outputs` hold the result."""
+    """A captured run: copies its inputs to `inputs`, replays `graph`, and returns `outputs`."""
 
     graph: Any
     inputs: tuple[Any, ...]
@@ -44,14 +44,14 @@ class _Graph:
 
 
 class GraphedCalls:
-    """A network on the current CUDA device that captures each shape which comes often.
+    """A network on the current CUDA device that captures each frequent shape as a graph.
 
-    A graph is used only if it gives the same bits as the network itself, for the inputs at hand. A
-    network that waits for the device between its kernels, because it looks at values, cannot be
-    captured and runs as it is. So does every shape once memory was short: graphs keep theirs.
+    A graph is used only if it gives the same bits as the network for the inputs at hand. A network
+    that waits for the device between its kernels, because it looks at values, cannot be captured.
+    It runs without graphs, as does every network once memory was short, because graphs keep memory.
 
-    All calls are queued on one stream. The outputs of a call are overwritten by the next one of
-    that shape: its caller queues their copy before it lets another call begin.
+    All calls are queued on one stream. The next call of a shape overwrites the outputs of the
+    previous one, so the caller queues a copy of them before another call.
 
     Args:
         torch: the module.
@@ -63,7 +63,7 @@ class GraphedCalls:
         self._call = call
         self._runs: Counter[_Key] = Counter()
         self._graphs: dict[_Key, _Graph] = {}
-        self._pool = torch.cuda.graph_pool_handle()  # of all: they never run beside each other
+        self._pool = torch.cuda.graph_pool_handle()  # shared: graphs never run concurrently
         self._capturing = True
 
     def __call__(self, *tensors: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class GraphedCalls:
             raise
 
     def _is_due(self, key: _Key) -> bool:
-        """Count a run of this shape; whether it is to be captured now."""
+        """Count a run of this shape; returns whether to capture it now."""
         if not self._capturing or len(self._graphs) == _MOST_GRAPHS:
             return False
         if len(self._runs) > _MOST_SHAPES:
@@ -88,9 +88,9 @@ class GraphedCalls:
         return self._runs[key] > _RUNS_BEFORE
 
     def _first_graph(self, key: _Key, tensors: tuple[Any, ...]) -> dict[str, Any]:
-        """Run the network, and capture it if that can be and gives the same."""
+        """Run the network, and capture it if that is possible and gives the same result."""
 
-        def copies() -> list[Any]:  # the network may write into what it is given
+        def copies() -> list[Any]:  # the network may overwrite its inputs
             return [tensor.clone() for tensor in tensors]
 
         if self._waits_for_device(copies()):
@@ -100,7 +100,7 @@ class GraphedCalls:
         try:
             graph = self._captured(copies())
             same = self._are_equal(graph(tensors), expected)
-        except Exception as error:  # whatever the network's own code raises while it is captured
+        except Exception as error:  # the network's code may raise anything while it is captured
             self._stop_capturing(first_line(error))
             return expected
         if same:
@@ -110,7 +110,7 @@ class GraphedCalls:
         return expected
 
     def _waits_for_device(self, tensors: list[Any]) -> bool:
-        """Whether a capture would fail, which leaves PyTorch's allocator in a state of its own."""
+        """Whether a capture would fail; a failed one leaves PyTorch's allocator in a bad state."""
         cuda = self._torch.cuda
         mode = cuda.get_sync_debug_mode()
         try:
@@ -129,7 +129,7 @@ class GraphedCalls:
     def _captured(self, inputs: list[Any]) -> _Graph:
         cuda = self._torch.cuda
         graph = cuda.CUDAGraph()
-        # Another thread waits for the results of earlier runs meanwhile.
+        # Another thread may wait for earlier runs meanwhile.
         with cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             outputs = outputs_by_name(self._call(*inputs))
         return _Graph(graph, tuple(inputs), outputs)

@@ -1,7 +1,6 @@
-"""A model served by a Paddle Serving pipeline server, which this teacher configures and keeps.
+"""Serves a model by a Paddle Serving pipeline server that this teacher configures and runs.
 
-The server runs in an environment of its own, as its packages cannot stand beside ours:
-`environment.py` makes it, `describe.py` and `service.py` are the programs that run in it. On our
-side, `configuration.py` writes what the server reads, and `engine.py` starts it, registers it and
-ends it.
+The server needs an environment of its own, because its packages conflict with ours:
+`environment.py` creates it, and `describe.py` and `service.py` run in it. `engine.py` runs on our
+side: it writes the configuration, starts the server, registers it and ends it.
 """

@@ -1,7 +1,7 @@
-"""Says what a Paddle model takes and gives: `python describe.py PROGRAM`, one line of JSON.
+"""Describes a Paddle model: `python describe.py PROGRAM` prints one line of JSON.
 
-It runs under the interpreter of the serving environment, with nothing of ours: that environment's
-Paddle is the one that will read the model.
+It runs in the serving environment without our package, because that environment's Paddle will read
+the model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-#: What numpy calls a dtype, by what older versions of Paddle call it; newer ones say as numpy.
+#: numpy's names of dtypes by those of older versions of Paddle; newer ones use numpy's.
 NAMES = {
     "FP16": "float16",
     "FP32": "float32",
@@ -28,15 +28,15 @@ NAMES = {
 
 
 def describe(program: Path) -> dict[str, Any]:
-    """Version of Paddle; [name, dtype, shape] of each input and output of the program.
+    """The version of Paddle, and [name, dtype, shape] of each input and output of the program.
 
     Raises:
-        ValueError: it is no program in the format of Paddle 2.
+        ValueError: it is not a program in the format of Paddle 2.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import paddle
-    whole = paddle.base.core.ProgramDesc(program.read_bytes())  # which owns what follows
+    whole = paddle.base.core.ProgramDesc(program.read_bytes())  # owns the objects below
     block = whole.block(0)
     operations = [block.op(index) for index in range(block.op_size())]
     feeds = [op.output("Out")[0] for op in operations if op.type() == "feed"]

@@ -1,7 +1,7 @@
-"""What a pipeline server reads: its configuration, the model's feeds and fetches, the model.
+"""Configures, starts, registers and ends a pipeline server of Paddle Serving.
 
-The model is found here, and the serving environment is asked what it is. Which settings of a
-teacher mean something to the server is known here too; the others are refused by name.
+The server is a child process that is restarted after crashes. The serving environment is asked to
+describe the model. Options of a teacher that have no meaning here are refused by name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ..register.trial import Trial
 from ..registration import advertised, split
 from ..self_test import Canary
 
-#: The operator that runs the model, as `service.py` calls it.
+#: Name of the operator that runs the model; the same in `service.py`.
 OPERATOR: Final = "model"
 _CPU, _GPU = 0, 1
 _MODEL_FOLDER: Final = "model"
@@ -70,18 +70,19 @@ class ServingModel:
 def write_configuration(
     folder: Path, model: ServingModel, *, port: int, calls: int, device: str, threads: int
 ) -> Path:
-    """Write all that the server reads into `folder`; its configuration file.
+    """Write everything that the server reads into `folder`; returns the configuration file.
 
     Args:
-        folder: empty, and the server's working directory.
-        model: what it serves; the files are linked, not copied.
-        port: for gRPC. No port for HTTP: upstream's gateway would listen on every interface.
-        calls: requests served at once, of which the model runs one.
+        folder: empty; the server's working directory.
+        model: the model; its files are linked, not copied.
+        port: for gRPC. There is no HTTP port, because upstream's gateway listens on every
+            interface.
+        calls: concurrent requests; the model runs one at a time.
         device: "cpu" or "gpu:N".
         threads: of one run on a CPU.
 
     Raises:
-        ModelError: a tensor's datatype has no number there.
+        ModelError: Paddle Serving lacks the datatype of a tensor.
     """
     beside = folder / _MODEL_FOLDER
     beside.mkdir()
@@ -93,7 +94,7 @@ def write_configuration(
         "rpc_port": port,
         "worker_num": calls,
         "build_dag_each_worker": False,
-        # One process: what kills the model kills the server, and that is seen.
+        # One process, so that a crash of the model ends the server and is noticed.
         "dag": {"is_thread_op": True, "retry": 1, "tracer": {"interval_s": -1}},
         "op": {
             OPERATOR: {
@@ -112,12 +113,12 @@ def write_configuration(
         },
     }
     file = folder / "config.yml"
-    file.write_text(json.dumps(config, indent=2))  # which is YAML too
+    file.write_text(json.dumps(config, indent=2))  # JSON is valid YAML
     return file
 
 
 def _feeds_and_fetches(model: ServingModel) -> str:
-    """Protobuf's text format of upstream's message `GeneralModelConfig`."""
+    """The text format of upstream's message `GeneralModelConfig`."""
     feeds = [_variable("feed", tensor) for tensor in model.inputs]
     return "".join([*feeds, *(_variable("fetch", tensor) for tensor in model.outputs)])
 
@@ -137,14 +138,14 @@ def _variable(kind: str, tensor: TensorSpec) -> str:
     return "\n  ".join([f"{kind}_var {{", *lines]) + "\n}\n"
 
 
-#: Settings that are heeded; every other one has to be what it is by default.
+#: Supported settings; all others must have their defaults.
 _HEEDED: Final = frozenset(
     {"service", "coordinator", "teacher_id", "advertise", "ttl_s", "grace_s", "insecure", "devices"}
     | {"model", "threads", "micro_batch", "inputs", "canary"}
     | {"host", "port", "slots"}
 )
 _PARTS: Final = ("predictor", "server")
-#: Flags whose name is not that of the setting.
+#: Flags with other names than their settings.
 _FLAGS: Final = {
     "security": "--tls-* and --tokens",
     "self_test": "--no-self-test",
@@ -156,7 +157,7 @@ _FLAGS: Final = {
 
 
 def check_settings(config: TeacherConfig) -> None:
-    """Raise UsageError where a setting would not be heeded, or one that is needed is missing."""
+    """Raise UsageError for unsupported settings, or if a required one is missing."""
     if config.coordinator is None:
         raise UsageError("Paddle Serving is registered at a coordinator: name it by --coordinator")
     if len(config.devices) > 1:
@@ -177,7 +178,7 @@ def check_settings(config: TeacherConfig) -> None:
 
 
 def _changed(settings: Any, plain: Any, parts: Sequence[str] = ()) -> list[str]:
-    """Names of the settings that are not heeded, and not what they are by default."""
+    """Names of unsupported settings that differ from their defaults."""
     return [
         field.name
         for field in fields(settings)
@@ -187,11 +188,11 @@ def _changed(settings: Any, plain: Any, parts: Sequence[str] = ()) -> list[str]:
     ]
 
 
-#: Seconds for Paddle to be imported and to read a program, which may be large.
+#: Seconds to import Paddle and to read a program, which may be large.
 _DESCRIBE_S: Final = 120.0
 _DESCRIBE_PROGRAM: Final = Path(__file__).with_name("describe.py")
 _FORMER_FORMAT: Final = ".pdmodel"
-#: How the serving environment's interpreter is started: nothing of this one's settings reaches it.
+#: Options that isolate the serving environment's interpreter from the settings of this one.
 PYTHON_OPTIONS: Final = ("-I", "-u")
 
 
@@ -203,8 +204,8 @@ def open_model(model: str, python: Path) -> ServingModel:
         python: the interpreter of the serving environment.
 
     Raises:
-        ModelError: there is none, or it is of a format that Paddle Serving cannot read.
-        UsageError: that interpreter has no Paddle, or there is no such interpreter.
+        ModelError: there is none, or Paddle Serving cannot read its format.
+        UsageError: there is no such interpreter.
     """
     found = find_model(model, [KIND])
     if found.file.suffix != _FORMER_FORMAT or found.companion is None:
@@ -247,24 +248,24 @@ def _specs(said: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, ...]
     )
 
 
-#: A start takes 5 to 16 s for a small model, and one for GPUs compiles.
+#: Seconds for a start: 5 to 16 for a small model, more on GPUs, where it compiles.
 START_S: Final = 300.0
-#: Between two looks whether it answers yet.
+#: Seconds between two probes during the start.
 _PAUSE_S: Final = 0.2
 _PROBE_S: Final = 5.0
 _SERVICE_PROGRAM: Final = Path(__file__).with_name("service.py")
-#: Beyond the grace that the server itself leaves in, until it is killed.
+#: Seconds after the server's own grace period until it is killed.
 _MARGIN_S: Final = 5.0
 
 
 class ServingProcess:
-    """The server, kept going until `stop`.
+    """The server process, restarted until `stop`.
 
     Args:
         command: what to run.
-        probe: raises an EdlError while the server does not answer; told for how long to wait.
-        on_failure: told, once, in a thread of this, why it was given up: it ended before it had
-            answered once, or keeps ending.
+        probe: raises an EdlError while the server does not answer; gets a timeout in seconds.
+        on_failure: called once, in a thread of this, with the reason for giving up: it ended before
+            its first answer, or keeps ending.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class ServingProcess:
         self._failure: ProcessFailed | None = None
 
     def start(self, stop: Stop) -> bool:
-        """Start it and wait until it answers; False when a stop came first.
+        """Start it and wait until it answers; False if a stop came first.
 
         Raises:
             ProcessFailed: it ended, or did not answer within `START_S`.
@@ -304,7 +305,7 @@ class ServingProcess:
         return False
 
     def stop(self, grace_s: float) -> None:
-        """Ask it to leave, and end what is left of its process group. Idempotent."""
+        """Ask it to end, then kill the rest of its process group. Idempotent."""
         self._keeper.stop(grace_s + _MARGIN_S)
 
     def _ended(self, process: supervise.Process, code: int) -> None:
@@ -321,7 +322,7 @@ class ServingProcess:
 
 
 _LOOPBACK: Final = "127.0.0.1"
-#: Calls beyond those of students: of who looks after the server, ours and the managers.
+#: Calls in addition to those of students: probes of this process and of managers.
 _LOOKS: Final = 3
 
 
@@ -333,22 +334,20 @@ def serve(
     on_ready: Callable[[str], None],
     on_progress: Callable[[str], None],
 ) -> None:
-    """Serve until `stop` is requested, then drain; nothing of the server is left behind.
+    """Serve until `stop` is requested, then drain. No process or file of the server remains.
 
     Args:
-        config: the teacher; `settings.check` says what of it counts here.
-        stop: the wish to end; made by this too, when the server keeps dying.
+        config: the teacher; `check_settings` says which settings are supported.
+        stop: requests the end; also requested by this if the server keeps ending.
         python: the interpreter of the serving environment.
-        on_ready: told once, in one line, when students can be served.
-        on_progress: told in words what is being done until then.
+        on_ready: called once with one line when students can be served.
+        on_progress: called with progress until then, in words.
 
     Raises:
-        ModelError: Paddle Serving cannot read the model, or what it answers is not what a teacher
-            may.
-        UsageError: there is no such interpreter, a setting means nothing here, or a name or a host
-            cannot be used.
-        ProcessFailed: the server does not start, or keeps dying.
-        EdlError: as `register` of the process that vouches for a foreign server.
+        ModelError: Paddle Serving cannot read the model, or its answers are not acceptable.
+        UsageError: there is no such interpreter, or a setting, a name or a host cannot be used.
+        ProcessFailed: the server does not start, or keeps ending.
+        EdlError: as of `register` of a sidecar.
     """
     check_settings(config)
     host = config.server.host
@@ -394,7 +393,7 @@ def serve(
 def _configured(
     config: TeacherConfig, model: ServingModel, python: Path, folder: Path, port: int
 ) -> supervise.Command:
-    """What starts the server in a process group of its own, with all that it reads in `folder`."""
+    """The command of the server, in its own process group, with its configuration in `folder`."""
     calls = config.server.slots + _LOOKS
     (predictor,) = config.predictors
     file = write_configuration(
@@ -404,7 +403,7 @@ def _configured(
     return supervise.Command(
         "paddle-serving",
         (str(python), *PYTHON_OPTIONS, str(_SERVICE_PROGRAM), str(file), *map(str, said)),
-        # Upstream keeps its logs, and the list of its processes, where these say.
+        # Folders for upstream's logs and its list of processes.
         env={"SERVING_HOME": str(folder), "SERVING_LOG_PATH": str(folder)},
         cwd=folder,
         guard=True,
@@ -434,7 +433,7 @@ def _registration(config: TeacherConfig, model: ServingModel, port: int) -> Regi
 
 
 def _check_names(registration: RegisterConfig) -> None:
-    """Find out what costs nothing before the server is started; raises as `register`."""
+    """Check names and the registry before the server starts; raises as `register`."""
     check_service(registration.service)
     check_member("teachers", registration.member)
     with closing(connect(registration.coordinator)) as registry:
@@ -442,13 +441,13 @@ def _check_names(registration: RegisterConfig) -> None:
 
 
 def _check_pipeline(client: TeacherClient, timeout_s: float) -> None:
-    """Raise an EdlError while the model is not loaded: a batch of nothing waits for that."""
+    """Raise an EdlError while the model is not loaded: an empty batch waits for it."""
     with suppress(RequestRefused):
         client.infer(LabelRequest({}), timeout_s)
 
 
 def _test(registration: RegisterConfig, client: TeacherClient) -> None:
-    """Raise ModelError now where the model is not one to serve: no time will mend that."""
+    """Raise ModelError now if the model is not acceptable: waiting would not help."""
     canary = None if registration.canary is None else Canary.load(registration.canary)
     if canary is not None:
         canary.check_content(registration.content_id)
@@ -458,7 +457,7 @@ def _test(registration: RegisterConfig, client: TeacherClient) -> None:
 def _first(
     on_ready: Callable[[str], None], ready: str, on_progress: Callable[[str], None]
 ) -> Callable[[str], None]:
-    """Tells `ready` when it is registered for the first time; later times are progress."""
+    """A function that reports `ready` at the first registration; later ones are progress."""
     told = False
 
     def tell(words: str) -> None:
@@ -472,7 +471,7 @@ def _first(
 
 
 def _check_host(host: str, insecure: bool) -> None:
-    """Raise UsageError where others may reach the server and nobody has said that they may."""
+    """Raise UsageError if other machines reach the server and that was not allowed."""
     if not insecure and not is_loopback(host):
         raise UsageError(
             f"Paddle Serving on {host} can be reached from other machines, and it knows neither TLS"

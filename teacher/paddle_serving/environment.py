@@ -1,13 +1,13 @@
-"""Makes an environment in which Paddle Serving runs: `python -m ...environment FOLDER [--gpu]`.
+"""Creates an environment for Paddle Serving: `python -m ...environment FOLDER [--gpu]`.
 
-Its packages pin grpcio, flask and click to releases that no present Python has wheels of, and its
-generated code wants protobuf 3.20: it can stand neither beside ours nor be installed as it declares
-itself. So this installs it without its declared dependencies, with those that it really uses. What
-runs then is upstream's code, unchanged, outside of upstream's pins.
+Its packages pin releases of grpcio, flask and click that no current Python has wheels of, and its
+generated code needs protobuf 3.20. So they cannot be installed beside ours, nor as they declare.
+This installs them without their declared dependencies, and then what they really use. Upstream's
+code runs unchanged, outside its pins.
 
-Three things are needed besides. The client, which the server imports, has wheels for Python 3.9 at
-most: its Python files are taken from there, its 176 MB binary is left out, as only the client of
-the C++ server loads it. And names that `collections` has lost are put back by `sitecustomize`.
+Two more things are needed. The server imports the client, whose wheels end at Python 3.9: its
+Python files are copied from there, without its binary of 176 MB, which only the client of the C++
+server loads. And names that have moved out of `collections` are restored by `sitecustomize`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from typing import Final
 from ... import supervise
 from ...errors import EdlError, ProcessFailed, UsageError
 
-#: Seconds for one step of pip: Paddle for GPUs is hundreds of megabytes.
+#: Seconds for one step of pip; Paddle for GPUs has hundreds of megabytes.
 _STEP_S: Final = 1800.0
-#: What tells that an environment is whole, and of which recipe.
+#: File that marks a complete environment, with its recipe.
 _STAMP: Final = "edl-paddle-serving.json"
 _CLIENT: Final = "paddle_serving_client"
 _CHECK: Final = (
     "import paddle_serving_client.httpclient, paddle_serving_app.local_predict;"
     "from paddle_serving_server import pipeline"
 )
-#: What upstream's code imports; pytest, to check an installation.
+#: Packages that upstream's code imports; pytest checks the installation.
 _IMPORTED: Final = (
     "protobuf==3.20.3", "grpcio", "func-timeout", "pyyaml", "six", "flask<3", "requests", "pytest",
 )  # fmt: skip
@@ -54,9 +54,9 @@ class Recipe:
     """What is installed.
 
     Attributes:
-        dependencies: with their own dependencies.
-        alone: without.
-        client: without, and in the form that its last wheel has.
+        dependencies: packages with their dependencies.
+        alone: packages without their dependencies.
+        client: likewise, from its last wheel.
     """
 
     dependencies: tuple[str, ...]
@@ -70,9 +70,9 @@ class Recipe:
 
 
 def recipe(gpu: bool = False) -> Recipe:
-    """What is installed for CPUs, or for NVIDIA's GPUs."""
+    """The recipe for CPUs, or for NVIDIA's GPUs."""
     if gpu:
-        # The newest of Python's own index; it was built for numpy 1.
+        # The newest release on PyPI; it was built for numpy 1.
         paddle: tuple[str, ...] = ("paddlepaddle-gpu==2.6.2", "numpy<2")
         server = "paddle-serving-server-gpu==0.9.0.post1028"
     else:
@@ -82,16 +82,16 @@ def recipe(gpu: bool = False) -> Recipe:
 
 
 def make(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> Path:
-    """Make the environment in `folder`, unless it is there; its interpreter.
+    """Create the environment in `folder` unless it is complete; returns its interpreter.
 
     Args:
-        folder: a new one, or one that this has made; what is half done is done anew.
+        folder: a new one, or one that this created; an incomplete one is created again.
         recipe: what to install.
-        tell: told in words what is being done.
+        tell: called with progress, in words.
 
     Raises:
         UsageError: the folder holds something else.
-        ProcessFailed: a step failed; the message holds its last line.
+        ProcessFailed: a step failed; the message holds its last lines.
     """
     folder = folder.absolute()
     python = folder / "bin" / "python"
@@ -113,7 +113,7 @@ def make(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> Path:
     tell(f"installing the Python files of {recipe.client}")
     _install_client(python, recipe.client)
     (_site_packages(python) / "sitecustomize.py").write_text(_SITECUSTOMIZE)
-    with tempfile.TemporaryDirectory() as scratch:  # upstream writes where it is imported
+    with tempfile.TemporaryDirectory() as scratch:  # upstream writes files when it is imported
         _run("check", str(python), "-c", _CHECK, cwd=Path(scratch))
     stamp.write_text(recipe.digest)
     tell(f"Paddle Serving runs by {python}")

@@ -1,9 +1,9 @@
-"""The server: `python service.py CONFIG NAME HOST CALLS MICRO_BATCH GRACE_S`, with Paddle Serving.
+"""The server program: `python service.py CONFIG NAME HOST CALLS MICRO_BATCH GRACE_S`.
 
-It is Paddle Serving's pipeline server with one operator, the model. What differs from the server
-that its `WebService` would start: answers are packed as binary tensors, not as text; requests are
-not unpickled; it listens where it is told to, not on every interface of the machine; and the model
-runs in micro-batches, between which the server answers. Nothing of ours can be imported here.
+It is Paddle Serving's pipeline server with one operator, the model. It differs from upstream's
+`WebService`: answers are binary tensors instead of text; requests are not unpickled; it listens at
+a given address instead of on every interface; and the model runs in micro-batches, between which
+the server answers. Our package cannot be imported here.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from paddle_serving_server import pipeline
 from paddle_serving_server.pipeline.pipeline_server import PipelineServicer
 from paddle_serving_server.pipeline.proto import pipeline_service_pb2, pipeline_service_pb2_grpc
 
-#: What a tensor whose bytes are a .npy file has as its element type.
+#: Element type of a tensor whose bytes are a .npy file.
 NPY = 13
-#: The operator's name, as CONFIG calls it.
+#: Name of the operator in CONFIG.
 OPERATOR = "model"
-#: Nobody has asked for so long: the word has got round that the server leaves.
+#: Seconds without a request after which callers are taken to have noticed the drain.
 QUIET_S = 0.5
 MAX_MESSAGE_BYTES = 256 << 20
 
 
 class PlainRequest(pipeline.RequestOp):  # type: ignore[misc]
-    """Reads arrays of numbers only: upstream would unpickle what it is sent."""
+    """Reads arrays of numbers only; upstream would unpickle what it receives."""
 
     def proto_tensor_2_numpy(self, tensor: Any) -> Any:
         if tensor.elem_type == NPY:
@@ -44,7 +44,7 @@ class PlainRequest(pipeline.RequestOp):  # type: ignore[misc]
 
 
 class MicroBatched(pipeline.Op):  # type: ignore[misc]
-    """Runs the model on so many rows at once: Paddle holds the interpreter's lock for each run."""
+    """Runs the model in micro-batches: Paddle holds the interpreter's lock during a run."""
 
     def __init__(self, rows: int, **options: Any) -> None:
         self._rows = rows
@@ -69,7 +69,7 @@ class MicroBatched(pipeline.Op):  # type: ignore[misc]
 
 
 class BinaryResponse(pipeline.ResponseOp):  # type: ignore[misc]
-    """Packs arrays as they are; errors as upstream does."""
+    """Packs arrays as they are, and errors as upstream does."""
 
     def pack_response_package(self, channeldata: Any) -> Any:
         if channeldata.error_code:
@@ -85,7 +85,7 @@ class BinaryResponse(pipeline.ResponseOp):  # type: ignore[misc]
 
 
 class CountingServicer(PipelineServicer):  # type: ignore[misc]
-    """Knows besides whether anybody asks."""
+    """Also tracks whether requests are in flight."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -105,7 +105,7 @@ class CountingServicer(PipelineServicer):  # type: ignore[misc]
                 self._changed.notify_all()
 
     def wait_quiet(self, timeout_s: float) -> None:
-        """Wait until nobody has asked for `QUIET_S`, but no longer than `timeout_s`."""
+        """Wait until there was no request for `QUIET_S`, for at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         asked_s = time.monotonic()
         with self._changed:
@@ -117,13 +117,13 @@ class CountingServicer(PipelineServicer):  # type: ignore[misc]
 
 
 class DrainingPipelineServer(pipeline.PipelineServer):  # type: ignore[misc]
-    """A pipeline server at one address.
+    """A pipeline server at one address, which drains before it ends.
 
     Args:
-        name: of the service; requests for another one are refused.
-        host: to listen on; the port stands in the configuration.
-        calls: taken at once; one more is answered RESOURCE_EXHAUSTED.
-        grace_s: seconds that a leave may take.
+        name: of the service; requests for others are refused.
+        host: to listen on; the port is in the configuration.
+        calls: concurrent calls; one more is answered RESOURCE_EXHAUSTED.
+        grace_s: the longest drain, in seconds.
     """
 
     def __init__(self, name: str, host: str, calls: int, grace_s: float) -> None:
@@ -133,13 +133,13 @@ class DrainingPipelineServer(pipeline.PipelineServer):  # type: ignore[misc]
         self._grace_s = grace_s
 
     def run_server(self) -> None:
-        """Serve until SIGTERM, and from then on until nobody asks any more."""
+        """Serve until SIGTERM, then until there are no more requests."""
         server = grpc.server(
             futures.ThreadPoolExecutor(self._worker_num),
             options=[
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.so_reuseport", 0),  # else a second server takes half of the requests
+                ("grpc.so_reuseport", 0),  # else a second server could take half of the requests
             ],
             maximum_concurrent_rpcs=self._calls,
         )
@@ -157,8 +157,8 @@ class DrainingPipelineServer(pipeline.PipelineServer):  # type: ignore[misc]
 
 
 def main(config: str, name: str, host: str, calls: int, rows: int, grace_s: float) -> None:
-    """Serve what the file `config` says."""
-    # Upstream keeps a record of each request, in files of up to 10 GB. Errors are in the answers.
+    """Serve the configuration file `config`."""
+    # Upstream logs each request, in files of up to 10 GB. Errors are in the answers.
     logging.getLogger().setLevel(logging.CRITICAL)
     model = MicroBatched(rows, name=OPERATOR, input_ops=[PlainRequest()])
     server = DrainingPipelineServer(name, host, calls, grace_s)

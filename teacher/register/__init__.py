@@ -1,7 +1,6 @@
-"""A process beside a server that knows nothing of us: registers it as a teacher, and watches it.
+"""The sidecar of a foreign server: registers it as a teacher and watches it.
 
-`config.py` says which, `trial.py` judges what it answers, `standing.py` is its place in the
-registry, where it proves to managers who has registered it, `sidecar.py` its life, which begins
-with finding how it is asked, `cli.py` the command `edl teacher register`. When it looks at the
-server, and what it concludes, is decided by `scheduler.admission`.
+`config.py` has its settings, `trial.py` tests the server's answers, `sidecar.py` registers the
+server and attests it to managers, `cli.py` is the command `edl teacher register`.
+`scheduler.admission` decides when the server is probed, and what follows.
 """

@@ -184,7 +184,7 @@ def register(
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """The command; `REGISTER` says what it does."""
+    """The command; its help is `REGISTER`."""
     supervise.end_with_parent()
     configure_logging(verbose, log_format)
     from ...proto.datatypes import TensorSpec
@@ -229,10 +229,10 @@ def security_at(
     *,
     insecure: bool = False,
 ) -> ServerSecurity | None:
-    """Who may ask the sidecar at `host`; on loopback `--tls-ca` alone is for asking the server.
+    """Security of the sidecar's own server; `--tls-ca` alone on loopback is not for it.
 
     Raises:
-        UsageError: the options do not fit together, or anybody could ask it.
+        UsageError: the options do not fit together, or the sidecar would be open to everybody.
     """
     from ...proto.security import check_exposure, is_loopback
 

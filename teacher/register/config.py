@@ -1,4 +1,4 @@
-"""Settings of the process that registers a foreign server."""
+"""Settings of a sidecar, which registers a foreign server."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from ..self_test import Canary
 
 @dataclass(frozen=True, slots=True)
 class RegisterConfig:
-    """What is registered, and how.
+    """Which server to register, and how.
 
     Attributes:
-        service: what students ask for.
-        endpoint: where students dial the server: grpc://, http:// or https://host:port; host:port
-            alone is the first of these that answers.
+        service: the name that students ask for.
+        endpoint: the address of the server for students: grpc://, http:// or https://host:port.
+            With host:port alone, the first of these that answers.
         model: its name at the server.
-        content_id: of the model, as its operator declares it; empty: that of the canary.
+        content_id: of the model, as declared by the operator; empty for that of the canary.
         coordinator: Redis URL of the mesh.
-        protocol: which the server speaks.
-        canary: file of samples and what the model answered when it was known to be good.
-        inputs: what the model takes, where its server does not say, or leaves dimensions free.
-        rows: samples of a batch that tests and measures it, where there is no canary.
-        slots: requests that students may have at it at once.
-        device: what it runs on, in words for people.
-        teacher_id: unique within the service; empty: the endpoint.
+        protocol: of the server.
+        canary: file with samples and known good answers.
+        inputs: of the model, if the server does not state them or leaves dimensions free.
+        rows: samples of a test batch without a canary.
+        slots: requests that students may have in flight at it.
+        device: for people.
+        teacher_id: unique within the service; empty for the endpoint.
         ttl_s: seconds without a heartbeat after which it counts as gone.
-        grace_s: most seconds between the word that it leaves and its leave.
-        timeout_s: seconds that it has to label a batch of a test.
-        patience: how often it is looked at, and how long its silence is borne.
-        host: address to bind, where managers ask who has registered it.
+        grace_s: the longest time, in seconds, between announcing the leave and leaving.
+        timeout_s: seconds for the server to label a test batch.
+        patience: how often it is probed, and how much silence is tolerated.
+        host: address to bind for managers.
         port: 0 takes a free one.
-        advertise: HOST or HOST:PORT at which managers reach that; None: `host`.
-        client: how to prove to the server who calls, as students do.
-        server: who may ask at `host`.
+        advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`.
+        client: credentials for the server, as of students.
+        server: security of the sidecar's own server.
 
     Raises:
-        UsageError: something that cannot be.
+        UsageError: invalid settings.
     """
 
     service: str
@@ -84,7 +84,7 @@ class RegisterConfig:
 
     @property
     def address(self) -> str:
-        """The endpoint as it stands in the registry: gRPC's without its scheme."""
+        """The endpoint as it is registered: without grpc://."""
         return self.endpoint.removeprefix("grpc://")
 
     @property
@@ -94,15 +94,15 @@ class RegisterConfig:
 
     @property
     def listen(self) -> str:
-        """Where managers are answered, as it is bound."""
+        """The address to bind for managers."""
         return join_address(self.host, self.port)
 
 
 def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig:
-    """`config` with what students are told of the model where its operator does not say it.
+    """`config` with the content and inputs of the canary, unless the operator declared them.
 
     Raises:
-        UsageError: the name of an input holds blanks.
+        UsageError: the name of an input contains blanks.
     """
     if canary is not None:
         sampled = tuple(
@@ -111,7 +111,7 @@ def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig
         )
         content_id, inputs = config.content_id or canary.content_id, config.inputs or sampled
         config = replace(config, content_id=content_id, inputs=inputs)
-    for tensor in config.inputs:  # they are told with blanks between them
+    for tensor in config.inputs:  # blanks separate them in the registry
         if any(letter.isspace() for letter in tensor.name):
             raise UsageError(f"the name of input {tensor.name!r} must hold no blanks")
     return config

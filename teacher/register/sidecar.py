@@ -1,8 +1,7 @@
-"""The place of a foreign server in the registry: taken, given up, left; and what it says there.
+"""The sidecar of a foreign server: registers it while it answers well, and attests it to managers.
 
-Service managers are answered in the server's place who has registered it: by a few methods of the
-Open Inference Protocol, so that what asks our teachers who they are can ask here too. There is no
-model behind it: batches go to the server itself.
+Managers ask the sidecar instead of the server, by a few methods of the Open Inference Protocol, so
+the same client works for our teachers and for sidecars. Batches go to the server itself.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ from .config import RegisterConfig, with_canary
 from .trial import Trial, TrialResult
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-#: A question and its answer are a few hundred bytes.
+#: Requests and answers have a few hundred bytes.
 _MAX_BYTES: Final = 1 << 16
 _AT_ONCE: Final = 64
 _THREADS: Final = 4
 
 
 class AttestationServer:
-    """Serves at `address` until `stop`.
+    """Answers managers at `address` until `stop`.
 
     Args:
-        address: host:port to bind; port 0 is any.
-        security: who may ask.
+        address: host:port to bind; port 0 takes a free one.
+        security: who may call.
 
     Attributes:
-        identity: as what the server stands in the registry now; None: it does not stand there.
-        port: that was bound.
+        identity: of the registered server; None while it is not registered.
+        port: the bound port.
 
     Raises:
         UsageError: a file of `security` cannot be used.
@@ -92,7 +91,7 @@ class AttestationServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Let go of the port. Idempotent."""
+        """Close the port. Idempotent."""
         self._server.stop(0).wait()
         self._threads.shutdown()
 
@@ -111,7 +110,7 @@ class AttestationServer:
 
 
 def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """These tell nothing but that somebody is here, and load balancers have no token."""
+    """A probe without authentication, because load balancers have no token."""
 
     def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
         message: bytes = answer().SerializeToString()
@@ -120,21 +119,21 @@ def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.unary_unary_rpc_method_handler(serve)
 
 
-#: Managers and students hear within so many seconds that a teacher leaves, and send elsewhere.
+#: Seconds within which managers and students notice that a teacher leaves, and send elsewhere.
 LEAVE_S: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
 class RegisteredServer:
-    """One server's place; each time that it is taken it is that of a new life.
+    """The registration of one server; each one has a new incarnation.
 
     Attributes:
-        config: which server, and what students are told of its model.
-        attestation: answers managers for as long as the place is held.
-        registry: where it is.
-        stop: once it is requested, calls that Redis does not answer are not repeated.
+        config: the server, and what students are told of its model.
+        attestation: answers managers while the server is registered.
+        registry: of the mesh.
+        stop: once it is requested, failed calls to Redis are not repeated.
         on_superseded: somebody else has registered under the same id.
-        on_drain: an administrator wants it to leave.
+        on_drain: an administrator drains the server.
     """
 
     config: RegisterConfig
@@ -147,11 +146,11 @@ class RegisteredServer:
     _draining: bool = False
 
     def register(self, result: TrialResult) -> None:
-        """Register, and go on to beat.
+        """Register, and start the heartbeat.
 
         Raises:
             RegistryUnavailable: Redis does not answer.
-            AccessError: it does not let us.
+            AccessError: Redis refuses us.
             LeaseSuperseded: somebody else holds the id.
         """
         config = self.config
@@ -169,7 +168,7 @@ class RegisteredServer:
             on_superseded=self.on_superseded,
             on_drain=self.on_drain,
         )
-        self.attestation.identity = identity  # before any manager can ask
+        self.attestation.identity = identity  # before a manager can ask
         try:
             heartbeat.start()
         except BaseException:
@@ -178,16 +177,16 @@ class RegisteredServer:
         self._heartbeat = heartbeat
 
     def withdraw(self, why: str) -> None:
-        """As a teacher that has died: nobody is to wait for what it has, nor to believe it."""
+        """Give the lease up as if the teacher had died, so that nobody waits for it."""
         self.attestation.identity = None
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.give_up(f"taken out by its sidecar: {why}")
 
     def drain(self) -> None:
-        """Have students send elsewhere, and leave once the word has got round.
+        """Announce the leave, wait until students send elsewhere, and leave.
 
-        Who works at the server is not known here, and goes on there: only the lease ends.
+        Requests at the server are not known here, and continue; only the lease ends.
         """
         if self._heartbeat is not None:
             self._draining = True
@@ -231,15 +230,15 @@ _ANSWER_S: Final = 2.0
 def with_scheme(
     config: RegisterConfig, stop: Stop, on_progress: Callable[[str], None]
 ) -> RegisterConfig | None:
-    """`config` with an endpoint that says how the server is asked; waits until it answers.
+    """`config` with the scheme of the endpoint; waits until the server answers.
 
-    gRPC is tried first, as it is faster. An endpoint with a scheme stays as it is.
+    gRPC is tried first, as it is faster. An endpoint with a scheme is not changed.
 
     Returns:
-        None: `stop` was requested before anybody answered.
+        None if `stop` was requested before the server answered.
 
     Raises:
-        UsageError: the endpoint is no address, or a file of credentials cannot be used.
+        UsageError: the endpoint is invalid, or a file of credentials cannot be used.
     """
     if "://" in config.endpoint or config.protocol != OIP:
         return config
@@ -259,18 +258,18 @@ def with_scheme(
 
 
 def _silence(config: RegisterConfig, endpoint: str) -> str | None:
-    """Why nobody speaks the protocol there; None where somebody does, whatever is answered."""
+    """Why no server speaks the protocol there; None if one does, whatever it answers."""
     try:
         client = open_client(config.protocol, endpoint, config.model, config.client)
     except UsageError as error:
-        if endpoint.startswith("http://"):  # credentials must not go there; gRPC may answer
+        if endpoint.startswith("http://"):  # no credentials over HTTP; gRPC may still answer
             return str(error)
         raise
     try:
         client.probe(_ANSWER_S)
     except (TeacherLost, BadAnswer) as error:
         return str(error)
-    except EdlError:  # it is not ready, or does not let us in: that is for the sidecar to say
+    except EdlError:  # not ready, or no access: the sidecar reports that
         return None
     finally:
         client.close()
@@ -279,7 +278,7 @@ def _silence(config: RegisterConfig, endpoint: str) -> str | None:
 
 log = logging.getLogger(__name__)
 
-#: A server is asked so briefly whether it is ready.
+#: Timeout of a probe whether the server is ready, in seconds.
 ASK_S: Final = 2.0
 
 Say = Callable[[str], None]
@@ -288,21 +287,21 @@ Say = Callable[[str], None]
 def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: Say) -> None:
     """Keep a foreign server registered while it answers well, until `stop` is requested.
 
-    What cannot work is found out first: the names, the canary, the registry, the port. A server
-    that does not answer, or not well, is waited for.
+    Settings that cannot work are found first: names, canary, registry, port. A server that does not
+    answer, or not well, is waited for.
 
     Args:
-        config: which server.
-        stop: the wish to end.
-        on_ready: told, in one line, each time that it is registered.
-        on_progress: told in words what is found.
+        config: the server.
+        stop: requests the end.
+        on_ready: called with one line each time it is registered.
+        on_progress: called with findings, in words.
 
     Raises:
         UsageError: the service, the id, the endpoint or a file cannot be used.
         ModelError: the canary cannot be read, or is of another content.
         RegistryUnavailable: Redis does not answer.
-        AccessError: Redis does not let us in.
-        AddressInUse: another process listens at the port.
+        AccessError: Redis refuses us.
+        AddressInUse: another process listens on the port.
         LeaseSuperseded: somebody else has registered under the same id.
     """
     open_client(config.protocol, config.address, config.model, config.client).close()
@@ -318,7 +317,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
     with ExitStack() as leaving:
         registry = connect(config.coordinator)
         leaving.callback(registry.close)
-        registry.time_ms()  # it answers, and lets us in
+        registry.time_ms()  # check that Redis answers and accepts us
         attestation = AttestationServer(config.listen, config.server)
         leaving.callback(attestation.stop)
         found = with_scheme(config, stop, on_progress)
@@ -343,14 +342,14 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
 
 @dataclass(eq=False)
 class Sidecar:
-    """Carries out what `scheduler.admission` decides.
+    """Carries out the decisions of `scheduler.admission`.
 
     Attributes:
-        config: which server.
-        trial: looks at it.
-        stop: the wish to end; made by this too, when it cannot go on or is sent away.
-        on_ready: told each time that the server is registered.
-        on_progress: told what is found.
+        config: the server.
+        trial: tests it.
+        stop: requests the end; also requested by this when it fails or is drained.
+        on_ready: called each time the server is registered.
+        on_progress: called with findings.
     """
 
     config: RegisterConfig
@@ -364,14 +363,14 @@ class Sidecar:
     _told: str = ""
 
     def run(self, registered_server: RegisteredServer) -> None:
-        """Look, and carry out what follows, until the wish to end; raises as `register`."""
+        """Watch the server until the end is requested; raises as `register`."""
         watching = threading.Thread(
             target=self._watch, args=(registered_server,), name="edl-sidecar", daemon=True
         )
         watching.start()
         try:
             self.stop.wait()
-            self.trial.close()  # what is asked now is not waited for
+            self.trial.close()  # ends the running test
             watching.join()
             if self._failure is not None:
                 raise self._failure
@@ -381,12 +380,12 @@ class Sidecar:
             registered_server.leave()
 
     def fail(self, error: Exception) -> None:
-        """It cannot go on."""
+        """It cannot continue: end with `error`."""
         self._failure = self._failure or error
         self.stop.request()
 
     def asked_to_leave(self) -> None:
-        """An administrator wants it to."""
+        """An administrator drains the server."""
         self.on_progress("asked by an administrator to leave")
         self.stop.request()
 
@@ -419,7 +418,7 @@ class Sidecar:
                 self._result = self.trial.run()
         except ModelError as error:
             return "wrong", str(error)
-        except UsageError:  # for the operator to mend: it will not be otherwise the next time
+        except UsageError:  # the operator must act: another try would fail as well
             raise
         except EdlError as error:
             return "silent", str(error)
@@ -455,7 +454,7 @@ class Sidecar:
         )
 
     def _say(self, text: str) -> None:
-        """Once, however often the same is found."""
+        """Report a finding, unless it was the last one reported."""
         if text != self._told:
             self._told = text
             self.on_progress(text)

@@ -1,7 +1,6 @@
-"""Holds a foreign server against what a teacher has to show: finite, telling, like its canary.
+"""Tests the answers of a foreign server: finite, informative, like its canary.
 
-The rules are those of our own teachers (`self_test`), as far as they can be held against a server
-that is only known by its answers.
+The rules are those of `self_test` for our own teachers, as far as answers alone can be tested.
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ from ..backends.tensor_specs import probe_batch
 from ..self_test import Canary, check_finite, uninformative_outputs
 from .config import RegisterConfig
 
-#: Batches of noise by which a server without a canary is judged.
+#: Batches of noise that test a server without a canary.
 PROBES: Final = 3
-#: Batches that measure it, so many on the way at once, as a reader has them.
+#: Batches that measure it, and how many are in flight, as from a reader.
 MEASURED: Final = 8
 IN_FLIGHT: Final = 2
-#: One that is slow is measured by fewer.
+#: After this time, a slow server is measured with fewer batches.
 _BUDGET_S: Final = 10.0
-#: The incarnation that a batch of a test is for; lives are named by the time, so there is none.
+#: The incarnation in test batches; incarnations are timestamps, so no instance has this one.
 _NEVER_BEGUN: Final = "0"
-#: Letters of a server's description that stand in a message.
+#: The longest part of a server's description in a message, in characters.
 _WORDS: Final = 200
 
-#: Name, shape of a sample and dtype of each output.
+#: Name, shape of a sample, and dtype of each output.
 _Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What a server has shown.
+    """What a test found.
 
     Attributes:
-        t_t_s: seconds per sample between completions while it is busy; as much can be seen of its
-            device from without.
-        verified: "canary", or "declared" where there is none to compare with.
-        oddities: outputs that tell nothing, in words.
-        kinds: what the numbers of each output are, by name.
+        t_t_s: seconds per sample between completions while it is busy, which is what can be
+            measured from outside.
+        verified: "canary", or "declared" if there is none to compare with.
+        oddities: outputs without information, in words.
+        kinds: `OutputKind` of each output, by name.
     """
 
     t_t_s: float
@@ -63,13 +62,13 @@ class TrialResult:
 
 
 class Trial:
-    """Tests one server, as often as is wanted.
+    """Tests one server, as often as needed.
 
     Args:
         client: of the server.
-        config: which; its inputs go before what the server says, and batches name its id as the
-            instance that they are for, as those of readers do.
-        canary: what it is compared with; None: nothing.
+        config: the server; its inputs override those that the server states. Test batches name its
+            id as their instance, as batches of readers do.
+        canary: to compare with; None for none.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Trial:
         self._reference_batch: Mapping[str, Array] = {} if canary is None else canary.inputs
 
     def close(self) -> None:
-        """End the connection; a test that runs ends as TeacherLost. Idempotent."""
+        """Close the connection; a running test raises TeacherLost. Idempotent."""
         self._client.close()
 
     def check_ready(self, timeout_s: float) -> None:
@@ -92,13 +91,13 @@ class Trial:
         self._client.probe(timeout_s)
 
     def run(self) -> TrialResult:
-        """The test that lets it in, which also measures it.
+        """The first test, which also measures the server.
 
         Raises:
-            ModelError: what it answers is not what a teacher may.
-            UsageError: nobody says what it takes, or what is said describes no batch; or it is a
-                teacher of ours, which registers itself.
-            EdlError: it does not answer.
+            ModelError: a teacher must not give such answers.
+            UsageError: the inputs are unknown or describe no batch, or the server is a teacher of
+                ours, which registers itself.
+            EdlError: the server does not answer.
         """
         batches = self._batches()
         answers = [self._checked_outputs(batch) for batch in batches]
@@ -121,7 +120,7 @@ class Trial:
         return TrialResult(self._measure(self._reference_batch), verified, oddities, kinds)
 
     def repeat(self) -> None:
-        """The test of one that is in: a batch that it took at first; errors as of `run`."""
+        """Test a registered server with a batch that it accepted at first; errors as of `run`."""
         answer = self._checked_outputs(self._reference_batch)
         if not answer:
             raise ModelError(f"it refuses what it took at first: {self._refused}")
@@ -141,14 +140,14 @@ class Trial:
             )
         try:
             batches = [probe_batch(inputs, self._config.rows, number) for number in range(PROBES)]
-        except (ValueError, MemoryError, WireError) as error:  # of a server, nothing is believed
+        except (ValueError, MemoryError, WireError) as error:  # the server's specs may be invalid
             raise _indescribable(inputs, str(error)) from None
         if not all(array.size for array in batches[0].values()):
             raise _indescribable(inputs, "it would hold nothing")
         return batches
 
     def _checked_outputs(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The answer to one batch, checked; empty where noise is refused, which may be right."""
+        """The checked outputs for a batch; empty if noise is refused, which may be right."""
         try:
             answer = self._infer(batch)
         except RequestRefused as error:
@@ -178,7 +177,7 @@ class Trial:
         try:
             return self._client.infer(request, self._config.timeout_s).outputs
         except WrongInstance as error:
-            # Whoever minds the names and takes the batch without them is a teacher of ours.
+            # Only our teachers check the instance, and accept the batch without it.
             self._client.infer(LabelRequest(batch), self._config.timeout_s)
             raise UsageError(
                 f"it is an edl-teacher ({error}), which registers itself: start it with"
@@ -186,7 +185,7 @@ class Trial:
             ) from None
 
     def _refuse_unknown_inputs(self) -> None:
-        """Raise UsageError where inputs were declared that the server does not know."""
+        """Raise UsageError for declared inputs that the server does not know."""
         if not self._config.inputs or not (
             known := self._client.probe(self._config.timeout_s).inputs
         ):
@@ -229,7 +228,7 @@ def _layout(answer: Mapping[str, Array]) -> _Layout:
 def _with_canary_names(
     answer: Mapping[str, Array], kept: Mapping[str, Array]
 ) -> Mapping[str, Array]:
-    """`answer` under the names of the canary: where each has one output, these are the same."""
+    """`answer` with the canary's output name, if each has a single output."""
     if len(answer) == len(kept) == 1:
         return dict(zip(kept, answer.values(), strict=True))
     return answer

@@ -1,1 +1,4 @@
-"""The socket side of a teacher: the only asyncio of this folder, on a thread of its own."""
+"""The sockets of a teacher and their protocols: gRPC, HTTP, our own transport, shared memory.
+
+Everything with asyncio runs in one event loop, on a thread of its own.
+"""

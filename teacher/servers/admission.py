@@ -1,16 +1,16 @@
-"""Admission of calls, by gRPC, HTTP and our own transport: who may ask, and how much at once.
+"""Admission of calls over gRPC, HTTP and our own transport: who may call, and how much at once.
 
-A call that has not sent its request yet costs nearly nothing to its caller, so anybody can open
-many. Therefore nothing is refused because of them: where there is no room, the oldest call that
-still owes its request is ended for the new one, of those callers that have most such calls. Whoever
-sends its request along with the call, as every client does, is served throughout.
+A call without a request yet costs its caller nearly nothing, so anybody can open many. Therefore
+such calls never cause a refusal: when there is no room, the oldest one of the caller with the most
+of them is ended for the new call. A client that sends its request along with the call, as all do,
+is never affected.
 
-Before a request is received there has to be room for its bytes: for the length that HTTP and our
-own transport announce, and for the longest message there may be of gRPC, which announces none. A
-stream may send its next request at any moment, so it keeps that room; while it is idle it can be
-ended for another call, and so can any call that has owed its request for a second.
+Memory is reserved before a request is received: the length that HTTP and our own transport
+announce, and the largest message for gRPC, which announces none. A stream keeps its reservation
+because it may send the next request at any moment. An idle stream may be ended for another call,
+and so may a call that has not sent its request within a second.
 
-A request that is here takes one of the slots, of those that wait for the model or run in it.
+A request that has arrived takes one of the slots for requests that wait for the model or run in it.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from ...proto.security import Gate
 from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity
 
-#: Seconds after which a call that owes its request may be ended for the bytes of another one.
+#: Seconds without a request after which a call may be ended to free its memory for another one.
 PATIENCE_S: Final = 1.0
-#: Between two looks whether some have owed theirs for so long.
+#: Seconds between two checks for such calls.
 _LOOK_S: Final = 0.25
 _NO_ROOM: Final = "requests of other calls fill the memory for them: try again later"
 _EVICTED: Final = "a call that sent nothing was ended for another one"
 
 
-#: Whom a method is for. Load balancers, who have no token, may ask only whether a teacher is here.
+#: Who may call a method. Load balancers have no token and may only probe whether a teacher is up.
 AccessLevel = Literal["anybody", "known", "student"]
 
 
 class CallAdmission:
-    """Lets the calls of one server in; lives in its event loop.
+    """Admits the calls of one server. Lives in its event loop.
 
     Args:
         config: the limits.
-        gate: who may ask.
+        gate: authenticates callers.
 
     Attributes:
-        infer_calls: those that have batches labelled.
-        named_calls: those whose requests hold names. Apart, so that batches which fill the one
-            leave room for questions in the other.
+        infer_calls: calls with batches to label.
+        named_calls: calls with small requests. They are counted separately, so that batches leave
+            room for them.
     """
 
     def __init__(self, config: ServerConfig, gate: Gate) -> None:
@@ -58,10 +58,10 @@ class CallAdmission:
         self._gate = gate
 
     def admit(self, credentials: CallCredentials, right: AccessLevel) -> CallerIdentity:
-        """Who has shown this.
+        """Authenticate the caller with these credentials.
 
         Raises:
-            AccessError: a credential is missing or unknown, or is not that of whom it is for.
+            AccessError: a credential is missing or unknown, or lacks the right.
         """
         if right == "anybody":
             self._gate.call_received(credentials.peer)
@@ -72,7 +72,7 @@ class CallAdmission:
         return credentials.caller_identity(caller.principal)
 
     def is_student(self, credentials: CallCredentials) -> bool:
-        """Whether a student has shown this; who has not is not counted as refused."""
+        """Whether these are credentials of a student; others are not counted as refused."""
         return self._gate.admit(credentials.metadata, credentials.identities, credentials.peer).may(
             "student"
         )
@@ -80,16 +80,16 @@ class CallAdmission:
 
 @dataclass(slots=True, eq=False)
 class AdmittedCall:
-    """One call that a table holds; in a `with` statement it ends with that.
+    """One call in a table; as a context manager it ends with the block.
 
     Attributes:
         table: that holds it.
-        peer: who makes it.
-        nbytes: of its request, as far as there is room kept for them.
-        is_stream: it may send many requests, at any time.
-        since_s: when it began, on the table's clock.
+        peer: the caller.
+        nbytes: memory reserved for its request.
+        is_stream: it may send many requests at any time.
+        since_s: its begin, on the table's clock.
         evicted: it was ended to make room.
-        on_evicted: called once, when that happens.
+        on_evicted: called once when that happens.
     """
 
     table: CallTable
@@ -108,14 +108,14 @@ class AdmittedCall:
 
     @contextlib.asynccontextmanager
     async def receiving(self, within_s: float) -> AsyncIterator[None]:
-        """Within this, wait for room and for the request.
+        """Within this context, wait for memory and for the request.
 
         Args:
             within_s: seconds from now.
 
         Raises:
             RetryableError: the request did not come in time.
-            RateLimited: there was no room for it, or the call had to make room for another one.
+            RateLimited: there was no memory for it, or the call was ended for another one.
         """
         on_evicted = self.on_evicted
         try:
@@ -134,12 +134,12 @@ class AdmittedCall:
             self.on_evicted = on_evicted
 
     async def expect(self, nbytes: int) -> None:
-        """Wait until there is room for a request of up to so many bytes, and keep it."""
+        """Wait until memory for a request of up to `nbytes` is free, and reserve it."""
         while not self.table.has_room(self, nbytes):
             await self.table.wait_for_room()
 
     def announced(self, nbytes: int) -> None:
-        """Its request is going to have so many bytes: keep room for them.
+        """Reserve memory for a request of `nbytes`.
 
         Raises:
             RateLimited: there is none.
@@ -148,39 +148,39 @@ class AdmittedCall:
             raise RateLimited(_NO_ROOM)
 
     def received(self, nbytes: int | None = None) -> None:
-        """Its request is here: from now on it is worth its place.
+        """The request has arrived, so the call cannot be evicted any more.
 
         Args:
-            nbytes: that it has; None: as many as were announced.
+            nbytes: its size; None if it is as announced.
         """
         self.table.owes(self, yes=False)
         if nbytes is not None:
             self.table.keep(self, nbytes)
 
     def owes(self) -> None:
-        """It is a stream whose last request is answered: it owes the next."""
+        """The last request of a stream is answered: the call may be evicted until the next one."""
         self.table.owes(self)
 
     def check(self) -> None:
-        """Raise RateLimited where it was ended to make room."""
+        """Raise RateLimited if the call was evicted."""
         if self.evicted:
             raise RateLimited(_EVICTED)
 
     def end(self) -> None:
-        """It is over; an evicted one has ended before."""
-        self.on_evicted = lambda: None  # or it and what it was told would know each other
+        """The call is over. Without effect on an evicted call."""
+        self.on_evicted = lambda: None  # breaks a reference cycle
         if not self.evicted:
             self.table.forget(self)
 
 
 class CallTable:
-    """The calls of one server; used by its event loop only.
+    """The calls of one server. Used by its event loop only.
 
     Args:
-        most: calls at once.
-        most_of_one: calls of one peer at once.
-        most_bytes: of their requests at once.
-        most_bytes_of_one: of requests of one peer at once; at least of one request.
+        most: open calls.
+        most_of_one: open calls of one peer.
+        most_bytes: memory of all requests.
+        most_bytes_of_one: memory of the requests of one peer; at least one request.
         clock: seconds, monotonic.
     """
 
@@ -200,14 +200,14 @@ class CallTable:
         self._total = self._bytes = 0
         self._of: dict[str, int] = {}
         self._bytes_of: dict[str, int] = {}
-        #: Calls that wait for room for their bytes.
+        #: Calls that wait for memory.
         self._short: deque[asyncio.Future[None]] = deque()
-        #: Calls that owe their request, the oldest first.
+        #: Calls without a request by peer, the oldest first.
         self._owing: dict[str, dict[AdmittedCall, None]] = {}
 
     @classmethod
     def of(cls, config: ServerConfig) -> Self:
-        """With the limits of a server."""
+        """Create a table with the limits of a server."""
         return cls(
             config.max_calls,
             config.max_calls_per_peer,
@@ -219,7 +219,7 @@ class CallTable:
         return self._total
 
     def begin(self, peer: str, *, is_stream: bool = False) -> AdmittedCall:
-        """Take a call that has sent nothing yet.
+        """Add a call that has sent nothing yet.
 
         Raises:
             RateLimited: there is no room, and every call has sent its request.
@@ -238,7 +238,7 @@ class CallTable:
     # --- told by its calls
 
     def has_room(self, call: AdmittedCall, nbytes: int) -> bool:
-        """Keep room for so many bytes, for which idle calls are ended; whether there is any."""
+        """Reserve `nbytes` for a call, evicting idle calls if needed; False if that fails."""
         more = nbytes - call.nbytes
         while True:
             if self._bytes_of.get(call.peer, 0) + more > self._most_bytes_of_one:
@@ -254,7 +254,7 @@ class CallTable:
             self._evict(idle[0])
 
     async def wait_for_room(self) -> None:
-        """Until there may be more, or others have owed their request for too long."""
+        """Wait until memory may be free, or until other calls have become idle."""
         more_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._short.append(more_room)
         try:
@@ -264,7 +264,7 @@ class CallTable:
                 self._short.remove(more_room)
 
     def keep(self, call: AdmittedCall, nbytes: int) -> None:
-        """Room for so many bytes and no more."""
+        """Set the reserved memory of a call."""
         more = nbytes - call.nbytes
         if call.evicted or not more:
             return
@@ -277,7 +277,7 @@ class CallTable:
             self._wake()
 
     def owes(self, call: AdmittedCall, *, yes: bool = True) -> None:
-        """Whether it owes a request, for whose want it may be ended."""
+        """Set whether a call owes a request, so that it may be evicted."""
         if yes:
             self._owing.setdefault(call.peer, {})[call] = None
             self._wake()
@@ -287,7 +287,7 @@ class CallTable:
                 del self._owing[call.peer]
 
     def forget(self, call: AdmittedCall) -> None:
-        """It is over."""
+        """Remove a call."""
         self.owes(call, yes=False)
         self.keep(call, 0)
         self._total -= 1
@@ -298,13 +298,13 @@ class CallTable:
     # --- making room
 
     def _wake(self) -> None:
-        """There may be room now for who waits for it."""
+        """Memory may be free: wake the calls that wait for it."""
         while self._short:
             if not (waiting := self._short.popleft()).done():
                 waiting.set_result(None)
 
     def _idle(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
-        """Calls of a peer that room is kept for and that send nothing, the oldest first."""
+        """Calls of a peer that hold memory and send nothing, the oldest first."""
         late_s = self._clock() - PATIENCE_S
         return [
             one
@@ -325,20 +325,20 @@ class CallTable:
 
 
 class Deadline:
-    """Calls `late` if it is not stopped within `seconds` of its start."""
+    """Calls `late` unless it is stopped within `seconds` of its start."""
 
     def __init__(self, seconds: float, late: Callable[[], None]) -> None:
         self._seconds, self._late = seconds, late
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Without effect while it runs."""
+        """Start the timer, unless it runs."""
         if self._handle is None:
             loop = asyncio.get_running_loop()
             self._handle = loop.call_later(self._seconds, self._is_late)
 
     def stop(self) -> None:
-        """Without effect while it does not run."""
+        """Stop the timer, if it runs."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -349,27 +349,25 @@ class Deadline:
 
 
 class SendingDeadline:
-    """Aborts a connection whose peer takes nothing of what is sent for so long.
-
-    A peer that takes it slowly is not gone.
+    """Aborts a connection if its peer reads nothing for `seconds`. A slow reader is not aborted.
 
     Args:
         transport: of the connection.
-        seconds: within which something has to be taken.
+        seconds: within which the peer must read something.
     """
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         self._transport = transport
         self._deadline = Deadline(seconds, self._look)
-        self._unsent = 0  # bytes, when it was looked last
+        self._unsent = 0  # bytes at the last check
 
     def start(self) -> None:
-        """The peer has not taken all."""
+        """The peer has not read everything."""
         self._unsent = self._transport.get_write_buffer_size()
         self._deadline.start()
 
     def stop(self) -> None:
-        """It has, or is gone."""
+        """The peer has read everything, or is gone."""
         self._deadline.stop()
 
     def _look(self) -> None:
@@ -380,6 +378,6 @@ class SendingDeadline:
 
 
 def _expire(limit: asyncio.Timeout) -> None:
-    """Let a time limit be over now."""
-    with contextlib.suppress(RuntimeError):  # it is over anyway
+    """Let a timeout expire now."""
+    with contextlib.suppress(RuntimeError):  # it has expired already
         limit.reschedule(0.0)

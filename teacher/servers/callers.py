@@ -1,7 +1,7 @@
-"""Who calls, as the gate, the limits and shared memory tell callers apart.
+"""Identities of callers, for access, limits and shared memory.
 
-A caller is asked whether it is on this host, and as which user it runs, before its own memory is
-read.
+Before the memory of a caller is read, this finds out whether the caller is on this host, and which
+user it is.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class CallerIdentity:
     """One caller at one address.
 
     Attributes:
-        principal: what is equal for calls with the same authority.
+        principal: equal for calls with the same authority.
         host: the caller's IP address.
         port: its port.
-        uid: the user behind its Unix socket, as the kernel says; None: it comes by TCP.
+        uid: the user behind its Unix socket, from the kernel; None for TCP.
     """
 
     principal: str
@@ -47,16 +47,16 @@ class CallerIdentity:
 
     @property
     def address(self) -> str:
-        """Where its connection comes from: "HOST:PORT"."""
+        """The other end of its connection, "HOST:PORT"."""
         return join_address(self.host, self.port)
 
     @property
     def owner(self) -> str:
-        """To whom regions belong: the same for every connection and protocol of a caller."""
+        """Owner of regions: the same for all connections and protocols of a caller."""
         return _owner(self.principal, self.host)
 
     def is_here(self) -> bool:
-        """Whether it is on this host: nobody else has an address of ours."""
+        """Whether the caller is on this host: only then its address can be bound here."""
         if (address := _plain(self.host)) is None:
             return False
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -68,24 +68,24 @@ class CallerIdentity:
         return True
 
     def listed_uid(self) -> int:
-        """The user that its TCP connection belongs to; ours where the system lists none.
+        """The user of its TCP connection, from the system's list; our own user if there is no list.
 
         Raises:
-            RequestRefused: it lists some, and not this one: it stands no more, half of it is
-                closed, or it comes from elsewhere behind an address of this host. Or users share
-                its address and port, each with another peer.
+            RequestRefused: the list does not contain the connection (it is closed or half closed,
+                or an address of this host is used from elsewhere), or contains it for several
+                users.
         """
         listed, found = False, set[int]()
         if (address := _plain(self.host)) is not None:
             forms = {_as_listed(address, self.port), _as_listed(_mapped(address), self.port)}
             for table in _TABLES:
-                with contextlib.suppress(OSError):  # no such table here
+                with contextlib.suppress(OSError):  # this system has no such table
                     text = table.read_text()
                     listed = True
                     found |= _users_of(text, forms)
         if len(found) == 1:
             return found.pop()
-        if listed:  # to take it for ours would open our memory to whoever hides
+        if listed:  # taking it for our own user would expose our memory
             raise RequestRefused(
                 f"it is not clear which user of this host has the connection from {self.address}:"
                 " send tensors in the request"
@@ -94,7 +94,7 @@ class CallerIdentity:
 
 
 def user_behind(connection: socket.socket) -> int:
-    """The user that the other side of a Unix socket runs as; -1 where the system does not say."""
+    """The user at the other end of a Unix socket; -1 if the system does not tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return -1
     said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -104,7 +104,7 @@ def user_behind(connection: socket.socket) -> int:
 #: Process, user, group.
 _CREDENTIALS: Final = struct.Struct("3i")
 
-# Of each request, of which one caller sends many.
+# Cached, because one caller sends many requests.
 
 
 @lru_cache(maxsize=1024)
@@ -120,7 +120,7 @@ def _owner(principal: str, host: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _plain(host: str) -> _Address | None:
-    """The address; one of IPv4 as such, in whichever form it came."""
+    """The address; IPv4 addresses that are mapped to IPv6 are converted."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -129,21 +129,21 @@ def _plain(host: str) -> _Address | None:
 
 
 def _mapped(address: _Address) -> _Address:
-    """As a socket for both families has it."""
+    """The address as a dual-stack socket shows it."""
     if address.version == 6:
         return address
     return ipaddress.IPv6Address(f"::ffff:{address}")
 
 
 def _as_listed(address: _Address, port: int) -> str:
-    """As the kernel lists a socket: 32-bit words as this machine holds them, then the port."""
+    """The kernel's notation: 32-bit words in the machine's byte order, then the port."""
     packed = address.packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return f"{b''.join(word[::-1] for word in words).hex().upper()}:{port:04X}"
 
 
 def _users_of(table: str, local: set[str]) -> set[int]:
-    """Those that have connections from one of these addresses."""
+    """Users with connections from one of these addresses."""
     lines = (line.split() for line in table.splitlines()[1:])
     return {int(one[7]) for one in lines if one[1] in local and one[3] == _ESTABLISHED}
 
@@ -153,17 +153,16 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class CallCredentials:
-    """What a call has shown of its caller, to be held against the gate again later.
+    """The credentials of a call, which can be checked again later.
 
-    A token that is withdrawn counts no more then; of a certificate only the name is looked at.
+    After a token has been withdrawn, the check fails. Of a certificate only the name is checked.
 
     Attributes:
         metadata: of the call.
         identities: of its connection.
-        peer: where that comes from, as gRPC says it: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000";
-            empty: it is none of gRPC's.
-        uid: the user behind the Unix socket that it is used by; None: it is used by TCP.
-        client: host and port of a connection that is none of gRPC's.
+        peer: as gRPC names it: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000"; empty without gRPC.
+        uid: the user behind a Unix socket; None for TCP.
+        client: host and port of a connection without gRPC.
     """
 
     metadata: Iterable[tuple[str, str | bytes]] | None
@@ -174,10 +173,10 @@ class CallCredentials:
 
     @classmethod
     def from_context(cls, context: _Context) -> CallCredentials:
-        """What the caller of `context` has shown."""
+        """The credentials of a gRPC call."""
         identities: Any = context.auth_context()
         return cls(context.invocation_metadata(), identities, str(context.peer()))
 
     def caller_identity(self, principal: str = "") -> CallerIdentity:
-        """Who has shown it, once it is known which authority that has."""
+        """The caller, given the principal of its credentials."""
         return CallerIdentity(principal, *(self.client or _host_and_port(self.peer)), self.uid)

@@ -1,9 +1,15 @@
-"""`ModelStreamInfer`: many requests over one call, answered in their order, each by itself.
+"""The methods of the Open Inference Protocol over gRPC, unary and streaming.
 
-A stream that waits for its next request owes one, as a unary call does that has sent nothing: where
-there is no room it is ended first. While requests of it are answered, it is not. What is wrong with
-one request is said in its answer's `error_message`, and the stream goes on. Of each stream two
-requests are in work at a time, so that one travels while the model has the other; no more are read.
+Unary methods are served as streams of which one message is read. On the wire that is the same, but
+it allows the caller to be checked before the request is read, and a timeout for the request. gRPC
+does not receive what nobody reads, so an unread request costs its sender's memory only; a request
+that is read costs ours, up to the limit for all requests.
+
+`ModelStreamInfer` carries many requests over one call, answered in order. A stream that waits for
+its next request can be evicted first, like a unary call without a request, but not while requests
+of it are being answered. An error of one request goes into the `error_message` of its answer, and
+the stream continues. Two requests of a stream are in work at a time, so that one travels while the
+model has the other.
 """
 
 from __future__ import annotations
@@ -28,23 +34,23 @@ from .callers import CallCredentials, CallerIdentity
 from .servicer import ServerContext, ServicerMethod
 from .transport_listener import TransportListener
 
-#: Requests of one stream in work.
+#: Requests of one stream in work at a time.
 AT_ONCE: Final = 2
 _RAW_INPUTS: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-#: Gives the serialised `ModelInferResponse` of a serialised request; raises errors of `errors`.
+#: Answers a serialised `ModelInferRequest` with a serialised response; raises errors of `errors`.
 Infer = Callable[[bytes], Awaitable[bytes]]
 
 
 class InferStreams:
-    """The streams of one server; lives in its event loop.
+    """The streams of one server. Lives in its event loop.
 
     Args:
-        calls: where streams have their places, among other calls.
+        calls: table of calls in which streams are counted.
         config: the limits.
-        refused: told of each request that is not answered.
+        refused: called for each request that fails.
     """
 
     def __init__(
@@ -57,11 +63,11 @@ class InferStreams:
         self._leaving = False
 
     async def serve(self, caller: CallerIdentity, context: _Context, infer: Infer) -> None:
-        """Answer what comes over one stream by `infer`, until its caller ends it.
+        """Answer the requests of one stream with `infer` until the caller ends it.
 
         Raises:
-            RateLimited: there is no room for it, or it had to make room.
-            TeacherLost: this teacher takes leave.
+            RateLimited: there is no room for it, or it was evicted.
+            TeacherLost: this teacher is draining.
         """
         with self._calls.begin(caller.owner, is_stream=True) as call:
             stream = _InferStream(context, call, infer, self._refused)
@@ -69,7 +75,9 @@ class InferStreams:
             try:
                 if not self._leaving:
                     async with call.receiving(self._receive_s):
-                        await call.expect(self._max_message_bytes)  # of one request, while open
+                        await call.expect(
+                            self._max_message_bytes
+                        )  # memory for one request, as long as it is open
                     await stream.serve()
             finally:
                 self._open.discard(stream)
@@ -77,14 +85,14 @@ class InferStreams:
             raise TeacherLost("this teacher takes leave: go on with another one")
 
     def leave(self) -> None:
-        """Each stream ends once what has been read of it is answered."""
+        """End each stream after the requests that have been read are answered."""
         self._leaving = True
         for stream in self._open:
             stream.hang_up()
 
 
 class _InferStream:
-    """One stream, and the workers of it: each reads a request, has it answered, and writes that."""
+    """One stream with its workers; each reads a request, has it answered, and writes the answer."""
 
     def __init__(
         self,
@@ -99,13 +107,13 @@ class _InferStream:
         self._refused = refused
         self._to_read, self._to_write = asyncio.Lock(), asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
-        self._last = _done_future()  # done once the latest request that was read is answered
+        self._last = _done_future()  # done when the latest request is answered
         self._in_work = 0
         self._over = False
         call.on_evicted = self.hang_up
 
     def hang_up(self) -> None:
-        """Read no more."""
+        """Read no more requests."""
         self._over = True
         if self._reader is not None:
             self._reader.cancel()
@@ -115,8 +123,8 @@ class _InferStream:
         try:
             await asyncio.gather(*workers)
         finally:
-            # What a worker raised knows this frame: emptied, so that nothing here knows itself, and
-            # no request waits for the garbage collector.
+            # A worker's exception refers to this frame: emptying the list breaks the cycle,
+            # so that requests are freed without the garbage collector.
             while workers:
                 workers.pop().cancel()
         self._call.check()
@@ -130,18 +138,18 @@ class _InferStream:
                 before, self._last = self._last, asyncio.get_running_loop().create_future()
                 mine = self._last
             said = await self._answer(data)
-            del data  # it is large
+            del data  # free the memory early
             await before
             async with self._to_write:
                 await self._context.write(said)
-            del said  # not to be held until the next one
+            del said  # free it before the next one
             mine.set_result(None)
             self._in_work -= 1
             if not self._in_work:
                 self._call.owes()
 
     async def _read(self) -> bytes | None:
-        """The next request; None: there will be none."""
+        """The next request; None if there are no more."""
         if self._over:
             return None
         self._reader = asyncio.current_task()
@@ -159,14 +167,13 @@ class _InferStream:
             return data
         self._over = True
         if data is not None and not self._context.peer():
-            # gRPC itself has refused a message above the limit, and has forgotten the peer; one
-            # that hung up it still knows.
+            # gRPC refused a message above the limit, and cleared the peer to say so.
             self._refused(RequestTooLarge("a request of a stream is larger than max"))
             raise asyncio.CancelledError
         return None
 
     async def _answer(self, data: bytes) -> bytes:
-        """A serialised `ModelStreamInferResponse`: a request fails alone."""
+        """A serialised `ModelStreamInferResponse`; an error concerns this request only."""
         try:
             response = await self._infer(data)
         except EdlError as error:
@@ -178,7 +185,7 @@ class _InferStream:
 def _failed(error: EdlError, data: bytes) -> bytes:
     try:
         request_id = pb.ModelInferRequest.FromString(split_bytes_field(data, _RAW_INPUTS)[0]).id
-    except (WireError, DecodeError):  # it may be malformed in any way
+    except (WireError, DecodeError):  # the request may be malformed in any way
         request_id = ""
     code, details = to_status(error)
     return pb.ModelStreamInferResponse(
@@ -187,7 +194,7 @@ def _failed(error: EdlError, data: bytes) -> bytes:
 
 
 def _done_future() -> asyncio.Future[None]:
-    """As behind an answer that is written."""
+    """A future that is done."""
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     written.set_result(None)
     return written
@@ -195,29 +202,29 @@ def _done_future() -> asyncio.Future[None]:
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 STREAM: Final = "ModelStreamInfer"
-#: From the end of a broken call's messages to its being cancelled.
+#: Seconds from the end of a broken call's messages until gRPC cancels it.
 _HANG_UP_S: Final = 0.1
-#: Of a request that holds names only.
+#: The largest request without tensors.
 _NAMES_BYTES: Final = 64 << 10
 
 _Metadata = tuple[tuple[str, str], ...]
-#: Given the request, whose it is, when its caller has lost interest, and the record of its call.
+#: Answers a request, given its caller, its deadline and the record of its call.
 _Answer = Callable[[bytes, CallerIdentity, float | None, CallRecord], Awaitable[bytes]]
-#: Serves a call to its end: its answer, unless it has written that.
+#: Serves a call and returns its answer, unless that has been written.
 _Serve = Callable[[_Context, CallRecord], Awaitable[bytes]]
 _Handler = Callable[[object, _Context], Awaitable[bytes]]
 _M = TypeVar("_M", bound=Message)
 
 
 class GrpcMethods:
-    """The methods of the Open Inference Protocol as gRPC calls them; lives in one event loop.
+    """The handlers of all methods. Lives in one event loop.
 
     Attributes:
-        streams: those of `ModelStreamInfer`.
+        streams: of `ModelStreamInfer`.
         transport: for batches of our own readers.
 
     Args:
-        given: what it works with.
+        given: the parts of the server.
     """
 
     def __init__(self, given: ServerContext) -> None:
@@ -228,7 +235,7 @@ class GrpcMethods:
         self.transport = TransportListener(given)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """By name; without (de)serializers, as malformed bytes are ours to refuse."""
+        """Handlers by method, without (de)serializers, so that malformed bytes are refused here."""
         methods = {
             name: self._simple_method(method) for name, method in self._servicer.methods.items()
         }
@@ -247,7 +254,7 @@ class GrpcMethods:
         return {**unary, STREAM: stream}
 
     def count_unknown(self) -> None:
-        """Somebody has called a method that is not here."""
+        """Count a call of an unknown method."""
         self._recorder.refused(WireError())
 
     async def _stream(self, context: _Context, _: CallRecord) -> Any:
@@ -257,15 +264,14 @@ class GrpcMethods:
             with self._recorder.call(
                 "grpc", STREAM, lambda: credentials.caller_identity().address
             ) as entry:
-                caller = self._admission.admit(
-                    credentials, "student"
-                )  # it may have been locked out meanwhile
+                # Again for each request: the credentials may have been withdrawn.
+                caller = self._admission.admit(credentials, "student")
                 return await self._servicer.model_infer(data, caller, deadline_s, entry)
 
         await self.streams.serve(self._admission.admit(credentials, "student"), context, infer)
 
     def _proof(self, context: _Context) -> _Metadata:
-        """For who wants this instance proved."""
+        """Trailing metadata that proves this instance."""
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
         return self._servicer.proof(asked)
 
@@ -284,7 +290,7 @@ class GrpcMethods:
             data: bytes, caller: CallerIdentity, _: float | None, entry: CallRecord
         ) -> bytes:
             request: Any = _parse(data, method.request)
-            if "version" in fields:  # else its name is that of something else
+            if "version" in fields:  # else `name` is not that of a model
                 entry.model = request.name or None
             return method.answer(request, caller).SerializeToString()
 
@@ -293,7 +299,7 @@ class GrpcMethods:
     def _with_trailing_metadata(
         self, metadata: Callable[[_Context], _Metadata], answer: _Serve
     ) -> _Serve:
-        """A method whose answer has metadata with it."""
+        """A method with trailing metadata."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
             answered = await answer(context, entry)
@@ -303,7 +309,7 @@ class GrpcMethods:
         return serve
 
     def _read(self, right: AccessLevel, calls: CallTable, answer: _Answer) -> _Serve:
-        """A method whose request is read once its caller is known."""
+        """A method that reads its request after its caller has been checked."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
             caller = self._admission.admit(CallCredentials.from_context(context), right)
@@ -316,7 +322,7 @@ class GrpcMethods:
         return serve
 
     def _grpc_handler(self, name: str, serve: _Serve) -> _Handler:
-        """The method `name` as gRPC calls it: our errors end the call; all are logged."""
+        """A method as gRPC calls it: our errors become statuses, and each call is logged."""
 
         async def called(_: object, context: _Context) -> bytes:
             def address() -> str:
@@ -335,36 +341,36 @@ class GrpcMethods:
         return called
 
     async def _request(self, context: _Context, call: AdmittedCall, entry: CallRecord) -> bytes:
-        """The bytes of the request, within the time that there is for them."""
+        """Receive a request within its time limit."""
         async with call.receiving(self._receive_s):
             await call.expect(self._max_message_bytes)
             data = await context.read()
         if isinstance(data, bytes):
             return data
         if not context.peer():
-            # gRPC itself has refused a message above the limit, and has forgotten the peer; one
-            # that hung up it still knows.
+            # gRPC refused a message above the limit and cleared the peer. After a hang-up the peer
+            # would still be set.
             self._recorder.refused(RequestTooLarge())
             entry.status = grpc.StatusCode.RESOURCE_EXHAUSTED.name
             raise asyncio.CancelledError
-        # Whoever has hung up is not to blame: this call is cancelled a moment later.
+        # If the caller has hung up, this call is cancelled now, which is no error.
         await asyncio.sleep(_HANG_UP_S)
         raise WireError("the call ended without a request")
 
 
 def _deadline_s(context: _Context) -> float | None:
-    """When nobody waits for the answer any more, on the monotonic clock; None: never."""
+    """The deadline of a call on the monotonic clock; None for none."""
     left_s = context.time_remaining()
     return None if left_s is None else time.monotonic() + left_s
 
 
 def _parse(data: bytes, kind: type[_M]) -> _M:
     if len(data) > _NAMES_BYTES:
-        # gRPC's own words: by them a client knows that it need not try again.
+        # gRPC's own words, which tell clients not to retry.
         raise RequestTooLarge(
             f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {_NAMES_BYTES})"
         )
     try:
         return kind.FromString(data)
-    except DecodeError:  # ours to refuse: gRPC would call it an error of its own
+    except DecodeError:  # gRPC would report an internal error
         raise WireError(f"these bytes are no {kind.DESCRIPTOR.name}") from None

@@ -1,9 +1,9 @@
-"""What stands around every request over HTTP: who calls, whether it is let in, and its log line.
+"""The Open Inference Protocol over HTTP/REST, with the same answers as over gRPC.
 
-Web pages are kept out: a browser's requests are made for whoever wrote the page that it shows. On
-loopback anybody on this machine may have batches labelled, and its browser is on this machine. A
-page can send requests to 127.0.0.1, or let a name of its own point there; the header `Origin`, or
-the name in `Host`, gives it away. No client of the protocol sends the one or uses another name.
+Web pages are refused, because a browser sends requests on behalf of any page. On loopback everybody
+on this machine may have batches labelled, and its browser runs here. A page can send requests to
+127.0.0.1, or let its own domain name resolve to it. The header `Origin`, or the name in `Host`,
+gives such requests away; no client of the protocol sends `Origin` or uses another name.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ from .callers import CallCredentials
 from .servicer import ServerContext, in_thread
 from .shared_regions import RegionReader
 
-#: In a request's `state`: the common name of the caller's certificate.
+#: Key in the `state` of a request: the common name of the caller's certificate.
 CERTIFICATE = "certificate"
 
 
 def credentials_of(request: Request) -> CallCredentials:
-    """What a request shows of its caller: a header, and the certificate of its connection."""
+    """The credentials of a request: a header, and the certificate of its connection."""
     certificate: str | None = getattr(request.state, CERTIFICATE, None)
     identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
     metadata = [("authorization", request.headers.get("authorization", ""))]
     return CallCredentials(metadata, identities, "", client=request.client)
 
 
-_is_here = lru_cache(maxsize=64)(is_here)  # a client says the same name with each batch
+_is_here = lru_cache(maxsize=64)(is_here)  # a client sends the same name with each batch
 
 
 def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
-    """An application that is kept from web pages.
+    """Wrap an application to refuse requests of web pages.
 
     Args:
-        app: is asked what may pass.
-        local: it listens on loopback, so that it is called by the names of this machine only.
+        app: the application.
+        local: the server listens on loopback, so its name must be one of this machine.
     """
 
     def refusal(headers: Headers) -> tuple[int, str] | None:
@@ -86,21 +86,21 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
     return ask
 
 
-#: In a request's `state`: the record of its call.
+#: Key in the `state` of a request: the record of its call.
 _ENTRY: Final = "entry"
 
 
 def call_record_of(request: Request) -> CallRecord:
-    """The record of the call that a request is."""
+    """The record of a request's call."""
     entry: CallRecord = getattr(request.state, _ENTRY)
     return entry
 
 
 def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
-    """An application of which the recorder is told each call."""
+    """Wrap an application to record each call."""
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        # Without the query, in which somebody may send what is not for a log.
+        # Without the query, which may contain secrets.
         method = f"{scope['method']} {scope['path']}"
         with recorder.call("http", method, lambda: join_address(*scope["client"])) as entry:
             scope["state"][_ENTRY] = entry
@@ -117,47 +117,47 @@ def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
     return ask
 
 
-#: Logged of a request whose caller has hung up, as nginx does.
+#: Logged status of a request whose caller has hung up, as in nginx.
 CLIENT_GONE: Final = 499
-#: JSON takes many times its size while it is read, and the interpreter's lock for as long.
+#: The largest JSON. Parsing needs many times its size, and holds the interpreter's lock.
 _MAX_JSON_BYTES: Final = 16 << 20
-#: Above this, one is read after another.
+#: Larger JSON is parsed one request at a time.
 _SMALL_JSON_BYTES: Final = 64 << 10
-#: Up to this, it is read, or made of an output, in the event loop.
+#: JSON up to this size is parsed and encoded in the event loop.
 _LITTLE_JSON_BYTES: Final = 4 << 10
-#: Of an output, above which it is not made bytes in the event loop.
+#: Larger binary outputs are not encoded in the event loop.
 _LIGHT_BYTES: Final = 1 << 20
 
 
 class PathNotFound(RequestRefused):
-    """Nothing has this path."""
+    """There is nothing at this path."""
 
 
 class UnsupportedEncoding(RequestRefused):
-    """The body is in a form that is not taken."""
+    """The body has an encoding that is not supported."""
 
 
-#: Statuses that no code of gRPC stands for.
+#: Statuses without a gRPC code.
 _HTTP_ONLY_STATUSES: Final = {PathNotFound: 404, UnsupportedEncoding: 415, RequestTooLarge: 413}
 
 
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
-    """What a request is answered that ends by `error`: status, headers, words."""
+    """The answer to a failed request: status, headers, message."""
     code, words = to_status(error)
     status = _HTTP_ONLY_STATUSES.get(type(error), HTTP.get(code, 500))
     headers = {STATUS_HEADER: code.name, **dict(to_metadata(error))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RateLimited) and status == 429:
-        # In whole seconds: who comes back sooner finds no room.
+        # In whole seconds, rounded up.
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 0)))
     return status, headers, words
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
-    """Every field of a message without maps; numbers are numbers, whatever their size.
+    """All fields of a message, without maps; large integers stay numbers.
 
-    Optional numbers and texts that are not set are left out.
+    Unset optional fields are left out.
     """
     return {
         field.name: _value(getattr(message, field.name), field.is_repeated)
@@ -176,20 +176,20 @@ def _value(value: Any, repeated: bool) -> Any:
 async def read_body(
     request: Request, call: AdmittedCall, most_bytes: int, within_s: float
 ) -> memoryview:
-    """All of a body that comes through starlette, once its sender is known.
+    """Receive a body, after the caller has been checked.
 
     Args:
-        request: whose body.
-        call: of this request, which it owes until this ends well.
-        most_bytes: that are taken.
+        request: the request.
+        call: of this request.
+        most_bytes: the limit.
         within_s: seconds from now.
 
     Raises:
-        TooLarge: it is, or says that it is going to be.
+        RequestTooLarge: the body is larger, or announces to be.
         RetryableError: it did not come in time.
-        RateLimited: there is no room for it, or the call had to make room for another one.
-        WrongKind: it is compressed.
-        starlette's ClientDisconnect: nobody waits for an answer any more.
+        RateLimited: there is no memory for it, or the call was evicted.
+        UnsupportedEncoding: it is compressed.
+        starlette's ClientDisconnect: the caller has hung up.
     """
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         raise UnsupportedEncoding(
@@ -218,16 +218,16 @@ def _too_large(size: str, most_bytes: int) -> RequestTooLarge:
 def decoder(
     request: Request, body: memoryview, json_reader: Executor
 ) -> Callable[[RegionReader], Awaitable[InferRequest]]:
-    """What gives the request for labels that a body holds, or raises what is wrong with it.
+    """A function that decodes the request in a body.
 
     Args:
-        request: whose body it is.
-        body: JSON, and perhaps bytes of tensors behind it.
-        json_reader: where much JSON is read.
+        request: the HTTP request.
+        body: JSON, possibly followed by bytes of tensors.
+        json_reader: executes the parsing of large JSON.
 
     Raises:
-        WireError: its head has no such length.
-        TooLarge: its head is more JSON than is taken.
+        WireError: the length of the JSON is invalid.
+        RequestTooLarge: the JSON is too large.
     """
     path = request.path_params
     head, raw = split(body, request.headers.get(HEAD_LENGTH))
@@ -257,12 +257,12 @@ def decoder(
 async def encode(
     request: InferRequest, response: InferResponse, elsewhere: Collection[str]
 ) -> tuple[Response, int]:
-    """The answer to a request for labels, and its bytes.
+    """Encode the answer to a request; returns it and its size in bytes.
 
     Args:
-        request: what was asked.
+        request: the request.
         response: the labels.
-        elsewhere: outputs that lie in shared memory.
+        elsewhere: outputs that are in shared memory.
     """
     if all(
         name in elsewhere or array.nbytes <= _light_bytes(request, name, array.dtype.hasobject)
@@ -292,15 +292,15 @@ _NAMES_BYTES: Final = 64 << 10
 
 
 class HttpApi:
-    """The protocol over HTTP; lives in one event loop.
+    """The routes of the protocol. Lives in one event loop.
 
     Args:
-        given: what it works with.
+        given: the parts of the server.
     """
 
     def __init__(self, given: ServerContext) -> None:
         self._config, self._servicer, self._admission, self._recorder = given
-        # Of its own, and one: small requests must not wait for large ones.
+        # A single thread for large JSON, so that small requests do not wait for it.
         self._json_reader = ThreadPoolExecutor(1, "json")
 
     def app(self) -> Starlette:
@@ -337,17 +337,17 @@ class HttpApi:
         return app
 
     def close(self) -> None:
-        """Wait for nobody."""
+        """Release the thread without waiting."""
         self._json_reader.shutdown(wait=False)
 
     def count_malformed(self) -> None:
-        """Somebody has sent what is no HTTP."""
+        """Count a request that is not HTTP."""
         self._recorder.refused(WireError())
 
     def _get(
         self, path: str, name: str, answer: Callable[[Any], Response] = lambda said: _json(said)
     ) -> Route:
-        """Of a method whose whole request stands in the path."""
+        """The route of a method whose request is in the path."""
 
         async def serve(request: Request) -> Response:
             return answer(self._ask(name, request))
@@ -355,7 +355,7 @@ class HttpApi:
         return Route(path, serve, methods=["GET"])
 
     def _ask(self, name: str, request: Request, **fields: Any) -> Any:
-        """What a method answers to a request with these fields, if its caller may ask."""
+        """Call a method with these fields, if the caller may."""
         method = self._servicer.methods[name]
         of_model = "version" in method.request.DESCRIPTOR.fields_by_name
         if of_model:
@@ -383,7 +383,7 @@ class HttpApi:
         return Response()
 
     async def _body(self, name: str, request: Request) -> dict[str, Any]:
-        """The JSON object of a request for the method `name`; an empty body is an empty one."""
+        """The JSON object in the body of a request; an empty body is an empty object."""
         right = self._servicer.methods[name].right
         caller = self._admission.admit(credentials_of(request), right)
         with self._admission.named_calls.begin(caller.owner) as call:
@@ -391,7 +391,7 @@ class HttpApi:
         return parse_object(body) if len(body) else {}
 
     async def _infer(self, request: Request) -> Response:
-        """A batch in JSON, in bytes behind it or in shared memory; then its labels."""
+        """Label a batch, given as JSON, as bytes or in shared memory."""
         caller = self._admission.admit(credentials_of(request), "student")
         with self._admission.infer_calls.begin(caller.owner) as call:
             most_bytes = self._config.max_message_bytes
@@ -412,7 +412,7 @@ class HttpApi:
         return JSONResponse({"error": words}, status, headers)
 
     async def _unknown_path(self, request: Request, error: Exception) -> Response:
-        """Starlette's own refusals: of a path, or a method, that is not here."""
+        """Starlette's refusals of unknown paths and methods."""
         assert isinstance(error, HTTPException)
         self.count_malformed()
         what = f"{request.method} {request.url.path:.80}"
@@ -424,7 +424,7 @@ def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
 
 
 async def _client_gone(_: Request, __: Exception) -> Response:
-    """For a caller that has hung up: it is not sent, and logged."""
+    """The caller has hung up: nothing is sent, and 499 is logged."""
     return Response(status_code=CLIENT_GONE)
 
 
@@ -441,7 +441,7 @@ def _regions(status: Any) -> Response:
 
 
 def _memory_in(body: dict[str, Any]) -> dict[str, Any]:
-    """Which memory a body says."""
+    """The shared memory that a body describes."""
     match body:
         case {"key": str(key), "byte_size": int(size)}:
             offset = body.get("offset", 0)

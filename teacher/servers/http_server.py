@@ -1,4 +1,4 @@
-"""HTTP beside gRPC: uvicorn in the event loop of a teacher's server, and its connections."""
+"""HTTP beside gRPC: uvicorn in the event loop of a teacher's server, with limited connections."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .admission import SendingDeadline
 from .http_app import CERTIFICATE, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext
 
-#: Seconds that a connection may be without a request that is being answered.
+#: The longest time, in seconds, without a request being answered on a connection.
 _IDLE_S: Final = 10.0
 
 
 class HttpConnection(H11Protocol):
-    """A connection that has to make requests, and in time.
+    """A connection with time limits for idling and for reading answers.
 
     Args:
-        receive_s: seconds within which something of an answer has to be taken.
-        on_malformed: told of each request that is no HTTP.
-        uvicorn: what that gives to its protocols.
+        receive_s: seconds within which the peer must read some of an answer.
+        on_malformed: called for each request that is not HTTP.
+        uvicorn: arguments of uvicorn's protocols.
 
     Attributes:
         idle_since: None while a request is being answered.
@@ -56,10 +56,10 @@ class HttpConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._sending.stop()
-        # asyncio's TLS keeps methods of this: without these references gone, its memory (256 KiB
-        # with TLS) would wait for the garbage collector.
+        # asyncio's TLS refers to methods of this. Clearing these references breaks the cycle, which
+        # would keep 256 KiB until the next garbage collection.
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
-        # Or what was read of it would stay until they look the next time.
+        # Or uvicorn's timer would keep the last request.
         self._unset_keepalive_if_required()
         if self._watching is not None:
             self._watching.cancel()
@@ -96,11 +96,11 @@ class HttpConnection(H11Protocol):
         self.transport.close()
 
     def _watch(self) -> None:
-        """Look again and again, until it is lost, whether it has been idle for too long."""
+        """Close the connection when it has been idle for too long; repeats until it is lost."""
         now = self.loop.time()
         left_s = _IDLE_S if self.idle_since is None else self.idle_since + _IDLE_S - now
         if left_s <= 0:
-            if self.transport.is_closing():  # nobody reads the last of it
+            if self.transport.is_closing():  # the peer does not read the rest
                 self.transport.abort()
                 return
             self.transport.close()
@@ -109,7 +109,7 @@ class HttpConnection(H11Protocol):
 
 
 def end_longest_idle(open_: set[Any]) -> bool:
-    """End the connection that has been idle for longest; False: none is."""
+    """Abort the connection that has been idle for longest; False if none is idle."""
     idle = [one for one in open_ if one.idle_since is not None and not one.transport.is_closing()]
     if idle:
         min(idle, key=lambda one: one.idle_since).transport.abort()
@@ -117,7 +117,7 @@ def end_longest_idle(open_: set[Any]) -> bool:
 
 
 def _common_name(transport: Any) -> str | None:
-    """Whom the client's certificate names; None: it has shown none, or one without a name."""
+    """The common name in the client's certificate; None if there is no certificate or name."""
     connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificate: Any = connection.getpeercert() if connection is not None else None
     names = [
@@ -131,23 +131,24 @@ def _common_name(transport: Any) -> str | None:
 
 _BACKLOG: Final = 128
 _MAX_HEAD_BYTES: Final = 16 << 10
-#: Connections at once; for one more, the one goes that has been idle for longest. asyncio has 256
-#: KiB for each of TLS.
+#: The most connections; for one more, the longest idle one is ended. asyncio allocates 256 KiB for
+#: each TLS connection.
 _MAX_CONNECTIONS: Final = 1024
 _MAX_TLS_CONNECTIONS: Final = 256
 _KEEP_ALIVE_S: Final = 5
-#: Between two looks, after a stop, whether all is answered.
+#: Seconds between two checks, after a stop, whether everything is answered.
 _LOOK_S: Final = 0.01
 
 
 class HttpServer:
-    """Binds on creation; what else it does is done in the loop that gRPC's methods are in.
+    """Binds when it is created; everything else runs in the event loop of the gRPC methods.
 
     Args:
-        given: what it works with.
+        given: the parts of the server.
 
     Raises:
-        UsageError: `config.http` is no address of this machine, or the certificates cannot be used.
+        UsageError: `config.http` is not an address of this machine, or the certificates cannot be
+            used.
         AddressInUse: another process listens there.
     """
 
@@ -184,23 +185,23 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """That is bound."""
+        """The bound port."""
         return int(self._socket.getsockname()[1])
 
     @property
     def url(self) -> str:
-        """Where it is: "http://HOST:PORT"."""
+        """Its address, "http://HOST:PORT"."""
         host, port = self._socket.getsockname()[:2]
         return f"{self._scheme}://{join_address(host, port)}"
 
     async def start(self) -> None:
-        """Answer from now on."""
-        # Only its clock for answers: the acceptor listens, and `stop` waits for what is asked.
+        """Start accepting connections."""
+        # Only for uvicorn's clock: the acceptor listens, and `stop` waits for open requests.
         self._ticking = asyncio.create_task(self._server.main_loop())
         self._acceptor.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing new, wait up to `grace_s` for what is being answered, close."""
+        """Accept nothing new, wait up to `grace_s` for open requests, and close."""
         self._acceptor.close()
         if self._ticking is None:
             return
@@ -215,7 +216,7 @@ class HttpServer:
         self._api.close()
         for connection in list(state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # in which they are closed
+        await asyncio.sleep(0)  # lets them close
 
 
 def _config(app: Any) -> uvicorn.Config:
@@ -224,7 +225,7 @@ def _config(app: Any) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level=logging.CRITICAL,  # it would log addresses that strangers make up
+        log_level=logging.CRITICAL,  # it would log untrusted addresses
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -1,9 +1,8 @@
-"""The server's face: binds at once, answers after `start`, and ends with its thread.
+"""The server of a teacher, with all its protocols in one event loop on a thread of its own.
 
-Any thread may use it; what is asyncio stays in the event loop of its own thread. Nothing blocks
-there: the model gives futures, and what takes more than a moment, as reading JSON or copying out of
-shared memory, is done on other threads. So the loop answers probes and takes in requests whatever
-the model does.
+Any thread may use it; asyncio stays in the thread of the event loop. Nothing blocks there: the
+model returns futures, and slow work, such as parsing JSON or copying from shared memory, runs in
+other threads. So the loop answers probes and receives requests whatever the model does.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ if TYPE_CHECKING:
     from .http_server import HttpServer
 
 
-#: Headers of one call; a token and a few ids need a tenth of it.
+#: The largest headers of a call; a token and a few ids need a tenth of that.
 _MAX_METADATA_BYTES: Final = 8192
-#: What of a message gRPC receives before it is asked for it.
+#: How much of a message gRPC receives before it is read.
 _WINDOW_BYTES: Final = 4 << 20
-#: A connection on which nothing comes is asked for a sign of life, and ended without one.
+#: A silent connection is pinged after this time, and ended without an answer.
 _KEEPALIVE_MS: Final = 20_000
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
-#: A connection without a call is closed after so long; its client opens another one when it asks.
+#: A connection without a call is closed after this time; the client reconnects for its next call.
 _IDLE_MS: Final = 300_000
-#: For TLS and the first frames of a connection.
+#: Limit for TLS and the first frames of a connection.
 _HANDSHAKE_MS: Final = 10_000
-#: Between two looks for shared memory whose callers are gone.
+#: Seconds between two searches for shared memory of callers that are gone.
 _SWEEP_S: Final = 10.0
 
 _T = TypeVar("_T")
 
 
 class TeacherServer:
-    """Binds on creation and answers after `start`.
+    """Binds when it is created, and answers after `start`.
 
     Args:
-        config: where, and how much at once.
-        servicer: what to answer.
-        gate: who may ask.
-        recorder: told of every call.
-        on_ended: called in the server's thread when it has ended by itself.
+        config: address and limits.
+        servicer: answers requests.
+        gate: authenticates callers.
+        recorder: records every call.
+        on_ended: called in the server's thread if it ends by itself.
 
     Attributes:
         admission: of its calls.
-        url: of the protocol over HTTP; None: it is not spoken.
+        url: of HTTP; None without HTTP.
 
     Raises:
         AddressInUse: another process listens there.
@@ -97,11 +96,11 @@ class TeacherServer:
         self.url = None if self._http is None else self._http.url
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start answering."""
         self._do(self._start())
 
     def stop(self, grace_s: float) -> None:
-        """Take nothing new, wait up to `grace_s` for what is being answered, close. Idempotent."""
+        """Accept nothing new, wait up to `grace_s` for open requests, and close. Idempotent."""
         self._stopping = True
         if self._thread.is_alive():
             self._do(self._leave(grace_s))
@@ -132,13 +131,13 @@ class TeacherServer:
         )
 
     async def _sweep(self) -> None:
-        """Let go, now and then, of memory that callers have left behind."""
+        """Release shared memory of callers that are gone, now and then."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._servicer.memory.sweep()
 
     async def _watch(self) -> None:
-        """No server that answers nobody may look as if it lived."""
+        """Report if gRPC's server ends by itself, so that a dead server does not seem alive."""
         await self._server.wait_for_termination()
         if not self._stopping:
             self._on_ended()
@@ -167,11 +166,11 @@ def _http_server() -> type[HttpServer]:
 
 def _options(max_message_bytes: int) -> list[tuple[str, int]]:
     return [
-        ("grpc.so_reuseport", 0),  # else two servers share a port, and nobody is told
+        ("grpc.so_reuseport", 0),  # else two servers could share a port unnoticed
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # Or an estimate of the path, which a busy machine inflates, decides how much of a message
-        # is received before anybody has asked for it.
+        # Or an estimate of the bandwidth, which a busy machine inflates, decides how much of a
+        # message is received before it is read.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
@@ -183,7 +182,7 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # its name in newer releases
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # Readers may ask often whether we are still there.
+        # Readers may ping often.
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
     ]

@@ -1,4 +1,4 @@
-"""Answers the methods of the Open Inference Protocol, each by a few lines; knows no sockets."""
+"""Implements the methods of the Open Inference Protocol, independent of sockets."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _T = TypeVar("_T")
 
 
 async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """What `work` gives; whoever is cancelled meanwhile waits for its end nevertheless.
+    """Run `work` in a thread. A cancelled caller still waits for its end.
 
-    So what it reads and writes can be given back behind this.
+    So the memory that `work` uses can be freed after this returns or raises.
     """
     doing = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
@@ -57,10 +57,10 @@ async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs)
                 await asyncio.wait([doing])
         raise
     finally:
-        del doing  # its error knows this frame: without a circle all of it goes at once
+        del doing  # its exception refers to this frame: breaks the reference cycle
 
 
-#: What is spoken beyond the protocol itself, by the names that Triton has for it.
+#: Supported extensions of the protocol, by Triton's names.
 EXTENSIONS: Final = (
     "model_repository",
     "statistics",
@@ -69,17 +69,17 @@ EXTENSIONS: Final = (
     "parameters",
 )
 
-#: Of one output, above which it is not copied in the event loop.
+#: Larger outputs are not copied in the event loop.
 _LIGHT_BYTES: Final = 1 << 20
 
 
 class ServicerMethod(NamedTuple):
-    """One that is answered at once.
+    """A method that is answered at once.
 
     Attributes:
-        right: whom it is for.
-        request: its request.
-        answer: the response to that, of a caller.
+        right: who may call it.
+        request: the type of its request.
+        answer: returns the response for a caller.
     """
 
     right: AccessLevel
@@ -88,13 +88,13 @@ class ServicerMethod(NamedTuple):
 
 
 class ServerContext(NamedTuple):
-    """What each protocol of one server works with.
+    """What the protocols of one server share.
 
     Attributes:
         config: the limits.
-        servicer: what to answer.
-        admission: who may ask, and how much at once.
-        recorder: told of every call.
+        servicer: answers requests.
+        admission: authenticates callers and limits calls.
+        recorder: records every call.
     """
 
     config: ServerConfig
@@ -104,11 +104,11 @@ class ServerContext(NamedTuple):
 
 
 class InferenceServicer:
-    """The protocol's methods over one model. Every method raises errors of `errors` only.
+    """The protocol's methods for one model. All methods raise errors of `errors` only.
 
     Attributes:
         memory: regions of shared memory that callers have registered.
-        methods: all but `model_infer`, by their names.
+        methods: all methods by name, but `model_infer`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class InferenceServicer:
         )
 
     def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """Metadata beside `server_metadata`, for who wants this instance proved."""
+        """Trailing metadata of `ServerMetadata`, which proves this instance."""
         return self._identity.proof(metadata)
 
     def _model_metadata(self, request: pb.ModelMetadataRequest, _: CallerIdentity) -> Message:
@@ -228,13 +228,13 @@ class InferenceServicer:
         deadline_s: float | None,
         entry: CallRecord,
     ) -> bytes:
-        """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised.
+        """Answer a serialised `ModelInferRequest` with a serialised `ModelInferResponse`.
 
         Args:
             data: the request.
             caller: as of `infer`.
-            deadline_s: the same.
-            entry: the same.
+            deadline_s: as of `infer`.
+            entry: as of `infer`.
         """
 
         async def decode(reading: RegionReader) -> InferRequest:
@@ -255,19 +255,19 @@ class InferenceServicer:
         nbytes: int,
         record: InputBuffers | None = None,
     ) -> _T:
-        """Label one batch; in an event loop, which it does not hold up.
+        """Label one batch without blocking the event loop.
 
         Args:
-            decode: gives the request, told how to read what lies in shared memory.
-            encode: makes the answer, and says its bytes, of the request, the response whose arrays
-                are valid until it returns, and the names of the outputs that lie in shared memory
-                by now.
-            caller: whose request it is.
-            deadline_s: of the call, on the monotonic clock: after that it is not computed; None:
-                at any time. The request may name an earlier one.
-            entry: the call that it came by.
-            nbytes: of the request.
-            record: the inputs in `memory_of_inputs`; None: they lie elsewhere.
+            decode: returns the request, given a reader of shared memory.
+            encode: encodes the answer and returns it with its size, given the request, the
+                response, and the names of outputs in shared memory. The response's arrays are valid
+                until it returns.
+            caller: who sent the request.
+            deadline_s: of the call, on the monotonic clock; None for none. The request may have an
+                earlier one.
+            entry: the record of the call.
+            nbytes: size of the request.
+            record: the inputs in `memory_of_inputs`; None if they are elsewhere.
         """
         with entry.timing(nbytes) as timing, _as_edl_errors():
             reading = RegionReader(self.memory, caller)
@@ -316,11 +316,11 @@ class InferenceServicer:
 
     @property
     def memory_of_inputs(self) -> Arena:
-        """What the predictors read requests from."""
+        """The memory from which the predictors read inputs."""
         return self._labeller.memory
 
     def _state(self) -> tuple[str, str]:
-        """Whether the model takes requests, in the protocol's word, and why it does not."""
+        """Whether the model accepts requests, in the protocol's word, and the reason if not."""
         if self._labeller.ready:
             return "READY", ""
         try:
@@ -332,7 +332,7 @@ class InferenceServicer:
 
 @contextmanager
 def _as_edl_errors() -> Iterator[None]:
-    """Turn an unexpected error into a RetryableError, so that every protocol says the same."""
+    """Convert an unexpected error to RetryableError, for all protocols alike."""
     try:
         yield
     except EdlError:
@@ -343,15 +343,15 @@ def _as_edl_errors() -> Iterator[None]:
 
 
 async def _taken(labels: Future[LabelledBatch]) -> LabelledBatch:
-    """The labels, once they are there; where nobody waits any more, they are given back."""
+    """Wait for the labels; if the caller is cancelled, they are released."""
     try:
         return labels.result() if labels.done() else await asyncio.wrap_future(labels)
     except asyncio.CancelledError:
         labels.add_done_callback(_give_back)
         raise
     finally:
-        # An error knows this frame, and the future its error. Whatever knows itself by a detour
-        # waits for the garbage collector, and a request is too large for that.
+        # An exception refers to this frame, and the future to the exception. Breaking the cycle
+        # frees the request without the garbage collector.
         del labels
 
 
@@ -386,5 +386,5 @@ def _with_places(
     told: Mapping[str, dict[str, Parameter]],
     output_refs: Mapping[str, dict[str, Parameter]],
 ) -> dict[str, dict[str, Parameter]]:
-    """What an answer says of its outputs: their forms, and where they lie."""
+    """Parameters of the outputs in an answer: their forms and locations."""
     return {**told, **{name: {**told.get(name, {}), **ref} for name, ref in output_refs.items()}}

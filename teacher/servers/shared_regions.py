@@ -1,33 +1,34 @@
-"""System shared memory: tensors that lie in a caller's own memory, on this host only.
+"""System shared memory: tensors in a caller's own memory, on this host only.
 
-A region is a piece of a shared-memory object (`/dev/shm`) that a caller registers under a name. The
-teacher does not map it: inputs are copied in with `pread` and outputs are written with `pwrite`,
-through a descriptor that is open for reading only, and for writing only while something is written.
-So a region that is cut short or goes away in the middle of a copy is a short read, which is
-refused, and never a SIGBUS; and memory that is missing (`/dev/shm` is full) is an error, too.
+A region is a range of a shared-memory object (`/dev/shm`) that a caller registers under a name. The
+teacher does not map it: it copies inputs with `pread` and writes outputs with `pwrite`. Its
+descriptor is open for reading; one for writing exists only during a write. So an object that is
+truncated during a copy causes a short read, which is refused, and never a SIGBUS. Missing memory
+(`/dev/shm` is full) causes an error too.
 
-**In place.** The memory of our readers has no name (`proto/shared_buffer.py`): a process that has
-it open registers it. The kernel has been told never to let it become smaller, so it is mapped, and
-inputs with a generation are read where they lie.
+**In place.** The memory of our readers has no name (`proto/shared_buffer.py`); a process that has
+it open registers it. It is sealed against shrinking, so it is mapped, and inputs with a generation
+are read in place.
 
-**Confined.** Only callers on this host may register, only objects whose name begins with `PREFIX`
-and which belong to the caller's user, and only so many. Regions belong to who registered them: the
-names of others mean nothing.
+**Confined.** Only callers on this host may register, only objects with the prefix `PREFIX` that
+belong to the caller's user, and only a limited number. Regions belong to the caller that registered
+them; it cannot use the names of others.
 
-**Generations.** A caller that has given a request up (it was too late, another teacher was faster)
-cannot know that the teacher has; a stopped process may go on an hour later, when the memory has
-long been given to another batch. So a place may have a *generation*: a number in the 8 bytes before
-it (unsigned, little-endian), which the caller changes before it uses the place for anything else,
-and names in the request. An input is taken when the number is the one named both before and after
-the copy, and one that is read in place when it still is after it was labelled; else the request is
-refused, to be sent again. An output is written while the teacher
-holds a lock (an exclusive one, of fcntl's open-file-description kind) on the number's 8 bytes, and
-only if, under that lock, it is still the one named. So whoever takes a place back takes the same
-lock, changes the number and lets go; where it does not get the lock, a teacher is writing there, or
-was stopped while it did, and that place is to be left alone. Numbers that begin at random prove,
-besides, that both sides look at the same memory.
+**Generations.** A caller that gives a request up (because it is late, or another teacher was
+faster) cannot know whether the teacher gave it up too. A stopped process may continue an hour
+later, when the memory belongs to another batch. So a location may have a *generation*: a number in
+the 8 bytes before it (unsigned, little-endian), which the caller names in the request and changes
+before it reuses the memory. An input that is copied counts if the number is the same before and
+after the copy; one that is read in place, if the number is the same after it was labelled.
+Otherwise the request is refused and may be sent again. An output is written under an exclusive lock
+(an open-file-description lock of fcntl) on the 8 bytes of the generation, and only if the
+generation is still the same. To reuse the memory, the caller takes the same lock, changes the
+number and unlocks. If it does not get the lock, a teacher is writing, or was stopped while writing,
+and the memory must not be reused. Generations start at a random number, so equal ones also prove
+that both sides see the same memory.
 
-Without a generation the extension is as Triton has it: safe for who waits for every answer.
+Without generations, the extension works as in Triton: it is safe for callers that wait for every
+answer.
 """
 
 from __future__ import annotations
@@ -49,32 +50,32 @@ from .shared_segment import SharedSegment, is_reader_memory
 _MAX_NAME: Final = 256
 
 
-#: Regions of one caller at one address, their bytes together, and regions of all callers.
+#: Limits: regions of one caller at one address, their total bytes, and regions of all callers.
 REGIONS: Final = 64
 REGION_BYTES: Final = 64 << 30
 REGIONS_IN_ALL: Final = 512
-#: Seconds after which a region goes that was not used and whose name is gone: then nothing but the
-#: teacher may be left to keep its memory.
+#: Seconds after which an unused region is released if its object has no name any more: then only
+#: the teacher may keep the memory alive.
 IDLE_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class Region:
-    """A segment under the name that tensors call it by; `used_s` is when that last happened."""
+    """A segment that is registered under a name; `used_s` is the time of its last use."""
 
     segment: SharedSegment
     used_s: float = field(default=0.0)
 
 
 class SharedMemoryRegions:
-    """The regions of one teacher's callers; any thread may use them.
+    """The regions of a teacher's callers. Any thread may use them.
 
-    Memory that a reader lends is read for callers by the Unix socket alone, where the kernel says
-    which user they are. Of a connection by TCP that is found out from a list of the system.
+    Memory of our readers is read only for callers on the Unix socket, where the kernel tells their
+    user. For a TCP connection, the user is looked up in a list of the system.
 
     Args:
-        place_bytes: of one tensor.
-        system: named objects of `/dev/shm` may be registered, by TCP too.
+        place_bytes: the limit for one tensor.
+        system: allow named objects of `/dev/shm`, also over TCP.
         clock: seconds, monotonic.
     """
 
@@ -94,12 +95,13 @@ class SharedMemoryRegions:
     def register(
         self, caller: CallerIdentity, name: str, key: str, *, offset: int, nbytes: int
     ) -> None:
-        """Make a piece of the object `key` known as `name`, to this caller only.
+        """Register a range of the object `key` as `name`, for this caller only.
 
         Raises:
-            RequestRefused: the caller is elsewhere, the name is taken or impossible, or the object
-                is not for it. Whether a lent one is, its use shows.
-            RateLimited: it has as many regions as it may, or all callers have.
+            RequestRefused: the caller is on another host, the name is taken or invalid, or the
+                caller may not use the object. For memory of a reader, the user is checked at each
+                use.
+            RateLimited: this caller, or all callers together, have too many regions.
         """
         if not caller.is_here():
             raise RequestRefused(
@@ -126,9 +128,9 @@ class SharedMemoryRegions:
             self._regions[caller.owner] = mine
 
     def unregister(self, caller: CallerIdentity, name: str = "") -> None:
-        """Forget a region of this caller, or all; requests that use one now keep it till they end.
+        """Remove a region of this caller, or all of them; running requests keep theirs.
 
-        One that is not registered is no error: it is gone, as it should be.
+        A region that is not registered is no error.
         """
         with self._lock:
             mine = self._regions.get(caller.owner, {})
@@ -138,7 +140,7 @@ class SharedMemoryRegions:
                 self._regions.pop(caller.owner, None)
 
     def status(self, caller: CallerIdentity, name: str = "") -> dict[str, SharedSegment]:
-        """This caller's regions by name, or the one of that name.
+        """The regions of this caller by name, or the one with this name.
 
         Raises:
             RequestRefused: it has none of that name.
@@ -151,16 +153,16 @@ class SharedMemoryRegions:
 
     @property
     def owners(self) -> frozenset[str]:
-        """Who has memory registered here; `CallerIdentity.owner` of each."""
+        """`CallerIdentity.owner` of each caller with regions."""
         with self._lock:
             return frozenset(self._regions)
 
     def read(self, caller: CallerIdentity, ref: BufferRef) -> memoryview:
-        """A copy of what lies at `ref`; raises what `SharedSegment.read` does, and `holding`."""
+        """A copy of the input at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
         return self.holding(caller, ref).read(ref)
 
     def holding(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
-        """The segment in which an input lies.
+        """The segment with an input.
 
         Raises:
             RequestRefused: the caller has no such region, or the input is too large.
@@ -173,11 +175,11 @@ class SharedMemoryRegions:
         return self._used(caller, ref)
 
     def write(self, caller: CallerIdentity, ref: BufferRef, data: memoryview) -> None:
-        """Put `data` at `ref`; raises what `SharedSegment.write` does, and for no region."""
+        """Write `data` at `ref`; raises the errors of `SharedSegment.write`, and for no region."""
         self._used(caller, ref).write(ref, data)
 
     def sweep(self) -> None:
-        """Let go of regions that nobody but this process may know any more."""
+        """Release unused regions that only this process may know any more."""
         with self._lock:
             oldest_s = self._clock() - IDLE_S
             for owner, mine in list(self._regions.items()):
@@ -217,11 +219,11 @@ class SharedMemoryRegions:
 
 
 class RegionReader:
-    """The inputs of one request; they must not be used for an answer unless `check` passes.
+    """Reads the inputs of one request; its answer may be used only if `check` passes.
 
     Args:
         memory: the regions of all callers.
-        caller: whose request it is.
+        caller: who sent the request.
     """
 
     def __init__(self, memory: SharedMemoryRegions, caller: CallerIdentity) -> None:
@@ -230,14 +232,14 @@ class RegionReader:
         self._in_place: list[tuple[SharedSegment, BufferRef]] = []
 
     def read(self, ref: BufferRef) -> memoryview:
-        """What lies at `ref`; raises what `SharedMemoryRegions.read` does."""
+        """The bytes at `ref`; raises the errors of `SharedMemoryRegions.read`."""
         try:
             return self.read_in_place(ref)
         except SlowToDecode:
             return self._memory.read(self._caller, ref)
 
     def read_in_place(self, ref: BufferRef) -> memoryview:
-        """The same for an event loop; raises Heavy where it has to be copied."""
+        """As `read`, for an event loop; raises SlowToDecode if the bytes must be copied."""
         segment = self._memory.holding(self._caller, ref)
         if (data := segment.read_in_place(ref)) is None:
             raise SlowToDecode
@@ -248,18 +250,19 @@ class RegionReader:
         """To be called when the inputs have been used.
 
         Raises:
-            RetryableError: one was read in place, and belongs to another request by now.
+            RetryableError: an input was read in place, and its memory belongs to another request
+                now.
         """
         for segment, ref in self._in_place:
             segment.check(ref)
 
 
 def output_buffers(request: InferRequest) -> dict[str, BufferRef]:
-    """Where outputs are wanted that are not to travel, by their names.
+    """Locations of outputs that the caller wants in its memory, by name.
 
     Raises:
-        WireError: a place is impossible.
-        RequestRefused: an output that has several parts cannot lie in one place.
+        WireError: a location is impossible.
+        RequestRefused: an output of several parts cannot lie at one location.
     """
     refs = {}
     for name, parameters in request.output_parameters.items():
@@ -281,10 +284,10 @@ def write_outputs(
     outputs: Mapping[str, Array],
     refs: Mapping[str, BufferRef],
 ) -> dict[str, dict[str, Parameter]]:
-    """Write outputs to where the caller wants them; raises what `SharedMemoryRegions.write` does.
+    """Write outputs to the caller's memory; raises the errors of `SharedSegment.write`.
 
     Returns:
-        For each place what the answer says of it, by the output's name.
+        The parameters of each output in the answer, by name.
     """
     said = {}
     for name, ref in refs.items():

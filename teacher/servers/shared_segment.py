@@ -1,9 +1,9 @@
-"""One shared-memory object of a caller: which are opened, and how one is read and written.
+"""A shared-memory object of a caller: which objects are opened, and how they are read and written.
 
-A key names a file of `/dev/shm` that begins with `PREFIX`; or a memory file of one of our readers,
-which has no name, by a process that has it open. Nothing else is opened, whatever the key says, and
-nothing that could act on being opened. An object is read and written through its descriptor. It is
-mapped only where the kernel keeps it from becoming smaller: then it can be read in place.
+A key names a file of `/dev/shm` with the prefix `PREFIX`, or the memory file of one of our readers,
+given by a process that has it open. Nothing else is opened, in particular nothing on which opening
+has side effects. An object is accessed through its descriptor. It is mapped only if it is sealed
+against shrinking; then it can be read in place.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from ...proto.shared_buffer import (
     descriptor_of,
 )
 
-#: What the names of objects begin with that a teacher opens.
+#: Prefix of the names of objects that a teacher opens.
 PREFIX: Final = "edl-"
-#: Where shared-memory objects are.
+#: The folder of shared-memory objects.
 FOLDER: Final = Path("/dev/shm")
-#: Memory files that are opened, as the kernel calls them.
+#: The kernel's name for memory files of our readers.
 _READER_MEMORY: Final = f"/memfd:{SharedBuffer.NAME} "
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def open_object(key: str) -> int:
-    """A descriptor of the object `key`, for reading.
+    """Open the object `key` for reading and return the descriptor.
 
     Raises:
-        RequestRefused: there is no such object, or it is none that is opened here.
+        RequestRefused: there is no such object, or it may not be opened.
     """
     name = _without_slash(key)
     if not name.startswith(PREFIX) or "/" in name or "\0" in name:
@@ -61,7 +61,7 @@ def open_object(key: str) -> int:
 
 
 def is_reader_memory(key: str) -> bool:
-    """Whether a key is that of a reader's memory file, in which places change hands."""
+    """Whether a key names the memory file of a reader, in which locations are reused."""
     return descriptor_of(_without_slash(key)) is not None
 
 
@@ -74,7 +74,7 @@ def _open_named(name: str) -> int:
 
 
 def _open_descriptor(pid: int, fd: int) -> int:
-    """What a process has open as `fd`: first without opening it, to see what it is."""
+    """Open what a process has open as `fd`, after checking what it is without opening it."""
     found = os.open(f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
     try:
         link = f"/proc/self/fd/{found}"
@@ -91,16 +91,16 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class SharedSegment:
-    """A piece of a shared-memory object, for as long as anybody refers to this.
+    """A range of a shared-memory object; open as long as this object is referenced.
 
     Args:
-        key: the object's name, as `open_object` takes it.
-        offset: where the piece begins in it, in bytes.
-        nbytes: of the piece.
+        key: the name of the object, as of `open_object`.
+        offset: begin of the range, in bytes.
+        nbytes: its size.
 
     Attributes:
-        from_reader: it is memory of one of our readers, in which places change hands.
-        uid: the user to whom the object belongs.
+        from_reader: it is memory of one of our readers, in which locations are reused.
+        uid: the user that owns the object.
 
     Raises:
         RequestRefused: there is no such object, or it is too small.
@@ -130,23 +130,23 @@ class SharedSegment:
 
     @property
     def unlinked(self) -> bool:
-        """Whether its name is gone, so that it lives by its users only."""
+        """Whether its name is gone, so that only its users keep it alive."""
         return os.fstat(self._fd).st_nlink == 0
 
     def check_user(self, uid: int) -> None:
-        """Raises RequestRefused where the object is not for this user; root may have any."""
+        """Raise RequestRefused unless the object belongs to this user, or the user is root."""
         if uid not in (0, self.uid):
             raise RequestRefused(
                 f"{quoted(self.key)} belongs to user {self.uid}; this is for user {uid}"
             )
 
     def read(self, ref: BufferRef) -> memoryview:
-        """A copy of what lies at `ref`.
+        """Copy the bytes at `ref`.
 
         Raises:
-            RequestRefused: the place is not within the piece, the object has become smaller, or it
-                is lent and nothing says whose the place is.
-            RetryableError: the place belongs to another request by now; or there is no memory.
+            RequestRefused: the location is not within the range, the object has shrunk, or it is
+                memory of a reader and the location has no generation.
+            RetryableError: the location belongs to another request now, or there is no memory.
         """
         at = self._start(ref)
         self.check(ref)
@@ -155,14 +155,14 @@ class SharedSegment:
         return copy
 
     def read_in_place(self, ref: BufferRef) -> memoryview | None:
-        """What lies at `ref`, without a copy: the request's only if `check` says so afterwards.
+        """The bytes at `ref` without a copy; call `check` after they have been used.
 
         Returns:
-            None where it cannot be: the object may become smaller, or nothing says whose it is.
+            None if that is impossible: the object may shrink, or the location has no generation.
 
         Raises:
-            RequestRefused: the place is not within the piece.
-            RetryableError: the place belongs to another request by now.
+            RequestRefused: the location is not within the range.
+            RetryableError: the location belongs to another request now.
         """
         if self._mapped is None or ref.generation is None:
             return None
@@ -171,17 +171,17 @@ class SharedSegment:
         return self._mapped[at : at + ref.nbytes]
 
     def check(self, ref: BufferRef) -> None:
-        """Raises RetryableError when the place belongs to another request by now."""
+        """Raise RetryableError if the location belongs to another request now."""
         self._check_generation(self._fd, ref)
 
     def write(self, ref: BufferRef, data: memoryview) -> None:
-        """Put `data` where `ref` begins.
+        """Write `data` at `ref`.
 
         Raises:
-            RequestRefused: it does not fit, the place is not within the piece, the object has
-                become smaller, is lent, or may not be written by this process.
-            RetryableError: the place belongs to another request by now, or somebody is about to
-                take it; or there is no memory behind it.
+            RequestRefused: it does not fit, the location is not within the range, or the object has
+                shrunk, belongs to a reader, or may not be written by this process.
+            RetryableError: the location belongs to another request now, or its owner is taking it
+                back, or there is no memory.
         """
         if self.from_reader:
             raise RequestRefused(
@@ -208,7 +208,7 @@ class SharedSegment:
                 data, at = data[done:], at + done
 
     def _start(self, ref: BufferRef) -> int:
-        """Where `ref` begins in the object, which is as large as it has to be."""
+        """The begin of `ref` in the object, after checking that the object is large enough."""
         if self.from_reader and ref.generation is None:
             raise RequestRefused(
                 f"region {quoted(ref.region)} is lent memory: a place in it is named with its "
@@ -224,7 +224,7 @@ class SharedSegment:
         return at
 
     def _check_size(self, end: int) -> None:
-        """What is mapped has been found large enough, and cannot become smaller."""
+        """Raise RequestRefused if the object has shrunk; a mapped one cannot shrink."""
         if self._mapped is None and (size := os.fstat(self._fd).st_size) < end:
             raise self._shrunk(end, size)
 
@@ -234,7 +234,7 @@ class SharedSegment:
         )
 
     def _copy(self, at: int, nbytes: int) -> memoryview:
-        """Bytes of the object; it is read, not mapped, so cutting it short harms nobody."""
+        """Read bytes of the object. It is not mapped, so truncating it does no harm."""
         copy = np.empty(nbytes, np.uint8).data
         done = 0
         while done < nbytes:
@@ -263,7 +263,7 @@ class SharedSegment:
 
     @contextmanager
     def _writable(self) -> Iterator[int]:
-        """The object once more, to write to: locks belong to this opening of it alone."""
+        """A second descriptor for writing; its locks belong to it alone."""
         try:
             fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -277,19 +277,19 @@ class SharedSegment:
 
 
 def _mapped(fd: int, nbytes: int) -> memoryview | None:
-    """The object's bytes, where it is sealed against becoming smaller; None: it is not."""
+    """The bytes of an object that is sealed against shrinking; None if it is not."""
     try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             return None
-        if os.fstat(fd).st_size < nbytes:  # it was cut short before it was sealed
+        if os.fstat(fd).st_size < nbytes:  # it shrank before it was sealed
             return None
         return memoryview(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ))
-    except OSError:  # it knows no seals, or there is no room for another mapping
+    except OSError:  # no support for seals, or no room for another mapping
         return None
 
 
 def _lock(fd: int, at: int) -> None:
-    """Keep everybody else from taking the generation at `at`, if nobody has it now."""
+    """Lock the generation at `at`; raise RetryableError if it is locked."""
     wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, GENERATION_BYTES, 0)
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)

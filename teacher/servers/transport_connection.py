@@ -1,7 +1,7 @@
-"""One connection of a reader: its proof, its requests, and their answers in any order.
+"""A connection of a reader: its proof, its requests, and their answers in any order.
 
-Arrays that travel are received into the memory that the predictors read; they are copied no more.
-While so many requests are in work as there may be, no more is read.
+Arrays are received directly into the memory that the predictors read. While `AT_ONCE` requests are
+in work, no more are read.
 """
 
 from __future__ import annotations
@@ -32,31 +32,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Requests in work at a time.
+#: Requests of one connection in work at a time.
 AT_ONCE: Final = 8
-#: What is read before it is known what it is; a frame's head and JSON have to fit.
+#: Size of the buffer for headers, heads and JSON.
 _STAGING_BYTES: Final = frames.HEADER.size + frames.MAX_JSON_BYTES
 _MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.BUFFER_LOCATION.size)
 _SEND_BYTES: Final = 1 << 20
-#: While arrays come, the loop is woken for so many bytes, or for what is missing.
+#: While arrays arrive, the event loop wakes after this many bytes, or when they are complete.
 _WAKE_BYTES: Final = 512 << 10
-#: How long a reader has to end a connection by which nothing follows.
+#: Seconds for a reader to close a connection after the last answer.
 _LINGER_S: Final = 1.0
 
 
 class _IncomingRequest:
-    """A request whose arrays are on their way into the predictors' memory.
-
-    Attributes:
-        left: what of these is still to be filled.
-    """
+    """A request whose arrays are being received; `left` are the parts still to be filled."""
 
     def __init__(self, asked: FramedRequest, record: InputBuffers) -> None:
         self.asked, self.record = asked, record
         self.left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
 
     def fill(self, data: memoryview) -> int:
-        """Take the beginning of what came; how many bytes that is."""
+        """Copy from the begin of `data`; returns the number of bytes."""
         taken = 0
         while self.left and taken < len(data):
             count = min(len(self.left[0]), len(data) - taken)
@@ -71,33 +67,33 @@ class _IncomingRequest:
 
 
 class ReaderConnection(asyncio.BufferedProtocol):
-    """Lives in the event loop.
+    """The protocol of one connection. Lives in the event loop.
 
     Args:
-        listener: whose it is.
+        listener: the listener that accepted it.
     """
 
     def __init__(self, listener: TransportListener) -> None:
         self._listener = listener
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
-        self._offered: PendingOffer | None = None  # was named, and perhaps not proved yet
+        self._offered: PendingOffer | None = None  # named by the reader, possibly not proved yet
         self._challenges = b"", b""
-        self._session: TransportSession | None = None  # of who has proved it
+        self._session: TransportSession | None = None  # after the proof
         self._call: AdmittedCall | None = None
         self._incoming: _IncomingRequest | None = None
-        self._skip = 0  # bytes to come of a request that was refused
-        self._tasks: dict[asyncio.Task[None], int] = {}  # -> bytes of the request
-        self._writing_paused = False  # answers do not go out
+        self._skip = 0  # bytes to discard of a refused request
+        self._tasks: dict[asyncio.Task[None], int] = {}  # task of each request -> its bytes
+        self._writing_paused = False  # the peer does not read answers
         self._refuses_requests = False  # no more requests are taken
-        self._is_closing = False  # all is answered
+        self._is_closing = False  # everything is answered
         self._receiving = Deadline(listener.config.receive_s, self.abort)
         self._lingering = Deadline(_LINGER_S, lambda: self._transport.close())
         self._encrypted = False
-        self._wake_bytes = 1  # bytes that have to be there before the loop is woken
+        self._wake_bytes = 1  # bytes that wake the event loop
 
     def leave(self) -> None:
-        """Take no more requests, and end the connection once what was begun is answered."""
+        """Take no more requests, and close after the pending ones are answered."""
         if self._session is None:
             self.abort()
         elif not self._refuses_requests:
@@ -106,7 +102,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._process()
 
     def abort(self) -> None:
-        """End it now."""
+        """Close now."""
         self._refuses_requests = True
         self._transport.abort()
 
@@ -116,10 +112,10 @@ class ReaderConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._sending = SendingDeadline(transport, self._listener.config.receive_s)
-        # It says so when anything does not go out; at a limit of 0 TLS would always say so.
+        # Report any unsent byte. With a limit of 0, TLS would report all the time.
         transport.set_write_buffer_limits(high=1, low=0)
         connection = self._socket = transport.get_extra_info("socket")
-        # What TLS has read ahead counts for no mark of the socket.
+        # TLS reads ahead, so the socket's low-water mark does not work with it.
         self._encrypted = transport.get_extra_info("ssl_object") is not None
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         if connection.family != socket.AF_UNIX:
@@ -132,7 +128,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         if self._incoming is not None:
             return self._incoming.left[0]
         if self._skip or self._refuses_requests:
-            self._start = self._end = 0  # nobody wants it
+            self._start = self._end = 0  # discard
         elif self._start:
             rest = self._end - self._start
             self._staging[:rest] = bytes(self._staging[self._start : self._end])
@@ -183,7 +179,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
     # --- reading
 
     def _process(self) -> None:
-        """Do what can be done with what has come."""
+        """Process what has arrived, as far as possible."""
         try:
             while (goes_on := self._may_process()) and self._step():
                 pass
@@ -201,12 +197,12 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._end_if_done()
 
     def _may_process(self) -> bool:
-        """Whether another request may be taken, or the one that has begun to come be finished."""
+        """Whether another request may be read, or an incomplete one finished."""
         has_room = not self._writing_paused and len(self._tasks) < AT_ONCE
         return has_room and (not self._refuses_requests or self._incoming is not None)
 
     def _step(self) -> bool:
-        """Take one thing that is there as a whole; False: there is none."""
+        """Process one complete item; False if there is none."""
         if (incoming := self._incoming) is not None:
             self._set_wake_threshold(sum(map(len, incoming.left)))
             if incoming.left:
@@ -294,7 +290,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         return taken
 
     def _receive(self, asked: FramedRequest) -> None:
-        """Make room for the arrays of a request, which come next."""
+        """Allocate memory for the arrays of a request, which come next."""
         header, inputs = asked.header, asked.fixed.opened.inputs
         layouts = frames.layouts_of(inputs, frames.unpack_shapes(asked.head, inputs), header.nbytes)
         self._receiving.start()
@@ -303,13 +299,13 @@ class ReaderConnection(asyncio.BufferedProtocol):
             if header.nbytes > (most := self._listener.config.max_message_bytes):
                 raise RequestTooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
             self._call.announced(sum(self._tasks.values()) + header.nbytes)
-            self._call.received()  # what comes is not to be cut off for another caller
+            self._call.received()  # a call that receives must not be evicted
             memory = self._listener.servicer.memory_of_inputs
             try:
                 record = InputBuffers(memory, tuple(layouts))
             except OSError as error:
                 raise RateLimited(f"no shared memory for the request: {error}") from None
-        except EdlError as error:  # of this request; those beside it are answered
+        except EdlError as error:  # concerns this request only
             self._listener.recorder.refused(error)
             self._transport.write(frames.error_frame(header.number, error))
             here = min(header.nbytes, self._end - self._start)
@@ -321,7 +317,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._start += self._incoming.fill(self._staging[self._start : self._end])
 
     def _set_wake_threshold(self, missing: int) -> None:
-        """Be woken once so many bytes are there, or many; once any are where none are missing."""
+        """Wake the event loop after `missing` bytes, at most _WAKE_BYTES; after any byte if 0."""
         least = min(missing, _WAKE_BYTES) or 1
         if not self._encrypted and least != self._wake_bytes:
             self._wake_bytes = least
@@ -343,7 +339,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._transport.write(answer)
 
     def _served(self, record: InputBuffers | None, task: asyncio.Task[None]) -> None:
-        """Also where it was cancelled before it began."""
+        """A request has ended, or was cancelled before it began."""
         del self._tasks[task]
         if record is not None:
             record.close()
@@ -358,7 +354,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._process()
 
     def _update_call(self) -> None:
-        """What was asked has been answered: its bytes are free, and the next request is owed."""
+        """Free the memory of answered requests; an idle connection owes its next request."""
         if (call := self._call) is None:
             return
         incoming = self._incoming
@@ -375,15 +371,14 @@ class ReaderConnection(asyncio.BufferedProtocol):
     # --- the end
 
     def _end_if_done(self) -> None:
-        """Say that nothing follows, and throw away what comes until the reader ends as well.
+        """Signal the end, and discard what arrives until the reader closes as well.
 
-        To close while something comes would reset the connection: answers on their way would be
-        lost.
+        Closing while data arrives would reset the connection and lose answers on their way.
         """
         if self._tasks or self._incoming is not None or self._is_closing:
             return
         self._is_closing = True
         self._lingering.start()
-        if self._transport.can_write_eof():  # not with TLS
+        if self._transport.can_write_eof():  # not supported with TLS
             with contextlib.suppress(OSError):  # the reader is gone
                 self._transport.write_eof()

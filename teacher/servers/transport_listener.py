@@ -1,4 +1,4 @@
-"""Takes connections of the transport from readers to which it was offered by gRPC."""
+"""Accepts connections of the transport from readers that got an offer over gRPC."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .callers import CallCredentials
 from .servicer import ServerContext
 from .transport_connection import ReaderConnection
 
-#: Offers to one caller that are not taken, and to all; the oldest makes room.
+#: The most unused offers to one caller, and to all; the oldest one is withdrawn.
 _OFFERS_TO_ONE: Final = 64
 _OFFERS: Final = 1024
-#: Connections that have not proved anything yet; the oldest makes room.
+#: The most connections without a proof yet; the oldest one is ended.
 _MAX_UNPROVED: Final = 128
 _BACKLOG: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOffer:
-    """What was offered to whom."""
+    """An offer and the caller that it was made to."""
 
     offer: TransportOffer
     credentials: CallCredentials
@@ -38,14 +38,13 @@ class PendingOffer:
 
 
 class TransportListener:
-    """One teacher's; lives in one event loop.
+    """The listener of one teacher. Lives in one event loop.
 
     Args:
-        given: what it works with; connections have their places among the other calls that have
-            batches labelled.
+        given: the parts of the server. Connections count as inference calls.
 
     Attributes:
-        port: of TCP; 0 before `open`.
+        port: for TCP; 0 before `bind`.
     """
 
     def __init__(self, given: ServerContext) -> None:
@@ -60,7 +59,7 @@ class TransportListener:
         self._all_closed = asyncio.Event()
 
     def offer(self, credentials: CallCredentials) -> tuple[tuple[str, str], ...]:
-        """Metadata beside an answer of gRPC: an offer, to a student that has asked for one."""
+        """Trailing metadata with an offer, for a student that asks for one; else empty."""
         asked = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
         if not asked or not self._acceptors or not self.admission.is_student(credentials):
             return ()
@@ -75,10 +74,10 @@ class TransportListener:
         return offer.metadata()
 
     async def bind(self, grpc_port: int) -> None:
-        """Listen; nobody is served before `offer` has been asked.
+        """Listen on TCP and on a Unix socket. Connections need an offer.
 
         Raises:
-            AddressInUse: another process listens on the port that was asked for.
+            AddressInUse: another process listens on the configured port.
         """
         self._grpc_port = grpc_port
         config = self.config
@@ -107,7 +106,7 @@ class TransportListener:
         acceptor.start()
 
     async def close(self, grace_s: float) -> None:
-        """Take no connection; wait up to `grace_s` until all requests are answered."""
+        """Stop listening, and wait up to `grace_s` until all requests are answered."""
         acceptors, self._acceptors = self._acceptors, []
         for acceptor in acceptors:
             acceptor.close()
@@ -123,14 +122,14 @@ class TransportListener:
     # --- told by a connection
 
     def connection_opened(self, connection: ReaderConnection) -> None:
-        """Somebody is there who has proved nothing yet."""
+        """A connection without a proof."""
         self._connections.add(connection)
         if len(self._unproved) >= _MAX_UNPROVED:
             self._end_oldest_unproved()
         self._unproved[connection] = None
 
     def take_offer(self, session: bytes) -> PendingOffer | None:
-        """The offer of that session, if its caller may still ask; good for one connection."""
+        """The offer of a session, if its caller may still call; valid for one connection."""
         if (offered := self._offers.pop(session, None)) is None:
             return None
         try:
@@ -140,7 +139,6 @@ class TransportListener:
         return offered
 
     def connection_proved(self, connection: ReaderConnection) -> None:
-        """Its proof was right."""
         self._unproved.pop(connection, None)
 
     def connection_closed(self, connection: ReaderConnection) -> None:

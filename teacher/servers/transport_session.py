@@ -1,4 +1,4 @@
-"""What the OPEN frames of a connection fix, and the answers to its requests."""
+"""The session of a connection: what its OPEN frames fix, and the answers to its requests."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Parameters of an answer that stand in the header of its frame.
+#: Parameters of an answer that are in the header of its frame.
 _OF_EACH_RESULT: Final = ("device_seconds", "draining")
 
 
 class OpenedSession(NamedTuple):
-    """What an OPEN frame has fixed for the requests behind it.
+    """What an OPEN frame has fixed for the following requests.
 
     Attributes:
-        opened: as it was read.
-        region: of shared memory; empty: there is none.
-        memory_error: why there is none, where one was asked for.
+        opened: the frame.
+        region: of shared memory; empty for none.
+        memory_error: why there is no region although one was requested.
     """
 
     opened: OpenFrame
@@ -47,13 +47,13 @@ class OpenedSession(NamedTuple):
 
 
 class FramedRequest(NamedTuple):
-    """A request, as it came in a frame.
+    """A request as it came in a frame.
 
     Attributes:
         header: of its frame.
-        head: the same.
+        head: of its frame.
         fixed: what held when it came.
-        record: its inputs; None: they lie in the reader's memory.
+        record: its inputs; None if they are in the reader's memory.
     """
 
     header: FrameHeader
@@ -63,29 +63,29 @@ class FramedRequest(NamedTuple):
 
 
 class TransportSession:
-    """Of one connection; lives in the event loop.
+    """The session of one connection. Lives in the event loop.
 
     Args:
-        listener: whose it is.
-        credentials: what its caller has shown, by which each request is checked.
+        listener: that accepted the connection.
+        credentials: of the caller; checked for each request.
     """
 
     def __init__(self, listener: TransportListener, credentials: CallCredentials) -> None:
         self._listener = listener
         self._credentials = credentials
         self._fixed: OpenedSession | None = None
-        self._regions: list[str] = []  # the last one is in use, and those before it may be
-        self._described: tuple[object, ...] = ()  # what the reader knows of results
+        self._regions: list[str] = []  # the last one is in use; earlier ones may be
+        self._described: tuple[object, ...] = ()  # the last description that was sent
 
     @property
     def fixed(self) -> OpenedSession:
-        """By the latest OPEN frame; raises WireError where none has come."""
+        """What the latest OPEN frame fixed; raises WireError if there was none."""
         if self._fixed is None:
             raise WireError("a request before its session was opened")
         return self._fixed
 
     def open(self, payload: bytes) -> None:
-        """Take an OPEN frame; raises WireError for what fixes nothing."""
+        """Handle an OPEN frame; raises WireError if it is invalid."""
         opened = OpenFrame.read(payload)
         region, failed = "", None
         if opened.memory_key:
@@ -102,7 +102,7 @@ class TransportSession:
         self._described = ()
 
     def release_regions(self, *, including_current: bool = False) -> None:
-        """Of shared memory that no request uses, as none is in work."""
+        """Release shared memory that no request uses; to be called while none is in work."""
         kept = 0 if including_current else 1
         while len(self._regions) > kept:
             region = self._regions.pop(0)
@@ -112,7 +112,7 @@ class TransportSession:
                 log.debug("memory of who may not ask any more is swept later: %s", error)
 
     async def answer(self, asked: FramedRequest) -> bytes:
-        """The frame that answers a request; an error has been made one."""
+        """Answer a request with a RESULT or an ERROR frame."""
         try:
             return await self._label(asked)
         except EdlError as error:
@@ -129,7 +129,7 @@ class TransportSession:
             return await self._listener.servicer.infer(
                 partial(_decode, asked),
                 partial(self._encode, header.number),
-                self._caller(),  # who may have been locked out meanwhile
+                self._caller(),  # checked again: credentials may have been withdrawn
                 time.monotonic() + header.seconds if header.seconds > 0 else None,
                 entry,
                 entry.received_bytes,
@@ -150,7 +150,7 @@ class TransportSession:
         return frame, len(frame)
 
     def _describe(self, response: InferResponse) -> bytes:
-        """What the reader has to be told of the answer; empty where it knows that already."""
+        """The description of an answer; empty if the reader has it already."""
         said, told = response.parameters, response.output_parameters
         known = (
             [(name, array.dtype, array.ndim) for name, array in response.outputs.items()],
@@ -177,7 +177,7 @@ class TransportSession:
 
 
 class _NotMapped(RequestRefused):
-    """Inputs lie in memory that would have to be copied."""
+    """The inputs are in memory that must be copied."""
 
 
 async def _decode(asked: FramedRequest, reading: RegionReader) -> InferRequest:
@@ -200,7 +200,7 @@ async def _decode(asked: FramedRequest, reading: RegionReader) -> InferRequest:
 
 
 def _in_memory(head: bytes, fixed: OpenedSession, reading: RegionReader) -> list[Array]:
-    """The inputs where they lie in the reader's memory."""
+    """The inputs in place, in the reader's memory."""
     if fixed.memory_error is not None:
         raise fixed.memory_error
     opened = fixed.opened
