@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from ..errors import BatchError, UsageError
 from ..proto.arena import Array
 from .adapters.tensors import PLAIN, TensorKind, array_of
 from .config import FieldKey
+
+if TYPE_CHECKING:
+    from ..proto.datatypes import Input
 
 #: Kinds of dtypes whose arrays need no second look: bool, integers, floats, complex.
 _NUMBERS: Final = "biufc"
@@ -78,7 +81,7 @@ def take_apart(batch: Any) -> Parts:
     )
     ranked = [*(arrays[index] for _, index in fields), *arrays]
     plain = all(kind is PLAIN for kind in kinds)
-    return Parts(tuple(arrays), skeleton, fields, rows_of(ranked), plain)
+    return Parts(tuple(arrays), skeleton, fields, row_count(ranked), plain)
 
 
 def _taken_apart_flat(batch: Any) -> Parts | None:
@@ -89,7 +92,7 @@ def _taken_apart_flat(batch: Any) -> Parts | None:
         if type(array) is not np.ndarray or array.dtype.kind not in _NUMBERS:
             return None
     skeleton, fields = _flat(len(batch))
-    return Parts(batch, skeleton, fields, rows_of(batch), plain=True)
+    return Parts(batch, skeleton, fields, row_count(batch), plain=True)
 
 
 @lru_cache(maxsize=16)
@@ -99,13 +102,9 @@ def _flat(arrays: int) -> tuple[tuple[Leaf, ...], tuple[tuple[FieldKey, int], ..
     return tuple(Leaf(place, PLAIN) for place in places), tuple((place, place) for place in places)
 
 
-def rows_of(arrays: Iterable[Array]) -> int:
-    """The first dimension of the first array that has any; 1 where none has."""
-    for array in arrays:
-        if array.ndim:
-            rows: int = array.shape[0]
-            return rows
-    return 1
+def row_count(inputs: Iterable[Input]) -> int:
+    """The rows of the first input that has dimensions; 1 if none has."""
+    return next((value.shape[0] for value in inputs if value.ndim), 1)
 
 
 def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Array | None]) -> Any:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -22,6 +22,7 @@ from ...scheduler.ledger.instructions import Span
 from ...scheduler.reader_core.instructions import Ask
 from ...scheduler.reader_core.links import Links
 from ..config import FieldKey, ReaderConfig
+from ..structure import row_count
 from .outcomes import TeacherRequest
 from .teacher_link import TeacherLink
 
@@ -276,14 +277,6 @@ def _own(pieces: tuple[Array, ...]) -> Array:
     return np.concatenate(pieces) if len(pieces) > 1 else pieces[0].copy()
 
 
-def samples_of(inputs: Iterable[Input]) -> int:
-    """The first dimension of the first input that has any; 1 where none has."""
-    for value in inputs:
-        if value.ndim:
-            return value.shape[0]
-    return 1
-
-
 class RequestSender:
     """Sends the requests of one member over its links. Used by the engine's thread alone.
 
@@ -327,7 +320,7 @@ class RequestSender:
             self._check(inputs)
         if ask.in_own_memory:
             inputs, locations, stamps = own_copies(inputs), {}, ()
-        now, samples = time.monotonic(), samples_of(inputs.values())
+        now, samples = time.monotonic(), row_count(inputs.values())
         job = TeacherRequest(
             send.request,
             send.spans,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...distill_reader.structure import map_leaves, rows_of
+from ...distill_reader.structure import map_leaves, row_count
 from ...errors import UsageError
 
 #: The field that says where each row stands in the order of its epoch: int64 [rows].
@@ -159,7 +159,7 @@ def _rows(inputs: Any) -> int:
     arrays: list[Any] = []
     for field in inputs.values() if isinstance(inputs, Mapping) else inputs:
         map_leaves(field, lambda leaf: arrays.append(leaf) if hasattr(leaf, "ndim") else None)
-    return int(rows_of(arrays))
+    return int(row_count(arrays))
 
 
 def _cut(value: Any, start: int, stop: int, rows: int) -> Any:

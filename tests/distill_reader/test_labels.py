@@ -14,8 +14,9 @@ from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.batch_delivery import layout_of, mixed_into
 from edl.distill_reader.engine.labels import LabelRecords
 from edl.distill_reader.engine.outcomes import RequestDone, TeacherRequest
-from edl.distill_reader.engine.requests import Batches, InputSlicer, samples_of
+from edl.distill_reader.engine.requests import Batches, InputSlicer
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.structure import row_count
 from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.datatypes import StackedArray, to_bytes, whole
@@ -179,7 +180,7 @@ def test_a_request_is_views_of_the_ring(world: World) -> None:
     slicer = InputSlicer(world.batches, world.ring, ())
     inputs, locations, stamps = slicer.cut(both, ("x",))
     assert isinstance(inputs["x"], StackedArray)
-    assert samples_of(inputs.values()) == 3
+    assert row_count(inputs.values()) == 3
     expected = np.concatenate([world.inputs[0][2:4], world.inputs[1][:1]])
     np.testing.assert_array_equal(whole(inputs["x"]), expected)
     assert not locations, "it is in two pieces"
