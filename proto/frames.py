@@ -313,12 +313,7 @@ class ResultDescription:
 
 
 def result_frame(
-    number: int,
-    outputs: Mapping[str, Array],
-    described: bytes,
-    *,
-    device_s: float,
-    draining: bool,
+    number: int, outputs: Mapping[str, Array], described: bytes, *, device_s: float, draining: bool
 ) -> list[bytes | memoryview]:
     """Encode a RESULT frame, in pieces.
 

@@ -118,9 +118,7 @@ def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
 
 
 def from_status(
-    code: grpc.StatusCode,
-    details: str | None,
-    metadata: Iterable[Sequence[str | bytes]] = (),
+    code: grpc.StatusCode, details: str | None, metadata: Iterable[Sequence[str | bytes]] = ()
 ) -> EdlError:
     """The error that a client raises for a call that ended with `code`.
 

@@ -252,11 +252,7 @@ def decode_response(data: Buffer) -> InferResponse:
     )
 
 
-def _join(
-    header: bytes,
-    raw_field: int,
-    tensors: Iterable[Sequence[Array]],
-) -> bytes:
+def _join(header: bytes, raw_field: int, tensors: Iterable[Sequence[Array]]) -> bytes:
     parts: list[Buffer] = [header]
     for pieces in tensors:
         raws = [to_bytes(piece) for piece in pieces]

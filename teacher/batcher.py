@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena
 from ..scheduler.batching import BatchRule, Lane, Waiting, decide, promise_s
-from .jobs import LabelledBatch, PredictorReady, Result, Results
+from .jobs import PredictorReady, RequestLabels, Result, Results
 from .pool import PredictorPool
 from .recorder import Recorder
 from .request import BatchRequest, TeacherOverloaded
@@ -38,7 +38,7 @@ class Labeller(Protocol):
         """The model; raises RetryableError while it is not loaded."""
         ...
 
-    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
+    def submit(self, request: BatchRequest) -> Future[RequestLabels]:
         """Have one batch labelled before its deadline; does not block.
 
         Inputs in `memory` must not be freed before the end.
@@ -66,7 +66,7 @@ class _QueuedRequest(Waiting):
     """A request in the queue or at a device."""
 
     request: BatchRequest
-    outcome: Future[LabelledBatch] = field(default_factory=Future)
+    outcome: Future[RequestLabels] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Batcher:
         """A predictor has become ready, or has ended."""
         self._dispatch_now()
 
-    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
+    def submit(self, request: BatchRequest) -> Future[RequestLabels]:
         """Have one request labelled; does not block.
 
         Args:
@@ -246,7 +246,7 @@ class Batcher:
             self._queue[ticket.number] = ticket
             return ticket, self._dispatch()
 
-    def _done(self, number: int, samples: int, outcome: Future[LabelledBatch]) -> None:
+    def _done(self, number: int, samples: int, outcome: Future[RequestLabels]) -> None:
         """A request has ended; one with labels keeps its slot until they are released."""
         if outcome.cancelled():
             with self._condition:
@@ -285,7 +285,7 @@ class Batcher:
             jobs = self._dispatch()
         self._submit_jobs(*jobs)
         for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
-            if isinstance(result, LabelledBatch):
+            if isinstance(result, RequestLabels):
                 release = partial(self._release, ticket.samples, result.release)
                 ticket.outcome.set_result(replace(result, release=release))
             else:

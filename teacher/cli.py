@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from ..proto.security import ServerSecurity
 
 app = typer.Typer(
-    name="edl-teacher",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    name="edl-teacher", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
 

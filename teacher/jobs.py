@@ -34,14 +34,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from .. import errors
-from ..errors import (
-    BadAnswer,
-    DeadlineExceeded,
-    EdlError,
-    RetryableError,
-    TeacherError,
-    UsageError,
-)
+from ..errors import BadAnswer, DeadlineExceeded, EdlError, RetryableError, TeacherError, UsageError
 from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.rates import pooled_t_t
 from .backends import Finish, ModelSpec, Submit
@@ -72,7 +65,7 @@ class JobPart:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledBatch:
+class RequestLabels:
     """The labels of one request, in memory that is valid until `release`, which is called once.
 
     Attributes:
@@ -87,7 +80,7 @@ class LabelledBatch:
 
 
 #: The result of one request: its labels, or its error.
-Result = LabelledBatch | EdlError
+Result = RequestLabels | EdlError
 #: The results of a job, in the order of its requests.
 Results = Future[Sequence[Result]]
 
@@ -215,7 +208,7 @@ def _in_place(count: int, results: Mapping[int, Result]) -> list[Result]:
 def _checked(own: Mapping[str, Array], part: JobPart, device_seconds: float) -> Result:
     try:
         check_finite({one.name: own[one.name] for one in part.outputs})
-        return LabelledBatch(encode_outputs(own, part.outputs), device_seconds)
+        return RequestLabels(encode_outputs(own, part.outputs), device_seconds)
     except EdlError as error:
         return error.with_traceback(None)
 

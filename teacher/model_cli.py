@@ -76,7 +76,7 @@ def fingerprint(
     """Say who a model is: content_id, numerics_id, inputs, outputs; and write its canary."""
     from ..errors import UsageError
     from .config import PredictorConfig
-    from .offline import offline
+    from .offline import run_offline
 
     if samples is not None and canary is None:
         raise UsageError("--samples are for a canary: name its file by --canary")
@@ -94,7 +94,7 @@ def fingerprint(
         output_kind=output_kind,
         self_test=samples is None,  # the user's samples test more
     )
-    facts = offline(
+    facts = run_offline(
         "fingerprint",
         config.on(_on(device)),
         _say,
@@ -124,7 +124,7 @@ def bench(
     """Time a model at several batch sizes, and mark the one to choose."""
     from .config import PredictorConfig
     from .microbatch import parse_sizes
-    from .offline import draw, offline
+    from .offline import draw, run_offline
 
     sizes = parse_sizes(batch_sizes, "--batch-sizes")
     _check_folder(plot)
@@ -140,13 +140,8 @@ def bench(
         inputs=declared,
         outputs=declared_outputs,
     )
-    found = offline(
-        "bench",
-        config.on(_on(device)),
-        _say,
-        sizes=sizes,
-        runs=runs,
-        seconds=seconds,
+    found = run_offline(
+        "bench", config.on(_on(device)), _say, sizes=sizes, runs=runs, seconds=seconds
     )
     if as_json:
         typer.echo(json.dumps(found, indent=2))

@@ -209,7 +209,7 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
 _LAST_WORDS_S = 5.0
 
 
-def offline(
+def run_offline(
     task: str, config: PredictorConfig, on_progress: Callable[[str], None], **options: Any
 ) -> Any:
     """Run a task in a process of its own.
@@ -269,11 +269,7 @@ def _fingerprint(
 
 
 def _bench(
-    config: PredictorConfig,
-    say: Callable[[str], None],
-    sizes: list[int],
-    runs: int,
-    seconds: float,
+    config: PredictorConfig, say: Callable[[str], None], sizes: list[int], runs: int, seconds: float
 ) -> dict[str, Any]:
     backend = open_model(config, say)
     return {
@@ -287,10 +283,7 @@ def _bench(
     }
 
 
-TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "fingerprint": _fingerprint,
-    "bench": _bench,
-}
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"fingerprint": _fingerprint, "bench": _bench}
 
 
 def main() -> None:

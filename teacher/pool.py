@@ -33,7 +33,7 @@ from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs
 from .config import PredictorConfig
-from .jobs import LEAST_S, JobPart, LabelledBatch, PredictorReady, Result, Results
+from .jobs import LEAST_S, JobPart, PredictorReady, RequestLabels, Result, Results
 from .request import BatchRequest
 
 log = logging.getLogger(__name__)
@@ -353,7 +353,7 @@ class PredictorProcess:
             return
         with self._lock:
             for samples, result in zip(job.samples, results, strict=True):
-                if isinstance(result, LabelledBatch):
+                if isinstance(result, RequestLabels):
                     self._answered = True
                     self._median.add(result.device_seconds / samples)
         job.results.set_result(results)
@@ -484,7 +484,7 @@ def _result(told: Message, channel: Channel, outputs: Arena) -> Result:
     if "error" in told:
         return jobs.error_of(told)
     release = partial(channel.send, "free", record=told["record"])
-    return LabelledBatch(jobs.arrays_at(told["outputs"], outputs), told["device_seconds"], release)
+    return RequestLabels(jobs.arrays_at(told["outputs"], outputs), told["device_seconds"], release)
 
 
 def _first_equal_device(configs: Sequence[PredictorConfig], index: int) -> int:

@@ -36,8 +36,7 @@ def check_finite(outputs: Mapping[str, Array]) -> None:
         bad = int(array.size - np.count_nonzero(np.isfinite(array)))
         if bad:
             raise BadAnswer(
-                f"output {name!r} holds {bad} values of {array.size} that are NaN or infinite",
-                name,
+                f"output {name!r} holds {bad} values of {array.size} that are NaN or infinite", name
             )
 
 

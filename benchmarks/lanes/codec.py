@@ -16,7 +16,7 @@ from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.security import ClientSecurity, Gate, ServerSecurity, TlsFiles
 from ...teacher.backends import ModelSpec
 from ...teacher.config import ServerConfig, http_listen
-from ...teacher.jobs import LabelledBatch, PredictorReady
+from ...teacher.jobs import PredictorReady, RequestLabels
 from ...teacher.recorder import Recorder
 from ...teacher.registration import TeacherIdentity
 from ...teacher.request import BatchRequest
@@ -50,10 +50,10 @@ class _Instant:
     def require_loaded(self) -> PredictorReady:
         return self._loaded
 
-    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
+    def submit(self, request: BatchRequest) -> Future[RequestLabels]:
         look_at(request.inputs["x"])
-        labels = Future[LabelledBatch]()
-        labels.set_result(LabelledBatch({"y": self._reply[: request.samples]}, 0.0))
+        labels = Future[RequestLabels]()
+        labels.set_result(RequestLabels({"y": self._reply[: request.samples]}, 0.0))
         return labels
 
 

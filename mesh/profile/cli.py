@@ -95,13 +95,13 @@ def _teacher(
     model: str, batch: int | None, seconds: float, device: str, backend: str, rate: float | None
 ) -> Any:
     from ...teacher.config import Device, PredictorConfig, check_cores
-    from ...teacher.offline import offline
+    from ...teacher.offline import run_offline
 
     where = Device.parse(device)
     check_cores([where])
     config = PredictorConfig(model, backend=backend, rate=rate).on(where)
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if batch is None or size <= batch]
-    return offline("bench", config, _say, sizes=sizes, runs=20, seconds=seconds)
+    return run_offline("bench", config, _say, sizes=sizes, runs=20, seconds=seconds)
 
 
 def _profile(stepped: Any, timed: Any, rows: int | None, on: tuple[str, str]) -> Profile:

@@ -155,10 +155,7 @@ __all__ = ["Answer", "Client", "Found", "Request", "open_client"]
 
 
 def open_client(
-    protocol: str,
-    address: str,
-    model: str,
-    security: ClientSecurity | None = None,
+    protocol: str, address: str, model: str, security: ClientSecurity | None = None
 ) -> TeacherClient:
     """Create a client of one model at one server; it connects when it is first used.
 

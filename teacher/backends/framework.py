@@ -71,10 +71,7 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def loading(
-    runtime: str,
-    file: Path,
-    package: str,
-    line: Callable[[BaseException], str] = first_line,
+    runtime: str, file: Path, package: str, line: Callable[[BaseException], str] = first_line
 ) -> Iterator[None]:
     """Convert a framework's exceptions about a file to ModelError, and silence its warnings.
 

@@ -11,14 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import (
-    BadAnswer,
-    ModelError,
-    RequestRefused,
-    UsageError,
-    WireError,
-    WrongInstance,
-)
+from ...errors import BadAnswer, ModelError, RequestRefused, UsageError, WireError, WrongInstance
 from ...proto.arena import Array
 from ...proto.clients import LabelRequest, TeacherClient
 from ...proto.datatypes import TensorSpec

@@ -237,11 +237,7 @@ def decoder(
             "bytes): send tensors as bytes, by the binary extension or gRPC"
         )
     work = partial(
-        decode_request,
-        head,
-        raw,
-        model_name=path["name"],
-        model_version=path.get("version", ""),
+        decode_request, head, raw, model_name=path["name"], model_version=path.get("version", "")
     )
     threads = None if len(head) <= _SMALL_JSON_BYTES else json_reader
 

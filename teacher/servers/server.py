@@ -125,9 +125,7 @@ class TeacherServer:
         self._methods.streams.leave()
         http = () if self._http is None else (self._http.stop(grace_s),)
         await asyncio.gather(
-            self._server.stop(grace_s),
-            self._methods.transport.close(grace_s),
-            *http,
+            self._server.stop(grace_s), self._methods.transport.close(grace_s), *http
         )
 
     async def _sweep(self) -> None:

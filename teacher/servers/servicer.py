@@ -21,7 +21,7 @@ from ...proto.datatypes import Parameter
 from ...proto.tensors import InferRequest, InferResponse
 from ..batcher import Labeller
 from ..config import ServerConfig
-from ..jobs import LabelledBatch
+from ..jobs import RequestLabels
 from ..recorder import CallRecord, Recorder
 from ..registration import TeacherIdentity
 from ..request import (
@@ -222,11 +222,7 @@ class InferenceServicer:
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def model_infer(
-        self,
-        data: bytes,
-        caller: CallerIdentity,
-        deadline_s: float | None,
-        entry: CallRecord,
+        self, data: bytes, caller: CallerIdentity, deadline_s: float | None, entry: CallRecord
     ) -> bytes:
         """Answer a serialised `ModelInferRequest` with a serialised `ModelInferResponse`.
 
@@ -342,7 +338,7 @@ def _as_edl_errors() -> Iterator[None]:
         raise RetryableError(f"{type(error).__name__}: {error}") from error
 
 
-async def _taken(labels: Future[LabelledBatch]) -> LabelledBatch:
+async def _taken(labels: Future[RequestLabels]) -> RequestLabels:
     """Wait for the labels; if the caller is cancelled, they are released."""
     try:
         return labels.result() if labels.done() else await asyncio.wrap_future(labels)
@@ -355,7 +351,7 @@ async def _taken(labels: Future[LabelledBatch]) -> LabelledBatch:
         del labels
 
 
-def _give_back(labels: Future[LabelledBatch]) -> None:
+def _give_back(labels: Future[RequestLabels]) -> None:
     if not labels.cancelled() and labels.exception() is None:
         labels.result().release()
 
@@ -383,8 +379,7 @@ def _encoded(response: InferResponse, elsewhere: Collection[str]) -> tuple[bytes
 
 
 def _with_places(
-    told: Mapping[str, dict[str, Parameter]],
-    output_refs: Mapping[str, dict[str, Parameter]],
+    told: Mapping[str, dict[str, Parameter]], output_refs: Mapping[str, dict[str, Parameter]]
 ) -> dict[str, dict[str, Parameter]]:
     """Parameters of the outputs in an answer: their forms and locations."""
     return {**told, **{name: {**told.get(name, {}), **ref} for name, ref in output_refs.items()}}

@@ -19,7 +19,7 @@ from edl.teacher.backends import Backend, ModelSpec
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.selection import KINDS, content_of, open_backend
 from edl.teacher.config import PredictorConfig
-from edl.teacher.jobs import LabelledBatch
+from edl.teacher.jobs import RequestLabels
 from edl.teacher.microbatch import run_in_micro_batches, warm_up
 from edl.teacher.pool import PredictorPool
 from edl.teacher.request import BatchRequest, RequestedOutput
@@ -188,7 +188,7 @@ def test_two_processes_agree_bit_for_bit(subject: Subject, folder: Path, images:
             wanted = [RequestedOutput(tensor.name) for tensor in spec.outputs]
             (predictor,) = pool.predictors
             (answer,) = predictor.submit([BatchRequest({"image": images}, wanted)]).result()
-            assert isinstance(answer, LabelledBatch)
+            assert isinstance(answer, RequestLabels)
             labels = {name: array.tobytes() for name, array in answer.outputs.items()}
             answer.release()
             answers.append((spec.numerics_id, spec.content_id, labels))

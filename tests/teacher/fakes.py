@@ -13,7 +13,7 @@ from edl.errors import RetryableError
 from edl.proto.arena import Arena, Array
 from edl.proto.datatypes import TensorSpec
 from edl.teacher.backends import Finish, ModelSpec
-from edl.teacher.jobs import LabelledBatch, PredictorReady
+from edl.teacher.jobs import PredictorReady, RequestLabels
 from edl.teacher.request import BatchRequest, RequestedOutput, encode_outputs
 from edl.tests.waiting import DEADLINE_S
 
@@ -69,16 +69,16 @@ class FakeLabeller:
             raise RetryableError("the model is loading")
         return PredictorReady(self.backend.spec, 0.001, 8)
 
-    def submit(self, request: BatchRequest) -> Future[LabelledBatch]:
+    def submit(self, request: BatchRequest) -> Future[RequestLabels]:
         self.deadlines_s.append(request.deadline_s)
         return self._threads.submit(self._label, request.inputs, request.outputs)
 
     def _label(
         self, inputs: Mapping[str, Array], outputs: Sequence[RequestedOutput]
-    ) -> LabelledBatch:
+    ) -> RequestLabels:
         self.before()
         every = self.backend.run(inputs)
-        return LabelledBatch(encode_outputs(every, outputs), 0.004, self._release)
+        return RequestLabels(encode_outputs(every, outputs), 0.004, self._release)
 
     def _release(self) -> None:
         self.released += 1

@@ -20,7 +20,7 @@ from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import at_once
 from edl.teacher.batcher import READ_AHEAD, UNMERGED_S, Batcher
-from edl.teacher.jobs import JobPart, LabelledBatch, PredictorReady, Results, submit_parts
+from edl.teacher.jobs import JobPart, PredictorReady, RequestLabels, Results, submit_parts
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput, TeacherOverloaded
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
@@ -80,7 +80,7 @@ class Bench(AbstractContextManager["Bench"]):
             self.runs.append((index, [request.samples for request in requests]))
             return self._device.submit(self._run, requests)
 
-    def _run(self, requests: Sequence[BatchRequest]) -> list[LabelledBatch | EdlError]:
+    def _run(self, requests: Sequence[BatchRequest]) -> list[RequestLabels | EdlError]:
         assert self.go.acquire(timeout=WAIT_S)
         with self._lock:
             self.at_device -= 1
@@ -90,7 +90,7 @@ class Bench(AbstractContextManager["Bench"]):
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
         results = submit_parts(at_once(self.backend.run), rows, parts, self._clock)()
         return [
-            replace(one, release=self._release) if isinstance(one, LabelledBatch) else one
+            replace(one, release=self._release) if isinstance(one, RequestLabels) else one
             for one in results
         ]
 
@@ -102,7 +102,7 @@ class Bench(AbstractContextManager["Bench"]):
         """Put a request in line; its labels are copied and released as they come."""
         labels = Future[Array]()
 
-        def copy(answered: Future[LabelledBatch]) -> None:
+        def copy(answered: Future[RequestLabels]) -> None:
             if (error := answered.exception()) is not None:
                 labels.set_exception(error)
                 return

@@ -29,7 +29,7 @@ from edl.proto.forms import LabelForm, decode
 from edl.teacher import jobs
 from edl.teacher.backends import at_once
 from edl.teacher.backends.tensor_specs import example_batch
-from edl.teacher.jobs import JobPart, LabelledBatch, Result, submit_parts
+from edl.teacher.jobs import JobPart, RequestLabels, Result, submit_parts
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.predictor import LoadedModel, PredictorLoop
 from edl.teacher.request import RequestedOutput, encode_outputs
@@ -304,7 +304,7 @@ DOUBLE = (RequestedOutput("double"),)
 
 
 def outputs(result: Result) -> Mapping[str, Array]:
-    assert isinstance(result, LabelledBatch), result
+    assert isinstance(result, RequestLabels), result
     return result.outputs
 
 

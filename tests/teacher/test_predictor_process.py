@@ -28,7 +28,7 @@ from edl.scheduler.batching import BatchRule
 from edl.teacher import pool
 from edl.teacher.batcher import Batcher
 from edl.teacher.config import Device, PredictorConfig
-from edl.teacher.jobs import LabelledBatch, Results
+from edl.teacher.jobs import RequestLabels, Results
 from edl.teacher.pool import PredictorPool
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput
@@ -158,7 +158,7 @@ def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     with running(STEERED) as bench:
         for _ in range(6):
             (answer,) = submit(bench.pool, x).result(DEADLINE_S)
-            assert isinstance(answer, LabelledBatch)
+            assert isinstance(answer, RequestLabels)
             assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
             assert answer.device_seconds > 0
             answer.release()
