@@ -16,8 +16,8 @@ from ..extras import install_command
 from ..lifecycle import Stop
 from ..metrics import MetricsServer, split_listen
 from ..proto.security import (
+    AccessControl,
     ClientSecurity,
-    Gate,
     ServerSecurity,
     check_exposure,
     is_loopback,
@@ -137,7 +137,7 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
         started_ms = with_patience(registry.time_ms, stop)
         metrics = CoordinatorMetrics()
         export_expiry(metrics.registry, config.security)
-        gate = Gate(config.security, metrics.refused)
+        gate = AccessControl(config.security, metrics.refused)
         ended: list[str] = []
 
         def server_ended() -> None:
@@ -177,7 +177,7 @@ def _listen(
     config: ServeConfig,
     registry: Registry,
     machines: MachineBoard,
-    gate: Gate,
+    gate: AccessControl,
     metrics: CoordinatorMetrics,
     on_ended: Callable[[], None],
     undo: ExitStack,
@@ -221,7 +221,7 @@ def _serve_metrics(
     metrics: CoordinatorMetrics,
     registry: Registry,
     manager: Manager,
-    gate: Gate,
+    gate: AccessControl,
     undo: ExitStack,
 ) -> None:
     def authorize(token: str) -> None:
@@ -242,7 +242,7 @@ def _serve_metrics(
 
 
 def _serve_page(
-    listen: str, config: ServeConfig, source: MeshSource, gate: Gate, undo: ExitStack
+    listen: str, config: ServeConfig, source: MeshSource, gate: AccessControl, undo: ExitStack
 ) -> None:
     try:
         from .web.server import WebServer

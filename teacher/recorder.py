@@ -280,7 +280,7 @@ class Recorder:
     def refused(self, error: EdlError) -> None:
         """Count a call that ends with `error`, if that is a refusal."""
         reason = reason_of(error)
-        if reason and not isinstance(error, AccessError):  # the gate counts those
+        if reason and not isinstance(error, AccessError):  # the access control counts those
             self.count_refusal(reason)
 
     def count_refusal(self, reason: str) -> None:

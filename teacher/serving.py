@@ -16,7 +16,7 @@ from ..errors import EdlError, ProcessFailed, StartCancelled
 from ..lifecycle import Stop
 from ..logs import log_as
 from ..metrics import MetricsServer
-from ..proto.security import Gate
+from ..proto.security import AccessControl
 from ..proto.security.certificates import export_expiry
 from .backends.selection import check_model
 from .batcher import Batcher
@@ -155,7 +155,7 @@ class TeacherLifecycle:
             config.predictors, on_progress=on_progress, on_change=self._predictors_changed
         )
         self._batcher = Batcher(self._pool, config.server.slots, config.batching, self._recorder)
-        gate = Gate(config.server.security, self._recorder.count_refusal)
+        access = AccessControl(config.server.security, self._recorder.count_refusal)
         servicer = InferenceServicer(
             self._identity,
             self._batcher,
@@ -165,14 +165,14 @@ class TeacherLifecycle:
             ),
         )
         self._server = TeacherServer(
-            config.server, servicer, gate, self._recorder, self._server_ended
+            config.server, servicer, access, self._recorder, self._server_ended
         )
         try:
             self._address = advertised(config.server.host, config.advertise, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address
             log_as(service=config.service, teacher=self._identity.teacher_id)
             self._recorder.watch(self._view)
-            self._serve_metrics(gate)
+            self._serve_metrics(access)
         except BaseException:
             self._server.stop(0)
             raise
@@ -231,7 +231,7 @@ class TeacherLifecycle:
         if self._metrics_server is not None:
             self._metrics_server.close()
 
-    def _serve_metrics(self, gate: Gate) -> None:
+    def _serve_metrics(self, access: AccessControl) -> None:
         listen, security = self._config.metrics_listen, self._config.server.security
         if listen is None:
             return
@@ -240,7 +240,7 @@ class TeacherLifecycle:
             listen,
             self._recorder.registry,
             insecure=self._config.insecure,
-            authorize=(lambda token: gate.require(gate.bearer(token), "viewer"))
+            authorize=(lambda token: access.require(access.bearer(token), "viewer"))
             if with_tokens
             else None,
             ready=lambda: self._batcher.ready,

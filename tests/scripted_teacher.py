@@ -21,7 +21,7 @@ from edl.errors import EdlError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
-from edl.proto.security import Gate, ServerSecurity, listen
+from edl.proto.security import AccessControl, ServerSecurity, listen
 from edl.proto.status import to_metadata, to_status
 from edl.supervise import end_with_parent
 
@@ -67,7 +67,7 @@ class ScriptedTeacher:
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        self._gate = Gate(security)
+        self._gate = AccessControl(security)
         self.address = f"127.0.0.1:{listen(self._server, f'127.0.0.1:{port}', security)}"
         self._server.start()
 

@@ -13,7 +13,7 @@ from ...proto.arena import Arena, Array, tune_allocator
 from ...proto.clients import LabelRequest
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
-from ...proto.security import ClientSecurity, Gate, ServerSecurity, TlsFiles
+from ...proto.security import AccessControl, ClientSecurity, ServerSecurity, TlsFiles
 from ...teacher.backends import ModelSpec
 from ...teacher.config import ServerConfig, http_listen
 from ...teacher.jobs import PredictorReady, RequestLabels
@@ -64,7 +64,9 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
     servicer = InferenceServicer(TeacherIdentity(MODEL, "", 1), _Instant(batch), recorder)
     security = None if tls is None else ServerSecurity(tls=tls)
     config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, HOST), security=security)
-    server = TeacherServer(config, servicer, Gate(security, recorder.count_refusal), recorder)
+    server = TeacherServer(
+        config, servicer, AccessControl(security, recorder.count_refusal), recorder
+    )
     server.start()
     return server.port
 

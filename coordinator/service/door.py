@@ -20,7 +20,7 @@ from ...errors import (
     VersionMismatch,
     WireError,
 )
-from ...proto.security import Caller, Gate
+from ...proto.security import AccessControl, Caller
 from ...proto.status import to_status
 from ..limits import Limits, Overloaded, TooLarge
 
@@ -59,14 +59,14 @@ class Door:
         on_refused: called with the reason of every other refusal.
     """
 
-    def __init__(self, gate: Gate, limits: Limits, on_refused: OnRefused) -> None:
+    def __init__(self, gate: AccessControl, limits: Limits, on_refused: OnRefused) -> None:
         self._gate = gate
         self._limits = limits
         self._on_refused = on_refused
 
     @property
     def revision(self) -> object:
-        """See `Gate.revision`."""
+        """See `AccessControl.revision`."""
         return self._gate.revision
 
     async def admit(self, context: Context, *roles: str) -> Caller:

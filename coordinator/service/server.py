@@ -14,7 +14,7 @@ import grpc
 
 from ...errors import EdlError, ProcessFailed, UnavailableError
 from ...proto import coordinator_pb2 as pb
-from ...proto.security import Gate, ServerSecurity, listen
+from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.security.servers import aio_server
 from ..config import check_free, join_address
 from ..limits import Limits
@@ -69,7 +69,7 @@ class CoordinatorServer:
         registry: Registry,
         *,
         security: ServerSecurity | None = None,
-        gate: Gate | None = None,
+        gate: AccessControl | None = None,
         limits: Limits | None = None,
         on_refused: Callable[[str], None] | None = None,
         on_ended: Callable[[], None] = lambda: None,
@@ -77,7 +77,7 @@ class CoordinatorServer:
     ) -> None:
         limits, on_refused = limits or Limits(), on_refused or (lambda reason: None)
         self._on_refused, self._on_ended = on_refused, on_ended
-        self._gate = gate or Gate(security, on_refused)
+        self._gate = gate or AccessControl(security, on_refused)
         self._security = security
         door = Door(self._gate, limits, on_refused)
         self._subscribing = Subscribing(manager, door, limits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import AccessError, Forbidden
-from ...proto.security import Caller, Gate
+from ...proto.security import AccessControl, Caller
 
 _VIEWER = "viewer"
 _ADMIN = "admin"
@@ -21,7 +21,7 @@ class Access:
         guarded: looking needs a token too.
     """
 
-    gate: Gate | None
+    gate: AccessControl | None
     guarded: bool
 
     def check_view(self, authorization: str) -> None:

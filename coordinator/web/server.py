@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...errors import UsageError
 from ...metrics import split_listen
-from ...proto.security import Acceptor, Gate, TlsFiles, is_loopback, reloading_context
+from ...proto.security import Acceptor, AccessControl, TlsFiles, is_loopback, reloading_context
 from ..config import bound, join_address
 from .access import Access
 from .app import make_app
@@ -53,7 +53,7 @@ class WebServer:
         self,
         source: Source,
         listen: str,
-        gate: Gate | None = None,
+        gate: AccessControl | None = None,
         insecure: bool = False,
         *,
         tls: TlsFiles | None = None,

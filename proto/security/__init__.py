@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .access_control import ROLES, AccessControl, Caller
     from .certificates import reloading_context
     from .client_connections import open_channel
     from .credentials import ClientSecurity, ServerSecurity, TlsFiles, check_exposure, is_loopback
-    from .gate import ROLES, Caller, Gate
     from .servers import Acceptor, listen
 
 __all__ = [
     "ROLES",
     "Acceptor",
+    "AccessControl",
     "Caller",
     "ClientSecurity",
-    "Gate",
     "ServerSecurity",
     "TlsFiles",
     "check_exposure",
@@ -33,15 +33,15 @@ __all__ = [
 
 _MODULES = {
     "Acceptor": ".servers",
-    "Caller": ".gate",
+    "Caller": ".access_control",
     "check_exposure": ".credentials",
     "ClientSecurity": ".credentials",
-    "Gate": ".gate",
+    "AccessControl": ".access_control",
     "is_loopback": ".credentials",
     "listen": ".servers",
     "open_channel": ".client_connections",
     "reloading_context": ".certificates",
-    "ROLES": ".gate",
+    "ROLES": ".access_control",
     "ServerSecurity": ".credentials",
     "TlsFiles": ".credentials",
 }

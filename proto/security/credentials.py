@@ -65,7 +65,7 @@ class ServerSecurity:
 
     Attributes:
         tls: None for unencrypted connections. With a `ca`, every client must present a certificate.
-        tokens_file: the accepted bearer tokens, see `gate.py`. With it, every call must carry one.
+        tokens_file: the accepted bearer tokens (`access_control.py`); every call must carry one.
 
     Raises:
         UsageError: TLS without a certificate.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import grpc
     import grpc.aio
 
-    from .gate import Gate
+    from .access_control import AccessControl
 
 
 log = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def listen(
     server: grpc.Server | grpc.aio.Server,
     address: str,
     security: ServerSecurity | None = None,
-    gate: Gate | None = None,
+    access: AccessControl | None = None,
 ) -> int:
     """Bind a gRPC server to `address` and return the port.
 
@@ -181,7 +181,7 @@ def listen(
         server: not started yet.
         address: host:port; port 0 takes a free one.
         security: None for neither TLS nor authentication.
-        gate: of this server; it counts failed TLS handshakes if its `admit` gets the peer of each
+        access: of this server; it counts failed TLS handshakes if its `admit` gets the peer of each
             call.
 
     Raises:
@@ -191,7 +191,7 @@ def listen(
     try:
         if security is None or security.tls is None:
             return server.add_insecure_port(address)
-        return server.add_secure_port(address, _credentials(server, security.tls, gate))
+        return server.add_secure_port(address, _credentials(server, security.tls, access))
     except RuntimeError:
         raise AddressInUse(
             f"cannot listen on {address}: another process may listen there; choose another port"
@@ -204,7 +204,9 @@ _SERVER_CREDENTIALS: weakref.WeakKeyDictionary[object, list[grpc.ServerCredentia
 )
 
 
-def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.ServerCredentials:
+def _credentials(
+    server: object, files: TlsFiles, access: AccessControl | None
+) -> grpc.ServerCredentials:
     import grpc
 
     pem = Reloaded(files.paths(), lambda: _read(files))
@@ -212,8 +214,8 @@ def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.Ser
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC's threads before each handshake."""
-        if gate is not None:
-            gate.handshake_started()
+        if access is not None:
+            access.handshake_started()
         current = pem.current()
         if current is offered[0]:
             return None

@@ -37,7 +37,7 @@ from ...lifecycle import Stop
 from ...proto import inference_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import OIP
-from ...proto.security import Gate, ServerSecurity, listen
+from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.status import to_status
 from ...scheduler.admission import Found, HealthCheck, Look, Step, looked, next_look, not_taken
 from ..registration import TeacherIdentity, advertised, kinds_fact, new_incarnation, split
@@ -70,7 +70,7 @@ class AttestationServer:
 
     def __init__(self, address: str, security: ServerSecurity | None) -> None:
         self.identity: TeacherIdentity | None = None
-        self._gate = Gate(security)
+        self._access = AccessControl(security)
         self._threads = ThreadPoolExecutor(_THREADS, "edl-voucher")
         self._server = grpc.server(
             self._threads,
@@ -87,7 +87,7 @@ class AttestationServer:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(_SERVICE, methods),)
         )
-        self.port = listen(self._server, address, security, self._gate)
+        self.port = listen(self._server, address, security, self._access)
         self._server.start()
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class AttestationServer:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
         identities: Any = context.auth_context()
         try:
-            self._gate.admit(context.invocation_metadata(), identities, context.peer())
+            self._access.admit(context.invocation_metadata(), identities, context.peer())
             if (identity := self.identity) is None:
                 raise RetryableError("the server that is vouched for here does not answer well now")
             context.set_trailing_metadata(identity.proof(asked))

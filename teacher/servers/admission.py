@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from ...errors import RateLimited, RetryableError
-from ...proto.security import Gate
+from ...proto.security import AccessControl
 from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity
 
@@ -45,7 +45,7 @@ class CallAdmission:
 
     Args:
         config: the limits.
-        gate: authenticates callers.
+        access: authenticates callers.
 
     Attributes:
         infer_calls: calls with batches to label.
@@ -53,9 +53,9 @@ class CallAdmission:
             room for them.
     """
 
-    def __init__(self, config: ServerConfig, gate: Gate) -> None:
+    def __init__(self, config: ServerConfig, access: AccessControl) -> None:
         self.infer_calls, self.named_calls = CallTable.of(config), CallTable.of(config)
-        self._gate = gate
+        self._access = access
 
     def admit(self, credentials: CallCredentials, right: AccessLevel) -> CallerIdentity:
         """Authenticate the caller with these credentials.
@@ -64,18 +64,18 @@ class CallAdmission:
             AccessError: a credential is missing or unknown, or lacks the right.
         """
         if right == "anybody":
-            self._gate.call_received(credentials.peer)
+            self._access.call_received(credentials.peer)
             return credentials.caller_identity()
-        caller = self._gate.admit(credentials.metadata, credentials.identities, credentials.peer)
+        caller = self._access.admit(credentials.metadata, credentials.identities, credentials.peer)
         if right == "student":
-            self._gate.require(caller, "student")
+            self._access.require(caller, "student")
         return credentials.caller_identity(caller.principal)
 
     def is_student(self, credentials: CallCredentials) -> bool:
         """Whether these are credentials of a student; others are not counted as refused."""
-        return self._gate.admit(credentials.metadata, credentials.identities, credentials.peer).may(
-            "student"
-        )
+        return self._access.admit(
+            credentials.metadata, credentials.identities, credentials.peer
+        ).may("student")
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ import grpc
 from ...coordinator.config import check_free, join_address
 from ...errors import UsageError
 from ...extras import install_command
-from ...proto.security import Gate, listen
+from ...proto.security import AccessControl, listen
 from ...proto.security.servers import aio_server
 from ..config import ServerConfig
 from ..recorder import Recorder
@@ -52,7 +52,7 @@ class TeacherServer:
     Args:
         config: address and limits.
         servicer: answers requests.
-        gate: authenticates callers.
+        access: authenticates callers.
         recorder: records every call.
         on_ended: called in the server's thread if it ends by itself.
 
@@ -69,17 +69,17 @@ class TeacherServer:
         self,
         config: ServerConfig,
         servicer: InferenceServicer,
-        gate: Gate,
+        access: AccessControl,
         recorder: Recorder,
         on_ended: Callable[[], None] = lambda: None,
     ) -> None:
         check_free(config.host, config.port)
         self._config = config
         self._servicer = servicer
-        self._gate = gate
+        self._access = access
         self._on_ended = on_ended
         self._stopping = False
-        self.admission = CallAdmission(config, gate)
+        self.admission = CallAdmission(config, access)
         given = ServerContext(config, servicer, self.admission, recorder)
         self._methods = GrpcMethods(given)
         self._loop = asyncio.new_event_loop()
@@ -110,7 +110,7 @@ class TeacherServer:
         methods, options = self._methods, _options(self._config.max_message_bytes)
         server = aio_server(SERVICE, methods.handlers(), options, on_unknown=methods.count_unknown)
         address = join_address(self._config.host, self._config.port)
-        self.port: int = listen(server, address, self._config.security, self._gate)
+        self.port: int = listen(server, address, self._config.security, self._access)
         await methods.transport.bind(self.port)
         return server
 

@@ -25,7 +25,7 @@ from edl.coordinator.registry import Registry
 from edl.coordinator.service.server import CoordinatorServer
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, Gate, ServerSecurity
+from edl.proto.security import AccessControl, ClientSecurity, ServerSecurity
 from edl.tests.coordinator.calls import open_stream
 from edl.tests.hostile.inputs import Input, report
 from edl.tests.waiting import DEADLINE_S
@@ -61,7 +61,7 @@ class ControlPlane:
             self._manager,
             self.registry,
             security=security,
-            gate=Gate(security, self._count),
+            gate=AccessControl(security, self._count),
             limits=limits,
             on_refused=self._count,
             machines=MachineBoard(MemoryStore()),

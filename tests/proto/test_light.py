@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 SETTINGS = """
     import pathlib
     from edl.proto.dataclass_json import from_plain, to_plain
-    from edl.proto.security import ClientSecurity, Gate, TlsFiles, open_channel
+    from edl.proto.security import AccessControl, ClientSecurity, TlsFiles, open_channel
     from_plain(ClientSecurity, to_plain(ClientSecurity(TlsFiles(ca=pathlib.Path("x")))))
 """
 #: Page faults of filling and freeing 16 MB ten times, after the first time.

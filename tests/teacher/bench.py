@@ -14,7 +14,7 @@ import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
-from edl.proto.security import ClientSecurity, Gate, open_channel
+from edl.proto.security import AccessControl, ClientSecurity, open_channel
 from edl.teacher.config import ServerConfig
 from edl.teacher.recorder import Recorder, RequestTiming
 from edl.teacher.registration import TeacherIdentity
@@ -47,7 +47,7 @@ class Bench:
         self.server = TeacherServer(
             ServerConfig(**{"slots": 2, "max_message_bytes": 1 << 20, **config}),
             self.servicer,
-            Gate(config.get("security"), self.recorder.count_refusal),
+            AccessControl(config.get("security"), self.recorder.count_refusal),
             self.recorder,
             on_ended,
         )

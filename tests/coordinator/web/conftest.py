@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from edl.coordinator.web.server import WebServer
-from edl.proto.security import Gate, ServerSecurity
+from edl.proto.security import AccessControl, ServerSecurity
 
 from .scripted_mesh import ScriptedMesh
 
@@ -27,15 +27,15 @@ def script() -> ScriptedMesh:
     return ScriptedMesh(teachers=6, students=2)
 
 
-def make_gate(folder: Path) -> Gate:
+def make_gate(folder: Path) -> AccessControl:
     path = folder / "tokens"
     path.write_text(f"admin:ann {ADMIN}\nviewer:vic {VIEWER}\nstudent:sam student-token-here\n")
     path.chmod(0o600)
-    return Gate(ServerSecurity(tokens_file=path))
+    return AccessControl(ServerSecurity(tokens_file=path))
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
+def gate(tmp_path: Path) -> AccessControl:
     return make_gate(tmp_path)
 
 

@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 
 from edl.coordinator.web.server import WebServer
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import Gate
+from edl.proto.security import AccessControl
 
 from ..conftest import held_port
 from .browser import Browser, chromium
@@ -103,7 +103,7 @@ def test_details_of_a_node_by_mouse_and_keyboard(
 
 
 def test_a_teacher_is_drained_with_an_administrators_token(
-    browser: Browser, serve: Serve, script: ScriptedMesh, gate: Gate
+    browser: Browser, serve: Serve, script: ScriptedMesh, gate: AccessControl
 ) -> None:
     browser.open(serve(gate=gate))
     browser.click(f"{S} p4-02-0")
@@ -124,7 +124,9 @@ def test_a_teacher_is_drained_with_an_administrators_token(
     assert ADMIN not in kept + browser.chrome.current_url
 
 
-def test_beyond_loopback_it_asks_for_a_token(browser: Browser, serve: Serve, gate: Gate) -> None:
+def test_beyond_loopback_it_asks_for_a_token(
+    browser: Browser, serve: Serve, gate: AccessControl
+) -> None:
     browser.chrome.get(serve("0.0.0.0:0", gate=gate))
     browser.until(lambda: browser.one("#token").is_displayed())
     assert "viewer's token" in browser.one("#keytext").text

@@ -21,7 +21,7 @@ from edl.coordinator.web import feed, server
 from edl.coordinator.web.server import WebServer
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import Gate, TlsFiles, servers
+from edl.proto.security import AccessControl, TlsFiles, servers
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.waiting import wait_until
 
@@ -113,7 +113,7 @@ def test_pages_share_one_reading(serve: Serve, script: ScriptedMesh) -> None:
 
 
 def test_without_tokens_the_page_is_read_only(serve: Serve, script: ScriptedMesh) -> None:
-    url = serve(gate=Gate(None))
+    url = serve(gate=AccessControl(None))
     access = get(f"{url}api/access").json()
     assert {name for name, allowed in access.items() if allowed} == {"view"}
     answer = post(f"{url}api/drain", json=DRAIN, headers=bearer("anything"))
@@ -122,7 +122,7 @@ def test_without_tokens_the_page_is_read_only(serve: Serve, script: ScriptedMesh
 
 
 def test_a_drain_needs_an_administrators_token_that_is_never_logged(
-    serve: Serve, script: ScriptedMesh, gate: Gate, caplog: pytest.LogCaptureFixture
+    serve: Serve, script: ScriptedMesh, gate: AccessControl, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     logging.getLogger("httpx").setLevel(logging.CRITICAL)  # the client's own lines
@@ -164,7 +164,7 @@ def test_bad_drains_are_refused(guarded: tuple[str, ScriptedMesh], body: bytes, 
     assert script.drained == []
 
 
-def test_beyond_this_machine_looking_needs_a_token_too(serve: Serve, gate: Gate) -> None:
+def test_beyond_this_machine_looking_needs_a_token_too(serve: Serve, gate: AccessControl) -> None:
     url = serve("0.0.0.0:0", gate=gate)
     assert get(url).status_code == 200  # the page itself, which asks for the token
     assert get(f"{url}api/access").json()["view"] is False
@@ -174,13 +174,13 @@ def test_beyond_this_machine_looking_needs_a_token_too(serve: Serve, gate: Gate)
         assert next(stream)["whole"]
     with pytest.raises(AddressInUse):
         serve(str(urlsplit(url).port))
-    for none in (None, Gate(None)):
+    for none in (None, AccessControl(None)):
         with pytest.raises(UsageError, match="--insecure"):
             serve("0.0.0.0:0", gate=none)
 
 
 def test_the_feed_of_a_viewer_whose_token_is_withdrawn_ends(
-    serve: Serve, gate: Gate, tmp_path: Path
+    serve: Serve, gate: AccessControl, tmp_path: Path
 ) -> None:
     url = serve("0.0.0.0:0", gate=gate)
     with closing(messages(url, VIEWER)) as revoked, closing(messages(url, ADMIN)) as other:

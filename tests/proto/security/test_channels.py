@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry
 
 from edl.errors import AccessError, AddressInUse, UsageError
 from edl.proto.security import (
+    AccessControl,
     ClientSecurity,
-    Gate,
     ServerSecurity,
     TlsFiles,
     listen,
@@ -69,7 +69,7 @@ def handlers(answer: Callable[[grpc.ServicerContext], bytes]) -> Any:
 def serving(
     security: ServerSecurity | None, on_refused: Callable[[str], None] | None = None, **more: Any
 ) -> Iterator[str]:
-    gate = Gate(security, on_refused, **more)
+    gate = AccessControl(security, on_refused, **more)
 
     def answer(context: grpc.ServicerContext) -> bytes:
         try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.proto.security.gate import HandshakeMonitor
+from edl.proto.security.access_control import HandshakeMonitor
 from edl.proto.security.instance import new_challenge, new_key, prove, verify
 
 

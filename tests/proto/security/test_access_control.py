@@ -10,15 +10,15 @@ import pytest
 from edl.errors import Forbidden, Unauthenticated, UsageError
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.security import (
+    AccessControl,
     Caller,
     ClientSecurity,
-    Gate,
     ServerSecurity,
     TlsFiles,
     open_channel,
 )
+from edl.proto.security.access_control import read_token, read_tokens
 from edl.proto.security.credentials import stays_here
-from edl.proto.security.gate import read_token, read_tokens
 from edl.proto.security.options import client_security, server_security
 
 from .authority import write_secret
@@ -49,7 +49,7 @@ def tokens(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("security", [None, ServerSecurity(), ServerSecurity(ONE_SIDED)])
 def test_open_gate_admits_everybody_as_admin(security: ServerSecurity | None) -> None:
-    gate = Gate(security)
+    gate = AccessControl(security)
     caller = gate.admit((), {})
     assert not gate.authenticates
     assert caller.role == "admin"
@@ -59,7 +59,7 @@ def test_open_gate_admits_everybody_as_admin(security: ServerSecurity | None) ->
 
 
 def test_token_names_the_caller(tokens: Path, refusals: list[str]) -> None:
-    gate = Gate(ServerSecurity(None, tokens), refusals.append)
+    gate = AccessControl(ServerSecurity(None, tokens), refusals.append)
     assert gate.authenticates
     assert str(gate.admit(bearing("jjj"), {})) == "student:job"
     assert str(gate.admit((("authorization", "bearer qqq"),), None)) == "admin:ann"
@@ -79,7 +79,7 @@ def test_token_names_the_caller(tokens: Path, refusals: list[str]) -> None:
     ],
 )
 def test_invalid_tokens_are_refused(tokens: Path, refusals: list[str], metadata: Metadata) -> None:
-    gate = Gate(ServerSecurity(None, tokens), refusals.append)
+    gate = AccessControl(ServerSecurity(None, tokens), refusals.append)
     with pytest.raises(Unauthenticated) as caught:
         gate.admit(metadata, shown("admin"))
     assert refusals == ["unauthenticated"]
@@ -99,20 +99,20 @@ def test_invalid_tokens_are_refused(tokens: Path, refusals: list[str], metadata:
     ],
 )
 def test_certificate_names_the_caller(named: str, role: str, name: str) -> None:
-    caller = Gate(ServerSecurity(MUTUAL)).admit((), shown(named))
+    caller = AccessControl(ServerSecurity(MUTUAL)).admit((), shown(named))
     assert (caller.role, caller.name) == (role, name)
 
 
 @pytest.mark.parametrize("context", [{}, None, shown(""), {"x509_common_name": [b"a", b"b"]}])
 def test_certificate_names_one(refusals: list[str], context: dict[str, list[bytes]] | None) -> None:
-    gate = Gate(ServerSecurity(MUTUAL), refusals.append)
+    gate = AccessControl(ServerSecurity(MUTUAL), refusals.append)
     with pytest.raises(Unauthenticated, match="names nobody"):
         gate.admit(bearing("qqq"), context)
     assert refusals == ["unauthenticated"]
 
 
 def test_token_beside_certificate_decides(tokens: Path, refusals: list[str]) -> None:
-    gate = Gate(ServerSecurity(MUTUAL, tokens), refusals.append)
+    gate = AccessControl(ServerSecurity(MUTUAL, tokens), refusals.append)
     assert str(gate.admit(bearing("sss"), shown("admin"))) == "student"
     with pytest.raises(Unauthenticated):
         gate.admit((), shown("admin"))
@@ -123,14 +123,14 @@ def test_token_beside_certificate_decides(tokens: Path, refusals: list[str]) -> 
 
 def test_http_has_no_certificates(refusals: list[str]) -> None:
     with pytest.raises(Unauthenticated, match="certificates only"):
-        Gate(ServerSecurity(MUTUAL), refusals.append).bearer("abc")
+        AccessControl(ServerSecurity(MUTUAL), refusals.append).bearer("abc")
     assert refusals == ["unauthenticated"]
 
 
 @pytest.mark.parametrize("for_role", ["student", "viewer", "admin"])
 @pytest.mark.parametrize("role", ["student", "viewer", "admin"])
 def test_what_each_role_may(role: str, for_role: str, refusals: list[str]) -> None:
-    gate, caller = Gate(None, refusals.append), Caller(role, "", "p")
+    gate, caller = AccessControl(None, refusals.append), Caller(role, "", "p")
     if role in (for_role, "admin"):
         gate.require(caller, for_role)
         assert not refusals
@@ -141,7 +141,7 @@ def test_what_each_role_may(role: str, for_role: str, refusals: list[str]) -> No
 
 
 def test_credential_limits_student_ids(refusals: list[str]) -> None:
-    gate = Gate(None, refusals.append)
+    gate = AccessControl(None, refusals.append)
     job = Caller("student", "job", "p")
     gate.require_student(Caller("student", "", "p"), "any/0")
     gate.require_student(job, "job/0")
@@ -155,7 +155,7 @@ def test_credential_limits_student_ids(refusals: list[str]) -> None:
 
 
 def test_tokens_are_given_and_withdrawn_while_it_runs(tokens: Path, refusals: list[str]) -> None:
-    gate = Gate(ServerSecurity(None, tokens), refusals.append)
+    gate = AccessControl(ServerSecurity(None, tokens), refusals.append)
     write_secret(tokens, "student new")
     assert gate.bearer("new").role == "student"
     with pytest.raises(Unauthenticated):
@@ -163,17 +163,17 @@ def test_tokens_are_given_and_withdrawn_while_it_runs(tokens: Path, refusals: li
 
 
 def test_unusable_list_stops_only_a_start(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gate = Gate(ServerSecurity(None, tokens))
+    gate = AccessControl(ServerSecurity(None, tokens))
     tokens.chmod(0o644)
     assert gate.bearer("sss").role == "student"
     assert gate.bearer("qqq").role == "admin"
     assert [record.levelname for record in caplog.records] == ["ERROR"], "it is said once"
     with pytest.raises(UsageError, match="chmod 600"):
-        Gate(ServerSecurity(None, tokens))
+        AccessControl(ServerSecurity(None, tokens))
 
 
 def test_no_repr_shows_a_secret(tokens: Path) -> None:
-    gate = Gate(ServerSecurity(MUTUAL, tokens))
+    gate = AccessControl(ServerSecurity(MUTUAL, tokens))
     gate.bearer("qqq")
     shown = f"{gate!r} {vars(gate)!r}"
     assert not any(token in shown for token in ("sss", "jjj", "vvv", "qqq"))

@@ -266,7 +266,7 @@ class HandshakeMonitor:
 _SCHEME = "bearer"
 
 
-class Gate:
+class AccessControl:
     """Authenticates and authorises the calls of one server. Safe to use from several threads.
 
     With a list of tokens, every call must carry one; with a `ca`, every connection needs a
