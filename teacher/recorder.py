@@ -163,34 +163,25 @@ class RequestTiming:
         return self._at_ns - before
 
 
-@dataclass(slots=True)
 class _TimeTotals:
     """Summed times of requests."""
 
-    count: int = 0
-    whole_ns: int = 0
-    queue_ns: int = 0
-    input_ns: int = 0
-    infer_ns: int = 0
-    output_ns: int = 0
+    PHASES: Final = ("whole_ns", "queue_ns", "input_ns", "infer_ns", "output_ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._ns = dict.fromkeys(self.PHASES, 0)
 
     def add(self, one: RequestTiming) -> None:
         self.count += 1
-        self.whole_ns += one.whole_ns
-        self.queue_ns += one.queue_ns
-        self.input_ns += one.input_ns
-        self.infer_ns += one.infer_ns
-        self.output_ns += one.output_ns
+        for phase in self.PHASES:
+            self._ns[phase] += getattr(one, phase)
 
-    def duration(self, ns: int) -> pb.StatisticDuration:
-        return pb.StatisticDuration(count=self.count, ns=ns)
+    def duration(self, phase: str) -> pb.StatisticDuration:
+        return pb.StatisticDuration(count=self.count, ns=self._ns[f"{phase}_ns"])
 
     def compute(self) -> dict[str, pb.StatisticDuration]:
-        return {
-            "compute_input": self.duration(self.input_ns),
-            "compute_infer": self.duration(self.infer_ns),
-            "compute_output": self.duration(self.output_ns),
-        }
+        return {f"compute_{phase}": self.duration(phase) for phase in ("input", "infer", "output")}
 
 
 class ScrapedMetrics:
@@ -381,9 +372,9 @@ class Recorder:
                 inference_count=self._inferred,
                 execution_count=success.count,
                 inference_stats=pb.InferStatistics(
-                    success=success.duration(success.whole_ns),
-                    fail=failed.duration(failed.whole_ns),
-                    queue=success.duration(success.queue_ns),
+                    success=success.duration("whole"),
+                    fail=failed.duration("whole"),
+                    queue=success.duration("queue"),
                     cache_hit=pb.StatisticDuration(),
                     cache_miss=pb.StatisticDuration(),
                     **success.compute(),

@@ -26,7 +26,6 @@ from ...errors import (
     AccessError,
     BadAnswer,
     EdlError,
-    LeaseSuperseded,
     ModelError,
     RetryableError,
     TeacherLost,
@@ -71,7 +70,7 @@ class AttestationServer:
     def __init__(self, address: str, security: ServerSecurity | None) -> None:
         self.identity: TeacherIdentity | None = None
         self._access = AccessControl(security)
-        self._threads = ThreadPoolExecutor(_THREADS, "edl-voucher")
+        self._threads = ThreadPoolExecutor(_THREADS, "edl-attestation")
         self._server = grpc.server(
             self._threads,
             options=[("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.so_reuseport", 0)],
@@ -101,7 +100,7 @@ class AttestationServer:
         try:
             self._access.admit(context.invocation_metadata(), identities, context.peer())
             if (identity := self.identity) is None:
-                raise RetryableError("the server that is vouched for here does not answer well now")
+                raise RetryableError("the server that this sidecar attests does not answer well")
             context.set_trailing_metadata(identity.proof(asked))
         except EdlError as error:
             context.abort(*to_status(error))
@@ -117,111 +116,6 @@ def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
         return message
 
     return grpc.unary_unary_rpc_method_handler(serve)
-
-
-#: Seconds within which managers and students notice that a teacher leaves, and send elsewhere.
-LEAVE_S: Final = 2.0
-
-
-@dataclass(slots=True, eq=False)
-class RegisteredServer:
-    """The registration of one server; each one has a new incarnation.
-
-    Attributes:
-        config: the server, and what students are told of its model.
-        attestation: answers managers while the server is registered.
-        registry: of the mesh.
-        stop: once it is requested, failed calls to Redis are not repeated.
-        on_superseded: somebody else has registered under the same id.
-        on_drain: an administrator drains the server.
-    """
-
-    config: RegisterConfig
-    attestation: AttestationServer
-    registry: Registry
-    stop: Stop
-    on_superseded: Callable[[LeaseSuperseded], None]
-    on_drain: Callable[[], None]
-    _heartbeat: Heartbeat | None = None
-    _draining: bool = False
-
-    def register(self, result: TrialResult) -> None:
-        """Register, and start the heartbeat.
-
-        Raises:
-            RegistryUnavailable: Redis does not answer.
-            AccessError: Redis refuses us.
-            LeaseSuperseded: somebody else holds the id.
-        """
-        config = self.config
-        incarnation = new_incarnation(self.registry, self.stop)
-        identity = TeacherIdentity(
-            config.service, config.member, incarnation, attested_address=config.address
-        )
-        heartbeat = Heartbeat(
-            self.registry,
-            "teachers",
-            config.service,
-            config.member,
-            lambda: self._facts(identity, result),
-            config.ttl_s,
-            on_superseded=self.on_superseded,
-            on_drain=self.on_drain,
-        )
-        self.attestation.identity = identity  # before a manager can ask
-        try:
-            heartbeat.start()
-        except BaseException:
-            self.attestation.identity = None
-            raise
-        self._heartbeat = heartbeat
-
-    def withdraw(self, why: str) -> None:
-        """Give the lease up as if the teacher had died, so that nobody waits for it."""
-        self.attestation.identity = None
-        heartbeat, self._heartbeat = self._heartbeat, None
-        if heartbeat is not None:
-            heartbeat.give_up(f"taken out by its sidecar: {why}")
-
-    def drain(self) -> None:
-        """Announce the leave, wait until students send elsewhere, and leave.
-
-        Requests at the server are not known here, and continue; only the lease ends.
-        """
-        if self._heartbeat is not None:
-            self._draining = True
-            self._heartbeat.update()
-            time.sleep(min(LEAVE_S, self.config.grace_s))
-        self.leave()
-
-    def leave(self) -> None:
-        """End the lease now, if there is one. Idempotent."""
-        self.attestation.identity = None
-        if self._heartbeat is not None:
-            self._heartbeat.stop(leave=True)
-
-    def _facts(self, identity: TeacherIdentity, result: TrialResult) -> dict[str, str]:
-        config = self.config
-        place = config.address.rpartition("://")[2].partition("/")[0]
-        return {
-            "incarnation": str(identity.incarnation),
-            "address": config.address,
-            "protocol": config.protocol,
-            "content_id": config.content_id,
-            "verified": result.verified,
-            "device": config.device,
-            "state": "draining" if self._draining else "serving",
-            "slots": str(config.slots),
-            "lanes": "1",
-            "t_t_seconds": f"{result.t_t_s:.2g}",
-            "model": config.model,
-            "inputs": " ".join(map(str, config.inputs)),
-            "output_kinds": kinds_fact(result.kinds),
-            "host": split(place)[0],
-            "version": __version__,
-            "voucher": advertised(config.host, config.advertise, self.attestation.port),
-            "instance_key": identity.key,
-        }
 
 
 _ANSWER_S: Final = 2.0
@@ -278,6 +172,8 @@ def _silence(config: RegisterConfig, endpoint: str) -> str | None:
 
 log = logging.getLogger(__name__)
 
+#: Seconds within which managers and students notice that a teacher leaves, and send elsewhere.
+LEAVE_S: Final = 2.0
 #: Timeout of a probe whether the server is ready, in seconds.
 ASK_S: Final = 2.0
 
@@ -327,17 +223,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
         client = open_client(config.protocol, config.address, config.model, config.client)
         trial = Trial(client, config, canary)
         leaving.callback(trial.close)
-        sidecar = Sidecar(config, trial, stop, on_ready, on_progress)
-        sidecar.run(
-            RegisteredServer(
-                config,
-                attestation,
-                registry,
-                stop,
-                on_superseded=sidecar.fail,
-                on_drain=sidecar.asked_to_leave,
-            )
-        )
+        Sidecar(config, trial, attestation, registry, stop, on_ready, on_progress).run()
 
 
 @dataclass(eq=False)
@@ -347,6 +233,8 @@ class Sidecar:
     Attributes:
         config: the server.
         trial: tests it.
+        attestation: answers managers while the server is registered.
+        registry: of the mesh.
         stop: requests the end; also requested by this when it fails or is drained.
         on_ready: called each time the server is registered.
         on_progress: called with findings.
@@ -354,19 +242,21 @@ class Sidecar:
 
     config: RegisterConfig
     trial: Trial
+    attestation: AttestationServer
+    registry: Registry
     stop: Stop
     on_ready: Say
     on_progress: Say
     _health: HealthCheck = field(default_factory=HealthCheck)
     _result: TrialResult | None = None
+    _heartbeat: Heartbeat | None = None  # while it is registered
+    _draining: bool = False
     _failure: Exception | None = None
     _told: str = ""
 
-    def run(self, registered_server: RegisteredServer) -> None:
+    def run(self) -> None:
         """Watch the server until the end is requested; raises as `register`."""
-        watching = threading.Thread(
-            target=self._watch, args=(registered_server,), name="edl-sidecar", daemon=True
-        )
+        watching = threading.Thread(target=self._watch, name="edl-sidecar", daemon=True)
         watching.start()
         try:
             self.stop.wait()
@@ -375,28 +265,26 @@ class Sidecar:
             if self._failure is not None:
                 raise self._failure
             self.on_progress("leaving")
-            registered_server.drain()
+            self._drain()
         finally:
-            registered_server.leave()
+            self._leave()
 
-    def fail(self, error: Exception) -> None:
-        """It cannot continue: end with `error`."""
+    def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
         self.stop.request()
 
-    def asked_to_leave(self) -> None:
-        """An administrator drains the server."""
+    def _asked_to_drain(self) -> None:
         self.on_progress("asked by an administrator to leave")
         self.stop.request()
 
-    def _watch(self, registered_server: RegisteredServer) -> None:
+    def _watch(self) -> None:
         try:
             while not self.stop.requested:
-                self._look_once(registered_server)
+                self._look_once()
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
 
-    def _look_once(self, registered_server: RegisteredServer) -> None:
+    def _look_once(self) -> None:
         patience = self.config.patience
         look, wait_s = next_look(self._health, time.monotonic(), patience)
         if self.stop.wait(wait_s):
@@ -406,7 +294,7 @@ class Sidecar:
             return
         now = time.monotonic()
         self._health, step = looked(self._health, look, found, now, patience, random)
-        self._carry_out(step, why, registered_server)
+        self._carry_out(step, why)
 
     def _look(self, look: CheckMode) -> tuple[CheckResult, str]:
         try:
@@ -424,25 +312,25 @@ class Sidecar:
             return "silent", str(error)
         return "well", ""
 
-    def _carry_out(self, step: Step, why: str, registered_server: RegisteredServer) -> None:
+    def _carry_out(self, step: Step, why: str) -> None:
         where = f"{self.config.model} at {self.config.endpoint}"
         if step == "register":
-            self._register(registered_server)
+            self._register()
         elif step == "withdraw":
-            registered_server.withdraw(why)
+            self._withdraw(why)
             self._say(f"{where} is taken out of the registry: {why}")
         elif why and not self._health.registered:
             self._say(f"{where} is not registered: {why}")
         elif why:
             log.info("%s: %s", where, why)
 
-    def _register(self, registered_server: RegisteredServer) -> None:
+    def _register(self) -> None:
         config, result = self.config, self._result
         assert result is not None
         for oddity in result.oddities:
             self._say(f"warning: {oddity}")
         try:
-            registered_server.register(result)
+            self._start_lease(result)
         except (UnavailableError, AccessError) as error:
             self._health = not_taken(time.monotonic(), config.patience)
             self._say(str(error))
@@ -452,6 +340,85 @@ class Sidecar:
             f"teacher registered: {config.member} {config.service} at {config.address},"
             f" {result.t_t_s * 1000:.3g} ms/sample, {result.verified}"
         )
+
+    # --- the lease; each one has a new incarnation
+
+    def _start_lease(self, result: TrialResult) -> None:
+        """Register the server and start its heartbeat.
+
+        Raises:
+            RegistryUnavailable: Redis does not answer.
+            AccessError: Redis refuses us.
+            LeaseSuperseded: somebody else holds the id.
+        """
+        config = self.config
+        incarnation = new_incarnation(self.registry, self.stop)
+        identity = TeacherIdentity(
+            config.service, config.member, incarnation, attested_address=config.address
+        )
+        heartbeat = Heartbeat(
+            self.registry,
+            "teachers",
+            config.service,
+            config.member,
+            lambda: self._facts(identity, result),
+            config.ttl_s,
+            on_superseded=self._fail,
+            on_drain=self._asked_to_drain,
+        )
+        self.attestation.identity = identity  # before a manager can ask
+        try:
+            heartbeat.start()
+        except BaseException:
+            self.attestation.identity = None
+            raise
+        self._heartbeat = heartbeat
+
+    def _withdraw(self, why: str) -> None:
+        """Give the lease up as if the teacher had died, so that nobody waits for it."""
+        self.attestation.identity = None
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            heartbeat.give_up(f"taken out by its sidecar: {why}")
+
+    def _drain(self) -> None:
+        """Announce the leave, and wait until students send elsewhere.
+
+        Requests at the server are not known here, and continue; only the lease ends.
+        """
+        if self._heartbeat is not None:
+            self._draining = True
+            self._heartbeat.update()
+            time.sleep(min(LEAVE_S, self.config.grace_s))
+
+    def _leave(self) -> None:
+        """End the lease now, if there is one."""
+        self.attestation.identity = None
+        if self._heartbeat is not None:
+            self._heartbeat.stop(leave=True)
+
+    def _facts(self, identity: TeacherIdentity, result: TrialResult) -> dict[str, str]:
+        config = self.config
+        address = config.address.rpartition("://")[2].partition("/")[0]
+        return {
+            "incarnation": str(identity.incarnation),
+            "address": config.address,
+            "protocol": config.protocol,
+            "content_id": config.content_id,
+            "verified": result.verified,
+            "device": config.device,
+            "state": "draining" if self._draining else "serving",
+            "slots": str(config.slots),
+            "lanes": "1",
+            "t_t_seconds": f"{result.t_t_s:.2g}",
+            "model": config.model,
+            "inputs": " ".join(map(str, config.inputs)),
+            "output_kinds": kinds_fact(result.kinds),
+            "host": split(address)[0],
+            "version": __version__,
+            "voucher": advertised(config.host, config.advertise, self.attestation.port),
+            "instance_key": identity.key,
+        }
 
     def _say(self, text: str) -> None:
         """Report a finding, unless it was the last one reported."""
