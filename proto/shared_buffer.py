@@ -26,7 +26,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -198,34 +198,6 @@ class SharedBuffer(Arena):
         """Whether the arrays at these offsets have these generations. Any thread may call it."""
         return all(self.generation(offset) == number for offset, number in stamps)
 
-    def locate(self, memory: memoryview) -> BufferLocation | None:
-        """Find the array of this arena, or the run of its rows, whose bytes `memory` is.
-
-        Returns:
-            None if the memory is not an array of this arena, or was mapped before the arena grew.
-        """
-        # numpy makes the array of `Arena.memory` the base of every view that is made of it.
-        array, base = None, cast(Any, memory.obj)
-        while isinstance(base, np.ndarray):
-            array, base = base, base.base
-        mapped = self._map
-        if (
-            array is None
-            or not memory.nbytes
-            or not isinstance(base, memoryview)
-            or base.obj is not mapped
-        ):
-            return None
-        arena = _address(np.frombuffer(mapped, np.uint8, 1))
-        begins = _address(array) - arena
-        if begins < ALIGNMENT:
-            return None
-        generation = self.generation(begins)
-        if generation == _VOID:
-            return None
-        offset = _address(np.frombuffer(memory, np.uint8)) - arena
-        return BufferLocation(offset, generation, begins - GENERATION_BYTES)
-
     def _new_record(self, key: Layouts) -> Record:
         """As of `Arena`, without the margins."""
         whole = super()._new_record(key)
@@ -233,7 +205,3 @@ class SharedBuffer(Arena):
 
     def _stamp(self, offset: int, generation: int) -> None:
         _STAMP.pack_into(self._map, offset - GENERATION_BYTES, generation)
-
-
-def _address(array: np.ndarray[Any, np.dtype[Any]]) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -11,7 +11,7 @@ from ...proto.clients import LabelRequest
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.clients.transport import TransportConnection
 from ...proto.security import TlsFiles
-from ...proto.shared_buffer import SharedBuffer
+from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffer
 from . import IN_FLIGHT, Ask
 from .codec import TIMEOUT_S, client_of, serve
 
@@ -29,9 +29,8 @@ def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> A
     if arena is not None:
         ref = arena.put([batch]).arrays[0]
         batch = arena.get(ref)
-        found = arena.locate(batch.reshape(-1).view("u1").data)
-        assert found is not None
-        locations = {"x": found}
+        generation, generation_at = arena.generation(ref.offset), ref.offset - GENERATION_BYTES
+        locations = {"x": BufferLocation(ref.offset, generation, generation_at)}
     request = LabelRequest({"x": batch})
     connections = []
     for _ in range(IN_FLIGHT):

@@ -19,10 +19,11 @@ from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.structure import row_count
 from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record
-from edl.proto.datatypes import StackedArray, to_bytes, whole
+from edl.proto.datatypes import StackedArray, whole
 from edl.proto.forms import softmax
 from edl.proto.shared_buffer import SharedBuffer
-from edl.scheduler.ledger.events import Span
+from edl.scheduler.ledger.instructions import Span
+from edl.tests.buffer_locations import located
 
 WIDTH = 3
 
@@ -197,7 +198,7 @@ def test_where_a_piece_lies_is_said_as_the_ring_says_it(world: World, span: Span
     inputs, locations, _ = InputSlicer(world.batches, world.ring, ()).cut((span,), ("x",))
     x = inputs["x"]
     assert isinstance(x, np.ndarray)
-    assert locations == {"x": world.ring.locate(to_bytes(x))}
+    assert locations == {"x": located(world.ring, x)}
 
 
 def test_what_is_not_read_as_it_lies_is_not_lent(world: World) -> None:

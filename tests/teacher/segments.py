@@ -11,9 +11,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from edl.proto.arena import Record
-from edl.proto.datatypes import Array, to_bytes
+from edl.proto.datatypes import Array
 from edl.proto.shared_buffer import BufferRef, SharedBuffer
 from edl.teacher.servers.shared_segment import FOLDER, PREFIX
+from edl.tests.buffer_locations import located
 
 
 class Object:
@@ -86,7 +87,7 @@ class Lender:
         return lying, self.place(lying), record
 
     def place(self, lying: Array) -> BufferRef:
-        found = self.arena.locate(to_bytes(lying))
+        found = located(self.arena, lying)
         assert found is not None
         return BufferRef(self.region, found.offset, lying.nbytes, *found[1:])
 

@@ -11,9 +11,10 @@ from edl.errors import AccessError, DeadlineExceeded, EdlError, RequestRefused, 
 from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.transport import ConnectionEnded, RequestOutcome, TransportConnection
-from edl.proto.datatypes import StackedArray, to_bytes
+from edl.proto.datatypes import StackedArray
 from edl.proto.security import ClientSecurity
 from edl.proto.shared_buffer import BufferLocation, SharedBuffer
+from edl.tests.buffer_locations import located
 from edl.tests.teacher.bench import WAIT_S
 
 _SLICE_MS = 20
@@ -108,7 +109,7 @@ class FramesClient:
         if self.arena is None:
             return {}
         found = {
-            name: self.arena.locate(to_bytes(value))
+            name: located(self.arena, value)
             for name, value in request.inputs.items()
             if not isinstance(value, StackedArray)
         }
