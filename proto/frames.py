@@ -240,7 +240,7 @@ def pack_shapes(shapes: Sequence[Sequence[int]]) -> bytes:
 def unpack_shapes(
     head: memoryview | bytes, tensors: Sequence[FramedTensor]
 ) -> list[tuple[int, ...]]:
-    """The shapes at the begin of a head; raises WireError if it is too short."""
+    """The shapes at the start of a head; raises WireError if it is too short."""
     shapes, at = [], 0
     for tensor in tensors:
         end = at + 8 * tensor.ndim
@@ -297,7 +297,7 @@ class ResultDescription:
 
     @classmethod
     def take(cls, payload: memoryview) -> tuple[ResultDescription, int]:
-        """The description at the begin of a payload, and its size in bytes.
+        """The description at the start of a payload, and its size in bytes.
 
         Raises:
             WireError: there is none.

@@ -80,7 +80,7 @@ def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]
 
 
 def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
-    """Begin and end of the value that follows `tag`; raises WireError if it is not all there."""
+    """Start and end of the value that follows `tag`; raises WireError if it is not all there."""
     kind = tag & 7
     if kind == _BYTES:
         nbytes, at = read_varint(view, at, _MAX_VARINT_BYTES)

@@ -8,10 +8,10 @@ ours:
 shared_memory_region      text     the name under which the region was registered
 shared_memory_byte_size   integer  bytes at the location; exactly those of an input, at least those
                                    of an output
-shared_memory_offset      integer  begin of the location in the region; 0 if missing
+shared_memory_offset      integer  start of the location in the region; 0 if missing
 shared_memory_generation  integer  ours: the value of 8 bytes of the region while the location
                                    belongs to this request
-shared_memory_generation_offset  integer  ours: begin of these 8 bytes; if missing, they are right
+shared_memory_generation_offset  integer  ours: start of these 8 bytes; if missing, they are right
                                    before the tensor
 ```
 
@@ -50,7 +50,7 @@ class BufferRef:
 
     Attributes:
         region: name of the region.
-        offset: bytes from the begin of the region.
+        offset: bytes from the start of the region.
         nbytes: size of the location.
         generation: the value of the `GENERATION_BYTES` at `generation_at` while the location
             belongs to this request; None if it has no generation.
@@ -66,7 +66,7 @@ class BufferRef:
 
     @property
     def generation_at(self) -> int:
-        """Position of the generation, in bytes from the begin of the region."""
+        """Position of the generation, in bytes from the start of the region."""
         before = self.offset - GENERATION_BYTES
         return before if self.generation_offset is None else self.generation_offset
 
@@ -140,7 +140,7 @@ _VOID: Final = 0
 
 
 class BufferLocation(NamedTuple):
-    """The location of memory in an arena; offsets are bytes from the begin of the arena."""
+    """The location of memory in an arena; offsets are bytes from the start of the arena."""
 
     offset: int
     generation: int

@@ -72,16 +72,16 @@ class _QueuedRequest(Waiting):
 @dataclass(frozen=True, slots=True)
 class _DeviceJob:
     lane: int
-    tickets: tuple[_QueuedRequest, ...]
+    requests: tuple[_QueuedRequest, ...]
 
     @property
     def samples(self) -> int:
-        return sum(ticket.samples for ticket in self.tickets)
+        return sum(queued.samples for queued in self.requests)
 
     @property
     def is_in_memory(self) -> bool:
         """Whether its inputs are where the predictors read them."""
-        return len(self.tickets) == 1 and self.tickets[0].request.refs is not None
+        return len(self.requests) == 1 and self.requests[0].request.refs is not None
 
 
 class RequestSlots:
@@ -219,15 +219,15 @@ class Batcher:
         samples = request.samples
         self._slots.take(samples)
         try:
-            ticket, jobs = self._enqueue(request)
+            queued, jobs = self._enqueue(request)
         except BaseException:
             self._slots.give_back(samples)
             raise
         # It refers to the request by number only: a reference cycle would keep the large request
         # until the next garbage collection.
-        ticket.outcome.add_done_callback(partial(self._done, ticket.number, samples))
-        outcome = ticket.outcome
-        del ticket
+        queued.outcome.add_done_callback(partial(self._done, queued.number, samples))
+        outcome = queued.outcome
+        del queued
         self._submit_jobs(*jobs)
         return outcome
 
@@ -235,7 +235,7 @@ class Batcher:
         with self._condition:
             if self._closed:
                 raise RetryableError(_LEFT)
-            ticket = _QueuedRequest(
+            queued = _QueuedRequest(
                 number=next(self._numbers),
                 shape=request.shape if self._rule.max_samples else None,  # else none are merged
                 samples=request.samples,
@@ -243,8 +243,8 @@ class Batcher:
                 deadline_s=request.deadline_s,
                 request=request,
             )
-            self._queue[ticket.number] = ticket
-            return ticket, self._dispatch()
+            self._queue[queued.number] = queued
+            return queued, self._dispatch()
 
     def _done(self, number: int, samples: int, outcome: Future[RequestLabels]) -> None:
         """A request has ended; one with labels keeps its slot until they are released."""
@@ -271,25 +271,25 @@ class Batcher:
     def _submit_jobs(self, *jobs: _DeviceJob) -> None:
         """Send jobs to their devices, and continue when they are labelled."""
         for job in jobs:
-            requests = [ticket.request for ticket in job.tickets]
+            requests = [queued.request for queued in job.requests]
             results = self._pool.predictors[job.lane].submit(requests)
             results.add_done_callback(partial(self._finish, job))
 
     def _finish(self, job: _DeviceJob, done: Results) -> None:
         """Deliver the results of a job to its requests."""
-        merged_crash = len(job.tickets) > 1 and isinstance(done.exception(), PredictorCrashed)
+        merged_crash = len(job.requests) > 1 and isinstance(done.exception(), PredictorCrashed)
         with self._condition:
             self._at_lane[job.lane].remove(job)
             if merged_crash:
                 self._unmerged_until_s = self._clock() + UNMERGED_S
             jobs = self._dispatch()
         self._submit_jobs(*jobs)
-        for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
+        for queued, result in zip(job.requests, _each(done, len(job.requests)), strict=True):
             if isinstance(result, RequestLabels):
-                release = partial(self._release, ticket.samples, result.release)
-                ticket.outcome.set_result(replace(result, release=release))
+                release = partial(self._release, queued.samples, result.release)
+                queued.outcome.set_result(replace(result, release=release))
             else:
-                ticket.outcome.set_exception(result)
+                queued.outcome.set_exception(result)
 
     # --- under the lock
 
@@ -314,12 +314,12 @@ class Batcher:
         jobs = []
         for batch in decision.batches:
             chosen = [self._queue.pop(number) for number in batch.requests]
-            tickets = tuple(t for t in chosen if t.outcome.set_running_or_notify_cancel())
-            if not tickets:
+            requests = tuple(t for t in chosen if t.outcome.set_running_or_notify_cancel())
+            if not requests:
                 continue
-            job = _DeviceJob(batch.lane, tickets)
+            job = _DeviceJob(batch.lane, requests)
             self._at_lane[batch.lane].append(job)
-            self._recorder.dispatched(job.samples, [now - t.arrived_s for t in tickets])
+            self._recorder.dispatched(job.samples, [now - t.arrived_s for t in requests])
             if job.is_in_memory:
                 jobs.append(job)
             else:
@@ -342,8 +342,8 @@ class Batcher:
 
     def _fail_queue(self, error: EdlError) -> None:
         queue, self._queue = self._queue, {}
-        for ticket in queue.values():
-            _fail(ticket, error)
+        for queued in queue.values():
+            _fail(queued, error)
 
     def _run_timer(self) -> None:
         while True:
@@ -369,7 +369,7 @@ def _each(done: Results, count: int) -> Sequence[Result]:
     return [error.with_traceback(None)] * count
 
 
-def _fail(ticket: _QueuedRequest, error: EdlError) -> None:
+def _fail(queued: _QueuedRequest, error: EdlError) -> None:
     """Fail a request that has not been at a device, unless it was cancelled."""
-    if ticket.outcome.set_running_or_notify_cancel():
-        ticket.outcome.set_exception(error)
+    if queued.outcome.set_running_or_notify_cancel():
+        queued.outcome.set_exception(error)

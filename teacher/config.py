@@ -236,7 +236,7 @@ class ServerConfig:
         max_calls: open calls, including those without a request yet.
         max_calls_per_peer: of one caller at one address.
         request_bytes: of all requests that are being received or answered.
-        receive_s: seconds within which a request must arrive, from the begin of its call.
+        receive_s: seconds within which a request must arrive, from the start of its call.
         security: certificates and accepted tokens; None for no authentication.
         allow_system_shm: callers on this host may register named shared memory.
         http: "HOST:PORT", or "PORT" on loopback, for HTTP; None for gRPC only.

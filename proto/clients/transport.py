@@ -147,7 +147,7 @@ class _ResultLayout(NamedTuple):
     Attributes:
         head: of their frames.
         nbytes: of their arrays.
-        arrays: name and datatype, shape, begin and end of each array.
+        arrays: name and datatype, shape, start and end of each array.
         parameters: of outputs that have any.
     """
 

@@ -223,7 +223,7 @@ class HandshakeMonitor:
         self._patience_s = patience_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[float] = deque()  # begin of each handshake
+        self._waiting: deque[float] = deque()  # start of each handshake
         self._known: dict[str, None] = {}  # peers that have called, by their first call
 
     def handshake_started(self) -> None:

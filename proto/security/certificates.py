@@ -237,7 +237,7 @@ def _expiry(der: bytes) -> float:
 
 
 def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, begin and end of the content of each DER element between two offsets."""
+    """Tag, start and end of the content of each DER element between two offsets."""
     while start < stop:
         tag, length = der[start], der[start + 1]
         start += 2

@@ -87,7 +87,7 @@ class AdmittedCall:
         peer: the caller.
         nbytes: memory reserved for its request.
         is_stream: it may send many requests at any time.
-        since_s: its begin, on the table's clock.
+        since_s: its start, on the table's clock.
         evicted: it was ended to make room.
         on_evicted: called once when that happens.
     """
@@ -177,31 +177,31 @@ class CallTable:
     """The calls of one server. Used by its event loop only.
 
     Args:
-        most: open calls.
-        most_of_one: open calls of one peer.
-        most_bytes: memory of all requests.
-        most_bytes_of_one: memory of the requests of one peer; at least one request.
+        max_calls: open calls.
+        max_calls_per_peer: open calls of one peer.
+        max_bytes: memory of all requests.
+        max_bytes_per_peer: memory of the requests of one peer; at least one request.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        most: int,
-        most_of_one: int,
-        most_bytes: int,
-        most_bytes_of_one: int,
+        max_calls: int,
+        max_calls_per_peer: int,
+        max_bytes: int,
+        max_bytes_per_peer: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._most = most
-        self._most_of_one = most_of_one
-        self._most_bytes = most_bytes
-        self._most_bytes_of_one = most_bytes_of_one
+        self._max_calls = max_calls
+        self._max_calls_per_peer = max_calls_per_peer
+        self._max_bytes = max_bytes
+        self._max_bytes_per_peer = max_bytes_per_peer
         self._total = self._bytes = 0
-        self._of: dict[str, int] = {}
-        self._bytes_of: dict[str, int] = {}
+        self._calls_by_peer: dict[str, int] = {}
+        self._bytes_by_peer: dict[str, int] = {}
         #: Calls that wait for memory.
-        self._short: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         #: Calls without a request by peer, the oldest first.
         self._owing: dict[str, dict[AdmittedCall, None]] = {}
 
@@ -224,14 +224,16 @@ class CallTable:
         Raises:
             RateLimited: there is no room, and every call has sent its request.
         """
-        if self._of.get(peer, 0) >= self._most_of_one:
-            self._make_room(peer, f"{self._most_of_one} calls of one client are open: wait for one")
-        elif self._total >= self._most:
+        if self._calls_by_peer.get(peer, 0) >= self._max_calls_per_peer:
+            self._make_room(
+                peer, f"{self._max_calls_per_peer} calls of one client are open: wait for one"
+            )
+        elif self._total >= self._max_calls:
             greediest = max(self._owing, key=lambda name: len(self._owing[name]), default="")
-            self._make_room(greediest, f"{self._most} calls are open: try again later")
+            self._make_room(greediest, f"{self._max_calls} calls are open: try again later")
         call = AdmittedCall(self, peer, is_stream, self._clock())
         self._total += 1
-        self._of[peer] = self._of.get(peer, 0) + 1
+        self._calls_by_peer[peer] = self._calls_by_peer.get(peer, 0) + 1
         self._owing.setdefault(peer, {})[call] = None
         return call
 
@@ -241,9 +243,9 @@ class CallTable:
         """Reserve `nbytes` for a call, evicting idle calls if needed; False if that fails."""
         more = nbytes - call.nbytes
         while True:
-            if self._bytes_of.get(call.peer, 0) + more > self._most_bytes_of_one:
+            if self._bytes_by_peer.get(call.peer, 0) + more > self._max_bytes_per_peer:
                 idle = self._idle(call.peer, call)
-            elif self._bytes + more > self._most_bytes:
+            elif self._bytes + more > self._max_bytes:
                 every = (self._idle(peer, call) for peer in self._owing)
                 idle = max(every, key=len, default=[])
             else:
@@ -256,12 +258,12 @@ class CallTable:
     async def wait_for_room(self) -> None:
         """Wait until memory may be free, or until other calls have become idle."""
         more_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._short.append(more_room)
+        self._waiting.append(more_room)
         try:
             await asyncio.wait((more_room,), timeout=_LOOK_S)
         finally:
-            if more_room in self._short:
-                self._short.remove(more_room)
+            if more_room in self._waiting:
+                self._waiting.remove(more_room)
 
     def keep(self, call: AdmittedCall, nbytes: int) -> None:
         """Set the reserved memory of a call."""
@@ -270,9 +272,9 @@ class CallTable:
             return
         call.nbytes = nbytes
         self._bytes += more
-        self._bytes_of[call.peer] = self._bytes_of.get(call.peer, 0) + more
-        if not self._bytes_of[call.peer]:
-            del self._bytes_of[call.peer]
+        self._bytes_by_peer[call.peer] = self._bytes_by_peer.get(call.peer, 0) + more
+        if not self._bytes_by_peer[call.peer]:
+            del self._bytes_by_peer[call.peer]
         if more < 0:
             self._wake()
 
@@ -291,16 +293,16 @@ class CallTable:
         self.owes(call, yes=False)
         self.keep(call, 0)
         self._total -= 1
-        self._of[call.peer] -= 1
-        if not self._of[call.peer]:
-            del self._of[call.peer]
+        self._calls_by_peer[call.peer] -= 1
+        if not self._calls_by_peer[call.peer]:
+            del self._calls_by_peer[call.peer]
 
     # --- making room
 
     def _wake(self) -> None:
         """Memory may be free: wake the calls that wait for it."""
-        while self._short:
-            if not (waiting := self._short.popleft()).done():
+        while self._waiting:
+            if not (waiting := self._waiting.popleft()).done():
                 waiting.set_result(None)
 
     def _idle(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:

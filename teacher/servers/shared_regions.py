@@ -198,7 +198,7 @@ class SharedMemoryRegions:
             segment = region.segment
         if segment.from_reader:
             if caller.uid is None:
-                raise RequestRefused("lent memory is read for callers by the Unix socket alone")
+                raise RequestRefused("the memory of a reader is read only over the Unix socket")
             segment.check_user(caller.uid)
         return segment
 

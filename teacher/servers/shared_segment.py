@@ -79,7 +79,7 @@ def _open_descriptor(pid: int, fd: int) -> int:
     try:
         link = f"/proc/self/fd/{found}"
         if not os.readlink(link).startswith(_READER_MEMORY):
-            raise RequestRefused(f"descriptor {fd} of process {pid} is no memory that is lent")
+            raise RequestRefused(f"descriptor {fd} of process {pid} is not the memory of a reader")
         return os.open(link, _READ)
     finally:
         os.close(found)
@@ -95,7 +95,7 @@ class SharedSegment:
 
     Args:
         key: the name of the object, as of `open_object`.
-        offset: begin of the range, in bytes.
+        offset: start of the range, in bytes.
         nbytes: its size.
 
     Attributes:
@@ -185,8 +185,8 @@ class SharedSegment:
         """
         if self.from_reader:
             raise RequestRefused(
-                f"region {quoted(ref.region)} is lent memory, which is only read: name no place "
-                "in it for an output, which then comes in the answer"
+                f"region {quoted(ref.region)} is memory of a reader, which is only read: "
+                "request the output without a location in it, to get it in the answer"
             )
         if len(data) > ref.nbytes:
             raise RequestRefused(
@@ -208,11 +208,11 @@ class SharedSegment:
                 data, at = data[done:], at + done
 
     def _start(self, ref: BufferRef) -> int:
-        """The begin of `ref` in the object, after checking that the object is large enough."""
+        """The start of `ref` in the object, after checking that the object is large enough."""
         if self.from_reader and ref.generation is None:
             raise RequestRefused(
-                f"region {quoted(ref.region)} is lent memory: a place in it is named with its "
-                f"{GENERATION}"
+                f"region {quoted(ref.region)} is memory of a reader: a location in it needs "
+                f"its {GENERATION}"
             )
         if ref.offset + ref.nbytes > self.nbytes:
             raise RequestRefused(

@@ -52,7 +52,7 @@ class _IncomingRequest:
         self.left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
 
     def fill(self, data: memoryview) -> int:
-        """Copy from the begin of `data`; returns the number of bytes."""
+        """Copy from the start of `data`; returns the number of bytes."""
         taken = 0
         while self.left and taken < len(data):
             count = min(len(self.left[0]), len(data) - taken)

@@ -179,7 +179,7 @@ def test_lent_memory_needs_a_generation(slash: str, monkeypatch: pytest.MonkeyPa
         arena = lender.arena
         memory.register(caller, lender.region, slash + arena.key, offset=0, nbytes=arena.size_bytes)
         reading = RegionReader(memory, caller)
-        with pytest.raises(RequestRefused, match="named with its shared_memory_generation"):
+        with pytest.raises(RequestRefused, match="needs its shared_memory_generation"):
             reading.read(replace(place, generation=None))
         assert bytes(reading.read(place)) == X.tobytes()
 
@@ -193,7 +193,7 @@ def test_only_lent_memory_is_opened(tmp_path: Path, ending: ExitStack) -> None:
         ending.callback(os.close, fd)
         opened.append(fd)
     for fd in opened:
-        with pytest.raises(RequestRefused, match="is no memory that is lent"):
+        with pytest.raises(RequestRefused, match="is not the memory of a reader"):
             open_object(key_of(os.getpid(), fd))
     for pid, fd in ((os.getpid(), 999_999), (4_194_305, 1)):
         with pytest.raises(RequestRefused, match="cannot be opened"):

@@ -89,11 +89,11 @@ def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
         arena = lender.arena
         memory.register(HERE, lender.region, arena.key, offset=0, nbytes=arena.size_bytes)
         assert len(memory.read(replace(HERE, uid=ours), place)) == 96
-        with pytest.raises(RequestRefused, match="by the Unix socket alone"):
+        with pytest.raises(RequestRefused, match="only over the Unix socket"):
             memory.read(HERE, place)
         with pytest.raises(RequestRefused, match=f"belongs to user {ours}"):
             memory.read(replace(HERE, uid=ours + 1), place)
-        with pytest.raises(RequestRefused, match="is lent memory, which is only read"):
+        with pytest.raises(RequestRefused, match="is memory of a reader, which is only read"):
             memory.write(replace(HERE, uid=ours), place, memoryview(b"labels"))
 
 
