@@ -36,7 +36,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from ...errors import RateLimited, RequestRefused
@@ -57,14 +57,6 @@ REGIONS_IN_ALL: Final = 512
 #: Seconds after which an unused region is released if its object has no name any more: then only
 #: the teacher may keep the memory alive.
 IDLE_S: Final = 60.0
-
-
-@dataclass(slots=True)
-class Region:
-    """A segment that is registered under a name; `used_s` is the time of its last use."""
-
-    segment: SharedSegment
-    used_s: float = field(default=0.0)
 
 
 class SharedMemoryRegions:
@@ -90,7 +82,7 @@ class SharedMemoryRegions:
         self._system = system
         self._clock = clock
         self._lock = threading.Lock()
-        self._regions: dict[str, dict[str, Region]] = {}  # owner -> name -> region
+        self._regions: dict[str, dict[str, SharedSegment]] = {}  # owner -> name -> segment
 
     def register(
         self, caller: CallerIdentity, name: str, key: str, *, offset: int, nbytes: int
@@ -124,7 +116,8 @@ class SharedMemoryRegions:
             if name in mine:
                 raise RequestRefused(f"region {quoted(name)} is registered: unregister it first")
             self._check_room(mine, nbytes)
-            mine[name] = Region(segment, self._clock())
+            segment.used_s = self._clock()
+            mine[name] = segment
             self._regions[caller.owner] = mine
 
     def unregister(self, caller: CallerIdentity, name: str = "") -> None:
@@ -149,7 +142,7 @@ class SharedMemoryRegions:
             mine = dict(self._regions.get(caller.owner, {}))
         if name and name not in mine:
             raise self._unknown(name)
-        return {one: mine[one].segment for one in ([name] if name else mine)}
+        return {name: mine[name]} if name else mine
 
     @property
     def owners(self) -> frozenset[str]:
@@ -183,19 +176,18 @@ class SharedMemoryRegions:
         with self._lock:
             oldest_s = self._clock() - IDLE_S
             for owner, mine in list(self._regions.items()):
-                for name, region in list(mine.items()):
-                    if region.used_s < oldest_s and region.segment.unlinked:
+                for name, segment in list(mine.items()):
+                    if segment.used_s < oldest_s and segment.unlinked:
                         del mine[name]
                 if not mine:
                     del self._regions[owner]
 
     def _used(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
         with self._lock:
-            region = self._regions.get(caller.owner, {}).get(ref.region)
-            if region is None:
+            segment = self._regions.get(caller.owner, {}).get(ref.region)
+            if segment is None:
                 raise self._unknown(ref.region)
-            region.used_s = self._clock()
-            segment = region.segment
+            segment.used_s = self._clock()
         if segment.from_reader:
             if caller.uid is None:
                 raise RequestRefused("the memory of a reader is read only over the Unix socket")
@@ -205,12 +197,12 @@ class SharedMemoryRegions:
     def _unknown(self, name: str) -> RequestRefused:
         return RequestRefused(f"no region {quoted(name)} of this caller is registered here")
 
-    def _check_room(self, mine: dict[str, Region], nbytes: int) -> None:
+    def _check_room(self, mine: dict[str, SharedSegment], nbytes: int) -> None:
         if len(mine) >= REGIONS:
             raise RateLimited(f"{len(mine)} regions are registered already: unregister some")
         if sum(map(len, self._regions.values())) >= REGIONS_IN_ALL:
             raise RateLimited("this teacher has no room for another region of shared memory")
-        held = sum(region.segment.nbytes for region in mine.values())
+        held = sum(segment.nbytes for segment in mine.values())
         if held + nbytes > REGION_BYTES:
             raise RateLimited(
                 f"{held} bytes are registered already, of {REGION_BYTES} that one caller "

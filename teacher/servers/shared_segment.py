@@ -101,15 +101,16 @@ class SharedSegment:
     Attributes:
         from_reader: it is memory of one of our readers, in which locations are reused.
         uid: the user that owns the object.
+        used_s: time of its last use, on the clock of its regions.
 
     Raises:
         RequestRefused: there is no such object, or it is too small.
     """
 
-    __slots__ = ("_fd", "_mapped", "from_reader", "key", "nbytes", "offset", "uid")
+    __slots__ = ("_fd", "_mapped", "from_reader", "key", "nbytes", "offset", "uid", "used_s")
 
     def __init__(self, key: str, offset: int, nbytes: int) -> None:
-        self._fd = -1
+        self._fd, self.used_s = -1, 0.0
         self.key, self.offset, self.nbytes = key, offset, nbytes
         self.from_reader = is_reader_memory(key)
         self._fd = open_object(key)

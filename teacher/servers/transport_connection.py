@@ -48,7 +48,7 @@ class _IncomingRequest:
     """A request whose arrays are being received; `left` are the parts still to be filled."""
 
     def __init__(self, asked: FramedRequest, record: InputBuffers) -> None:
-        self.asked, self.record = asked, record
+        self.asked, self.record = asked._replace(record=record), record
         self.left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
 
     def fill(self, data: memoryview) -> int:
@@ -313,7 +313,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._skip = header.nbytes - here
             self._update_call()
         else:
-            self._incoming = _IncomingRequest(asked._replace(record=record), record)
+            self._incoming = _IncomingRequest(asked, record)
             self._start += self._incoming.fill(self._staging[self._start : self._end])
 
     def _set_wake_threshold(self, missing: int) -> None:
