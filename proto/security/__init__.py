@@ -31,23 +31,19 @@ __all__ = [
     "reloading_context",
 ]
 
-_MODULES = {
-    "Acceptor": ".servers",
-    "Caller": ".access_control",
-    "check_exposure": ".credentials",
-    "ClientSecurity": ".credentials",
-    "AccessControl": ".access_control",
-    "is_loopback": ".credentials",
-    "listen": ".servers",
-    "open_channel": ".client_connections",
-    "reloading_context": ".certificates",
-    "ROLES": ".access_control",
-    "ServerSecurity": ".credentials",
-    "TlsFiles": ".credentials",
-}
+_NAMES = {
+    ".access_control": ("ROLES", "AccessControl", "Caller"),
+    ".certificates": ("reloading_context",),
+    ".client_connections": ("open_channel",),
+    ".credentials": (
+        "ClientSecurity", "ServerSecurity", "TlsFiles", "check_exposure", "is_loopback",
+    ),
+    ".servers": ("Acceptor", "listen"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name], __name__), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(module, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
