@@ -58,8 +58,8 @@ class Acceptor:
         tls: None for unencrypted connections.
         max_connections: including those in their handshake.
         open_connections: returns how many connections have a protocol now.
-        make_room: ends one of these when there are `max_connections`. If it returns False, none may
-            be ended, and the new connection is closed.
+        make_room: ends one of these when there are `max_connections`; returns False if none may be
+            ended. Then the oldest handshake is ended, or else the new connection is closed.
     """
 
     def __init__(
