@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena
-from ..scheduler.batching import BatchRule, Lane, Waiting, decide, promise_s
+from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, promise_s
 from .jobs import PredictorReady, RequestLabels, Result, Results
 from .pool import PredictorPool
 from .recorder import Recorder
@@ -62,7 +62,7 @@ _LEFT: Final = "this teacher has left: ask another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _QueuedRequest(Waiting):
+class _QueuedRequest(WaitingRequest):
     """A request in the queue or at a device."""
 
     request: BatchRequest

@@ -14,7 +14,6 @@ from ...proto.arena import Array, dtype_named
 from ...proto.clients import LabelResponse
 from ...proto.datatypes import FREE, Input, Parameter, TensorSpec, datatype_of, pieces_of
 from ...proto.forms import LabelForm, check_parts, decode, encode
-from ...scheduler.label_origin import widest
 from ..label_forms import AS_GIVEN, LabelForms
 
 

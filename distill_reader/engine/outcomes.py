@@ -15,8 +15,8 @@ from ...errors import EdlError
 from ...proto.arena import Array
 from ...proto.datatypes import Input
 from ...proto.shared_buffer import BufferLocation
-from ...scheduler.ledger.instructions import Span
-from ...scheduler.reader_core.events import Failure
+from ...scheduler.ledger.events import Span
+from ...scheduler.reader_core.events import FailureCause
 from ..label_forms import AS_GIVEN, LabelForms
 from ..store.rows import Row
 

@@ -18,9 +18,9 @@ from ...proto.channel import Message
 from ...proto.clients import input_mismatch
 from ...proto.datatypes import Input, StackedArray, pieces_of
 from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffer
-from ...scheduler.ledger.instructions import Span
-from ...scheduler.reader_core.instructions import Ask
-from ...scheduler.reader_core.links import Links
+from ...scheduler.ledger.events import Span
+from ...scheduler.reader_core.instructions import SendRequest
+from ...scheduler.reader_core.links import TeacherLinks
 from ..config import FieldKey, ReaderConfig
 from ..structure import row_count
 from .outcomes import TeacherRequest
@@ -344,7 +344,7 @@ class RequestSender:
         """Raise UsageError where no model is one for what the settings make of a batch."""
         models = [link.found.inputs for link in self._links.values() if not link.peer.foreign]
         differences = [input_mismatch(known, inputs) for known in models if known]
-        if differences and all(differences) and not self._standing.unheard:
+        if differences and all(differences) and not self._standing.unanswered:
             raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
 
 

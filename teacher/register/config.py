@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.protocols import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
-from ...scheduler.admission import Patience
+from ...scheduler.admission import HealthCheckSettings
 from ..self_test import Canary
 
 

@@ -38,7 +38,15 @@ from ...proto.clients import open_client
 from ...proto.protocols import OIP
 from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.status import to_status
-from ...scheduler.admission import Found, HealthCheck, Look, Step, looked, next_look, not_taken
+from ...scheduler.admission import (
+    CheckMode,
+    CheckResult,
+    HealthCheck,
+    RegistryAction,
+    after_check,
+    next_check,
+    registration_failed,
+)
 from ..registration import TeacherIdentity, advertised, kinds_fact, new_incarnation, split
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
@@ -286,14 +294,14 @@ class Sidecar:
 
     def _look_once(self) -> None:
         patience = self.config.patience
-        look, wait_s = next_look(self._health, time.monotonic(), patience)
+        look, wait_s = next_check(self._health, time.monotonic(), patience)
         if self.stop.wait(wait_s):
             return
         found, why = self._look(look)
         if self.stop.requested:
             return
         now = time.monotonic()
-        self._health, step = looked(self._health, look, found, now, patience, random)
+        self._health, step = after_check(self._health, look, found, now, patience, random)
         self._carry_out(step, why)
 
     def _look(self, look: CheckMode) -> tuple[CheckResult, str]:
@@ -312,7 +320,7 @@ class Sidecar:
             return "silent", str(error)
         return "well", ""
 
-    def _carry_out(self, step: Step, why: str) -> None:
+    def _carry_out(self, step: RegistryAction, why: str) -> None:
         where = f"{self.config.model} at {self.config.endpoint}"
         if step == "register":
             self._register()
@@ -332,7 +340,7 @@ class Sidecar:
         try:
             self._start_lease(result)
         except (UnavailableError, AccessError) as error:
-            self._health = not_taken(time.monotonic(), config.patience)
+            self._health = registration_failed(time.monotonic(), config.patience)
             self._say(str(error))
             return
         self._told = ""

@@ -22,7 +22,7 @@ from edl.proto.arena import Arena, Array, Record
 from edl.proto.datatypes import StackedArray, whole
 from edl.proto.forms import softmax
 from edl.proto.shared_buffer import SharedBuffer
-from edl.scheduler.ledger.instructions import Span
+from edl.scheduler.ledger.events import Span
 from edl.tests.buffer_locations import located
 
 WIDTH = 3

@@ -29,7 +29,7 @@ from edl.proto.arena import Array
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.transport import TransportConnection
 from edl.proto.shared_buffer import SharedBuffer
-from edl.scheduler.ledger.instructions import Span
+from edl.scheduler.ledger.events import Span
 from edl.scheduler.reader_core.events import Peer
 from edl.tests.foreign_server import MODEL, ForeignGrpc
 from edl.tests.scripted_teacher import logits_of
