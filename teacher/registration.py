@@ -100,7 +100,7 @@ INCARNATION: Final = "edl-incarnation"
 
 
 @dataclass(slots=True)
-class TeacherIdentity:
+class InstanceIdentity:
     """The identity of a teacher.
 
     Attributes:
@@ -192,7 +192,7 @@ def split(text: str) -> tuple[str, int]:
 def new_registration(
     registry: Registry,
     config: TeacherConfig,
-    identity: TeacherIdentity,
+    identity: InstanceIdentity,
     address: str,
     view: Callable[[], TeacherView],
     *,

@@ -24,7 +24,7 @@ from .config import TeacherConfig, check_cores
 from .pool import PredictorPool
 from .recorder import Recorder
 from .registration import (
-    TeacherIdentity,
+    InstanceIdentity,
     TeacherView,
     advertised,
     new_incarnation,
@@ -97,7 +97,7 @@ def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
 
 
 def drain(
-    identity: TeacherIdentity,
+    identity: InstanceIdentity,
     recorder: Recorder,
     server: TeacherServer,
     heartbeat: Heartbeat | None,
@@ -150,7 +150,7 @@ class TeacherLifecycle:
         self._metrics_server: MetricsServer | None = None
         self._recorder = Recorder()
         export_expiry(self._recorder.registry, config.server.security)
-        self._identity = TeacherIdentity(config.service, "", new_incarnation(registry, stop))
+        self._identity = InstanceIdentity(config.service, "", new_incarnation(registry, stop))
         self._pool = PredictorPool(
             config.predictors, on_progress=on_progress, on_change=self._predictors_changed
         )

@@ -18,7 +18,7 @@ from ...teacher.backends import ModelSpec
 from ...teacher.config import ServerConfig, http_listen
 from ...teacher.jobs import PredictorReady, RequestLabels
 from ...teacher.recorder import Recorder
-from ...teacher.registration import TeacherIdentity
+from ...teacher.registration import InstanceIdentity
 from ...teacher.request import BatchRequest
 from ...teacher.servers.server import TeacherServer
 from ...teacher.servers.servicer import InferenceServicer
@@ -61,7 +61,7 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
     """See `Lane`."""
     tune_allocator()
     recorder = Recorder()
-    servicer = InferenceServicer(TeacherIdentity(MODEL, "", 1), _Instant(batch), recorder)
+    servicer = InferenceServicer(InstanceIdentity(MODEL, "", 1), _Instant(batch), recorder)
     security = None if tls is None else ServerSecurity(tls=tls)
     config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, HOST), security=security)
     server = TeacherServer(

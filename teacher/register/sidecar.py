@@ -47,7 +47,7 @@ from ...scheduler.admission import (
     next_check,
     registration_failed,
 )
-from ..registration import TeacherIdentity, advertised, kinds_fact, new_incarnation, split
+from ..registration import InstanceIdentity, advertised, kinds_fact, new_incarnation, split
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
 from .trial import Trial, TrialResult
@@ -76,7 +76,7 @@ class AttestationServer:
     """
 
     def __init__(self, address: str, security: ServerSecurity | None) -> None:
-        self.identity: TeacherIdentity | None = None
+        self.identity: InstanceIdentity | None = None
         self._access = AccessControl(security)
         self._threads = ThreadPoolExecutor(_THREADS, "edl-attestation")
         self._server = grpc.server(
@@ -361,7 +361,7 @@ class Sidecar:
         """
         config = self.config
         incarnation = new_incarnation(self.registry, self.stop)
-        identity = TeacherIdentity(
+        identity = InstanceIdentity(
             config.service, config.member, incarnation, attested_address=config.address
         )
         heartbeat = Heartbeat(
@@ -405,7 +405,7 @@ class Sidecar:
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
 
-    def _facts(self, identity: TeacherIdentity, result: TrialResult) -> dict[str, str]:
+    def _facts(self, identity: InstanceIdentity, result: TrialResult) -> dict[str, str]:
         config = self.config
         address = config.address.rpartition("://")[2].partition("/")[0]
         return {

@@ -23,7 +23,7 @@ from ..batcher import Labeller
 from ..config import ServerConfig
 from ..jobs import RequestLabels
 from ..recorder import CallRecord, Recorder
-from ..registration import TeacherIdentity
+from ..registration import InstanceIdentity
 from ..request import (
     MODEL_VERSION,
     BatchRequest,
@@ -113,7 +113,7 @@ class InferenceServicer:
 
     def __init__(
         self,
-        identity: TeacherIdentity,
+        identity: InstanceIdentity,
         labeller: Labeller,
         recorder: Recorder,
         memory: SharedMemoryRegions | None = None,

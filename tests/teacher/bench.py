@@ -17,7 +17,7 @@ from edl.proto import tensors
 from edl.proto.security import AccessControl, ClientSecurity, open_channel
 from edl.teacher.config import ServerConfig
 from edl.teacher.recorder import Recorder, RequestTiming
-from edl.teacher.registration import TeacherIdentity
+from edl.teacher.registration import InstanceIdentity
 from edl.teacher.servers.server import TeacherServer
 from edl.teacher.servers.servicer import InferenceServicer
 from edl.teacher.servers.shared_regions import SharedMemoryRegions
@@ -37,7 +37,7 @@ class Bench:
         on_ended: Callable[[], None] = lambda: None,
         **config: Any,
     ) -> None:
-        self.identity = TeacherIdentity("resnet", "t1", 41)
+        self.identity = InstanceIdentity("resnet", "t1", 41)
         self.labeller = FakeLabeller()
         self.at_end = ExitStack()  # what is to be done before it stops
         self._skipped_s = 0.0

@@ -20,7 +20,7 @@ from edl.proto.forms import LabelForm
 from edl.proto.tensors import InferRequest
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
-from edl.teacher.registration import CHALLENGE, TeacherIdentity
+from edl.teacher.registration import CHALLENGE, InstanceIdentity
 from edl.teacher.request import RequestedOutput, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array
 
@@ -168,7 +168,7 @@ def test_the_numerics_id_depends_on_every_word() -> None:
 
 def test_a_long_challenge_is_refused() -> None:
     with pytest.raises(RequestRefused, match="edl-challenge"):
-        TeacherIdentity("s", "t1", 41).proof({CHALLENGE: "c" * 5000})
+        InstanceIdentity("s", "t1", 41).proof({CHALLENGE: "c" * 5000})
 
 
 CPUINFO = """processor\t: 0

@@ -307,7 +307,7 @@ def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
     assert near.by_threads == before
 
 
-@pytest.mark.parametrize("method", ["send", "hear"])
+@pytest.mark.parametrize("method", ["send", "receive"])
 def test_resend_after_break(near: Neighbour, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     jobs = [near.send(number) for number in (5, 6)]
     break_next(monkeypatch, method)

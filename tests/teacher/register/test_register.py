@@ -29,7 +29,7 @@ from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
 from edl.teacher.register.sidecar import AttestationServer, register, with_scheme
 from edl.teacher.register.trial import MEASURED, Trial
-from edl.teacher.registration import TeacherIdentity
+from edl.teacher.registration import InstanceIdentity
 from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe
 from edl.tests.foreign_server import MODEL, MOODS, ForeignGrpc, Kind, start
@@ -234,7 +234,7 @@ def foreign() -> Iterator[ForeignGrpc]:
     server.stop()
 
 
-def facts_of(identity: TeacherIdentity, attestation: AttestationServer) -> dict[str, str]:
+def facts_of(identity: InstanceIdentity, attestation: AttestationServer) -> dict[str, str]:
     return {
         "incarnation": "7", "address": identity.attested_address, "protocol": "oip", "model": MODEL,
         VOUCHER: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
@@ -242,7 +242,7 @@ def facts_of(identity: TeacherIdentity, attestation: AttestationServer) -> dict[
 
 
 def test_an_attestation_is_for_one_server(foreign: ForeignGrpc, ending: ExitStack) -> None:
-    identity = TeacherIdentity("s", "t", 7, attested_address=foreign.address)
+    identity = InstanceIdentity("s", "t", 7, attested_address=foreign.address)
     attestation, prober = AttestationServer("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
     ending.callback(attestation.stop)
     ending.callback(prober.stop)
@@ -261,7 +261,7 @@ def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None
     tokens = write_secret(tmp_path / "tokens", "viewer:manager a-token\n")
     token = write_secret(tmp_path / "token", "a-token")
     attestation = AttestationServer("127.0.0.1:0", ServerSecurity(None, tokens))
-    attestation.identity = identity = TeacherIdentity("s", "t", 7, attested_address="127.0.0.1:9")
+    attestation.identity = identity = InstanceIdentity("s", "t", 7, attested_address="127.0.0.1:9")
     ending.callback(attestation.stop)
     asked = Member("t", facts_of(identity, attestation))
     for security, words in (
