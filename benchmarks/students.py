@@ -22,8 +22,8 @@ from ..coordinator.jobs import JobBoard
 from ..coordinator.store.memory_store import MemoryStore
 from ..errors import ProcessFailed
 from ..student.settings import Deal, TrainSettings
-from ..student.supervisor.asking import Desk
-from ..student.supervisor.crew import Crew
+from ..student.supervisor.worker_run import ShardServer
+from ..student.supervisor.workers import WorkerGroup
 from ..student.words import Order
 from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
 
@@ -73,7 +73,7 @@ def _train(folder: Path, steps: int) -> None:
                 raise ProcessFailed(f"the ranks of the benchmark ended with {codes}, not with 0")
 
 
-def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> Crew:
+def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> WorkerGroup:
     settings = TrainSettings(
         spec=str(Path(__file__).with_name("uneven") / "job.py"),
         job=f"bench-{deal}",
@@ -83,13 +83,15 @@ def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> Crew:
         save_overhead=0.0,
         id_log=str(folder / deal),
     )
-    desk = stack.enter_context(closing(Desk(JobBoard(MemoryStore()), settings.job, 1, local=True)))
+    desk = stack.enter_context(
+        closing(ShardServer(JobBoard(MemoryStore()), settings.job, 1, local=True))
+    )
     endpoints = tuple(f"127.0.0.1:{_free_port()}" for _ in range(RANKS))
     orders = [
         Order(settings, 1, rank, RANKS, local_rank=rank, endpoints=endpoints)
         for rank in range(RANKS)
     ]
-    crew = Crew(orders, desk, lambda rank, line: log.debug("rank %d: %s", rank, line))
+    crew = WorkerGroup(orders, desk, lambda rank, line: log.debug("rank %d: %s", rank, line))
     stack.callback(crew.close)
     return crew
 

@@ -20,11 +20,11 @@ from ..scheduler.students.saving import OVERHEAD
 from ..supervise import end_with_parent
 from . import options
 from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, TrainSettings
-from .supervisor.launcher import CARDS
+from .supervisor.launch import CARDS
 
 if TYPE_CHECKING:
-    from .supervisor.launcher import Launched
-    from .supervisor.means import Outcome
+    from .supervisor.dependencies import NodeOutcome
+    from .supervisor.launch import LaunchInfo
 
 #: Paddle notes at its import that it could not compile extensions, which nobody here does.
 _COMPILES = "paddle.utils.cpp_extension.extension_utils"
@@ -81,7 +81,7 @@ def train(
     checkpoint could not be written, 1 when the job failed; after a signal as that signal has it.
     """
     end_with_parent()
-    from .supervisor.launcher import launched, nodes_of
+    from .supervisor.launch import launched, nodes_of
 
     start = launched(os.environ, socket.gethostname())
     settings = TrainSettings(
@@ -111,7 +111,7 @@ def train(
         tuple(accept_change or ()),
     )
     if dry_run:
-        from .supervisor.plan import plan
+        from .supervisor.dry_run import plan
 
         for line in plan(settings):
             typer.echo(line)
@@ -123,24 +123,24 @@ def train(
     typer.echo(f"{outcome.kind} at step {outcome.step}{figures}")
 
 
-def _supervise(settings: TrainSettings, start: Launched, host: str | None) -> Outcome:
+def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> NodeOutcome:
     """Be a node until the job ends, or a signal says to leave."""
     from rich.console import Console
 
     from ..coordinator.jobs import open_board
     from .job.spec import load_job
     from .show import open_display
-    from .supervisor.means import Means
+    from .supervisor.dependencies import NodeDependencies
+    from .supervisor.launch import own_address
     from .supervisor.node import Supervisor
-    from .supervisor.places import own_address
-    from .supervisor.telling import Teller, ToDisplay
+    from .supervisor.reporter import DisplayHandler, NodeReporter
 
     if not Path(settings.spec).is_file():
         load_job(settings.spec)  # which says what is wrong
     # Closed whatever fails before the supervisor runs: a terminal gets its cursor back.
     with closing(open_display(Console(), settings.job, settings.events)) as display:
         if not is_json():
-            handler = ToDisplay(display)
+            handler = DisplayHandler(display)
             root = logging.getLogger()
             handler.setFormatter(root.handlers[0].formatter)
             root.handlers[:] = [handler]
@@ -149,8 +149,8 @@ def _supervise(settings: TrainSettings, start: Launched, host: str | None) -> Ou
             open_board(settings.coordinator),
             start.node_id(),
             host or start.host or own_address(settings.coordinator),
-            Teller(display),
-            Means(environment=_quiet(start.cards)),
+            NodeReporter(display),
+            NodeDependencies(environment=_quiet(start.cards)),
         )
         with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
             outcome = supervisor.run(stop)

@@ -1,9 +1,13 @@
 """One supervisor per node: starts the ranks, keeps their snapshots, forms worlds with others.
 
-`node.py` is the loop; `crew.py` has the processes of one generation, `asking.py` answers them,
-`keeping.py` has what they save, `judging.py` finds the checkpoint that is whole, `last.py` sees the
-last one written; `term.py` is one generation on this node. `seat.py` is the node's
-place at the job board, and `leading.py` what it does there when it leads, by the rules of
-`scheduler/students/`. `launcher.py` reads what Kubernetes and others say of the node, `plan.py`
-says what a training would do. Importing it is light.
+| module | holds |
+|---|---|
+| `node.py` | the loop of a node; `dependencies.py`: what it works with |
+| `rendezvous.py`, `rendezvous_leader.py` | the node at the job board, and as the leader there |
+| `workers.py`, `worker_run.py` | the ranks of one generation on this node, and how it goes |
+| `checkpoints.py` | snapshots, checkpoints, and which one is whole |
+| `launch.py` | what Kubernetes and other launchers say of the node |
+| `reporter.py`, `dry_run.py` | what people are shown; what a training would do |
+
+The rules of worlds are in `scheduler/students/`. Importing this package is light.
 """

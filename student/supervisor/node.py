@@ -26,19 +26,14 @@ from ...scheduler.students.world import (
 from ..checkpoint import Checkpoint
 from ..settings import TrainSettings
 from ..words import FromRank, Order, Progress, Ready, Saved, Scaled
-from .asking import Desk
-from .crew import Crew, Rank, inspect
-from .facts import Generation
-from .judging import Newest
-from .keeping import Keeping
-from .last import check_room, write_last
-from .leading import Leading, Orders
-from .means import Means, Outcome
-from .places import free_endpoints
-from .reporting import report_of
-from .seat import Seat, View
-from .telling import Teller
-from .term import Conclusion, Term
+from .checkpoints import CheckpointManager, NewestCheckpoint, check_room, write_last
+from .dependencies import NodeDependencies, NodeOutcome
+from .launch import free_endpoints
+from .rendezvous import Generation, RendezvousSession, RendezvousView
+from .rendezvous_leader import LeaderOrders, RendezvousLeader
+from .reporter import NodeReporter
+from .worker_run import RunResult, ShardServer, WorkerRun
+from .workers import RankProcess, WorkerGroup, inspect, report_of
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +62,12 @@ class Supervisor:
         board: JobBoard,
         node: str,
         host: str,
-        teller: Teller,
-        means: Means | None = None,
+        teller: NodeReporter,
+        means: NodeDependencies | None = None,
     ) -> None:
         self._settings, self._board, self._node, self._host = settings, board, node, host
-        self._teller, self._means = teller, means or Means()
-        self._keeping = Keeping(
+        self._teller, self._means = teller, means or NodeDependencies()
+        self._keeping = CheckpointManager(
             settings.checkpoint,
             settings.keep,
             board,
@@ -85,11 +80,15 @@ class Supervisor:
             settings.ranks_per_node,
             settings.total_batch or 0,
         )
-        self._leading = Leading(board, settings.job, limits, self._keeping.judge.newest, self._said)
-        self._seat = Seat(board, settings.job, node, self._leading.step, self._means.ttl_s)
+        self._leading = RendezvousLeader(
+            board, settings.job, limits, self._keeping.judge.newest, self._said
+        )
+        self._seat = RendezvousSession(
+            board, settings.job, node, self._leading.step, self._means.ttl_s
+        )
         self._generation: Generation | None = None  # that this node is, or was last, a part of
         self._seen = 0  # number of the newest generation that was looked at
-        self._term: Term | None = None
+        self._term: WorkerRun | None = None
         self._starting_since_s = 0.0  # waiting for the checkpoint of a generation; 0: not
         self._leaving_since_s = 0.0
         self._ended_since_s = 0.0
@@ -98,7 +97,7 @@ class Supervisor:
         #: Of this node, which had joined a job that goes on without it.
         self._final_failure: RankFailure | None = None
 
-    def run(self, stop: Stop) -> Outcome:
+    def run(self, stop: Stop) -> NodeOutcome:
         """Train until the job ends, or `stop` is requested and the ranks have left.
 
         Raises:
@@ -114,10 +113,10 @@ class Supervisor:
             self._newest(self._seat.look())  # which says at once what is wrong
             fingerprint = self._inspect(stop)
             if fingerprint is None:
-                return Outcome("left")
+                return NodeOutcome("left")
             self._fingerprint = fingerprint
             if not self._check_settings(self._seat.look(), stop):
-                return Outcome("left")
+                return NodeOutcome("left")
             self._seat.tell(fingerprint=fingerprint)
             self._seat.start()
             self._seat.note({"kind": "joined", "generation": 0, "node": self._node})
@@ -131,12 +130,14 @@ class Supervisor:
     def _inspect(self, stop: Stop) -> Fingerprint | None:
         """The fingerprint of the job as this node has it; None: `stop` was requested."""
         self._teller.waiting("the functions of the job file")
-        desk = Desk(self._board, self._settings.job, 1, local=True)
+        desk = ShardServer(self._board, self._settings.job, 1, local=True)
         order = Order(self._settings, node=self._node, inspect=True)
-        crew = Crew([order], desk, self._teller.line, self._means.module, self._means.environment)
+        crew = WorkerGroup(
+            [order], desk, self._teller.line, self._means.module, self._means.environment
+        )
         return inspect(crew, self._settings.hang_s, self._teller.heard, stop)
 
-    def _check_settings(self, view: View, stop: Stop) -> bool:
+    def _check_settings(self, view: RendezvousView, stop: Stop) -> bool:
         """Raise UsageError where this node's settings are not those of the job.
 
         Where no node trains it: those of the checkpoint that it resumes from.
@@ -155,7 +156,7 @@ class Supervisor:
             self._check_fits_checkpoint(newest.checkpoint)
         return True
 
-    def _newest(self, view: View) -> Newest | None:
+    def _newest(self, view: RendezvousView) -> NewestCheckpoint | None:
         """The checkpoint that the next generation begins with; None: it is being verified."""
         generation = view.generation
         if generation is None:
@@ -183,7 +184,7 @@ class Supervisor:
                 f"accepted changes: {differences_in_words(changes, 'in the checkpoint')}"
             )
 
-    def _check_fits_job(self, view: View) -> None:
+    def _check_fits_job(self, view: RendezvousView) -> None:
         world = view.generation.world if view.generation else None
         expected = expected_fingerprint(world, view.members)
         if changes := differences(expected, self._fingerprint):
@@ -218,7 +219,7 @@ class Supervisor:
             self._keeping.close()
             self._teller.close()
 
-    def _turn(self, stop: Stop) -> Outcome | None:
+    def _turn(self, stop: Stop) -> NodeOutcome | None:
         if self._term is not None:
             if (conclusion := self._term.turn(_TURN_S)) is not None:
                 self._concluded(conclusion)
@@ -239,12 +240,12 @@ class Supervisor:
             if (failure := self._final_failure) is not None:
                 raise _error_of(failure.error, failure.usage, failure.gave_up)
             self._write_last()
-            return Outcome("left", max(self._keeping.saved, self._keeping.snapshot, 0))
+            return NodeOutcome("left", max(self._keeping.saved, self._keeping.snapshot, 0))
         return None
 
     # --- generations
 
-    def _follow(self, view: View) -> None:
+    def _follow(self, view: RendezvousView) -> None:
         """Do what the board says about generations."""
         generation = view.generation
         if generation is not None and generation.number > self._seen:
@@ -257,7 +258,7 @@ class Supervisor:
                 continue
             if self._term is None and self._starting_since_s:  # there is nothing to end yet
                 self._starting_since_s = 0.0
-                self._concluded(Conclusion("left"))
+                self._concluded(RunResult("left"))
             elif self._term is not None and recall.at_once:
                 self._term.end(recall.reason)
             elif self._term is not None:
@@ -307,15 +308,15 @@ class Supervisor:
         self._keeping.trains(checkpoint, self._fingerprint)
         orders = self._orders(generation, checkpoint)
         local = len(generation.world.nodes) == 1
-        desk = Desk(self._board, self._settings.job, generation.number, local)
+        desk = ShardServer(self._board, self._settings.job, generation.number, local)
         try:
-            crew = Crew(
+            crew = WorkerGroup(
                 orders, desk, self._teller.line, self._means.module, self._means.environment
             )
         except EdlError as error:
             self._concluded(_not_started(orders[0], restored, str(error)))
             return
-        self._term = Term(orders, crew, desk, restored, self._heard)
+        self._term = WorkerRun(orders, crew, desk, restored, self._heard)
         if self._leaving_since_s:
             self._term.leave("this node leaves")
 
@@ -340,7 +341,7 @@ class Supervisor:
             for local in range(self._settings.ranks_per_node)
         ]
 
-    def _concluded(self, conclusion: Conclusion) -> None:
+    def _concluded(self, conclusion: RunResult) -> None:
         """The ranks of this node have ended."""
         if self._term is not None:
             self._term.close()
@@ -365,7 +366,7 @@ class Supervisor:
 
     # --- what ranks say
 
-    def _heard(self, rank: Rank, word: FromRank) -> None:
+    def _heard(self, rank: RankProcess, word: FromRank) -> None:
         number = rank.order.generation
         match word:
             case Saved():
@@ -382,10 +383,10 @@ class Supervisor:
         """Whether this node, of its generation, is the one that writes checkpoints."""
         return self._generation is not None and self._generation.world.nodes[0] == self._node
 
-    def _said(self, orders: Orders) -> None:
+    def _said(self, orders: LeaderOrders) -> None:
         self._seat.tell(recall=orders.recall, says=orders.says)
 
-    def _show(self, view: View) -> None:
+    def _show(self, view: RendezvousView) -> None:
         """Tell what is waited for."""
         self._teller.leader_says(
             next((facts.says for facts in view.facts.values() if facts.says), "")
@@ -409,7 +410,7 @@ class Supervisor:
         if self._term is not None:
             self._term.leave("this node leaves")
 
-    def _may_go(self, view: View) -> bool:
+    def _may_go(self, view: RendezvousView) -> bool:
         """Whether a node that wants to leave is not needed any more."""
         if self._term is not None or self._starting_since_s:
             return False
@@ -422,7 +423,7 @@ class Supervisor:
         late = time.monotonic() - since_s > _FAREWELL_S
         return not others or self._seen > self._generation.number or late
 
-    def _job_ended(self, told: Mapping[str, Any]) -> Outcome | None:
+    def _job_ended(self, told: Mapping[str, Any]) -> NodeOutcome | None:
         """Let the ranks end, write what is not written; then say how the job ended."""
         failed = told.get("kind") == "failed"
         if self._term is not None:
@@ -442,7 +443,7 @@ class Supervisor:
         if failed:
             usage, gave_up = bool(told.get("usage")), bool(told.get("gave_up"))
             raise _error_of(str(told.get("report")), usage, gave_up)
-        return Outcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
+        return NodeOutcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
 
     def _write_last(self) -> None:
         """Have the newest snapshot on the disk. Raises CheckpointUnavailable where it cannot be."""
@@ -464,8 +465,8 @@ def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:
     return UsageError(report) if usage else EdlError(report)
 
 
-def _not_started(order: Order, restored: int, why: str) -> Conclusion:
+def _not_started(order: Order, restored: int, why: str) -> RunResult:
     failure = RankFailure(
         order.generation, order.node, order.rank, "crash", error=why, restored=restored
     )
-    return Conclusion("failed", (failure,))
+    return RunResult("failed", (failure,))

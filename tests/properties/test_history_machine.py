@@ -11,7 +11,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint
-from edl.student.supervisor.fencing import BoardFence
+from edl.student.supervisor.checkpoints import HistoryFence
 from edl.tests.student.checkpoint.history import (
     JOB,
     Stopped,
@@ -25,7 +25,7 @@ from edl.tests.student.checkpoint.history import (
 class Saver:
     """A node that saves: each of its steps may be the last for a long time."""
 
-    def __init__(self, training: Training, fence: BoardFence, step: int, number: int) -> None:
+    def __init__(self, training: Training, fence: HistoryFence, step: int, number: int) -> None:
         self.training, self.fence, self.number = training, fence, number
         self.origin = self.step = step
         self.written: Checkpoint | None = None
@@ -102,7 +102,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def empty_the_board(self) -> None:
         """The nodes of before live on, and do not know it; another generation 1 begins."""
         for one in self.savers:
-            one.fence = BoardFence(
+            one.fence = HistoryFence(
                 JobBoard(MemoryStore()), JOB, one.fence.generation, one.fence.after
             )
         self.training.board, self.training.generation = JobBoard(MemoryStore()), 0

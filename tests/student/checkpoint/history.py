@@ -12,7 +12,7 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint, Contents, Repository
-from edl.student.supervisor.fencing import BoardFence
+from edl.student.supervisor.checkpoints import HistoryFence
 from edl.tests.stores import of_job
 
 JOB = "digits"
@@ -34,8 +34,8 @@ class Training:
     def repository(self) -> Repository:
         return Repository(self.url, self.keep)
 
-    def fence(self, after: str = "") -> BoardFence:
-        return BoardFence(self.board, JOB, self.generation, after)
+    def fence(self, after: str = "") -> HistoryFence:
+        return HistoryFence(self.board, JOB, self.generation, after)
 
     def look(self) -> tuple[CheckpointHistory, Checkpoint | None]:
         """What the leader of the next generation sees."""
@@ -44,7 +44,7 @@ class Training:
         number = record.number if record else None
         return history, self.repository().newest_of(history, number)
 
-    def publish(self, history: CheckpointHistory, newest: Checkpoint | None) -> BoardFence | None:
+    def publish(self, history: CheckpointHistory, newest: Checkpoint | None) -> HistoryFence | None:
         """Begin a generation with what was seen; None: the board did not let it."""
         self.board.join(JOB, "leader", {}, 3600.0)
         assert self.board.lead(JOB, "leader", 3600.0)
@@ -59,12 +59,12 @@ class Training:
             self.repository().mark(newest.entry)
         return self.fence(newest.name if newest else "")
 
-    def begin(self) -> BoardFence:
+    def begin(self) -> HistoryFence:
         fence = self.publish(*self.look())
         assert fence is not None
         return fence
 
-    def save(self, fence: BoardFence, *steps: int) -> Checkpoint:
+    def save(self, fence: HistoryFence, *steps: int) -> Checkpoint:
         """Save these steps; the last checkpoint."""
         repository = self.repository()
         for step in steps:

@@ -18,8 +18,7 @@ from edl.scheduler.students.saving import CheckpointHistory, due_beside
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.manifest import MANIFEST
-from edl.student.supervisor.fencing import BoardFence
-from edl.student.supervisor.keeping import Keeping
+from edl.student.supervisor.checkpoints import CheckpointManager, HistoryFence
 from edl.tests.cli_output import json_of, run
 from edl.tests.stores import of_job
 from edl.tests.student.checkpoint.history import (
@@ -57,10 +56,10 @@ def test_a_generation_that_began_further_back_is_the_history(training: Training)
     assert newer.step == 100
 
 
-def die_joining(training: Training, fence: BoardFence, step: int, *, joins: bool) -> None:
+def die_joining(training: Training, fence: HistoryFence, step: int, *, joins: bool) -> None:
     """Save a step, and die before the board has it, or before its folder says that it joined."""
 
-    class Dying(BoardFence):
+    class Dying(HistoryFence):
         def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
             if joins:
                 super().replace(known, history)
@@ -120,7 +119,7 @@ def test_of_two_that_join_at_once_each_continues_the_other(
     """What another node of the generation has joined meanwhile is neither lost nor overtaken."""
     fence = training.begin()
 
-    class Overtaken(BoardFence):
+    class Overtaken(HistoryFence):
         def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
             if not training.counting():
                 training.save(fence, step)
@@ -441,7 +440,7 @@ def test_one_training_without_a_coordinator_has_the_place(tmp_path: Path) -> Non
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(UsageError, match="another training saves its checkpoints to"):
-            Keeping(url, 3, JobBoard(MemoryStore()), JOB, alone=True)
+            CheckpointManager(url, 3, JobBoard(MemoryStore()), JOB, alone=True)
         other.kill()
         other.wait(DEADLINE_S)
         lock = Repository(url).lock()

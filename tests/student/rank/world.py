@@ -13,9 +13,9 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.student.checkpoint import SnapshotOwner
 from edl.student.settings import TrainSettings
-from edl.student.supervisor.asking import Desk
-from edl.student.supervisor.crew import Crew
-from edl.student.supervisor.places import LOOPBACK, free_endpoints
+from edl.student.supervisor.launch import LOOPBACK, free_endpoints
+from edl.student.supervisor.worker_run import ShardServer
+from edl.student.supervisor.workers import WorkerGroup
 from edl.student.words import FromRank, Order
 
 JOB = Path(__file__).with_name("small_job.py")
@@ -55,8 +55,10 @@ class World(ExitStack):
         orders = [replace(base, rank=rank, local_rank=rank) for rank in range(ranks)]
         if owner is not None:
             orders[0] = replace(orders[0], snapshot=tuple(owner.keys))
-        desk = self.enter_context(closing(Desk(JobBoard(MemoryStore()), job.job, generation, True)))
-        self.crew = Crew(
+        desk = self.enter_context(
+            closing(ShardServer(JobBoard(MemoryStore()), job.job, generation, True))
+        )
+        self.crew = WorkerGroup(
             orders,
             desk,
             lambda rank, line: self.lines.append(f"{rank}: {line}"),

@@ -29,12 +29,12 @@ from edl.student.checkpoint.manifest import Provenance
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import node as node_module
-from edl.student.supervisor.crew import Crew
-from edl.student.supervisor.facts import Generation, NodeFacts
-from edl.student.supervisor.means import Means, Outcome
+from edl.student.supervisor.dependencies import NodeDependencies, NodeOutcome
+from edl.student.supervisor.dry_run import plan
 from edl.student.supervisor.node import Supervisor
-from edl.student.supervisor.plan import plan
-from edl.student.supervisor.telling import Teller
+from edl.student.supervisor.rendezvous import Generation, NodeInfo
+from edl.student.supervisor.reporter import NodeReporter
+from edl.student.supervisor.workers import WorkerGroup
 from edl.student.words import Ask, FromRank, Order, Progress
 from edl.tests.stores import memory
 from edl.tests.student.checkpoint.samples import newest_step
@@ -44,7 +44,7 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 
 STAND_IN = "edl.tests.student.supervisor.stand_in"
 #: Nodes are lost only after longer than a busy machine stalls any.
-MEANS = Means(STAND_IN, ttl_s=10.0, gather_s=0.3, room_s=DEADLINE_S)
+MEANS = NodeDependencies(STAND_IN, ttl_s=10.0, gather_s=0.3, room_s=DEADLINE_S)
 JOB = "job"
 STEPS = 120
 
@@ -55,9 +55,9 @@ class Node:
     spec: Path
     stop: Stop
     lines: list[str]
-    run: Future[Outcome]
+    run: Future[NodeOutcome]
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> NodeOutcome:
         return self.run.result(DEADLINE_S)
 
     def error(self, kind: type[EdlError] = EdlError) -> str:
@@ -76,7 +76,7 @@ class Fleet:
     job: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     board: JobBoard = field(default_factory=lambda: JobBoard(MemoryStore()))
-    means: Means = MEANS
+    means: NodeDependencies = MEANS
     nodes: list[Node] = field(default_factory=list)
     spec: str = "job.json"
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
@@ -96,7 +96,7 @@ class Fleet:
         settings = TrainSettings(str(spec), JOB, **{**told, **self.settings})
         for name in names:
             lines, stop = list[str](), Stop()
-            teller = Teller(Plain(lines.append))
+            teller = NodeReporter(Plain(lines.append))
             supervisor = Supervisor(settings, self.board, name, "127.0.0.1", teller, self.means)
             run = self.threads.submit(supervisor.run, stop)
             self.nodes.append(Node(name, spec, stop, lines, run))
@@ -125,7 +125,7 @@ class Fleet:
     def finished(self) -> None:
         """All nodes end without an error, the last one as the job finished."""
         outcomes = [node.outcome() for node in self.nodes]
-        assert outcomes[-1] == Outcome("finished", STEPS, {"accuracy": 0.5})
+        assert outcomes[-1] == NodeOutcome("finished", STEPS, {"accuracy": 0.5})
 
     def refuses(self, node: Node, *says: str, by: type[EdlError] = UsageError) -> None:
         """Wait until `node` ends with such an error that has each of `says`, and forget it."""
@@ -292,7 +292,7 @@ def test_what_a_former_leader_said_hides_nothing_of_the_next_one(fleet: Fleet) -
         return board.lead(JOB, "b", 3600.0) is not None
 
     wait_until(overtaken)
-    facts = NodeFacts(says="b waits for something else", leaving=True).to_json()
+    facts = NodeInfo(says="b waits for something else", leaving=True).to_json()
     board.join(JOB, "b", facts, 3600.0)
     wait_until(lambda: "b waits for something else" in node.lines)
     assert said() == ""
@@ -367,7 +367,7 @@ def test_a_node_can_be_stopped_while_it_verifies_a_checkpoint(
     node = fleet.start("b")
     wait_until(lambda: any("to be verified" in line for line in node.lines))
     node.stop.request()
-    assert node.outcome() == Outcome("left")
+    assert node.outcome() == NodeOutcome("left")
     verified.set()
 
 
@@ -419,7 +419,7 @@ def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
             raise ValueError("no answer to that")
 
     order = Order(settings, local_rank=1, endpoints=("127.0.0.1:1",))
-    crew = Crew([order], Desk(), lambda rank, line: None, STAND_IN)
+    crew = WorkerGroup([order], Desk(), lambda rank, line: None, STAND_IN)
     said = list[FromRank | int]()
 
     def waits() -> bool:

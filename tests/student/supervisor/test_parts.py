@@ -24,19 +24,14 @@ from edl.student.checkpoint import Repository, SnapshotWriter
 from edl.student.checkpoint.names import unique_name_of
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
-from edl.student.supervisor import asking
-from edl.student.supervisor import keeping as module
-from edl.student.supervisor.asking import Desk
-from edl.student.supervisor.facts import Generation, Place
-from edl.student.supervisor.fencing import BoardFence
-from edl.student.supervisor.judging import Judge
-from edl.student.supervisor.keeping import Keeping
-from edl.student.supervisor.launcher import launched, nodes_of
-from edl.student.supervisor.means import Means
+from edl.student.supervisor import checkpoints, worker_run
+from edl.student.supervisor.checkpoints import CheckpointManager, CheckpointVerifier, HistoryFence
+from edl.student.supervisor.dependencies import NodeDependencies
+from edl.student.supervisor.launch import LOOPBACK, free_endpoints, launched, nodes_of, own_address
 from edl.student.supervisor.node import Supervisor
-from edl.student.supervisor.places import LOOPBACK, free_endpoints, own_address
-from edl.student.supervisor.seat import Seat
-from edl.student.supervisor.telling import Teller
+from edl.student.supervisor.rendezvous import Generation, NodeEndpoints, RendezvousSession
+from edl.student.supervisor.reporter import NodeReporter
+from edl.student.supervisor.worker_run import ShardServer
 from edl.student.words import Ask
 from edl.tests.stores import memory, of_job
 from edl.tests.student.checkpoint.history import contents
@@ -88,15 +83,17 @@ def board() -> VirtualBoard:
 
 
 @pytest.fixture
-def seat(board: VirtualBoard) -> Iterator[Seat]:
+def seat(board: VirtualBoard) -> Iterator[RendezvousSession]:
     """Node b takes part; by the real clock it beats every 10 ms."""
-    seat = Seat(board, JOB, "b", lambda view: None, ttl_s=0.05, tick_s=0.005)
+    seat = RendezvousSession(board, JOB, "b", lambda view: None, ttl_s=0.05, tick_s=0.005)
     seat.start()
     yield seat
     seat.stop()
 
 
-def test_node_with_expired_lease_rejoins_and_hears_the_end(board: VirtualBoard, seat: Seat) -> None:
+def test_node_with_expired_lease_rejoins_and_hears_the_end(
+    board: VirtualBoard, seat: RendezvousSession
+) -> None:
     assert board.names() == ["a", "b"]
     assert board.finish(JOB, of_job(board, JOB, "a"), 2, OVER)
     board.leave(JOB, "a")
@@ -104,7 +101,7 @@ def test_node_with_expired_lease_rejoins_and_hears_the_end(board: VirtualBoard, 
     wait_until(lambda: seat.view.outcome == OVER and board.names() == ["b"])
 
 
-def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: Seat) -> None:
+def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: RendezvousSession) -> None:
     board.memory.set_available(False)
     wait_until(lambda: seat.away)
     board.return_with_another_past()
@@ -114,10 +111,10 @@ def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: Seat) -> No
 
 def test_what_other_nodes_tell_steers_no_terminal() -> None:
     lines: list[str] = []
-    teller = Teller(Plain(lines.append))
+    teller = NodeReporter(Plain(lines.append))
     teller.leader_says("waits for \x1b[2Jb")
     world = replace(World(2, ("a",), None, ""), reason="\x1b[2J")
-    teller.generation(Generation(world, (Place("a", ("h:1",)),)), ours=True)
+    teller.generation(Generation(world, (NodeEndpoints("a", ("h:1",)),)), ours=True)
     assert lines[0] == r"waits for \x1b[2Jb"
     assert "\x1b" not in "".join(lines)
 
@@ -130,7 +127,7 @@ def test_log_records_of_ranks_stay_json(
     for log_format in ("json", "text"):
         monkeypatch.setenv(FORMAT_VARIABLE, log_format)
         for line in (record, "step 3"):
-            Teller(Plain(lines.append)).line(1, line)
+            NodeReporter(Plain(lines.append)).line(1, line)
     assert capsys.readouterr().err.splitlines() == [record]
     assert lines == ["[1] step 3", f"[1] {record}", "[1] step 3"]
 
@@ -150,9 +147,9 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
             raise RegistryUnavailable("no answer in time")
         return given[-1]
 
-    monkeypatch.setattr(asking, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(worker_run, "_AGAIN_S", 0.01)
     monkeypatch.setattr(board, "lease", lossy, raising=False)
-    desk = Desk(board, JOB, 2, local=False)
+    desk = ShardServer(board, JOB, 2, local=False)
     asks = [Ask(number, "lease", 0) for number in (1, 2)]
     assert [desk.answer(0, ask, lambda: True) for ask in asks] == [[0, 4], [4, 8]]
     assert len(given) == 3
@@ -164,12 +161,12 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
 # --- checkpoints and snapshots
 
 
-def write_snapshot(keeping: Keeping, step: int) -> None:
+def write_snapshot(keeping: CheckpointManager, step: int) -> None:
     with SnapshotWriter(keeping.keys) as writer:
         writer.write(contents(step))
 
 
-def newest(judge: Judge, generation: int) -> int:
+def newest(judge: CheckpointVerifier, generation: int) -> int:
     wait_until(lambda: judge.newest(generation, CheckpointHistory()))
     found = judge.newest(generation, CheckpointHistory())
     assert found is not None
@@ -178,10 +175,10 @@ def newest(judge: Judge, generation: int) -> int:
 
 def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_path: Path) -> None:
     repository = Repository(str(tmp_path))
-    assert newest(Judge(repository), 0) == 0
+    assert newest(CheckpointVerifier(repository), 0) == 0
     for step in (40, 50):
         last = repository.save(contents(step))
-    judge = Judge(Repository(str(tmp_path)), DEADLINE_S)
+    judge = CheckpointVerifier(Repository(str(tmp_path)), DEADLINE_S)
     assert (newest(judge, 1), newest(judge, 1)) == (50, 50)
     file = Path(last.location) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"!")
@@ -191,7 +188,7 @@ def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_pa
 def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
     Repository(str(tmp_path)).save(contents(7))
     gated = GatedRepository(str(tmp_path))
-    judge = Judge(gated, patience_s=0.01)
+    judge = CheckpointVerifier(gated, patience_s=0.01)
     assert judge.newest(1, CheckpointHistory()) is None
     wait_until(lambda: gated.verified)
     assert (
@@ -211,7 +208,7 @@ def published(board: JobBoard, world: World) -> Generation:
     if world.number == 1:
         board.join(JOB, node, {}, 3600.0)
         assert board.lead(JOB, node, 3600.0)
-    generation = Generation(world, (Place(node, ("127.0.0.1:1",)),))
+    generation = Generation(world, (NodeEndpoints(node, ("127.0.0.1:1",)),))
     assert board.publish(JOB, of_job(board, JOB, node), world.number, generation.to_json())
     return generation
 
@@ -223,10 +220,10 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
         made.append(GatedRepository(url, keep))
         return made[-1]
 
-    monkeypatch.setattr(module, "_VOID_S", 0.05)
-    monkeypatch.setattr(module, "Repository", repository)
+    monkeypatch.setattr(checkpoints, "_VOID_S", 0.05)
+    monkeypatch.setattr(checkpoints, "Repository", repository)
     board = JobBoard(MemoryStore())
-    keeping = Keeping(str(tmp_path), 3, board, JOB)
+    keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
     blocked = made[-1]  # the first persister's
     fds = [int(key.rpartition("-")[2]) for key in keeping.keys]
     keeping.begin(published(board, World(1, ("a",))), writes=False)
@@ -259,9 +256,9 @@ def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: P
     board = JobBoard(MemoryStore())
     published(board, World(1, ("a",)))
     repository = Repository(str(tmp_path))
-    written = repository.write(contents(5), BoardFence(board, JOB, 1, ""))
+    written = repository.write(contents(5), HistoryFence(board, JOB, 1, ""))
     assert repository.newest_valid() is None
-    keeping = Keeping(str(tmp_path), 3, board, JOB)
+    keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
     try:
         origin = replace(written.entry, sequence=1)
         keeping.begin(published(board, World(2, ("a",), origin)), writes=False)
@@ -287,7 +284,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
     (tmp_path / "job.json").write_text("{}")
     spec, place = str(tmp_path / "job.json"), str(tmp_path / "checkpoints")
     settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
-    teller, means = Teller(Plain(lambda line: None)), Means(STAND_IN)
+    teller, means = NodeReporter(Plain(lambda line: None)), NodeDependencies(STAND_IN)
     supervisor = Supervisor(settings, board, "a", LOOPBACK, teller, means)
     write_snapshot(supervisor._keeping, 100)  # noqa: SLF001 - else a rank has to train
     for number in (1, 2, 3):
@@ -313,7 +310,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
 def test_a_failure_that_ends_the_command_is_not_told_before(usage: bool, gave_up: bool) -> None:
     lines: list[str] = []
     failure = RankFailure(1, "a", 0, step=5, error="no such option", usage=usage, gave_up=gave_up)
-    Teller(Plain(lines.append)).failed(failure)
+    NodeReporter(Plain(lines.append)).failed(failure)
     expected = "rank 0 on node a crashed on step 5 of epoch 0: no such option"
     assert lines == ([] if usage or gave_up else [expected])
 

@@ -1,4 +1,4 @@
-"""The ranks of one node in one generation: starts them, hears them, ends them."""
+"""The processes of the ranks of one generation on this node, and the reports about them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Protocol
 
 from ...errors import EdlError, UsageError, WireError
 from ...lifecycle import Stop
@@ -19,19 +19,7 @@ from ...scheduler.students.failures import RankProgress, allowed_s, hung
 from ...scheduler.students.world import Fingerprint
 from ...supervise import Process, describe_exit, python_command, start
 from ..link import RankPort
-from ..words import (
-    Ask,
-    Failed,
-    Finished,
-    FromRank,
-    Inspected,
-    Leave,
-    Left,
-    Order,
-    Progress,
-    Ready,
-)
-from .asking import Asked
+from ..words import Ask, Failed, Finished, FromRank, Inspected, Leave, Left, Order, Progress, Ready
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +28,15 @@ _KILL_S: Final = 10.0
 _INSPECT_TURN_S: Final = 0.05
 
 
+class RankQuestions(Protocol):
+    """Answers what ranks ask while they train."""
+
+    def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
+        """The value for `RankPort.answer`; raises one of our errors for `RankPort.refuse`."""
+
+
 @dataclass(slots=True)
-class Rank:
+class RankProcess:
     """One student process, as its supervisor knows it; changed by the supervisor's thread alone."""
 
     order: Order
@@ -94,7 +89,7 @@ class Rank:
         return describe_exit(self.code or 0)
 
 
-class Crew:
+class WorkerGroup:
     """Starts one process for each order, and collects what they say.
 
     Args:
@@ -108,15 +103,15 @@ class Crew:
     def __init__(
         self,
         orders: Sequence[Order],
-        asked: Asked,
+        asked: RankQuestions,
         echo: Callable[[int, str], None],
         module: str = RANK_MODULE,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._asked = asked
-        self._words: queue.SimpleQueue[tuple[Rank, FromRank | int]] = queue.SimpleQueue()
+        self._words: queue.SimpleQueue[tuple[RankProcess, FromRank | int]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self.ranks: list[Rank] = []
+        self.ranks: list[RankProcess] = []
         try:
             for order in orders:
                 self.ranks.append(_start(order, echo, module, dict(environment or {})))
@@ -134,13 +129,13 @@ class Crew:
                 self._threads.append(thread)
 
     @property
-    def running(self) -> list[Rank]:
+    def running(self) -> list[RankProcess]:
         """Ranks whose processes have not ended."""
         return [rank for rank in self.ranks if rank.code is None]
 
-    def news(self, wait_s: float) -> list[tuple[Rank, FromRank | int]]:
+    def news(self, wait_s: float) -> list[tuple[RankProcess, FromRank | int]]:
         """What ranks said, and the exit codes of those that ended; waits for the first of it."""
-        found: list[tuple[Rank, FromRank | int]] = []
+        found: list[tuple[RankProcess, FromRank | int]] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._words.get(timeout=wait_s))
             while True:
@@ -172,7 +167,7 @@ class Crew:
         for rank in self.ranks:
             rank.port.close()
 
-    def _hear(self, rank: Rank) -> None:
+    def _hear(self, rank: RankProcess) -> None:
         try:
             while (word := rank.port.receive()) is not None:
                 if isinstance(word, Ask):
@@ -186,7 +181,7 @@ class Crew:
         code = rank.process.wait()
         self._words.put((rank, 0 if code is None else code))
 
-    def _answer(self, rank: Rank) -> None:
+    def _answer(self, rank: RankProcess) -> None:
         """Beside the hearing: an answer may wait for Redis, and the rank is heard meanwhile."""
         while (ask := rank.asks.get()) is not None:
             try:
@@ -200,7 +195,7 @@ class Crew:
 
 
 def inspect(
-    crew: Crew, hang_s: float, heard: Callable[[Rank, FromRank], None], stop: Stop
+    crew: WorkerGroup, hang_s: float, heard: Callable[[RankProcess, FromRank], None], stop: Stop
 ) -> Fingerprint | None:
     """The fingerprint that the only rank of `crew`, whose order says `inspect`, finds.
 
@@ -242,7 +237,7 @@ def inspect(
 
 def _start(
     order: Order, echo: Callable[[int, str], None], module: str, environment: dict[str, str]
-) -> Rank:
+) -> RankProcess:
     port, fd = RankPort.pair()
     try:
         command = python_command(f"rank {order.rank}", module, fd, pass_fds=(fd,), env=environment)
@@ -255,7 +250,7 @@ def _start(
     if not order.inspect:
         log.info("rank %d is process %d", order.rank, process.pid)
     now_s = time.monotonic()
-    rank = Rank(order, process, port, now_s, at_s=now_s, heard_s=now_s)
+    rank = RankProcess(order, process, port, now_s, at_s=now_s, heard_s=now_s)
     port.send(order)
     return rank
 
@@ -264,7 +259,7 @@ def _start(
 _LOOKED_BACK: Final = 20
 
 
-def _note(rank: Rank, word: FromRank | int) -> None:
+def _note(rank: RankProcess, word: FromRank | int) -> None:
     """Remember what came of a rank."""
     rank.heard_s = now_s = time.monotonic()
     match word:
@@ -282,3 +277,31 @@ def _note(rank: Rank, word: FromRank | int) -> None:
             rank.last = word
         case int():
             rank.code = word
+
+
+def report_of(rank: RankProcess) -> dict[str, Any]:
+    """What `edl status` and the leader see of a rank."""
+    told: dict[str, Any] = {
+        "node": rank.order.node,
+        "pid": rank.process.pid,
+        "step": rank.step,
+        "row_s": [round(value, 9) for value in rank.rates],
+        "left_s": left_s(rank),
+    }
+    if rank.ready is not None:
+        ready = rank.ready
+        told |= {"began_at": ready.step, "steps": ready.steps, "total_batch": ready.total_batch}
+    if rank.progress is not None:
+        told |= asdict(rank.progress)
+    return told | {"waiting_for": rank.waiting_for, "peers_s": rank.peers_s}
+
+
+def left_s(rank: RankProcess) -> float | None:
+    """Seconds to the end of the job, at the pace of this generation; None: not known."""
+    if rank.ready is None or not rank.ready.steps or rank.progress is None:
+        return None
+    done = rank.progress.step - rank.ready.step
+    if done <= 0:
+        return None
+    took_s = rank.at_s - rank.ready_s
+    return round((rank.ready.steps - rank.progress.step) * took_s / done, 3)

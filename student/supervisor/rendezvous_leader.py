@@ -26,22 +26,21 @@ from ...scheduler.students.world import (
     is_over,
 )
 from ..checkpoint.names import unique_name_of
-from .facts import Generation, Place, generation_of
-from .judging import Newest
-from .seat import View
+from .checkpoints import NewestCheckpoint
+from .rendezvous import Generation, NodeEndpoints, RendezvousView, generation_of
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class LeaderOrders:
     """What a leader tells of the generation: who is to end it, what is waited for."""
 
     recall: RecallWorld | None = None
     says: str = ""
 
 
-class Leading:
+class RendezvousLeader:
     """Used by the seat's thread alone.
 
     Args:
@@ -58,8 +57,8 @@ class Leading:
         board: JobBoard,
         job: str,
         limits: WorldLimits,
-        newest_saved: Callable[[int, CheckpointHistory], Newest | None],
-        say: Callable[[Orders], None],
+        newest_saved: Callable[[int, CheckpointHistory], NewestCheckpoint | None],
+        say: Callable[[LeaderOrders], None],
     ) -> None:
         self._board, self._job, self._limits = board, job, limits
         self._newest_saved, self._say = newest_saved, say
@@ -67,12 +66,12 @@ class Leading:
         self._known: Generation | None = None
         self._published_s = 0.0
         self._forming_s = 0.0
-        self._orders = Orders()
+        self._orders = LeaderOrders()
 
-    def step(self, view: View) -> None:
+    def step(self, view: RendezvousView) -> None:
         """Decide and carry it out. A node that leads no more withdraws its former orders."""
         if view.fence is None:
-            self._tell(Orders())
+            self._tell(LeaderOrders())
             return
         now_s = time.monotonic()
         self._since_s = {
@@ -87,7 +86,7 @@ class Leading:
             view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
             for node in view.nodes
         ]
-        newest: Newest | None = None
+        newest: NewestCheckpoint | None = None
         why = "the newest checkpoint is being verified"
         if is_over(world, members):
             try:
@@ -106,7 +105,7 @@ class Leading:
         )
         self._do(decision, view, view.fence, generation, newest)
 
-    def _generation(self, view: View) -> Generation | None:
+    def _generation(self, view: RendezvousView) -> Generation | None:
         """The current one; where the board has lost it, as this node or the others remember it."""
         if view.generation is not None:
             self._known = view.generation
@@ -116,19 +115,22 @@ class Leading:
             if number:
                 nodes = tuple(node for one, node in running if one == number)
                 places = tuple(
-                    Place(node, view.facts[node].endpoints, view.facts[node].host) for node in nodes
+                    NodeEndpoints(node, view.facts[node].endpoints, view.facts[node].host)
+                    for node in nodes
                 )
                 fingerprint = view.facts[nodes[0]].fingerprint
                 self._known = Generation(World(number, nodes, fingerprint=fingerprint), places)
         return self._known
 
-    def _learn_rows(self, view: View) -> None:
+    def _learn_rows(self, view: RendezvousView) -> None:
         """How many rows a step has, where the feed alone says it; remembered between worlds."""
         rows = max((int(one.facts.get("total_batch", 0)) for one in view.reports), default=0)
         if rows:
             self._limits = replace(self._limits, rows=rows)
 
-    def _pace(self, view: View, generation: Generation | None, now_s: float) -> WorldProgress:
+    def _pace(
+        self, view: RendezvousView, generation: Generation | None, now_s: float
+    ) -> WorldProgress:
         if generation is None:
             return WorldProgress()
         told = [
@@ -147,10 +149,10 @@ class Leading:
     def _do(
         self,
         decision: WorldDecision,
-        view: View,
+        view: RendezvousView,
         fence: Leads,
         generation: Generation | None,
-        newest: Newest | None,
+        newest: NewestCheckpoint | None,
     ) -> None:
         match decision:
             case KeepWorld():
@@ -161,7 +163,7 @@ class Leading:
                     self._note(
                         "recall", decision.number, at_once=decision.at_once, why=decision.reason
                     )
-                self._tell(Orders(decision, decision.reason))
+                self._tell(LeaderOrders(decision, decision.reason))
             case FormWorld():
                 assert newest is not None  # the last world is over
                 self._form(decision.world, view, fence, generation, newest)
@@ -173,10 +175,10 @@ class Leading:
     def _form(
         self,
         world: World,
-        view: View,
+        view: RendezvousView,
         fence: Leads,
         before: Generation | None,
-        newest: Newest,
+        newest: NewestCheckpoint,
     ) -> None:
         if world.keeper and world.origin is not None:
             name = unique_name_of(world.restored, world.number)
@@ -195,7 +197,7 @@ class Leading:
             restored=world.restored,
             why=world.reason,
         )
-        self._tell(Orders())
+        self._tell(LeaderOrders())
 
     def _end(self, fence: Leads, outcome: Mapping[str, Any]) -> None:
         number = self._known.number if self._known else 0
@@ -204,7 +206,7 @@ class Leading:
                 str(outcome["kind"]), number, **{k: outcome[k] for k in outcome if k != "kind"}
             )
 
-    def _tell(self, orders: Orders) -> None:
+    def _tell(self, orders: LeaderOrders) -> None:
         if orders != self._orders:
             self._orders = orders
             self._say(orders)
@@ -224,6 +226,6 @@ def _as_written(generation: Generation) -> World:
     return generation.world
 
 
-def _result(view: View) -> Mapping[str, Any]:
+def _result(view: RendezvousView) -> Mapping[str, Any]:
     """What the ranks said at the end of the job."""
     return next((facts.result for facts in view.facts.values() if facts.result), {})

@@ -1,20 +1,99 @@
-"""One generation on one node: its ranks from start to end, and what became of them."""
+"""One generation on this node: its ranks run until they are done, fail, or are to end.
+
+Ranks ask for shards of an epoch. Where all ranks of a world are on one node, the shards are in the
+supervisor's own memory, so that a Redis that is away holds up nobody. Otherwise a question is asked
+again until Redis is back. Questions have numbers: one whose answer was lost on its way is answered
+by the same shard again.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...coordinator.jobs import RankReport
+from ...coordinator.jobs import JobBoard, RankReport
+from ...coordinator.store.memory_store import MemoryStore
+from ...errors import GenerationSuperseded, UnavailableError
 from ...scheduler.students import failures
 from ...scheduler.students.failures import FailureKind, RankFailure
+from ...scheduler.students.shards import Shard
 from ...scheduler.students.world import Ending
-from ..words import EXIT_AGAIN, Failed, Finished, FromRank, Left, Order
-from .asking import Desk
-from .crew import Crew, Rank
+from ..words import EXIT_AGAIN, Ask, Failed, Finished, FromRank, Left, Order
+from .workers import RankProcess, WorkerGroup
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 0.5
+_OWN: Final = "own"
+
+
+class ShardServer:
+    """Answers of one generation, until `close`.
+
+    Args:
+        board: where the shards are.
+        job: its name there.
+        generation: in whose name it is asked.
+        local: all ranks are on this node: `board` is not asked.
+    """
+
+    def __init__(self, board: JobBoard, job: str, generation: int, local: bool) -> None:
+        self._board, self._job, self._generation = board, job, generation
+        self._closed = threading.Event()
+        self._away = ""
+        if local:
+            self._board = own = JobBoard(MemoryStore())
+            fence = own.lead(job, _OWN, 3600.0)
+            assert fence is not None  # nobody else has this board
+            own.publish(job, fence, generation, {})
+
+    @property
+    def waiting(self) -> str:
+        """What questions wait for, in words; empty: nothing."""
+        if not self._away:
+            return ""
+        return f"shards, as the job board is away: {self._away}"
+
+    def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
+        """Ask the board, again while it does not answer and the rank is `alive()`.
+
+        Raises:
+            GenerationSuperseded: the world has changed, or ended.
+        """
+        while alive() and not self._closed.is_set():
+            try:
+                value = self._ask(rank, ask)
+            except UnavailableError as error:
+                if not self._away:
+                    log.warning("ranks go on with the shards they have leased: %s", error)
+                self._away = str(error)
+                self._closed.wait(_AGAIN_S)
+            else:
+                self._away = ""
+                return value
+        raise GenerationSuperseded(f"generation {self._generation} of {self._job} has ended")
+
+    def close(self) -> None:
+        """Nothing is answered any more."""
+        self._closed.set()
+
+    def _ask(self, rank: int, ask: Ask) -> Any:
+        if ask.what == "fill":
+            shards = [Shard(start, stop) for start, stop in ask.shards]
+            self._board.fill(self._job, self._generation, ask.epoch, shards)
+            return None
+        if ask.what == "lease":
+            shard = self._board.lease(
+                self._job, self._generation, ask.epoch, rank, ask.number, ask.most or None
+            )
+            return None if shard is None else [shard.start, shard.stop]
+        self._board.done(self._job, self._generation, ask.epoch, rank, ask.start, ask.stop)
+        return None
+
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +108,7 @@ _POSITIONS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Conclusion:
+class RunResult:
     """How a generation ended on this node.
 
     Attributes:
@@ -43,7 +122,7 @@ class Conclusion:
     result: dict[str, Any] = field(default_factory=dict)
 
 
-class Term:
+class WorkerRun:
     """The ranks of `orders`; used by the supervisor's thread alone.
 
     Args:
@@ -57,10 +136,10 @@ class Term:
     def __init__(
         self,
         orders: Sequence[Order],
-        crew: Crew,
-        desk: Desk,
+        crew: WorkerGroup,
+        desk: ShardServer,
         restored: int,
-        heard: Callable[[Rank, FromRank], None],
+        heard: Callable[[RankProcess, FromRank], None],
     ) -> None:
         self.crew, self.desk = crew, desk
         self.generation, self.node = orders[0].generation, orders[0].node
@@ -72,7 +151,7 @@ class Term:
         self._deadlocked = False
         self._first_end: tuple[float, bool] | None = None  # when, and whether in good order
 
-    def turn(self, wait_s: float) -> Conclusion | None:
+    def turn(self, wait_s: float) -> RunResult | None:
         """Hear the ranks and watch over them; what became of them once all have ended."""
         for rank, word in self.crew.news(wait_s):
             if isinstance(word, int):
@@ -127,13 +206,13 @@ class Term:
         self.desk.close()
         self.crew.close()
 
-    def _ended(self, rank: Rank) -> None:
+    def _ended(self, rank: RankProcess) -> None:
         safe = rank.code == 0 or (isinstance(rank.last, Left) and rank.last.safe)
         log.info("rank %d %s", rank.number, rank.ending())
         if self._first_end is None or (self._first_end[1] and not safe):
             self._first_end = (time.monotonic(), safe)
 
-    def _round_up(self, running: Sequence[Rank], now_s: float) -> None:
+    def _round_up(self, running: Sequence[RankProcess], now_s: float) -> None:
         """End ranks that do not follow one of this node that has ended."""
         if self._first_end is None:
             return
@@ -145,7 +224,7 @@ class Term:
             others = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.crew.ranks)
             self.crew.kill("hang" if silent and not others else "peers", [rank.number])
 
-    def _conclude(self) -> Conclusion:
+    def _conclude(self) -> RunResult:
         self.desk.close()
         failures = [failure for rank in self.crew.ranks if (failure := self._failure(rank))]
         done = [
@@ -155,17 +234,17 @@ class Term:
         ]
         if done:
             told = {"step": done[0].step, "metrics": dict(done[0].metrics)}
-            return Conclusion("finished", (), told)
+            return RunResult("finished", (), told)
         if failures:
-            return Conclusion("failed", tuple(failures))
+            return RunResult("failed", tuple(failures))
         lefts = [rank.last for rank in self.crew.ranks if isinstance(rank.last, Left)]
         if not self._asked_to_leave and not any(left.safe for left in lefts):
             rank = self.crew.ranks[0]
             why = lefts[0].why if lefts else rank.ending()
-            return Conclusion("left", (self._told(rank, "adrift", why or "they are gone"),))
-        return Conclusion("left")
+            return RunResult("left", (self._told(rank, "adrift", why or "they are gone"),))
+        return RunResult("left")
 
-    def _failure(self, rank: Rank) -> RankFailure | None:
+    def _failure(self, rank: RankProcess) -> RankFailure | None:
         if rank.killed_for == "hang":
             how = "it was suspended" if rank.suspended else "it did not say why"
             if self._deadlocked:
@@ -195,7 +274,7 @@ class Term:
             rank, "killed", rank.ending() + (f"; its last line: {said}" if said else "")
         )
 
-    def _told(self, rank: Rank, how: FailureKind, error: str) -> RankFailure:
+    def _told(self, rank: RankProcess, how: FailureKind, error: str) -> RankFailure:
         step = max(rank.step, rank.ready.step) + 1 if rank.ready else 0
         epoch = rank.progress.epoch if rank.progress else rank.ready.epoch if rank.ready else 0
         return RankFailure(

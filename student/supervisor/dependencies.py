@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...scheduler.students.world import GATHER_S
-from .crew import RANK_MODULE
-from .seat import TTL_S
+from .rendezvous import TTL_S
+from .workers import RANK_MODULE
 
 #: So long is tried to write the last snapshot before the node goes.
 ROOM_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class NodeDependencies:
     """With what a supervisor works; tests take others.
 
     Attributes:
@@ -34,7 +34,7 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class NodeOutcome:
     """How the job ended for this node; `kind`: "finished", or "left" where the node went before."""
 
     kind: str

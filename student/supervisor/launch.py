@@ -1,18 +1,21 @@
-"""What launchers tell a node by its environment: Kubernetes, torchrun, Paddle's launch, MPI, Slurm.
+"""Where a node runs: what its launcher says by the environment, its address, free ports.
 
-One `edl student train` is one node. A launcher that starts one process for each card (torchrun with
-`--nproc-per-node 8`) starts it as often on one machine: then each is a node with one rank, on the
-card of its local rank.
+Launchers are Kubernetes, torchrun, Paddle's launch, MPI and Slurm. One `edl student train` is one
+node. A launcher that starts one process for each card (torchrun with `--nproc-per-node 8`) starts
+it as often on one machine: then each is a node with one rank, on the card of its local rank.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ...coordinator.store.redis_url import parse
 from ...errors import UsageError
 
 #: Number of this process among all; the first that is set counts.
@@ -44,7 +47,7 @@ CARDS: Final = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchInfo:
     """What the environment says of this node.
 
     Attributes:
@@ -68,7 +71,7 @@ class Launched:
         return f"{self.name}-{secrets.token_hex(3)}"
 
 
-def launched(environment: Mapping[str, str], hostname: str) -> Launched:
+def launched(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
     """Read what a launcher said.
 
     Args:
@@ -89,7 +92,7 @@ def launched(environment: Mapping[str, str], hostname: str) -> Launched:
     if local is not None and (beside or 1) > 1:
         seen = [one for one in environment.get(CARDS, "").split(",") if one]
         cards = seen[local % len(seen)] if seen else str(local)
-    return Launched(
+    return LaunchInfo(
         re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_MOST_NAME],
         number,
         count,
@@ -99,7 +102,7 @@ def launched(environment: Mapping[str, str], hostname: str) -> Launched:
     )
 
 
-def nodes_of(given: str, start: Launched) -> tuple[int, int]:
+def nodes_of(given: str, start: LaunchInfo) -> tuple[int, int]:
     """The limits of `--nodes MIN:MAX`; where it was not given, what the launcher started.
 
     Raises:
@@ -122,3 +125,53 @@ def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[int
                 raise UsageError(f"{name}={value!r} in the environment should be a number")
             return int(value), name
     return None, ""
+
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def own_address(coordinator: str | None) -> str:
+    """The address of this machine on its way to the coordinator; loopback where there is none.
+
+    Args:
+        coordinator: Redis URL.
+
+    Raises:
+        UsageError: the URL is none.
+    """
+    hosts = parse(coordinator).hosts if coordinator else ()
+    for host, port in hosts:
+        with contextlib.suppress(OSError):  # a name that cannot be resolved; no way there
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)  # of UDP: nothing is sent
+                return str(probe.getsockname()[0])
+    return LOOPBACK
+
+
+def free_endpoints(host: str, count: int) -> tuple[str, ...]:
+    """`count` different host:port on which nobody listens now.
+
+    Raises:
+        UsageError: `host` is no address of this machine.
+    """
+    bare = host.strip("[]")
+    try:
+        with contextlib.ExitStack() as held:
+            ports = []
+            for _ in range(count):
+                family, kind, protocol, _, address = socket.getaddrinfo(
+                    bare, 0, type=socket.SOCK_STREAM
+                )[0]
+                probe = held.enter_context(socket.socket(family, kind, protocol))
+                probe.bind(address)
+                ports.append(probe.getsockname()[1])
+    except OSError as error:
+        raise UsageError(
+            f"ranks cannot listen at {host!r}: {error.strerror or error}; --host names an address"
+            " of this machine"
+        ) from error
+    shown = f"[{bare}]" if ":" in bare else bare
+    return tuple(f"{shown}:{port}" for port in ports)

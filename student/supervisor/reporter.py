@@ -9,11 +9,11 @@ from ...scheduler.students.failures import RankFailure
 from ...standard_streams import visible
 from ..show import Display
 from ..words import Failed, FromRank, Progress, Ready, Scaled
-from .crew import Rank
-from .facts import Generation
+from .rendezvous import Generation
+from .workers import RankProcess
 
 
-class Teller:
+class NodeReporter:
     """Used by the supervisor's thread; `line` by any.
 
     Args:
@@ -47,7 +47,7 @@ class Teller:
             if text:
                 self.say(text)
 
-    def heard(self, rank: Rank, word: FromRank) -> None:
+    def heard(self, rank: RankProcess, word: FromRank) -> None:
         """What a rank said."""
         match word:
             case Ready() if rank.order.local_rank == 0:
@@ -81,7 +81,7 @@ class Teller:
         self._display.close()
 
 
-class ToDisplay(logging.Handler):
+class DisplayHandler(logging.Handler):
     """Hands log records to a display, so that they do not tear up what it draws."""
 
     def __init__(self, display: Display) -> None:

@@ -1,0 +1,345 @@
+"""The checkpoints of a node: snapshots in memory, and what is written of them.
+
+Ranks copy into memory that belongs to the supervisor and outlives them. A thread of the
+`CheckpointManager` writes the newest copy, so that training waits for no disk. What is written
+joins the history of the job through `HistoryFence`. Of a world one node writes, the first; another
+one does where the first is gone and the next generation begins with what the other one has.
+
+`CheckpointVerifier` finds the newest checkpoint of which every byte is right. To read it all may
+take longer than a node's lease lives, so a thread of its own does. It reads anew for each
+generation, as the disk may have spoiled what was whole before.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ...coordinator.jobs import JobBoard
+from ...errors import CheckpointUnavailable, GenerationSuperseded
+from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
+from ...scheduler.students.world import Fingerprint
+from ..checkpoint import Checkpoint, Repository, SnapshotOwner
+from ..checkpoint.manifest import Provenance
+from ..checkpoint.persisting import LAST_S, Persister
+from .rendezvous import Generation
+from .reporter import NodeReporter
+
+
+class HistoryFence:
+    """See `student.checkpoint.repository.Fence`.
+
+    Args:
+        board: that keeps the history.
+        job: its name there.
+        generation: whose saves these are.
+        after: name of the checkpoint that the first of them continues; empty: there is none.
+    """
+
+    def __init__(self, board: JobBoard, job: str, generation: int, after: str) -> None:
+        self._board, self._job = board, job
+        self.generation, self.after = generation, after
+
+    def history(self) -> CheckpointHistory:
+        record = self._board.generation(self._job)
+        if record is None or record.number != self.generation:
+            raise GenerationSuperseded(f"generation {self.generation} of {self._job} is over")
+        return CheckpointHistory.from_json(record.history)
+
+    def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
+        return self._board.replace_history(
+            self._job, self.generation, known.to_json(), history.to_json()
+        )
+
+
+#: What is small is waited for.
+PATIENCE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class NewestCheckpoint:
+    """What a look at the checkpoints found.
+
+    Attributes:
+        checkpoint: the newest valid one; None: there is none.
+        history: of the job's checkpoints, as the board had it when the look began.
+    """
+
+    checkpoint: Checkpoint | None
+    history: CheckpointHistory
+
+    @property
+    def entry(self) -> CheckpointEntry | None:
+        """The checkpoint as the history knows it."""
+        return None if self.checkpoint is None else self.checkpoint.entry
+
+
+class CheckpointVerifier:
+    """Used by one thread.
+
+    Args:
+        repository: where they are; used by the judge alone.
+        patience_s: see `PATIENCE_S`.
+    """
+
+    def __init__(self, repository: Repository, patience_s: float = PATIENCE_S) -> None:
+        self._repository, self._patience_s = repository, patience_s
+        self._look: _Look | None = None
+
+    def newest(self, generation: int, history: CheckpointHistory) -> NewestCheckpoint | None:
+        """The newest valid checkpoint; None: it is being read.
+
+        Args:
+            generation: that has ended; what was read for another one does not count.
+            history: as the board has it.
+
+        Raises:
+            CheckpointUnavailable: the place cannot be read now.
+        """
+        asked, look = (generation, history), self._look
+        if look is None or (look.over.is_set() and (look.taken or look.asked != asked)):
+            known = look.found if look and look.asked[0] == generation else None
+            look = self._look = _Look(self._repository, asked, known)
+        if not look.over.wait(self._patience_s) or look.asked != asked:
+            return None
+        look.taken = True
+        if look.error is not None:
+            raise look.error
+        return NewestCheckpoint(look.found, history)
+
+
+class _Look:
+    """One look at the place, in a thread; `known`: need not be read again if it is the newest."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        asked: tuple[int, CheckpointHistory],
+        known: Checkpoint | None,
+    ) -> None:
+        self.asked = asked
+        self.found = known
+        self.error: Exception | None = None
+        self.over = threading.Event()
+        self.taken = False
+        threading.Thread(
+            target=self._run, args=(repository,), name="edl-checkpoint-judge", daemon=True
+        ).start()
+
+    def _run(self, repository: Repository) -> None:
+        generation, history = self.asked
+        try:
+            self.found = repository.newest_of(history, generation or None, self.found)
+        except Exception as error:
+            self.error = error
+        finally:
+            self.over.set()
+
+
+#: A write that is void is not waited for longer: others wait for this node to begin.
+_VOID_S: Final = 2.0
+_FOLDER: Final = "edl-student-"
+
+
+class CheckpointManager:
+    """See the module.
+
+    Args:
+        url: folder or fsspec URL of the checkpoints; None: a temporary folder, gone at the end.
+        keep: checkpoints that a save leaves.
+        board: that keeps the history of the job.
+        job: its name.
+        alone: no other node has this board, so the place is locked.
+
+    Raises:
+        UsageError: the URL cannot be opened by what is installed, or another training that is
+            alone saves there.
+    """
+
+    def __init__(
+        self, url: str | None, keep: int, board: JobBoard, job: str, alone: bool = False
+    ) -> None:
+        self._own = None if url else tempfile.mkdtemp(prefix=_FOLDER)
+        self._url, self._keep = url or str(self._own), keep
+        self._board, self._job = board, job
+        # One for each thread: the supervisor's, the judge's; the persister has a third.
+        self._finding = Repository(self._url, keep)
+        self._lock = self._finding.lock() if alone else None
+        self.judge = CheckpointVerifier(Repository(self._url, keep))
+        self._provenance = Provenance()
+        self._generation = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._owner = SnapshotOwner()
+        self._saving = Repository(self._url, self._keep)
+        self._saving.provenance = self._provenance
+        self._persister = Persister(self._owner, self._saving)
+        self._persister.start()
+
+    @property
+    def snapshot(self) -> int:
+        """Step of the newest snapshot in memory; -1: there is none."""
+        step = self._owner.newest_step()
+        return -1 if step is None else step
+
+    @property
+    def saved(self) -> int:
+        """Step of the newest checkpoint that this node has written; 0: none."""
+        newest = self._persister.newest
+        return 0 if newest is None else newest.step
+
+    @property
+    def problem(self) -> str:
+        """Why the last snapshot is not on the disk; empty: it is, or is on its way."""
+        return self._persister.trouble
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of the memory, for the ranks."""
+        return tuple(self._owner.keys)
+
+    def begin(self, generation: Generation, writes: bool) -> None:
+        """A generation begins. Snapshots that are not of what it begins with are void.
+
+        Args:
+            generation: the new one.
+            writes: this node has what it begins with in memory, and has to write it.
+        """
+        self._generation, world = generation.number, generation.world
+        if self.snapshot > world.restored:
+            self._end_writing(_VOID_S)
+            self._open()
+        before = generation.history.newest if writes else world.origin
+        fence = HistoryFence(
+            self._board, self._job, generation.number, before.name if before else ""
+        )
+        self._persister.follow(fence, world.origin.name if writes and world.origin else "")
+        if writes:
+            self._persister.wake()
+
+    def trains(self, checkpoint: Checkpoint | None, fingerprint: Fingerprint) -> None:
+        """Ranks train with this fingerprint from now on, and go on from `checkpoint`, if any."""
+        before, step = Provenance(), 0
+        if checkpoint is not None:
+            before, step = checkpoint.provenance, checkpoint.step
+        self._provenance = self._saving.provenance = before.continued(step, fingerprint)
+
+    def newest_in_words(self) -> str:
+        """Which checkpoint the disk has, for the message that another one is not there."""
+        try:
+            whole = next((one for one in self._finding.list() if one.valid), None)
+        except CheckpointUnavailable as error:
+            return f"not known: {error}"
+        return "none" if whole is None else f"that of step {whole.step}"
+
+    def find(self, origin: CheckpointEntry) -> Checkpoint | None:
+        """The checkpoint that a generation begins with; None: it is not on the disk (yet).
+
+        One that could not join the history before has joined it now: that is noted in its folder.
+
+        Raises:
+            CheckpointUnavailable: the place cannot be read now.
+        """
+        found = self._finding.find(origin.name)
+        if found is None or found.problem:
+            return None
+        if found.digest == origin.digest:
+            self._finding.mark(origin)
+            return found
+        return found if found.sequence else None
+
+    def has(self, step: int) -> bool:
+        """Whether the present generation has saved this step.
+
+        Raises:
+            CheckpointUnavailable: the place cannot be read now.
+        """
+        return any(
+            one.step == step and one.valid and one.generation == self._generation
+            for one in self._finding.list()
+        )
+
+    def write(self) -> None:
+        """Have the newest snapshot written soon, unless it is on the disk."""
+        self._persister.wake()
+
+    def written(self) -> bool:
+        """Whether the newest snapshot that counts is on the disk."""
+        return self._persister.on_disk
+
+    def close(self) -> None:
+        """End the writing, and give memory and temporary folder back."""
+        self._end_writing(LAST_S)
+        if self._lock is not None:
+            self._lock.close()
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+    def _end_writing(self, timeout_s: float) -> None:
+        """Give the memory back; a disk that hangs has it until it, or this process, ends."""
+        if self._persister.stop(timeout_s, last=False):
+            self._owner.close()
+
+
+#: The node that writes checkpoints is waited for so long.
+_OTHER_S: Final = 15.0
+_TURN_S: Final = 0.05
+
+
+def write_last(
+    keeping: CheckpointManager,
+    teller: NodeReporter,
+    room_s: float,
+    writer_is_there: Callable[[], bool] | None,
+) -> None:
+    """Write the newest snapshot where no other node does.
+
+    Args:
+        keeping: what the node has.
+        teller: shows what is waited for.
+        room_s: so long is tried.
+        writer_is_there: whether the node lives that writes checkpoints; None: it is this one.
+
+    Raises:
+        CheckpointUnavailable: it cannot be written.
+    """
+    if keeping.written() or (writer_is_there and _is_written(keeping, writer_is_there)):
+        return
+    keeping.write()
+    deadline_s = time.monotonic() + room_s
+    while not keeping.written():
+        if time.monotonic() > deadline_s:
+            raise CheckpointUnavailable(
+                f"the checkpoint of step {keeping.snapshot} was not written:"
+                f" {keeping.problem or 'it takes too long'}. The newest one on the disk:"
+                f" {keeping.newest_in_words()}"
+            )
+        if keeping.problem:
+            teller.waiting(f"the last checkpoint to be written: {keeping.problem}")
+        time.sleep(_TURN_S)
+
+
+def check_room(keeping: CheckpointManager, waited_s: float, room_s: float) -> None:
+    """Raises CheckpointUnavailable where what a generation begins with is not written for long."""
+    if keeping.problem and waited_s > room_s:
+        raise CheckpointUnavailable(
+            f"training stops at step {keeping.snapshot}, as its snapshot could not be"
+            f" written for {room_s:g} s: {keeping.problem}. Start the same command again: it goes"
+            f" on from the newest checkpoint on the disk: {keeping.newest_in_words()}"
+        )
+
+
+def _is_written(keeping: CheckpointManager, writer_is_there: Callable[[], bool]) -> bool:
+    """Whether the node that writes has written what this one has, too; it is waited for."""
+    deadline_s = time.monotonic() + _OTHER_S
+    while not keeping.has(keeping.snapshot):
+        if time.monotonic() > deadline_s or not writer_is_there():
+            return False
+        time.sleep(_TURN_S)
+    return True
