@@ -29,7 +29,7 @@ from .instructions import (
 )
 from .model_switch import ModelSwitch, NumericsPin
 from .request_pacing import RequestPacing
-from .teachers import TeacherPool
+from .teachers import TeacherStates
 from .windows import WindowConfig
 
 #: Interval in seconds of the checks that depend on time alone.
@@ -100,7 +100,7 @@ class ReaderCore:
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
         starves: the student starves, as reported to the coordinator.
-        is_cut_off: more teachers would not help, as reported; see `TeacherPool.cut_off`.
+        is_cut_off: more teachers would not help, as reported; see `TeacherStates.cut_off`.
         waiting_since: since when the training loop waits for a batch; None: it does not.
         source_ended: the source has nothing more for this epoch.
         epoch: the highest (term, counter) of an assignment so far.
@@ -112,7 +112,7 @@ class ReaderCore:
         self.ledger = Ledger()
         self.stats = StreamStats()
         self.pace = RequestPacing(config.window, config.request_rows)
-        self.teachers = TeacherPool(
+        self.teachers = TeacherStates(
             self.ledger,
             self.pace,
             self.stats,

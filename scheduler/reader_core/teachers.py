@@ -27,7 +27,7 @@ from .request_pacing import RequestPacing
 _CALM: Final[Reachability[Peer]] = Reachability()
 
 
-class TeacherPool:
+class TeacherStates:
     """The teachers of one service.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import groupby
-from math import ceil, exp
+from math import ceil, exp, floor
 from statistics import fmean
 
 import pytest
@@ -135,18 +135,24 @@ def test_with_teachers_twice_as_fast_fewer_are_assigned(n: int, less: float, see
 @given(
     step_s=st.floats(0.02, 0.2),
     slower=st.floats(1.5, 20.0),
-    # n teachers that are busy for nearly all of the time are the test above.
-    ratio=st.floats(1.2, 6.0).filter(lambda ratio: ceil(ratio) - ratio > 0.1),
+    # n teachers that are busy for nearly all of the time keep one more: what waits since the start
+    # is labelled slowly. With little more than n, either n or n + 1 is right.
+    ratio=st.floats(1.2, 6.0).filter(lambda r: 1.05 * floor(r) < r < 0.9 * ceil(r)),
     seed=seeds,
 )
 @example(step_s=0.1, slower=3.0, ratio=1.6, seed=0)
+@example(step_s=0.0313, slower=11.58, ratio=4.493, seed=0)
 def test_a_slow_source_does_not_move_the_want(
     step_s: float, slower: float, ratio: float, seed: int
 ) -> None:
-    """`slower` than the student; `ratio`: of a teacher's time to the source's."""
+    """`slower` than the student; `ratio`: of a teacher's time to the source's.
+
+    While nothing is labelled yet the student may starve, and ask for one teacher too many, which it
+    keeps for some 60 batches of the source, at least for 30 s.
+    """
     source_s = step_s * slower
     group = student(step_s, source_s=source_s)
-    begins_s = 20.0 + 20 * source_s
+    begins_s = 50.0 + 70 * source_s
     result = play(group, teachers(12, ratio * source_s), begins_s + 300.0, seed)
     assert wants(result, begins_s) == [ceil(ratio)], "as many as keep up with the source"
     assert result.students[0].source_wait_s > 0.2 * 300.0 * (1 - 1 / slower)
