@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import numpy as np
 
@@ -17,14 +18,19 @@ METRICS = r"metrics on (\S+)"
 
 
 class Rows:
-    """Batches of (x, ids); the first number of each row of x is `first`."""
+    """Batches of (x, ids), more while `more()`; the first number of each row of x is `first`."""
 
-    def __init__(self, batches: int, first: float = 0.0) -> None:
+    def __init__(
+        self, batches: int, first: float = 0.0, more: Callable[[], bool] = lambda: False
+    ) -> None:
         self.batches = batches
         self.first = first
+        self.more = more
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
-        for number in range(self.batches):
+        for number in count():
+            if number >= self.batches and not self.more():
+                return
             noise = np.random.default_rng(number)
             x = noise.standard_normal((ROWS, networks.FEATURES), np.float32)
             x[:, 0] = self.first
@@ -32,21 +38,25 @@ class Rows:
 
 
 def check_labels(reader: DistilReader, batches: int) -> None:
-    """Each row once, in order, with its own labels."""
+    """Each row once, in order, with its own labels; at least so many batches."""
     ids: list[int] = []
     for x, own, logits in reader:
         np.testing.assert_allclose(logits, networks.logits_of(x), rtol=1e-4, atol=1e-4)
         ids += own.tolist()
-    assert ids == list(range(batches * ROWS))
+    assert ids == list(range(max(len(ids), batches * ROWS)))
 
 
 def test_two_teachers_share_a_device(teachers: Start) -> None:
+    """The stream goes on until both have served: one may be connected to much later."""
     addresses = [address for address, _ in teachers(count=2)]
-    with DistilReader(Rows(60), service="bench", teachers=addresses, feeds=[0]) as reader:
-        check_labels(reader, 60)
+
+    def one_is_idle() -> bool:
         served = dict(reader.stats.served)
-    assert len(served) == 2
-    assert min(served.values()) > 0
+        return not all(served.get(address) for address in addresses)
+
+    source = Rows(60, more=one_is_idle)
+    with DistilReader(source, service="bench", teachers=addresses, feeds=[0]) as reader:
+        check_labels(reader, 60)
 
 
 def test_a_device_without_memory_halves_the_micro_batch(teachers: Start) -> None:
