@@ -23,12 +23,11 @@ import numpy as np
 
 from ..distill_reader.store import LabelStore
 from ..distill_reader.store.database import PAGE_BYTES
-from ..distill_reader.store.rows import Content, Row, keys_of, layout_of, pack
+from ..distill_reader.store.rows import Content, LabelRow, keys_of, layout_of, pack
 from ..distill_reader.store.store import Store
 from ..proto.forms import LabelForm, encode
 from .labels import CLASSES, draw
-from .report import Estimate, Goal, Report, interleaved
-from .report import Row as ReportRow
+from .report import Estimate, Goal, Report, Row, interleaved
 
 IMAGES = 32
 READ = 32
@@ -42,14 +41,14 @@ MOST_US = 200.0
 class RowStore(Protocol):
     """Something that rows are put into and taken out of."""
 
-    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None: ...
+    def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None: ...
 
     def get(self, keys: Sequence[bytes]) -> None: ...
 
 
 def run(quick: bool) -> Report:
     """One row for each hash, and for each store and form of labels."""
-    rows: list[ReportRow] = _hashes(4 if quick else 20)
+    rows: list[Row] = _hashes(4 if quick else 20)
     key_us = float(rows[0]["read_us"])
     goals = []
     for text in FORMS:
@@ -59,7 +58,7 @@ def run(quick: bool) -> Report:
     return Report(rows, goals)
 
 
-def _hashes(repeats: int) -> list[ReportRow]:
+def _hashes(repeats: int) -> list[Row]:
     images = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 224, 224), np.uint8)
     raw = [image.tobytes() for image in images]
     ways: dict[str, Callable[[], object]] = {
@@ -76,7 +75,7 @@ def _hashes(repeats: int) -> list[ReportRow]:
     ]
 
 
-def _stores(text: str, count: int) -> list[ReportRow]:
+def _stores(text: str, count: int) -> list[Row]:
     form = LabelForm.parse(text)
     assert form is not None
     arrays = list(encode("logits", draw(count)[0], form, "logits").values())
@@ -109,7 +108,7 @@ def _stores(text: str, count: int) -> list[ReportRow]:
         ]
 
 
-def _row(what: str, by: str, read_us: float, write_us: float, disk_bytes: float) -> ReportRow:
+def _row(what: str, by: str, read_us: float, write_us: float, disk_bytes: float) -> Row:
     return {
         "what": what,
         "by": by,
@@ -137,7 +136,7 @@ class _Ours:
     def __init__(self, path: Path, closes: ExitStack) -> None:
         self._store = closes.enter_context(Store(LabelStore(path, 1 << 30)))
 
-    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+    def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
         self._store.put_many(keys, rows)
 
     def get(self, keys: Sequence[bytes]) -> None:
@@ -155,7 +154,7 @@ class _Sqlite:
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("CREATE TABLE labels (id INTEGER PRIMARY KEY, key BLOB UNIQUE, data BLOB)")
 
-    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+    def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         pairs = [(key, row.data) for key, row in zip(keys, rows, strict=True)]
         self._db.executemany("INSERT INTO labels (key, data) VALUES (?, ?)", pairs)
@@ -176,7 +175,7 @@ class _Lmdb:
         self._env = lmdb.open(str(path), subdir=False, map_size=1 << 30, metasync=False, sync=False)
         closes.callback(self._env.close)
 
-    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+    def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
         with self._env.begin(write=True) as transaction:
             for key, row in zip(keys, rows, strict=True):
                 transaction.put(key, row.data)

@@ -1,4 +1,4 @@
-"""Settings of a wrong type are refused by name, where they are given and not far from there."""
+"""Type checks of settings: each returns the value, or raises UsageError with the setting's name."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ _K = TypeVar("_K")
 
 
 def whole(name: str, value: Any) -> int:
-    """`value` as an int, where it is a whole number of Python or numpy.
-
-    Raises:
-        UsageError: it is anything else; as do the functions below.
-    """
+    """Return an integer of Python or numpy as an int; raises UsageError for other values."""
     if not isinstance(value, (bool, np.bool_)) and hasattr(value, "__index__"):
         return index(value)
     raise UsageError(f"{name} is a whole number, not {value!r}")
 
 
 def number(name: str, value: Any) -> float:
-    """`value` as a float, where it is a finite number of Python or numpy."""
+    """Return a finite number of Python or numpy as a float."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if real and math.isfinite(value):
         return float(value)
@@ -36,21 +32,20 @@ def number(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """`value` as a bool, where it is one of Python or numpy."""
+    """Return a bool of Python or numpy as a bool."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise UsageError(f"{name} is True or False, not {value!r}")
 
 
 def text(name: str, value: Any) -> str:
-    """`value`, where it is text."""
     if isinstance(value, str):
         return value
     raise UsageError(f"{name} is text, not {value!r}")
 
 
 def texts(name: str, value: Any, example: str) -> tuple[str, ...]:
-    """`value` as a tuple, where it is a list of texts such as `example`."""
+    """Return an iterable of texts as a tuple; `example` is shown in the error."""
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
         listed = tuple(value)
         if all(isinstance(one, str) for one in listed):
@@ -59,15 +54,13 @@ def texts(name: str, value: Any, example: str) -> tuple[str, ...]:
 
 
 def path(name: str, value: Any) -> Path:
-    """`value` as a path."""
     try:
         return Path(value)
     except TypeError:
         raise UsageError(f"{name} is a path, not {value!r}") from None
 
 
-def of_kind(name: str, value: Any, kind: type[_K]) -> _K:
-    """`value`, where it is a `kind`."""
+def instance_of(name: str, value: Any, kind: type[_K]) -> _K:
     if isinstance(value, kind):
         return value
     raise UsageError(f"{name} is {kind.__name__}(...), from edl.distill_reader, not {value!r}")
@@ -81,10 +74,13 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
 }
 
 
-def settle(settings: Any) -> None:
-    """Check the plain fields of a new frozen dataclass against their annotations.
+def check_fields(settings: Any) -> None:
+    """Check the int, float, bool and str fields of a new frozen dataclass by their annotations.
 
-    Numbers of numpy become Python's, which JSON knows.
+    Numbers of numpy are converted to Python's, as JSON needs them.
+
+    Raises:
+        UsageError: a field of a wrong type.
     """
     for field in fields(settings):
         kind, value = str(field.type), getattr(settings, field.name)

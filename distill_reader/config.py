@@ -1,4 +1,4 @@
-"""What a reader is told once: validated in the trainer, carried to the engine as JSON."""
+"""The settings of a reader: validated in the trainer, and sent to the engine as JSON."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ..proto.protocols import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
 from ..scheduler.no_teacher import GRACE_S, Policy
 from ..scheduler.students.shards import RankShard, Uneven
-from .checking import path, settle
+from .checking import check_fields, path
 from .label_forms import AS_GIVEN, LabelForms
 from .options import DEFAULT_CANARIES, DEFAULT_TRACE_BYTES, TLS, CanaryPolicy, Mixing
 from .store import LabelStore
 
-#: A field of a batch: its place in a tuple or list, its key in a dict.
+#: A field of a batch: its index in a tuple or list, its key in a dict.
 FieldKey = int | str
-#: What a reader does while there is no teacher.
+#: See `DistilReader`.
 OnNoTeacher = Literal["wait", "hard_only", "fail"]
 Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
 DEFAULT_UPPER_BYTES = 256 << 20
 DEFAULT_BUFFER_BYTES = 4 << 30
-#: Of trainings that nobody has named: nothing is remembered of them.
+#: The job of unnamed trainings, for which no profile is kept.
 DEFAULT_JOB = "job"
-#: Where the times of a run lie that the next one begins with.
+#: Folder of the profiles of former runs.
 DEFAULT_PROFILES = "~/.local/state/edl-dist/profiles"
-#: Set by torchrun and by paddle.distributed.launch, for each of their processes.
+#: Environment variables that torchrun and paddle.distributed.launch set for each process.
 RANK_VARIABLES = ("RANK", "PADDLE_TRAINER_ID")
 _MIN_TRACE_BYTES = 64 << 10
 _MAX_PRIORITY = 1000
@@ -42,44 +42,46 @@ class ReaderConfig:
     """Settings of one reader.
 
     Attributes:
-        service: name of the set of interchangeable teachers to ask.
-        coordinator: Redis URL of the mesh, or None when `teachers` are named.
+        service: name of the teachers' service; of several services, "a+b".
+        coordinator: Redis URL of the mesh; None: `teachers` are named.
         teachers: addresses `host:port` to use without a coordinator.
-        feeds: pairs of (model input or None, field of the batch); empty: fields in their order.
-        fetches: model outputs to ask for; empty: all of them.
-        labels: in which form each output is asked for.
-        upper_bytes: `ut` of the paper's Algorithm 1; above it no new batch is pulled.
-        lower_bytes: `lt`; below it pulling goes on.
-        buffer_bytes: the most that batches have which are pulled and not taken, labelled or not.
-        job: name of the training that this reader belongs to.
-        profiles: absolute path of the folder where the times of this job are remembered for its
-            next start; empty: they are not.
-        rank: number of this student within its job.
+        feeds: (model input or None, field of the batch) pairs; empty: see `DistilReader`.
+        fetches: model outputs to request; empty: all.
+        labels: requested form of each output.
+        upper_bytes: threshold `ut` of the paper's Algorithm 1: above it no new batch is pulled.
+        lower_bytes: threshold `lt`: below it pulling resumes.
+        buffer_bytes: limit of the bytes of all batches that are pulled and not taken.
+        job: name of the training.
+        profiles: absolute path of the folder of profiles; empty: none is kept.
+        rank: of this student in its job.
         world_size: ranks among which the reader divides the source; 1: it does not.
-        uneven: what becomes of batches that do not go round; see `scheduler.students.shards`.
+        uneven: what happens to a rest of batches; see `scheduler.students.shards`.
         seed: of the order of map-style sources.
-        ordered: batches are delivered in the order of the source; False: as labels come.
-        request_rows: rows of a request at most, cut and joined from the student's batches;
-            None: a request is one batch; "auto": what suits each teacher.
-        deterministic: only teachers of one numerics_id label, by whole batches; nothing is tuned.
-        window: requests in flight per teacher at first; two hide the transfer behind the computing.
-        window_max: the most that a teacher is given which is not busy with fewer.
+        ordered: deliver batches in the order of the source; False: in the order of labelling.
+        request_rows: maximum rows of a request; None: a request is one batch; "auto": found for
+            each teacher.
+        deterministic: use only teachers with one numerics_id, send whole batches, tune nothing.
+        window: initial requests in flight per teacher; two hide the time of the transfer.
+        window_max: maximum requests in flight per teacher.
         teachers_min: never ask for fewer.
         teachers_max: never ask for more.
-        priority: of its job among those of the service; the greater goes first.
-        request_s: a request that takes longer counts as a lost teacher.
-        no_teacher: what happens while there is none; see `scheduler.no_teacher`.
-        no_teacher_s: so long it is waited for one by "hard_only" and "fail".
-        wait_s: the same by "wait"; None: for ever.
-        mixing: how labels of several services become one; None: there is one service.
-        canaries: how answers are compared with those of other teachers; None: not at all.
-        store: where soft labels are kept; None: nowhere.
-        shared_memory: teachers on this host read batches where they lie; False: all are sent.
-        security: how the reader proves who it is to teachers and managers; None: not at all.
+        priority: of the job among those of the service; higher ones go first.
+        request_s: timeout of a request, in seconds; then its teacher counts as lost.
+        no_teacher: policy without teachers; see `scheduler.no_teacher`.
+        no_teacher_s: seconds without a teacher until "hard_only" and "fail" act.
+        wait_s: seconds without a teacher until "wait" fails; None: never.
+        mixing: the services of an ensemble; None: there is one service.
+        canaries: how labels are compared with other teachers'; None: not at all.
+        store: of soft labels; None: none.
+        shared_memory: let teachers on this host read batches from shared memory.
+        security: credentials for teachers and managers; None: none.
         metrics_listen: "PORT" or "HOST:PORT" of the engine's Prometheus metrics; empty: none.
-        trace: absolute path of the file for the timeline; empty: none is drawn.
-        trace_max_bytes: of that file and the part before it together.
-        insecure: let others read the metrics where `metrics_listen` is no loopback address.
+        trace: absolute path of the timeline's file; empty: none.
+        trace_max_bytes: limit of that file and its older half together.
+        insecure: allow metrics on an address that is not loopback.
+
+    Raises:
+        UsageError: a value that is wrong, or contradicts another.
     """
 
     service: str
@@ -120,7 +122,7 @@ class ReaderConfig:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        settle(self)
+        check_fields(self)
         if not self.service:
             raise UsageError("a reader needs the name of a service, as in service='resnet101'")
         if bool(self.coordinator) == bool(self.teachers):
@@ -185,12 +187,12 @@ class ReaderConfig:
         self.shard()
 
     def shard(self) -> RankShard:
-        """The part of the source that is this rank's, where the reader divides it."""
+        """This rank's share of the source; all of it unless the reader divides the source."""
         return RankShard(self.rank if self.world_size != 1 else 0, self.world_size, self.uneven)
 
     @property
     def members(self) -> tuple[ReaderConfig, ...]:
-        """The settings for each service that labels come from."""
+        """The settings of each ensemble member, one per service."""
         if self.mixing is None:
             return (self,)
         return tuple(
@@ -199,7 +201,7 @@ class ReaderConfig:
         )
 
     def policy(self) -> Policy:
-        """What is done while there is no teacher."""
+        """The policy without teachers; raises UsageError for an impossible one."""
         waits = self.no_teacher == "wait"
         try:
             return Policy(self.no_teacher, self.wait_s if waits else self.no_teacher_s)
@@ -208,7 +210,7 @@ class ReaderConfig:
 
     @property
     def student_id(self) -> str:
-        """`job/rank`, the student's name in the mesh."""
+        """The student's name in the mesh: "JOB/RANK"."""
         return f"{self.job}/{self.rank}"
 
     def to_json(self) -> dict[str, Any]:
@@ -225,23 +227,23 @@ class ReaderConfig:
                 "fetches": tuple(value["fetches"]),
                 "labels": LabelForms.from_json(value["labels"]),
                 "mixing": Mixing.from_json(value["mixing"]),
-                "canaries": CanaryPolicy(**told) if (told := value["canaries"]) else None,
-                "store": LabelStore.from_json(told) if (told := value["store"]) else None,
-                "security": from_plain(ClientSecurity, told)
-                if (told := value["security"])
+                "canaries": CanaryPolicy(**given) if (given := value["canaries"]) else None,
+                "store": LabelStore.from_json(given) if (given := value["store"]) else None,
+                "security": from_plain(ClientSecurity, given)
+                if (given := value["security"])
                 else None,
             }
         )
 
 
 def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) -> str:
-    """The folder for profiles as an absolute path; empty where nothing is to be remembered.
+    """The folder of profiles as an absolute path; empty if no profile is kept.
 
-    There is nothing to be asked for where teachers are named, and the trainings that nobody has
-    named are not one.
+    None is kept without a coordinator, as there are no teachers to ask for, and for unnamed
+    trainings, as these may be different ones.
 
     Raises:
-        UsageError: `folder` is no path.
+        UsageError: `folder` is not a path.
     """
     if folder is None:
         return ""
@@ -255,23 +257,23 @@ def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) ->
 
 
 def rank_of(rank: int | None) -> int:
-    """The rank that the user gave, else the one of the launcher of this process, else 0.
+    """The rank: the user's, else the launcher's, else 0.
 
     Raises:
-        UsageError: the launcher's variable is no rank.
+        UsageError: the launcher's variable is not a number.
     """
     if rank is not None:
         return rank
     for variable in RANK_VARIABLES:
-        if told := os.environ.get(variable, ""):
-            if told.isdecimal():
-                return int(told)
-            raise UsageError(f"{variable}={told} is no rank: give the reader its rank=")
+        if value := os.environ.get(variable, ""):
+            if value.isdecimal():
+                return int(value)
+            raise UsageError(f"{variable}={value} is no rank: give the reader its rank=")
     return 0
 
 
 def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
-    """The user's `feeds` as pairs; raises UsageError where it is neither a list nor a dict."""
+    """The user's `feeds` as pairs; raises UsageError unless it is a list or dict of fields."""
     if feeds is None:
         return ()
     pairs: tuple[tuple[Any, Any], ...] = ()
@@ -291,10 +293,10 @@ def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
 def security_of(
     tls: TLS, token_file: str | Path | None, *, insecure: bool = False
 ) -> ClientSecurity | None:
-    """What the user gave, as absolute paths; None where that is nothing.
+    """The user's credentials with absolute paths; None if there are none.
 
     Raises:
-        UsageError: a file does not exist, or files do not go together.
+        UsageError: a file does not exist, or one is missing that another needs.
     """
     given = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
     ca, cert, key = (_existing(f"tls={name}", value) for name, value in given.items())

@@ -1,8 +1,8 @@
 """The trainer's client of its engine: starts it, exchanges messages, restarts it when it dies.
 
-The engine is a process of its own (ADR-0021), whose state can be rebuilt from the ring: the next
-engine receives every batch that still waits for labels. Labels that arrived before stay valid, in
-the arena of the engine that wrote them.
+The engine is a separate process (ADR-0021). Its state can be rebuilt from the ring: the next engine
+receives every batch that has no labels yet. Labels that arrived before remain valid, in the arena
+of the engine that wrote them. Both ends run the same version: nothing stores these messages.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from .. import errors, logs
 from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
 from ..supervise import Process, own_fd, python_command, start
-from .batches import BatchLabels, RingBatch
+from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
 from .config import ReaderConfig
 from .ring import ArrayLeases, Ring
-from .stream import Stream, StreamSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +32,15 @@ MAX_DEATHS = 5
 DEATHS_WINDOW_S = 60.0
 #: Time for the engine to release its teachers.
 STOP_GRACE_S = 4.0
-#: Batches closer than this are announced back to back.
+#: Batches that follow each other within this time count as announced back to back.
 SOON_S = 0.002
-#: Timeout of requested stats; a healthy engine takes 1 ms.
-FIGURES_S = 1.0
+#: Timeout of a requested reply; a healthy engine takes 1 ms.
+REPLY_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInstance:
-    """One engine: its process, the channel to it, and the memory that it writes labels into."""
+    """One engine: its process, the channel to it, and the arena that it writes labels into."""
 
     process: Process
     channel: Channel
@@ -52,15 +51,25 @@ class EngineInstance:
 class EngineClient:
     """Starts an engine for `stream` and `ring`, and keeps one running until `close`.
 
+    Args:
+        config: sent to each engine.
+        stream: receives what the engine says of batches.
+        ring: holds the batches; the engine maps it.
+        on_stats: called in the receiving thread after each update of `stats`.
+        later: runs a function soon, in another thread than the caller's.
+
     Attributes:
         stats: the latest stats that an engine sent.
         restarts: engines started after the first.
+
+    Raises:
+        OSError, RuntimeError: the system refuses memory, a descriptor, a process or a thread.
     """
 
     def __init__(
         self,
         config: ReaderConfig,
-        stream: Stream,
+        stream: BatchStream,
         ring: Ring,
         on_stats: Callable[[], None],
         later: Callable[[Callable[[], None]], None],
@@ -73,17 +82,17 @@ class EngineClient:
         self._on_stats = on_stats
         self._lock = threading.Lock()  # orders "announce a batch" against "start a new engine"
         self._announced = -1
-        self._legacies: dict[str, Message] = {}  # handoff state for the next engine, by service
+        self._handoff_states: dict[str, Message] = {}  # for the next engine, by service
         self._closing = False
-        self._figures = threading.Condition()
-        self._figures_asked = self._figures_received = 0  # times
-        self._story: tuple[int, list[str]] = (-1, [])  # of which batch
+        self._reply_arrived = threading.Condition()
+        self._stats_requested = self._stats_received = 0  # numbers of requests for stats
+        self._story: tuple[int, list[str]] = (-1, [])  # batch, lines
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._later = later
-        self._unsent: deque[Message] = deque()  # batches that the training loop took
+        self._unsent: deque[Message] = deque()  # about batches that the training loop took
         self._taken = -1  # number of the latest of these
-        self._asked = False  # sending is scheduled
-        self._pulls_at = -inf  # when a batch was announced, if the next one is expected
+        self._is_send_scheduled = False
+        self._announced_at = -inf  # of the latest batch; -inf: no other one is expected soon
         self._send_lock = threading.Lock()  # keeps messages in order
         self._engine = self._start()  # replaced as a whole
         self._receiver = threading.Thread(
@@ -101,35 +110,40 @@ class EngineClient:
         return self._engine.process.pid
 
     def announce(self, pulled: RingBatch, epoch: int) -> None:
-        """Send the engine a batch in the ring; each batch once per engine."""
+        """Tell the engine of a batch in the ring; each batch once per engine."""
         with self._lock:
             if self._stream.epoch == epoch and pulled.number > self._announced:
-                self._pulls_at = time.monotonic()
-                self._send(self._news_of(pulled))
+                self._announced_at = time.monotonic()
+                self._send(self._announcement(pulled))
 
-    def rests(self) -> None:
-        """No batch is announced until the engine allows another one, or the epoch is over."""
-        self._pulls_at = -inf
+    def expect_no_announcement(self) -> None:
+        """Send what waits for the next announcement: pulling has paused."""
+        self._announced_at = -inf
         if self._unsent:
             self._send()
 
     def source_ended(self, epoch: int) -> None:
-        """The source has no more batches for `epoch`."""
+        """Tell the engine that `epoch` has no more batches."""
         with self._lock:
-            self._pulls_at = -inf
+            self._announced_at = -inf
             if self._stream.epoch == epoch:
                 self._send({"kind": "ended"})
 
     def waiting(self) -> None:
-        """The training loop waits for its next batch."""
+        """Tell the engine that the training loop waits for its next batch."""
         self._send({"kind": "waiting", "at": time.monotonic()})
 
     def taken(self, number: int, samples: int, step_s: float | None) -> None:
-        """The training loop has batch `number`, after `step_s` seconds of work on the last one.
+        """Tell the engine that the training loop has batch `number` of `samples` rows.
 
-        Does not block: another thread sends it, or the next message carries it; while batches are
-        announced back to back, that is the next announcement. An engine that starts meanwhile does
-        not receive the batch: the stream knows that it was taken.
+        Never blocks: another thread sends the message, or the next message carries it. While
+        batches are announced back to back, that is the next announcement. An engine that starts
+        meanwhile is not told of the batch at all, as the stream has recorded that it was taken.
+
+        Args:
+            number: of the batch.
+            samples: its rows.
+            step_s: seconds that the training loop worked on the batch before; None: unknown.
         """
         at = time.monotonic()
         if number != self._taken:  # else it is queued already, and a Ctrl-C came
@@ -137,41 +151,46 @@ class EngineClient:
             self._unsent.append(
                 {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
             )
-        if not self._asked and at - self._pulls_at > SOON_S:
-            self._asked = True
+        if not self._is_send_scheduled and at - self._announced_at > SOON_S:
+            self._is_send_scheduled = True
             self._later(self._send)
 
     def reset(self, epoch: int, data_epoch: int, pulled: int) -> None:
-        """Forget every batch: `epoch` begins, and its first batch will have the number `pulled`.
+        """Have the engine forget every batch.
 
-        `data_epoch` counts the epochs that were begun over the source, and not only left.
+        Args:
+            epoch: number of the stream's epoch that begins.
+            data_epoch: epochs begun over the source, this one included.
+            pulled: number that the next batch will have.
         """
-        with self._lock:  # behind this nothing of an older epoch is announced
-            news = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
-            self._send({**news, "free": self._engine.leases.over()})
+        with self._lock:  # after this, no batch of an older epoch is announced
+            message = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
+            self._send({**message, "free": self._engine.leases.released()})
 
-    def ask_for_figures(self) -> None:
-        """Request stats that include everything sent so far."""
-        with self._figures:
-            self._figures_asked += 1
-        self._send({"kind": "figures", "number": self._figures_asked})
+    def request_stats(self) -> None:
+        """Request stats that include everything sent so far; see `requested_stats`."""
+        with self._reply_arrived:
+            self._stats_requested += 1
+        self._send({"kind": "stats_request", "number": self._stats_requested})
 
-    def figures(self) -> Message:
-        """The requested stats, or after a timeout the latest."""
-        with self._figures:
-            asked = self._figures_asked
-            told = self._figures.wait_for(lambda: self._figures_received >= asked, FIGURES_S)
-            if not told:  # do not wait for them again
-                self._figures_received = asked
+    def requested_stats(self) -> Message:
+        """Wait for the stats that were requested last; after `REPLY_TIMEOUT_S`, the latest."""
+        with self._reply_arrived:
+            number = self._stats_requested
+            is_there = self._reply_arrived.wait_for(
+                lambda: self._stats_received >= number, REPLY_TIMEOUT_S
+            )
+            if not is_there:  # do not wait for them again
+                self._stats_received = number
             return self.stats
 
     def story(self, batch: int) -> list[str]:
-        """The engine's recorded events of a batch, a line each; none after a timeout."""
+        """The engine's recorded events of a batch, one per line; none after `REPLY_TIMEOUT_S`."""
         self._send({"kind": "story", "batch": batch})
-        with self._figures:
-            self._figures.wait_for(lambda: self._story[0] == batch, FIGURES_S)
-            told, self._story = self._story, (-1, [])
-            return told[1] if told[0] == batch else []
+        with self._reply_arrived:
+            self._reply_arrived.wait_for(lambda: self._story[0] == batch, REPLY_TIMEOUT_S)
+            (number, lines), self._story = self._story, (-1, [])
+            return lines if number == batch else []
 
     def close(self) -> None:
         """End the engine and the receiving thread; bounded by a few seconds."""
@@ -184,14 +203,14 @@ class EngineClient:
         if self._receiver.is_alive() and self._receiver is not threading.current_thread():
             self._receiver.join(STOP_GRACE_S)
 
-    # --- one engine's life
+    # --- the engine's process
 
     def _start(self) -> EngineInstance:
         with ExitStack() as undo:
             labels = undo.enter_context(closing(Arena.create()))
             channel, fd = Channel.pair()
             undo.callback(channel.close)
-            for end in (channel.fileno(), fd):  # a worker forked just now would keep either open
+            for end in (channel.fileno(), fd):  # a concurrently forked worker must not inherit it
                 own_fd(end)
             fds = (fd, self._ring.arena.fd, labels.fd)
             try:
@@ -206,7 +225,7 @@ class EngineClient:
         return EngineInstance(process, channel, labels, ArrayLeases(labels))
 
     def _restart(self) -> None:
-        # Sent at the end, without the locks: a starting process does not read at once.
+        # Send at the end, without the locks: a starting process takes a while to read.
         with ExitStack() as at_the_end, self._lock:
             old = self._engine
             old.process.stop(0.0)
@@ -218,52 +237,52 @@ class EngineClient:
             at_the_end.enter_context(new.channel.together)
             self.restarts += 1
             self._announced = -1
-            with (
-                self._stream.snapshot() as snapshot
-            ):  # so what the training loop does next comes behind
-                new.channel.send_all([self._found(one, snapshot) for one in snapshot.batches])
+            # The snapshot locks the stream: what the training loop does next is sent after this.
+            with self._stream.snapshot() as snapshot:
+                new.channel.send_all([self._handover(one, snapshot) for one in snapshot.batches])
                 new.channel.send(
                     "resumed",
                     epoch=snapshot.epoch,
                     data_epoch=snapshot.data_epoch,
-                    legacies=self._legacies,
+                    handoff_states=self._handoff_states,
                     pulled=snapshot.pulled,
                     ended=snapshot.ended,
                     waiting=snapshot.waiting,
                 )
-                new.channel.send("figures", number=self._figures_asked)
+                new.channel.send("stats_request", number=self._stats_requested)
                 self._engine = new
             old.labels.close()
 
-    def _news_of(self, pulled: RingBatch) -> Message:
+    def _announcement(self, pulled: RingBatch) -> Message:
+        """The message about a batch to be labelled: its size, and where its fields are."""
         self._announced = pulled.number
-        at, source_s = time.monotonic(), pulled.source_s
-        return {"kind": "batch", "source_s": source_s, "at": at, **self._described(pulled)}
+        refs, parts = pulled.record.arrays, pulled.parts
+        fields = []
+        for key, index in parts.fields:
+            fields.append((key, refs[index]))
+        return {
+            "kind": "batch",
+            "source_s": pulled.source_s,
+            "at": time.monotonic(),
+            "number": pulled.number,
+            "nbytes": pulled.record.nbytes,
+            "samples": parts.samples,
+            "fields": fields,
+            "generation": self._ring.arena.generation(fields[0][1].offset) if fields else 0,
+        }
 
-    def _found(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
-        """The message to a new engine about a batch: to be labelled, or its outcome and makers."""
+    def _handover(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
+        """The message to a new engine about a batch of the stream, labelled or not."""
+        message = self._announcement(pulled)
         if (outcome := snapshot.outcomes.get(pulled.number)) is None:
-            return self._news_of(pulled)
-        self._announced = pulled.number
+            return message
         labels = outcome if isinstance(outcome, BatchLabels) else BatchLabels({})
         return {
+            **message,
             "kind": "held",
             "released": pulled.number in snapshot.released,
             "labels_nbytes": 0 if labels.record is None else labels.record.nbytes,
             "makers": labels.makers,
-            **self._described(pulled),
-        }
-
-    def _described(self, pulled: RingBatch) -> Message:
-        """A batch in the ring, and the location of its fields."""
-        refs = pulled.record.arrays
-        places = [(key, refs[index]) for key, index in pulled.parts.fields]
-        return {
-            "number": pulled.number,
-            "nbytes": pulled.record.nbytes,
-            "samples": pulled.parts.samples,
-            "fields": places,
-            "generation": self._ring.arena.generation(places[0][1].offset) if places else 0,
         }
 
     def _last_words(self) -> str:
@@ -277,7 +296,9 @@ class EngineClient:
             while not self._closing:
                 while (message := self._engine.channel.receive()) is not None:
                     self._on_message(message)
-                    if self._unsent and not self._asked and self._is_late():
+                    if not self._unsent or self._is_send_scheduled:
+                        continue
+                    if time.monotonic() - self._announced_at > SOON_S:  # the source is slow
                         self._send()
                 if self._closing:
                     return
@@ -293,10 +314,6 @@ class EngineClient:
         except Exception as error:  # in any case, the training loop must not wait for ever
             what = f"{type(error).__name__}: {error}"
             self._stream.fail(errors.EngineLost(f"the reader lost its engine: {what}"))
-
-    def _is_late(self) -> bool:
-        """Whether the expected announcement is overdue because the source is slow."""
-        return time.monotonic() - self._pulls_at > SOON_S
 
     def _span_of_deaths(self) -> float:
         return self._deaths[-1] - self._deaths[0]
@@ -316,44 +333,44 @@ class EngineClient:
                 self._stream.settle(message["number"], errors.PoisonBatch(message["text"]))
             case "stats":
                 self._warn_of_store(message)
-                with self._figures:
+                with self._reply_arrived:
                     self.stats = message
-                    self._figures_received = max(self._figures_received, message["asked"])
-                    self._figures.notify_all()
+                    self._stats_received = max(self._stats_received, message["request"])
+                    self._reply_arrived.notify_all()
                 self._on_stats()
             case "story":
-                with self._figures:
+                with self._reply_arrived:
                     self._story = (message["batch"], message["lines"])
-                    self._figures.notify_all()
-            case "legacy":
-                self._legacies[message["service"]] = message["left"]
+                    self._reply_arrived.notify_all()
+            case "handoff":
+                self._handoff_states[message["service"]] = message["state"]
             case "fatal":
                 error = getattr(errors, message["error"])(message["text"])
                 self._stream.fail(error, message["epoch"])
             case kind:
-                raise errors.WireError(f"the engine said {kind!r}, which nobody understands")
+                raise errors.WireError(f"the engine sent a message of unknown kind {kind!r}")
 
-    def _warn_of_store(self, told: Message) -> None:
-        """Log changes of the store's trouble: nobody sees the engine's own log."""
-        before, now = self.stats.get("store_trouble", ""), told.get("store_trouble", "")
+    def _warn_of_store(self, stats: Message) -> None:
+        """Log in this process when the label store fails, and when it works again."""
+        before, now = self.stats.get("store_trouble", ""), stats.get("store_trouble", "")
         if now and not before:
             log.warning("%s; training goes on", now)
         elif before and not now:
-            dropped = told["store_dropped"]
+            dropped = stats["store_dropped"]
             log.info("the label store can be used again; labels not kept: %d", dropped)
 
-    def _send(self, *news: Message) -> None:
-        """Send the taken batches and the freed label memory, and then `news`."""
+    def _send(self, *messages: Message) -> None:
+        """Send what is unsent about taken batches and freed label memory, then `messages`."""
         with self._send_lock:
-            self._asked = False  # before the queue is read: nothing stays unsent
+            self._is_send_scheduled = False  # before the queue is read: nothing stays unsent
             taken = [*self._unsent]
-            # Read after the queue: a newer engine does not know of batches taken before.
+            # Read after the queue: a newer engine is not told of batches taken before it started.
             engine = self._engine
             if taken:
-                taken[0] = {**taken[0], "free": engine.leases.over()}
-            if taken or news:
-                engine.channel.send_all((*taken, *news))
-            for _ in taken:  # a Ctrl-C may cause a repeated message, which is harmless
+                taken[0] = {**taken[0], "free": engine.leases.released()}
+            if taken or messages:
+                engine.channel.send_all((*taken, *messages))
+            for _ in taken:  # a Ctrl-C before this repeats a message, which is harmless
                 self._unsent.popleft()
 
 

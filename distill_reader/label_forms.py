@@ -1,4 +1,4 @@
-"""In which form a reader asks for each soft label, and what of it the training loop gets."""
+"""The requested wire form of each soft label, and whether it is expanded for the training loop."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ..proto.forms import LabelForm, SoftLabelIs
 from .checking import flag
 
 T = TypeVar("T")
-#: Pairs of (output or None for every one that is not named, value).
+#: Pairs (output, value); None stands for every output that is not named.
 ByOutput = tuple[tuple[str | None, T], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LabelForms:
-    """What the user asks for.
+    """The forms and kinds of labels that the user requests or states, by output.
 
     Attributes:
-        forms: as `proto.forms` names them.
-        temperatures: of the softmax that the teacher applies first.
-        expand: dense float32 labels come out, whatever travelled; else what travelled.
-        stated: what the models give, as the user states it.
+        forms: wire forms, as `proto.forms` names them.
+        temperatures: of the softmax that the teacher applies before.
+        expand: return dense float32 whatever the wire form; False: return the wire form.
+        stated: kinds of the models' outputs, as the user states them.
 
     Raises:
-        UsageError: there is no such form, temperature or kind of label.
+        UsageError: an unknown form, temperature or kind.
     """
 
     forms: ByOutput[str] = ()
@@ -49,7 +49,11 @@ class LabelForms:
         expand: bool,
         soft_label_is: SoftLabelIs | Mapping[str, SoftLabelIs] | None = None,
     ) -> Self:
-        """From a value for every output, or values by output; None: as the model gives them."""
+        """From the user's values: one for every output, or one by output; None: the model's form.
+
+        Raises:
+            UsageError: a value of a wrong type.
+        """
         forms, temperatures = _pairs(form), _pairs(temperature)
         for _, text in forms:
             if not isinstance(text, str):
@@ -62,21 +66,21 @@ class LabelForms:
         return cls(forms, floats, expand, _pairs(soft_label_is))
 
     def of(self, output: str) -> LabelForm | None:
-        """The form of one output; None: as the model gives it."""
+        """The requested form of one output; None: the model's own."""
         return self._named(output) if self.forms or self.temperatures else None
 
     def stated_kind(self, output: str) -> SoftLabelIs | None:
-        """What the user states that the model gives as this output; None: nothing."""
+        """The kind that the user states of one output; None: none."""
         return _value(self.stated, output)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Outputs that are named, some perhaps twice."""
+        """The named outputs, possibly repeated."""
         named = (*dict(self.forms), *dict(self.temperatures), *dict(self.stated))
         return tuple(name for name in named if name is not None)
 
     def check_fetched(self, fetches: Collection[str]) -> None:
-        """Raise UsageError where an output is named that does not come back."""
+        """Raise UsageError if a named output is not among `fetches` (empty: all are fetched)."""
         for name in self.outputs:
             if fetches and name not in fetches:
                 raise UsageError(
@@ -107,5 +111,5 @@ def _value(pairs: Sequence[tuple[str | None, T]], output: str | None) -> T | Non
     return values.get(output, values.get(None))
 
 
-#: Every label as the model gives it.
+#: Every label in the model's own form.
 AS_GIVEN: Final = LabelForms()

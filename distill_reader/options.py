@@ -1,4 +1,4 @@
-"""Settings of a reader that come in groups: what is rarely changed, canaries, ensembles."""
+"""Grouped settings of a reader: limits, timeouts, TLS, trace, canaries, ensembles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 from ..errors import UsageError
 from ..scheduler.canaries import OTHER_NUMERICS, SAME_NUMERICS, CanaryConfig
 from ..scheduler.no_teacher import GRACE_S, Ensemble
-from .checking import number, settle, text, texts
+from .checking import check_fields, number, text, texts
 
 DEFAULT_TRACE_BYTES: Final = 128 << 20
 
@@ -21,17 +21,17 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a reader may have on its way, and how it is cut into requests.
+    """Limits of batches and requests in flight.
 
     Attributes:
-        buffer_bytes: hard limit of the bytes of batches that are pulled and not yet taken, labelled
-            or not; None: 4 GiB, or `upper_bytes` if that is more. One batch may exceed it.
-        window: requests in flight per teacher at first.
-        window_max: the most that a teacher is given which is not kept busy with fewer; equal to
-            `window`: it stays at that.
-        request_rows: rows that a teacher gets at most in one request: the student's batches are cut
-            and joined on the way, and come back as they were. None: a request is one batch; "auto"
-            finds for each teacher the smallest size that it is fastest with.
+        buffer_bytes: hard limit of the bytes of batches that are pulled and not taken, labelled or
+            not; None: 4 GiB, or `upper_bytes` if that is more. A single batch may exceed it.
+        window: initial requests in flight per teacher.
+        window_max: maximum requests in flight per teacher, for teachers that are not busy with
+            fewer; equal to `window`: fixed.
+        request_rows: maximum rows of a request. Batches are split and joined for requests, and
+            delivered whole. None: a request is one batch; "auto": for each teacher, the smallest
+            size with which it labels most rows per second.
 
     Raises:
         UsageError: a value of a wrong type.
@@ -43,18 +43,18 @@ class Limits:
     request_rows: int | Literal["auto"] | None = None
 
     def __post_init__(self) -> None:
-        settle(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a reader waits, in seconds.
+    """Timeouts of a reader, in seconds.
 
     Attributes:
-        request_s: after that an unanswered request counts as a lost teacher.
-        no_teacher_s: until `no_teacher="hard_only"` and "fail" act.
-        wait_s: until `no_teacher="wait"` raises `NoTeacherAvailable`; None waits for ever. The log
-            says what it waits for.
+        request_s: of a request; then its teacher counts as lost.
+        no_teacher_s: without a teacher, until `no_teacher="hard_only"` and "fail" act.
+        wait_s: without a teacher, until `no_teacher="wait"` raises `NoTeacherAvailable`; None:
+            never. The log says what the reader waits for.
 
     Raises:
         UsageError: a value of a wrong type.
@@ -65,18 +65,18 @@ class Timeouts:
     wait_s: float | None = 600.0
 
     def __post_init__(self) -> None:
-        settle(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """Files by which a reader and its teachers and managers know each other.
+    """Certificates for connections to teachers and managers.
 
     Attributes:
-        ca: certificates that sign those of teachers and managers; makes connections use TLS.
-        certificate: the reader's own, where they ask for one.
-        key: of `certificate`.
-        server_name: what their certificates are made out to; empty: the host that is dialled.
+        ca: file with the certificates of the authorities that sign theirs; enables TLS.
+        certificate: file with the reader's own certificate, for mutual TLS.
+        key: file with the private key of `certificate`.
+        server_name: expected name in their certificates; empty: the host that is dialled.
     """
 
     ca: str | Path | None = None
@@ -87,11 +87,11 @@ class TLS:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A file for a timeline that opens in Perfetto: who worked and who waited when.
+    """A file for a timeline of work and waiting that opens in Perfetto.
 
     Attributes:
         path: of the file.
-        max_bytes: of it and its older half, PATH.older.json, together.
+        max_bytes: limit of the file and its older half, PATH.older.json, together.
     """
 
     path: str | Path
@@ -101,7 +101,7 @@ class Trace:
 DEFAULT_LIMITS: Final = Limits()
 DEFAULT_TIMEOUTS: Final = Timeouts()
 
-#: Parameters that a reader had before they were grouped, and what to write now.
+#: Former parameters of `DistilReader`, and their replacements.
 MOVED: Final = {
     "buffer_bytes": "limits=Limits(buffer_bytes=...)",
     "window": "limits=Limits(window=...)",
@@ -119,7 +119,7 @@ MOVED: Final = {
 
 
 def naming_moved(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have a function that is called with a former parameter say what to write now."""
+    """Decorate `DistilReader.__init__` to raise TypeError with the replacement of a parameter."""
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -134,17 +134,17 @@ def naming_moved(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPolicy:
-    """How answers of teachers are compared with those of others.
+    """How labels are compared with those of other teachers.
 
     Attributes:
-        share: part of the requests that two teachers label, besides the first one of each teacher
-            that joins; 0: only that one.
-        same_numerics: how far labels of two teachers of one numerics_id may lie apart, as a part of
-            the greatest one.
-        other_numerics: the same of others, and where the numerics_id is not known.
+        share: share of requests that two teachers label, in addition to the first request of each
+            teacher that joins; 0: only that one.
+        same_numerics: tolerance between teachers with one numerics_id, relative to the greatest
+            absolute value.
+        other_numerics: tolerance between other teachers, also if a numerics_id is unknown.
 
     Raises:
-        UsageError: a number that makes no sense.
+        UsageError: a number out of range.
     """
 
     share: float = 0.002
@@ -161,30 +161,30 @@ class CanaryPolicy:
             ) from None
 
     def rule(self) -> CanaryConfig:
-        """The scheduler's view of it."""
+        """The scheduler's form of these settings; raises ValueError if out of range."""
         return CanaryConfig(self.share, self.same_numerics, self.other_numerics)
 
 
 DEFAULT_CANARIES: Final = CanaryPolicy()
 
 
-#: Under this name the weights come with each batch, where that is wanted.
+#: Name of the label with the weights of the ensemble.
 WEIGHTS = "ensemble_weights"
 
 
 @dataclass(frozen=True, slots=True)
 class EnsemblePolicy:
-    """How labels of several services are mixed.
+    """How labels of several services are averaged.
 
     Attributes:
-        missing: without any teacher of a service its labels are waited for ("wait"); or the others'
-            weights are scaled up to 1 in their place ("tolerate").
-        missing_after_s: seconds without any teacher after which a service is missing.
-        with_weights: the weights used come with each batch, as one more soft label behind the
-            others, `ensemble_weights`: float32 [rows, services].
+        missing: "wait" for the labels of a service without teachers, or "tolerate" that they are
+            missing: the other weights are then scaled to a sum of 1.
+        missing_after_s: seconds without teachers after which a service counts as missing.
+        with_weights: add the weights that were used to each batch, as a last soft label named
+            `ensemble_weights`: float32 [rows, services].
 
     Raises:
-        UsageError: a value that is none of these.
+        UsageError: a wrong value.
     """
 
     missing: Literal["wait", "tolerate"] = "wait"
@@ -192,11 +192,11 @@ class EnsemblePolicy:
     with_weights: bool = False
 
     def __post_init__(self) -> None:
-        settle(self)
+        check_fields(self)
         self.rule({"service": 1.0})
 
     def rule(self, weights: Mapping[str, float]) -> Ensemble:
-        """The scheduler's view of services with these weights; raises UsageError for bad ones."""
+        """The scheduler's form, for services with these weights; raises UsageError for bad ones."""
         try:
             return Ensemble(weights, self.missing, self.missing_after_s)
         except ValueError as error:
@@ -205,15 +205,15 @@ class EnsemblePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """The services whose labels become one.
+    """The services of an ensemble.
 
     Attributes:
-        weights: of each service.
-        teachers: addresses of each, where no coordinator is asked.
-        policy: how they are mixed.
+        weights: (service, weight) pairs.
+        teachers: (service, addresses) pairs; empty: the coordinator assigns teachers.
+        policy: how their labels are averaged.
 
     Raises:
-        UsageError: they cannot be mixed.
+        UsageError: bad weights, or services without teachers.
     """
 
     weights: tuple[tuple[str, float], ...]
@@ -229,11 +229,11 @@ class Mixing:
             )
 
     def rule(self) -> Ensemble:
-        """The scheduler's view of it."""
+        """The scheduler's form of these settings."""
         return self.policy.rule(dict(self.weights))
 
     def addresses(self, service: str) -> tuple[str, ...]:
-        """The teachers of one service that were named."""
+        """The named teachers of one service."""
         return dict(self.teachers).get(service, ())
 
     @classmethod
@@ -252,10 +252,13 @@ def services_of(
     teachers: Sequence[str] | Mapping[str, Sequence[str]],
     policy: EnsemblePolicy | None,
 ) -> tuple[str, tuple[str, ...], Mixing | None]:
-    """What the user gave: a name for the whole, all teachers, and how several are mixed.
+    """Check the user's services and teachers.
+
+    Returns:
+        A name for all services ("a+b"), all named teachers, and the ensemble; None: one service.
 
     Raises:
-        UsageError: it does not go together.
+        UsageError: values of a wrong type, or that contradict each other.
     """
     if isinstance(service, str):
         if isinstance(teachers, Mapping):
@@ -275,7 +278,7 @@ def services_of(
         by_service = teachers
     elif teachers:
         raise UsageError(
-            "several services need to be told whose each teacher is, as in"
+            "with several services, name the teachers of each, as in"
             f" teachers={ {name: ['host:port'] for name in service} }"
         )
     named = tuple(

@@ -1,6 +1,6 @@
-"""The way of batches from source to training loop: all that works behind a `DistilReader`.
+"""The threads and buffers behind a `DistilReader`: source, ring, engine, stream.
 
-Nothing here refers to the reader, so that the reader can be collected while this works.
+Nothing here refers to the reader, so that it can be garbage-collected while they work.
 """
 
 from __future__ import annotations
@@ -14,65 +14,105 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ..errors import ProcessFailed, UsageError
 from ..standard_streams import hold_standard_fds
-from .batches import LabelledBatch
+from .batch_stream import BatchStream, LabelledBatch
 from .config import ReaderConfig
 from .engine_client import EngineClient
-from .janitor import Janitor
 from .puller import Puller
 from .ring import Ring
-from .saved_state import Progress
-from .sources.source import Source
+from .saved_state import StreamProgress
+from .sources.source import ResumableSource
 from .stats import Callback, Callbacks, ReaderStats
-from .stream import Stream
 from .trace_file import begin as begin_trace
 
 log = logging.getLogger(__name__)
 
-#: A wait for labels is explained in the log each time it has lasted so long.
+#: Interval of log messages about what a wait for labels is for.
 EXPLAIN_EVERY_S = 5.0
+#: A new epoch waits so long for the source to return from the last one, and warns after that.
 PULLER_GRACE_S = 5.0
-#: A wait as short as this is none that the engine has to be told of.
+#: The engine is not told of shorter waits.
 MOMENT_S = 0.001
-#: A source that does not return is left alone then, so that a reader's end is bounded.
+#: `Pipeline.close` waits so long for a source that does not return.
 SOURCE_GRACE_S = 2.0
 
-#: What the training loop gets in place of a batch.
+#: Converts a batch for the training loop.
 Convert = Callable[[Any], Any]
+
+
+class TaskThread:
+    """Runs tasks that a finalizer or the training loop must not block on, in order, until `close`.
+
+    Python runs finalizers during any call, in any thread, with any lock held. So a finalizer only
+    queues a task, which takes no lock.
+    """
+
+    def __init__(self) -> None:
+        # SimpleQueue.put is made for finalizers: it is reentrant.
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._work, name="edl-reader-tasks", daemon=True).start()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Queue `task`. Never blocks; safe in a finalizer."""
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        """End the thread after the queued tasks, without waiting for them."""
+        self._tasks.put(None)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception:
+                log.exception("a background task of a reader failed")
+            del task
 
 
 class Pipeline:
     """Puller, ring, stream and engine of one reader.
 
+    One thread, the training loop's, calls `next`; the other methods are thread-safe.
+
+    Args:
+        config: settings of the reader.
+        source: of batches.
+        callbacks: the user's.
+
     Attributes:
-        stream: the batches on their way.
-        engine: what labels them.
+        stream: the batches that were pulled and not taken.
+        engine: the client of the engine process.
         closed: whether `close` was called.
+
+    Raises:
+        ProcessFailed: the system refuses memory, descriptors, a process or a thread.
+        UsageError: the trace cannot be written, or an item of `callbacks` is none.
     """
 
     def __init__(
-        self, config: ReaderConfig, source: Source, callbacks: Sequence[Callback] = ()
+        self, config: ReaderConfig, source: ResumableSource, callbacks: Sequence[Callback] = ()
     ) -> None:
-        self.stream = Stream()
+        self.stream = BatchStream()
         self._config = config
         self._callbacks = Callbacks(callbacks, self._latest_stats)
         if config.trace:
             begin_trace(Path(config.trace))
-        self.closed = self._all_given_back = False
+        self.closed = self._is_released = False
         self._pid = os.getpid()
         self._source = source
-        self._begun: int | None = None  # the epoch of the source that was begun last
-        self._epochs = threading.Lock()  # one epoch begins or ends at a time; never in a finalizer
+        self._begun: int | None = None  # the source's latest epoch
+        self._epochs = threading.Lock()  # held while an epoch begins or ends; not by finalizers
         hold_standard_fds()
-        with ExitStack() as undo:  # also by a Ctrl-C while the engine is being started
+        with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
             try:
                 self._ring = undo.enter_context(closing(Ring()))
-                self._janitor = undo.enter_context(closing(Janitor()))
+                self._tasks = undo.enter_context(closing(TaskThread()))
                 engine = EngineClient(
-                    config, self.stream, self._ring, self._callbacks.notify, self._janitor.ask
+                    config, self.stream, self._ring, self._callbacks.notify, self._tasks.submit
                 )
                 self.engine = undo.enter_context(closing(engine))
                 self._puller = Puller(source, self.stream, self._ring, self.engine)
@@ -88,13 +128,13 @@ class Pipeline:
             undo.pop_all()
 
     def begin(self) -> int:
-        """Leave the current epoch, begin another one over the source; returns the stream's number.
+        """Leave the current epoch and begin the next one; returns its number in the stream.
 
-        The source goes on where a state that was loaded says, the first time after that, and else
-        with its next epoch.
+        It is the source's next epoch; right after `resume`, it starts at that position.
 
         Raises:
-            UsageError: it is closed, or of another process. Besides, what `iter(source)` raises.
+            UsageError: the reader is closed, or was made in another process.
+            Exception: what `iter(source)` raises.
         """
         self._check_usable()
         with self._epochs:
@@ -103,35 +143,40 @@ class Pipeline:
             start = self._start()
             reading = self._source.begin(start.epoch, start.batches, start.mark)
             self._begun = start.epoch
-            self.stream.stand(start._replace(mark=reading.start))
+            self.stream.set_progress(start._replace(mark=reading.start))
             self._puller.pull(reading, epoch, start.batches)
             return epoch
 
-    def resume(self, progress: Progress) -> None:
-        """Leave the current epoch; the next one to begin is the one of `progress`, behind it."""
+    def resume(self, progress: StreamProgress) -> None:
+        """Leave the current epoch; the next one begins at `progress`."""
         self._check_usable()
         with self._epochs:
             self._leave(empty=True)
             self._begun = None
-            self.stream.stand(progress)
+            self.stream.set_progress(progress)
 
     def leave(self, epoch: int) -> None:
-        """End `epoch`, whatever it still holds; without effect if it has ended."""
+        """Leave `epoch` and drop its batches; no effect if it is not the current one."""
         with self._epochs:
             if self.stream.epoch == epoch and not self.closed:
                 self._leave(empty=True)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
-        """The next batch with its labels: the same one again until `stream.undelivered` is None.
+        """The next batch with its labels; the same one again until `stream.undelivered` is None.
 
         Args:
-            epoch: of which it is.
-            step_s: the time that was worked on the last one.
-            convert: what is made of the batch.
+            epoch: of the batch.
+            step_s: seconds that the training loop worked on the last batch; None: unknown.
+            convert: applied to the batch. If it raises, the batch counts as not taken.
+
+        Raises:
+            StopIteration: the epoch has ended, or another one has begun.
+            UsageError: the reader was made in another process.
+            BaseException: what the source, `convert` or the engine raised.
         """
         self._check_process()
         undelivered = self.stream.undelivered
-        if undelivered is not None and self.stream.epoch == epoch:  # the last call has raised
+        if undelivered is not None and self.stream.epoch == epoch:  # interrupted after `take`
             pulled, batch = undelivered
             self.engine.taken(pulled.number, pulled.parts.samples, step_s)
             return batch
@@ -140,7 +185,7 @@ class Pipeline:
             called_at = time.monotonic()
             labelled = self._next_labelled(epoch)
             waited_s += time.monotonic() - called_at
-            # Before it counts as taken: where this raises, the same batch is the next one again.
+            # Before it is taken: if this raises, the same batch is returned again.
             batch, pulled = labelled.batch(), labelled.pulled
             if convert is not None:
                 batch = convert(batch)
@@ -151,9 +196,9 @@ class Pipeline:
         return batch
 
     def stats(self) -> ReaderStats:
-        """Its figures: at the end of an epoch of all of it, within one not older than 0.2 s."""
-        if os.getpid() == self._pid:  # a forked copy hears nothing
-            self.engine.figures()
+        """Current statistics: complete at the end of an epoch, else at most 0.2 s old."""
+        if os.getpid() == self._pid:  # a forked copy has no engine
+            self.engine.requested_stats()
         return self._latest_stats()
 
     def _latest_stats(self) -> ReaderStats:
@@ -170,43 +215,43 @@ class Pipeline:
         )
 
     def close(self) -> None:
-        """End the engine and the threads, give the buffer back; again without effect."""
-        if self._all_given_back or os.getpid() != self._pid:  # a forked copy has nothing of its own
+        """End the engine and the threads, and free the buffers. Idempotent."""
+        if self._is_released or os.getpid() != self._pid:  # a forked copy owns nothing
             return
-        self.closed = True  # a Ctrl-C may end what follows anywhere: then it begins again
+        self.closed = True  # a Ctrl-C may interrupt what follows: the next call repeats it all
         self.stream.fail(UsageError("this reader is closed"))
         self.stream.begin(empty=True)
         self._puller.close()
         self.engine.close()
         self._puller.join(SOURCE_GRACE_S)
         self._ring.close()
-        self._janitor.close()
+        self._tasks.close()
         self._callbacks.close()
-        self._all_given_back = True
+        self._is_released = True
         atexit.unregister(self.close)
 
     def leave_soon(self, epoch: int) -> None:
-        """`leave`, for a finalizer."""
+        """`leave` in another thread; for finalizers."""
         if self.stream.epoch == epoch:
-            self._janitor.ask(partial(self.leave, epoch))
+            self._tasks.submit(partial(self.leave, epoch))
 
     def close_soon(self) -> None:
-        """`close`, for a finalizer."""
-        self._janitor.ask(self.close)
+        """`close` in another thread; for finalizers."""
+        self._tasks.submit(self.close)
 
     def _leave(self, *, empty: bool) -> int:
         epoch = self.stream.begin(empty=empty)
         self.engine.reset(epoch, self.stream.data_epoch, self.stream.pulled)
         if empty:
-            self.engine.ask_for_figures()
+            self.engine.request_stats()
         return epoch
 
-    def _start(self) -> Progress:
-        told = self.stream.progress
+    def _start(self) -> StreamProgress:
+        progress = self.stream.progress
         if self._begun is None:
-            return told
-        # An epoch that was left early is not read again; the source itself knows what comes next.
-        return Progress(told.epoch + (told.epoch == self._begun))
+            return progress
+        # An epoch that was left early is not read again.
+        return StreamProgress(progress.epoch + (progress.epoch == self._begun))
 
     def _next_labelled(self, epoch: int) -> LabelledBatch:
         try:
@@ -215,14 +260,14 @@ class Pipeline:
                 self.engine.waiting()
                 labelled = self._wait(epoch)
         except StopIteration:
-            self.engine.ask_for_figures()  # whoever looks now sees the whole epoch
+            self.engine.request_stats()  # `stats` then includes the whole epoch
             raise
         return labelled
 
     def _wait(self, epoch: int) -> LabelledBatch:
         since = time.monotonic()
         while (labelled := self.stream.next(epoch, EXPLAIN_EVERY_S)) is None:
-            why = self.engine.stats.get("waiting_for") or "the engine has not said for what"
+            why = self.engine.stats.get("waiting_for") or "the engine has not reported a reason"
             log.warning("waiting %.0f s: %s", time.monotonic() - since, why)
         return labelled
 

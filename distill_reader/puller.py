@@ -9,54 +9,72 @@ import time
 from contextlib import closing
 from queue import SimpleQueue
 
+from .batch_stream import BatchStream
 from .engine_client import EngineClient
 from .ring import Ring
 from .saved_state import StreamPosition
-from .sources.source import Mark, Reading, Source
-from .stream import Stream
+from .sources.source import Mark, ResumableSource, SourceIterator
 from .structure import take_apart
 
 log = logging.getLogger(__name__)
 
 
 class Puller:
-    """Pulls the epochs of the source into `stream`, no faster than the engine allows.
+    """Pulls the epochs of the source into `stream`, as far ahead as the engine allows.
 
-    The training loop gets what the source raises, unchanged, after the batches before it.
+    The training loop gets an exception of the source unchanged, after the batches before it.
 
-    Readings are used and dropped in one thread, which lives as long as the reader. They are made
-    in the caller's: Paddle's DataLoader sets signal handlers when it forks its workers, which only
-    the main thread may. No thread must end at that moment: one that has used Paddle takes a lock
-    of Paddle's when it ends, and a worker forked meanwhile would wait for it forever.
+    One thread, which lives as long as the reader, uses and drops the source's iterators. The caller
+    creates them, because Paddle's DataLoader sets signal handlers when it forks its workers, which
+    only the main thread may do. No thread must end during that fork: one that has used Paddle takes
+    a lock of Paddle's as it ends, for which the forked worker would wait forever.
     """
 
-    def __init__(self, source: Source, stream: Stream, ring: Ring, engine: EngineClient) -> None:
+    def __init__(
+        self, source: ResumableSource, stream: BatchStream, ring: Ring, engine: EngineClient
+    ) -> None:
         self._source = source
         self._stream = stream
         self._ring = ring
         self._engine = engine
-        self._epochs: SimpleQueue[tuple[Reading, int, int, threading.Event] | None] = SimpleQueue()
-        self._done = threading.Event()  # with the epoch that was begun last
+        self._epochs: SimpleQueue[tuple[SourceIterator, int, int, threading.Event] | None] = (
+            SimpleQueue()
+        )
+        self._done = threading.Event()  # the thread has finished the latest epoch
         self._done.set()
         self._thread = threading.Thread(target=self._run, name="edl-reader-puller", daemon=True)
         self._thread.start()
 
-    def pull(self, reading: Reading, epoch: int, first: int) -> None:
-        """Begin an epoch at its batch `first`; the former one must have been left."""
+    def pull(self, reading: SourceIterator, epoch: int, first: int) -> None:
+        """Pull an epoch.
+
+        Args:
+            reading: of the source; the thread closes it.
+            epoch: of the stream. The one before must have been left.
+            first: ordinal in the epoch of the first batch that `reading` yields.
+        """
         self._done = threading.Event()
         self._epochs.put((reading, epoch, first, self._done))
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until the pulling of the epoch that was left has ended; warn if it has not."""
+        """Wait until the thread has finished the epoch that was left; log a warning if it has not.
+
+        Args:
+            timeout_s: seconds to wait.
+        """
         if not self._done.wait(timeout_s):
             log.warning("the source has not returned from its next() for %.0f s", timeout_s)
 
     def close(self) -> None:
-        """End the thread and close the source, once its `next` has returned."""
+        """Have the thread close the source and end, once its `next` has returned."""
         self._epochs.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end: an interpreter may crash if it exits under a framework's code."""
+        """Wait for the thread's end: an interpreter that exits during its work may crash.
+
+        Args:
+            timeout_s: seconds to wait; a warning is logged after that.
+        """
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
             if self._thread.is_alive():
@@ -66,28 +84,28 @@ class Puller:
         while (job := self._epochs.get()) is not None:
             reading, epoch, first, done = job
             del job
-            mark, error = self._epoch_of(reading, epoch, first)
-            del reading  # and with it a DataLoader's workers
+            mark, error = self._pull_epoch(reading, epoch, first)
+            del reading  # ends a DataLoader's workers
             if self._stream.end(epoch, error, mark):
                 self._engine.source_ended(epoch)
             del error
             done.set()
         self._source.close()
 
-    def _epoch_of(
-        self, reading: Reading, epoch: int, first: int
+    def _pull_epoch(
+        self, reading: SourceIterator, epoch: int, first: int
     ) -> tuple[Mark | None, BaseException | None]:
-        """Pull one epoch; returns the source's position after it, and what it raised."""
+        """Pull one epoch; returns the source's position after it, and the exception it raised."""
         try:
             with closing(reading):
                 return self._pull(reading, epoch, first), None
-        except BaseException as error:  # the training loop's to handle, even a KeyboardInterrupt
+        except BaseException as error:  # also a KeyboardInterrupt: the training loop handles it
             return None, error
 
-    def _pull(self, reading: Reading, epoch: int, first: int) -> Mark | None:
+    def _pull(self, reading: SourceIterator, epoch: int, first: int) -> Mark | None:
         for ordinal in itertools.count(first):
             if not self._stream.has_room:
-                self._engine.rests()  # what was taken makes room
+                self._engine.expect_no_announcement()  # reports of taken batches make room
             if not self._stream.may_pull(epoch):
                 break
             asked_at = time.monotonic()
@@ -98,7 +116,7 @@ class Puller:
             source_s = time.monotonic() - asked_at
             parts = take_apart(batch)
             position = StreamPosition(ordinal, reading.mark(parts.arrays))
-            if self._stream.had_before(epoch, position):
+            if self._stream.is_already_delivered(epoch, position):
                 continue
             record, views = self._ring.put(parts.arrays)
             pulled = self._stream.add(
@@ -107,7 +125,6 @@ class Puller:
             if pulled is None:
                 break
             self._engine.announce(pulled, epoch)
-            # While the buffer is full, the source's own memory need not be held, the ring's not for
-            # longer than the training loop has a use for it.
+            # Do not keep the user's arrays or the ring's memory while the buffer is full.
             del batch, parts, views, pulled
         return None  # the epoch was left

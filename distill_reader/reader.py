@@ -1,4 +1,4 @@
-"""`DistilReader`: the loader that a training loop iterates; the face, with the work behind it."""
+"""`DistilReader`: the loader that a training loop iterates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 from ..errors import UsageError
 from ..proto.forms import SoftLabelIs
 from ..scheduler.students.shards import Uneven
-from .checking import of_kind, path, texts, whole
+from .checking import instance_of, path, texts, whole
 from .config import (
     DEFAULT_BUFFER_BYTES,
     DEFAULT_JOB,
@@ -41,96 +41,99 @@ from .options import (
     services_of,
 )
 from .pipeline import Convert, Pipeline
-from .saved_state import State, loaded, saved
+from .saved_state import State, from_state, to_state
 from .sources import batched, source_of
-from .sources.batched import Collate, MakesGenerator
-from .sources.source import Source
+from .sources.batched import Collate, GeneratorFunction
+from .sources.source import ResumableSource
 from .stats import Callback, ReaderStats
 from .store import LabelStore
 
 
 class DistilReader:
-    """Iterates the batches of `source`, each with the soft labels that teachers gave it.
+    """Iterates the batches of `source`, each with the soft labels of its teachers.
 
-    In order, each batch exactly once, whatever happens to teachers (the paper, sections 3.1, 3.2).
-    Batches are tuples, lists or dicts of numpy arrays or tensors of Paddle or PyTorch; soft labels
-    come behind the fields of a tuple or list, under the model's outputs in a dict. A reader may be
-    iterated again, left early, and lives beside others in one process. Without `with` it closes
-    itself when it is collected or the interpreter ends. Batches that were taken stay valid.
+    Batches come in order, each exactly once, whatever happens to teachers (sections 3.1 and 3.2 of
+    the paper). They are tuples, lists or dicts of numpy arrays or tensors of Paddle or PyTorch.
+    Soft labels are appended to a tuple or list, and added to a dict under the names of the model's
+    outputs. A reader can be iterated repeatedly and left early; several can coexist in a process.
+    Without `with`, it closes when it is garbage-collected or the interpreter ends. Batches that
+    were taken remain valid.
 
     Args:
         source: any re-iterable of batches, such as a `DataLoader` of Paddle or PyTorch.
-        service: name of the set of teachers to ask; or several with weights, as in
+        service: name of the teachers' service; or several with weights, as in
             `{"a": 0.7, "b": 0.3}`, whose labels are averaged as probabilities (float32).
         coordinator: Redis URL of the mesh, as in `redis://head:6379`.
-        teachers: addresses `host:port`, in place of a coordinator; by service if there are several.
-        ensemble: how labels of several services are averaged, and what is done without one.
-        feeds: what of a batch the teachers get: fields in the order of the model's inputs, as in
-            `[0]` or `["image"]`, or a dict from model input to field. By default the fields that
-            have the names of the inputs; if no field has such a name, the first ones.
-        fetches: model outputs that come back, as soft labels, in this order; by default all.
-        label_form: in which form soft labels travel: "float32", "bfloat16", "float16" or "topk:K";
-            for every output, or by output, as in `{"logits": "topk:20"}`. By default as the model
-            gives them.
-        temperature: have the teacher send softmax(logits / temperature) in place of logits; for
+        teachers: addresses `host:port`, instead of a coordinator; by service if there are several.
+        ensemble: how labels of several services are averaged, and what happens if one is missing.
+        feeds: the fields of a batch that teachers get: a list in the order of the model's inputs,
+            as in `[0]` or `["image"]`, or a dict from model input to field. By default, the fields
+            with the names of the inputs; if there are none, the first ones.
+        fetches: model outputs to return as soft labels, in this order; by default all.
+        label_form: wire form of soft labels: "float32", "bfloat16", "float16" or "topk:K"; for
+            every output, or by output, as in `{"logits": "topk:20"}`. By default, the model's own.
+        temperature: have the teacher send softmax(logits / temperature) instead of logits; for
             every output, or by output.
-        soft_label_is: state that the model gives "logits" or "probabilities"; for every output, or
-            by output. A teacher that publishes a kind that does not fit is a UsageError; where a
-            `temperature` is set nothing is checked. By default nothing is stated, and labels of
-            several services are averaged by what their teachers publish.
-        expand_labels: soft labels come out as dense float32 in whichever form they travelled: what
-            top-k has left out shares its mass evenly. False: as they travelled, top-k as three
-            arrays, values, indices (int64) and tail mass.
-        upper_bytes: `ut` of Algorithm 1: above so many bytes of labelled batches none is pulled.
-        lower_bytes: `lt`: below so many bytes pulling goes on; by default half of `upper_bytes`.
-        limits: of what is on its way, and the size of requests; see `Limits`.
-        job: name of this training in the mesh. One that has a name begins with as many teachers as
-            it needed the last time.
-        rank: number of this student in its job; by default the one that torchrun (`RANK`) or
-            paddle.distributed.launch (`PADDLE_TRAINER_ID`) has given this process, else 0.
-        world_size: ranks among which the reader divides a map-style source, by ids; an iterable is
-            asked for `shard(rank, world_size)`. By default the source has this rank's batches only.
-        uneven: the batches of an epoch that do not go round: "keep" gives each to one rank, so that
-            some have one batch less; "drop" leaves them out; "pad" repeats the epoch's first ones.
-        seed: of the order in which a map-style source is read; the same for all ranks.
-        ordered: deliver batches in the order of the source; False: as soon as labels are there.
-        deterministic: labels do not depend, to the last bit, on who gives them: only teachers of
-            one `numerics_id` do, each request is one whole batch, and nothing tunes itself.
-        teachers_min: never ask for fewer teachers. When they are short, this many come before what
-            others want beyond theirs, whatever the priorities.
+        soft_label_is: state that the model returns "logits" or "probabilities"; for every output,
+            or by output. It is a UsageError if teachers publish another kind, unless `temperature`
+            is set for the output. By default, labels of several services are averaged by the kind
+            that their teachers publish.
+        expand_labels: return soft labels as dense float32 whatever their wire form: the classes
+            that top-k leaves out share the remaining mass evenly. False: return the wire form;
+            top-k as three arrays: values, indices (int64) and tail mass.
+        upper_bytes: threshold `ut` of Algorithm 1: above so many bytes of labelled batches, pulling
+            pauses.
+        lower_bytes: threshold `lt`: below so many bytes it resumes; by default half of
+            `upper_bytes`.
+        limits: of batches in flight, and of the size of requests; see `Limits`.
+        job: name of this training in the mesh. A named training starts with as many teachers as its
+            last run needed.
+        rank: of this student in its job; by default the one that torchrun (`RANK`) or
+            paddle.distributed.launch (`PADDLE_TRAINER_ID`) sets for this process, else 0.
+        world_size: ranks among which the reader divides a map-style source, by sample ids, or
+            calls `shard(rank, world_size)` of an iterable. By default, the source has only this
+            rank's batches.
+        uneven: the last batches of an epoch, if they are fewer than the ranks: "keep" gives each to
+            one rank, so that some ranks have one batch less; "drop" omits them; "pad" adds the
+            first batches of the epoch.
+        seed: of the order of a map-style source (>= 0); the same for all ranks.
+        ordered: deliver batches in the order of the source; False: in the order of labelling.
+        deterministic: make labels independent of the teacher, to the last bit: use only teachers
+            with one `numerics_id`, send whole batches, and tune nothing at run time.
+        teachers_min: never ask for fewer teachers. If teachers are short, each job gets these
+            before any job gets more, whatever the priorities.
         teachers_max: never ask for more.
-        priority: when teachers are short, a job of a greater one has what it wants before others
-            have more than their `teachers_min`. The same for all ranks of a job.
-        timeouts: of requests, and of what is done without teachers; see `Timeouts`.
-        no_teacher: while there is none, "wait"; or let batches go with None in the place of soft
-            labels ("hard_only", counted in `stats.unlabelled`); or "fail".
-        canaries: how often and how closely answers are compared with another teacher's, so that one
-            that answers wrong labels is found out; None: never.
-        store: keep soft labels on disk, as in `LabelStore("labels.edl", 20 << 30)`: samples whose
-            labels lie there are not sent to teachers.
-        profiles: folder where the times of a run are kept for the next start of its `job`; None:
-            they are not.
-        shared_memory: let teachers on this host read batches in the reader's own memory, where they
-            can; False sends every batch over the network.
+        priority: if teachers are short, jobs of higher priority get all they want before others
+            get more than their `teachers_min`. The same for all ranks of a job.
+        timeouts: of requests, and of waiting for teachers; see `Timeouts`.
+        no_teacher: if there is no teacher, "wait", deliver batches with None for each soft label
+            ("hard_only", counted in `stats.unlabelled`), or "fail".
+        canaries: how often and how closely labels are compared with another teacher's, to find a
+            teacher with wrong labels; None: never.
+        store: keeps soft labels on disk, as in `LabelStore("labels.edl", 20 << 30)`: stored samples
+            are not sent to teachers.
+        profiles: folder for measured times, from which the next run of `job` starts; None: not
+            kept.
+        shared_memory: let teachers on this host read batches from shared memory; False: send every
+            batch over the network.
         tls: certificates of teachers and managers, and the reader's own; see `TLS`.
-        token_file: file with the token that the reader shows them; read again when it changes.
-        metrics_listen: "PORT" or "HOST:PORT" where the engine serves Prometheus metrics.
-        callbacks: told of what happens to the reader; see `Callback`.
-        trace: file for a timeline that opens in Perfetto: who worked and who waited when; or a
-            `Trace` with its size.
-        insecure: allow what others on the network could read: a token without TLS to another host,
-            metrics on an address that is not loopback.
+        token_file: file with the reader's token for them; read again when it changes.
+        metrics_listen: "PORT" or "HOST:PORT" for the engine's Prometheus metrics.
+        callbacks: called on events of the reader; see `Callback`.
+        trace: file for a timeline of work and waiting that opens in Perfetto; or a `Trace`.
+        insecure: allow what others on the network could read: sending the token to another host
+            without TLS, and serving metrics on an address that is not loopback.
 
     Raises:
-        UsageError: settings that cannot work. While iterating, what the source raised, as it is;
-            PoisonBatch, NoTeacherAvailable, LeaseSuperseded, Forbidden or EngineLost where the mesh
-            cannot go on.
+        UsageError: settings that are wrong or contradict each other. While iterating, exceptions of
+            the source unchanged; PoisonBatch, NoTeacherAvailable, LeaseSuperseded, Forbidden or
+            EngineLost if the mesh cannot continue.
     """
 
     @naming_moved
     def __init__(
         self,
-        source: Iterable[Any] | Source,
+        source: Iterable[Any] | ResumableSource,
         *,
         service: str | Mapping[str, float],
         coordinator: str | None = None,
@@ -168,9 +171,9 @@ class DistilReader:
         trace: str | Path | Trace | None = None,
         insecure: bool = False,
     ) -> None:
-        limits = of_kind("limits", limits, Limits)
-        timeouts = of_kind("timeouts", timeouts, Timeouts)
-        tls = TLS() if tls is None else of_kind("tls", tls, TLS)
+        limits = instance_of("limits", limits, Limits)
+        timeouts = instance_of("timeouts", timeouts, Timeouts)
+        tls = TLS() if tls is None else instance_of("tls", tls, TLS)
         timeline = trace if isinstance(trace, Trace) or trace is None else Trace(trace)
         self.source = source
         name, addresses, mixing = services_of(service, teachers, ensemble)
@@ -223,106 +226,106 @@ class DistilReader:
     @classmethod
     def from_sample_generator(
         cls,
-        generator: MakesGenerator,
+        generator: GeneratorFunction,
         *,
         batch_size: int,
         drop_last: bool = False,
         collate: Collate | None = None,
         **options: Any,
     ) -> Self:
-        """A reader of a function that yields sample by sample; called anew for each epoch.
+        """A reader of a generator function that yields samples; called once per epoch.
 
         Args:
-            generator: yields tuples, lists or dicts of numpy arrays and numbers, or one array.
-            batch_size: samples of a batch.
-            drop_last: leave a last batch out that is not full.
-            collate: makes a batch of a list of samples; by default field by field, by stacking.
-            **options: `service` and all that `DistilReader` takes besides.
+            generator: yields tuples, lists or dicts of numpy arrays and numbers, or single arrays.
+            batch_size: samples per batch.
+            drop_last: omit the last batch if it is not full.
+            collate: makes a batch of a list of samples; by default, stacks field by field.
+            **options: of `DistilReader`.
         """
-        made = batched.of_samples(generator, batch_size, drop_last, collate)
-        return cls(made, **options)
+        source = batched.of_samples(generator, batch_size, drop_last, collate)
+        return cls(source, **options)
 
     @classmethod
     def from_sample_list_generator(
-        cls, generator: MakesGenerator, *, collate: Collate | None = None, **options: Any
+        cls, generator: GeneratorFunction, *, collate: Collate | None = None, **options: Any
     ) -> Self:
-        """A reader of a function that yields the samples of a batch as a list; else as above."""
+        """A reader of a generator function that yields lists with the samples of a batch."""
         return cls(batched.of_sample_lists(generator, collate), **options)
 
     @classmethod
-    def from_batch_generator(cls, generator: MakesGenerator, **options: Any) -> Self:
-        """A reader of a function that yields batch by batch; called anew for each epoch."""
+    def from_batch_generator(cls, generator: GeneratorFunction, **options: Any) -> Self:
+        """A reader of a generator function that yields batches; called once per epoch."""
         return cls(batched.of_batches(generator), **options)
 
     def __len__(self) -> int:
-        """Batches of an epoch, for this rank: what the source says."""
+        """Batches per epoch of this rank; raises TypeError if the source does not know."""
         return len(self._source)
 
     def __iter__(self) -> Epoch:
-        """A new epoch; one that is still being read is left, and nothing more comes of it.
+        """Begin a new epoch; the current one is left, and its iterator becomes invalid.
 
-        The first one after `load_state_dict` has the batches that remain of the epoch that the
-        state is of.
+        After `load_state_dict`, the first epoch has the remaining batches of the saved epoch.
         """
         return self.iterate(None)
 
     def iterate(self, convert: Convert | None) -> Epoch:
-        """As `iter`, each batch as `convert` returns it.
+        """As `iter(reader)`, with `convert` applied to each batch.
 
-        Where it raises, the batch does not count as taken: it is the next one again.
+        If `convert` raises, the batch counts as not taken, and is the next one again.
         """
         return Epoch(self, self._pipeline, self._pipeline.begin(), convert)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the training loop has come, as JSON values: by what it was handed, not by reads.
+        """The position of the training loop in the source, as JSON values.
 
-        An epoch that was left early counts as being read until the next one begins.
+        It counts the batches that the loop received, not those that were read ahead. An epoch that
+        was left early counts as current until the next one begins.
         """
-        return saved(self._pipeline.stream.progress, self._source, self.config)
+        return to_state(self._pipeline.stream.progress, self._source, self.config)
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
-        """Have the next epoch go on where `state_dict` was called; a present one is left.
+        """Resume in the next epoch where `state_dict` was called; the current epoch is left.
 
         Args:
-            state: of this rank. To go on with another number of ranks than before, those of all the
-                ranks there were.
+            state: of this rank. To resume with another number of ranks, the states of all former
+                ranks.
 
         Raises:
-            UsageError: it is of another source or rank, or it does not say where so many ranks
-                could go on.
+            UsageError: the state is of another source or rank, or the states do not suffice for
+                this number of ranks.
         """
-        self._pipeline.resume(loaded(state, self._source, self.config))
+        self._pipeline.resume(from_state(state, self._source, self.config))
 
     @property
     def stats(self) -> ReaderStats:
-        """Its figures: behind an epoch of all of it, within one as of the last 0.2 seconds."""
+        """Current statistics: complete after an epoch, else at most 0.2 s old."""
         return self._pipeline.stats()
 
     @property
     def progress(self) -> str:
-        """One line for a progress bar: rate, volume, teachers, and who waited how long."""
+        """One line for a progress bar; see `ReaderStats.line`."""
         return self.stats.line()
 
     def story(self, batch: int) -> list[str]:
-        """Why a batch went where it went: events that concern it, and what followed from each.
+        """The recorded events of a batch and the engine's actions that followed, for debugging.
 
-        The engine remembers its last 4,096 events, and nothing from before it was restarted.
+        Each service records its last 4,096 events; a restarted engine has none of its predecessor.
 
         Args:
-            batch: its number in logs and in the timeline: batches are counted over all epochs.
+            batch: its number over all epochs, as in logs and in the timeline.
 
         Returns:
-            One line for each event or action, the oldest first; none if nothing is remembered.
+            One line for each event or action, the oldest first; empty if none is recorded.
         """
         return self._pipeline.engine.story(batch)
 
     @property
     def engine_pid(self) -> int:
-        """Process id of the engine that works for this reader now."""
+        """Process id of the current engine."""
         return self._pipeline.engine.pid
 
     def close(self) -> None:
-        """End the engine and give the buffer back; again without effect."""
+        """End the engine and free the buffers. Idempotent."""
         self._pipeline.close()
 
     def __reduce__(self) -> Any:
@@ -339,16 +342,16 @@ class DistilReader:
 
 
 class Epoch(Iterator[Any]):
-    """One iteration of a reader; leaving it early, by `break` or `del`, ends its epoch.
+    """The iterator over one epoch of a reader. Dropping it early (`break`, `del`) ends the epoch.
 
     Raises:
-        UsageError: more is asked of it after another epoch has begun: it would seem to have ended.
+        UsageError: `next` is called after another epoch of the reader has begun.
     """
 
     def __init__(
         self, reader: object, pipeline: Pipeline, epoch: int, convert: Convert | None
     ) -> None:
-        self._reader = reader  # which must not be collected while it is read
+        self._reader = reader  # not to be collected while it is iterated
         self._pipeline = pipeline
         self._epoch = epoch
         self._convert = convert
@@ -377,8 +380,8 @@ class Epoch(Iterator[Any]):
     def close(self) -> None:
         """Leave the epoch; the reader can be iterated again."""
         self._ended = True
-        # Not at once: a generator that delegates to this one calls it when it is collected, which
-        # may be inside any call of ours.
+        # In another thread: a generator that delegates to this one calls `close` when it is
+        # collected, which may happen during any call.
         self._pipeline.leave_soon(self._epoch)
 
     def __del__(self) -> None:

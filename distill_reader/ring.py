@@ -1,4 +1,4 @@
-"""The trainer's shared memory: the ring that batches lie in."""
+"""The trainer's shared memory: the ring of batches, and leases on arrays that are in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..proto.shared_buffer import SharedBuffer
 
 
 def refused(arena: Arena, error: OSError) -> MemoryRefused:
-    """What to raise in place of what `Arena.allocate` has raised."""
+    """The error to raise instead of an `OSError` of `Arena.allocate`."""
     return MemoryRefused(
         f"the system gives the reader no more than {arena.size_bytes >> 20} MiB of shared memory"
         f" ({error}): lower upper_bytes or the size of batches, or raise its limits (`ulimit -f`,"
@@ -24,19 +24,18 @@ def refused(arena: Arena, error: OSError) -> MemoryRefused:
 
 
 class _Lease(weakref.ref[Array]):
-    """Refers to the one array over a record, which every view of it keeps alive."""
+    """A weak reference to the base array of a record, which each of its views keeps alive."""
 
     __slots__ = ("offset",)
     offset: int
 
 
 class ArrayLeases:
-    """The records of an arena that somebody views, and those whose last view is gone.
+    """The records of an arena with live views, and those without any more. Thread-safe.
 
-    Views end wherever the garbage collector runs, which may be inside any of our own calls: so all
-    this goes without a lock. The callback of a weak reference is a method of a C type: a signal
-    handler could run inside a Python callback, and Python ignores exceptions raised there, so
-    Ctrl-C would be lost.
+    The garbage collector may drop a view during any call, so this takes no lock. The callback of
+    the weak reference is a method of a C type: a signal handler could run inside a Python callback,
+    where Python ignores exceptions, and a Ctrl-C would be lost.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -45,20 +44,21 @@ class ArrayLeases:
         self._over: deque[weakref.ref[Array]] = deque()
 
     def views(self, record: Record) -> list[Array]:
-        """The arrays of `record`, without a copy; it is over when the last view is gone."""
-        # All are cut from one array over the whole record: numpy makes it the base of each of them,
-        # and of every view that a user makes of those, so that it lives exactly as long as they do.
+        """The arrays of `record`, without a copy; the record is released with the last view."""
+        # All are slices of one array over the whole record. numpy makes that the base of each, and
+        # of every view that a user makes of them, so it lives exactly as long as they do.
         start = record.offset
         whole = self._arena.memory(start, record.nbytes)
         lease = self._open[start] = _Lease(whole, self._over.append)
         lease.offset = start
-        return [
-            np.ndarray(ref.shape, dtype_named(ref.dtype), whole, ref.offset - start)
-            for ref in record.arrays
-        ]
+        views: list[Array] = []
+        for ref in record.arrays:
+            dtype = dtype_named(ref.dtype)
+            views.append(np.ndarray(ref.shape, dtype, whole, ref.offset - start))
+        return views
 
-    def over(self) -> list[int]:
-        """Offsets of records to give back, each once; any thread may ask, several at a time too."""
+    def released(self) -> list[int]:
+        """Offsets of the records without views, each returned once."""
         offsets: list[int] = []
         with suppress(IndexError):
             while True:
@@ -70,10 +70,12 @@ class ArrayLeases:
 
 
 class Ring:
-    """The trainer's side of the buffer: writes batches, gives their memory back when it is let go.
+    """Copies batches into shared memory, and reuses it once nobody views them.
 
-    `put` and `reclaim` belong to one thread (the one that pulls from the source); views may be
-    dropped anywhere.
+    One thread calls `put`, the one that pulls from the source; views may be dropped in any thread.
+
+    Attributes:
+        arena: the shared memory.
     """
 
     def __init__(self) -> None:
@@ -81,15 +83,21 @@ class Ring:
         self._leases = ArrayLeases(self.arena)
 
     def put(self, arrays: Sequence[Array]) -> tuple[Record, list[Array]]:
-        """Copy a batch into shared memory, once: its record, and views that keep it there.
+        """Copy a batch into shared memory.
+
+        Returns:
+            Its record, and views of the copies; the record is reused once all views are gone.
 
         Raises:
-            MemoryRefused: there is no more of it.
+            MemoryRefused: the system refuses more shared memory.
             WireError: a dtype that shared memory cannot hold.
         """
         self.reclaim()
+        layouts = []
+        for array in arrays:
+            layouts.append((array.dtype, array.shape))
         try:
-            record = self.arena.allocate([(array.dtype, array.shape) for array in arrays])
+            record = self.arena.allocate(layouts)
         except OSError as error:
             raise refused(self.arena, error) from error
         views = self._leases.views(record)
@@ -98,8 +106,8 @@ class Ring:
         return record, views
 
     def reclaim(self) -> None:
-        """Free the records whose last view is gone."""
-        for offset in self._leases.over():
+        """Free the records without views; in the thread that calls `put`."""
+        for offset in self._leases.released():
             self.arena.free(offset)
 
     def close(self) -> None:

@@ -1,10 +1,9 @@
-"""How far the training loop has come in its source: what it has been handed, not what was read.
+"""The training loop's progress in its source, and how it is saved and loaded.
 
-Progress is saved as JSON values with what it takes to see that it fits where it is loaded. What
-must be equal: the source (its kind, what it says of itself) and the rank. What is told and
-goes on nevertheless: labels of another service, or of another form. Where a map-style source is
-divided among another number of ranks than before, the states of all of them say together where to
-go on.
+Progress counts the batches that the loop received, not those that were read ahead. It is saved as
+JSON values, with properties that are checked when it is loaded: the source (kind and identity) and
+the rank must be equal; other labels (service, form) cause a warning. A map-style source can resume
+with another number of ranks from the states of all former ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 from ..errors import UsageError
 from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
-from .sources.source import Mark, Source
+from .sources.source import Mark, ResumableSource
 
 _NOTHING: Final[Mapping[int, Mark | None]] = MappingProxyType({})
 
@@ -35,16 +34,16 @@ class StreamPosition(NamedTuple):
     mark: Mark
 
 
-class Progress(NamedTuple):
-    """What of an epoch was delivered.
+class StreamProgress(NamedTuple):
+    """The delivered part of an epoch.
 
     Attributes:
         epoch: its number, from 0.
-        batches: how many were delivered from its beginning without a gap.
-        samples: rows of all that were delivered.
-        mark: where the source stands behind those `batches`; None: where it begins by itself.
-        ahead: those delivered behind a gap, as with `ordered=False`: their marks by ordinal, None
-            for one whose delivery is known from a saved state only.
+        batches: delivered without a gap from the start of the epoch.
+        samples: rows of all delivered batches.
+        mark: the source's position after those `batches`; None: the start of the epoch.
+        ahead: batches delivered beyond a gap, as with `ordered=False`: their marks by ordinal; None
+            for a batch whose delivery is only known from a saved state.
     """
 
     epoch: int = 0
@@ -54,9 +53,11 @@ class Progress(NamedTuple):
     ahead: Mapping[int, Mark | None] = _NOTHING
 
     def delivered(self, position: StreamPosition, samples: int) -> Self:
-        """The progress once the batch at `position`, of so many rows, is delivered too.
+        """The progress after another delivery.
 
-        One that is read again, having been delivered before, is told with 0 samples.
+        Args:
+            position: of the batch.
+            samples: its rows; 0 for a batch that was delivered before and is read again.
         """
         samples += self.samples
         if position.ordinal != self.batches:
@@ -82,8 +83,10 @@ _HELD = (*_COUNTS, "mark", "ahead", "source", "labels")
 State = Mapping[str, Any]
 
 
-def saved(progress: Progress, source: Source, config: ReaderConfig) -> dict[str, Any]:
-    """`progress` as JSON values."""
+def to_state(
+    progress: StreamProgress, source: ResumableSource, config: ReaderConfig
+) -> dict[str, Any]:
+    """Convert `progress` to JSON values, with what identifies its source and labels."""
     return {
         "format": FORMAT,
         "epoch": progress.epoch,
@@ -98,12 +101,14 @@ def saved(progress: Progress, source: Source, config: ReaderConfig) -> dict[str,
     }
 
 
-def loaded(states: State | Sequence[State], source: Source, config: ReaderConfig) -> Progress:
-    """The progress that a saved state, or those of all ranks, mean for this reader.
+def from_state(
+    states: State | Sequence[State], source: ResumableSource, config: ReaderConfig
+) -> StreamProgress:
+    """Convert a saved state, or those of all ranks, to the progress of this reader.
 
     Raises:
-        UsageError: they are none of a reader, of another source or rank, or do not say together
-            where another number of ranks could go on.
+        UsageError: a state is not one of a reader, or is of another source or rank; or the states
+            do not suffice to resume with another number of ranks.
     """
     given: list[Any] = list(states) if isinstance(states, (list, tuple)) else [states]
     if not given:
@@ -111,7 +116,7 @@ def loaded(states: State | Sequence[State], source: Source, config: ReaderConfig
     for state in given:
         _check_fits(state, source, config)
     if any(state["world_size"] != config.world_size for state in given):
-        return _regrouped(given, source, config)
+        return _resharded(given, source, config)
     if len(given) > 1:
         given = [state for state in given if state["rank"] == config.rank] or given
     state = given[0]
@@ -120,7 +125,7 @@ def loaded(states: State | Sequence[State], source: Source, config: ReaderConfig
             f"this state is of rank {state['rank']}, the reader is rank {config.rank}; load each"
             " rank's own"
         )
-    return Progress(
+    return StreamProgress(
         state["epoch"],
         state["batches"],
         state["samples"],
@@ -129,7 +134,7 @@ def loaded(states: State | Sequence[State], source: Source, config: ReaderConfig
     )
 
 
-def _check_fits(state: State, source: Source, config: ReaderConfig) -> None:
+def _check_fits(state: State, source: ResumableSource, config: ReaderConfig) -> None:
     if not _is_state(state):
         raise UsageError(
             f"this is no state of a reader of format {FORMAT!r}: {str(state)[:80]}; load what"
@@ -155,8 +160,10 @@ def _is_state(state: Any) -> bool:
     )
 
 
-def _regrouped(states: Sequence[State], source: Source, config: ReaderConfig) -> Progress:
-    """Where `config.world_size` ranks go on that others, of another number, have left."""
+def _resharded(
+    states: Sequence[State], source: ResumableSource, config: ReaderConfig
+) -> StreamProgress:
+    """The progress from which `config.world_size` ranks resume the states of another number."""
     before = states[0]["world_size"]
     change = f"from world_size {before} to {config.world_size}"
     if not source.deals:
@@ -175,20 +182,24 @@ def _regrouped(states: Sequence[State], source: Source, config: ReaderConfig) ->
     reading = [state for state in in_order if state["epoch"] == epoch]
     mark = next((state["mark"] for state in reading if state["mark"] is not None), None)
     if mark is None and len(reading) == before:
-        return Progress(epoch)
-    gone = None if mark is None else _gone(mark, in_order, epoch, source)
+        return StreamProgress(epoch)
+    gone = None if mark is None else _delivered_by_all(mark, in_order, epoch, source)
     if mark is None or gone is None:
         raise UsageError(
             f"ranks that go on {change} must have stood at the same step; they have delivered"
             f" {[[s['epoch'], s['batches']] for s in in_order]} (epoch, batches)"
         )
     return (
-        Progress(epoch + 1) if gone == mark["of"] else Progress(epoch, mark={**mark, "start": gone})
+        StreamProgress(epoch + 1)
+        if gone == mark["of"]
+        else StreamProgress(epoch, mark={**mark, "start": gone})
     )
 
 
-def _gone(mark: State, states: Sequence[State], epoch: int, source: Source) -> int | None:
-    """How many batches of the epoch are gone for all; None where they stand at different steps."""
+def _delivered_by_all(
+    mark: State, states: Sequence[State], epoch: int, source: ResumableSource
+) -> int | None:
+    """Batches of the epoch that all ranks have delivered; None if ranks are at different steps."""
     total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
     taken = []
     for rank, state in enumerate(states):
@@ -204,17 +215,17 @@ def _gone(mark: State, states: Sequence[State], epoch: int, source: Source) -> i
     return taken_together(total, start, uneven, taken)
 
 
-def _identity(source: Source) -> dict[str, Any]:
+def _identity(source: ResumableSource) -> dict[str, Any]:
     return _as_read({"kind": source.kind, **source.identity()})
 
 
 def _labels(config: ReaderConfig) -> dict[str, Any]:
-    told = config.to_json()
-    return _as_read({name: told[name] for name in ("service", "feeds", "fetches", "labels")})
+    values = config.to_json()
+    return _as_read({name: values[name] for name in ("service", "feeds", "fetches", "labels")})
 
 
 def _as_read(value: State) -> dict[str, Any]:
-    """JSON values as they come out of a file: with lists for tuples."""
+    """JSON values as read from a file: with lists for tuples."""
     read: dict[str, Any] = json.loads(json.dumps(value))
     return read
 

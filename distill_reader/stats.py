@@ -1,4 +1,4 @@
-"""What a user sees of a reader: its figures, and callbacks when something happens to it."""
+"""The statistics of a reader, and callbacks for its events."""
 
 from __future__ import annotations
 
@@ -10,56 +10,62 @@ from typing import Any, Final, Self
 
 from ..errors import UsageError
 
+log = logging.getLogger(__name__)
+
+#: `Callbacks.close` waits so long for a call in progress.
+CLOSE_GRACE_S: Final = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderStats:
-    """A moment of a reader's life; counts are since it was made, over all its epochs.
+    """Statistics of a reader at one moment; counters run over all its epochs.
 
     Attributes:
         yielded: batches that the source has yielded.
         delivered: batches that the training loop has received.
         samples_delivered: rows of those batches.
-        samples_per_s: rows that the training loop took per second, over the last seconds.
-        resends: requests beyond the first of their batch.
-        hedges: requests that were asked of a second teacher, as the first was late.
-        canaries: requests that were asked of a second teacher, to compare what both say.
-        ejections: times that a teacher was put out of the pool, to be probed later.
-        liars: how many of those were for labels that others contradicted.
+        samples_per_s: rows that the training loop took per second, over the last 5 s.
+        resends: requests with rows that had been sent before.
+        hedges: requests sent to a second teacher because the first was late.
+        canaries: requests sent to a second teacher to compare both answers.
+        ejections: times that a teacher was ejected from the pool.
+        liars: ejections because other teachers contradicted the labels.
         ready: labelled batches that the training loop has not taken yet.
-        volume_bytes: of those, a moment ago.
-        upper_bytes: `ut`; above it no new batch is pulled.
-        lower_bytes: `lt`; below it pulling goes on.
+        volume_bytes: bytes of labelled batches that were not taken, as of the engine's last report
+            (Algorithm 1 of the paper).
+        upper_bytes: the threshold `ut` of Algorithm 1: above it no new batch is pulled.
+        lower_bytes: the threshold `lt`: below it pulling resumes.
         want: teachers that the reader asks for.
-        needed: n = ceil(t_t/t_s); 0 while a time is unknown.
-        t_t_s: seconds per sample of the average of its teachers; 0 while unknown.
+        needed: n = ceil(t_t / t_s); 0 while a time is unknown.
+        t_t_s: seconds per sample of the average teacher; 0 while unknown.
         t_s_s: seconds per sample of the training step; 0 while unknown.
-        teachers: names of the teachers that it sends to.
-        ejected: names of those that are out of its pool for what they did.
-        ejected_for: of each of them, in this order, the cause: "failed", "silent", "wrong", "lied",
-            "refused".
-        dispute: in words, which teachers contradict each other, on what and by how much, while no
-            third is there to tell who is wrong; empty: none do.
-        stragglers: names of those that are much slower than the others, or say nothing.
-        in_flight: requests under way, by teacher.
-        served: batches whose labels are used, by teacher, since it was assigned.
+        teachers: ids of the teachers that it sends to.
+        ejected: ids of the ejected ones.
+        ejected_for: the cause of each ejection, in the same order: "failed", "silent", "wrong",
+            "lied" or "refused".
+        dispute: describes which teachers contradict each other, on which output and by how much,
+            while no third teacher can tell which one is wrong; empty: none do.
+        stragglers: ids of teachers that are much slower than the others, or silent.
+        in_flight: (teacher, requests in flight) pairs.
+        served: (teacher, batches whose labels are used, since it was assigned) pairs.
         starved_s: seconds that the training loop waited for labels.
         blocked_s: seconds that pulling was paused because the buffer was full.
         source_wait_s: seconds that the training loop waited for the source.
-        state: `starved`, `source_wait`, `blocked` or `steady`.
-        content_id: the model content that labels come from; empty while that is not known.
-        label_kinds: what the teachers publish of their outputs, by name: "logits", "probabilities",
-            "log-probabilities" or "other"; nothing of outputs of which they do not say it. Known
-            with the first batch that they have labelled, and then the same; where teachers make
-            the labels (top-k, `temperature`), another model content may have another kind.
-        store_hits: samples whose labels the store had.
-        store_misses: samples whose labels it did not have.
-        store_dropped: samples whose labels could not be put into it.
-        store_trouble: why the store cannot be used now; empty: all is well.
-        waiting_for: in words, what the stream waits for; empty when for nothing.
-        unlabelled: batches that were delivered without soft labels, as there was no teacher.
-        partly_labelled: batches whose labels lack those of a service that was missing.
-        weights: by service, of which the latest batch was mixed, where there are several.
-        engine_restarts: times that the engine process was started anew.
+        state: "starved", "source_wait", "blocked" or "steady".
+        content_id: the model content that labels come from; empty while unknown.
+        label_kinds: (output, kind) pairs that the teachers publish: "logits", "probabilities",
+            "log-probabilities" or "other". Fixed from the first labelled batch on, except that a
+            new model content may change the kind of outputs that teachers convert (top-k,
+            `temperature`).
+        store_hits: samples with labels in the store.
+        store_misses: samples without labels in the store.
+        store_dropped: samples whose labels could not be written to the store.
+        store_trouble: why the store cannot be used now; empty: it can.
+        waiting_for: describes what the stream waits for; empty: nothing.
+        unlabelled: batches delivered without soft labels, because there was no teacher.
+        partly_labelled: batches without the labels of a service that had no teacher.
+        weights: (service, weight) pairs of the latest batch, if there are several services.
+        engine_restarts: times that the engine process was restarted.
     """
 
     yielded: int = 0
@@ -103,16 +109,16 @@ class ReaderStats:
     engine_restarts: int = 0
 
     @classmethod
-    def of(cls, told: Mapping[str, Any], **own: Any) -> Self:
-        """From what the engine has told, and what the trainer's side knows itself."""
+    def of(cls, message: Mapping[str, Any], **own: Any) -> Self:
+        """Combine the engine's latest message with the fields that the trainer knows."""
         known = {field.name for field in fields(cls)}
-        return cls(**{key: _frozen(value) for key, value in told.items() if key in known} | own)
+        return cls(**{key: _frozen(value) for key, value in message.items() if key in known} | own)
 
     def line(self) -> str:
-        """One line for a progress bar, also what `str` gives; as long whatever the figures.
+        """A line of constant width for a progress bar, as `str` returns it.
 
-        Rows per second, the volume as a part of `ut`, teachers that it has and wants, and for how
-        long labels, a full buffer and the source held the stream up.
+        It shows rows per second, the volume in percent of `ut`, teachers present and wanted, and
+        the times starved, blocked and waiting for the source.
         """
         volume = min(round(100 * self.volume_bytes / max(self.upper_bytes, 1)), 999)
         teachers = f"{len(self.teachers)}/{self.want}"
@@ -136,60 +142,54 @@ _TIMES: Final = ((1.0, "s"), (60.0, "m"), (3600.0, "h"), (86400.0, "d"))
 
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """A number in five characters: "12.1s", " 812k"."""
+    """Format a number in five characters: "12.1s", " 812k"."""
     size, unit = next((one for one in units if value < 999.5 * one[0]), units[-1])
     shown = min(value / size, 999.0)
     return f"{shown:.{int(shown < 99.95)}f}{unit}".rjust(5)
 
 
-log = logging.getLogger(__name__)
-
-CLOSE_GRACE_S: Final = 2.0
-
-
 class Callback:
-    """Told of what happens to a reader; override what you need, and pass it by `callbacks=[...]`.
+    """Methods called on events of a reader; override some, and pass it as `callbacks=[...]`.
 
-    `on_batch` is called in the training loop, and costs it the time it takes. All others are called
-    by one thread of the reader's, one after another, from its figures, which are renewed about five
-    times a second: what comes and goes in between is not told. What a callback raises is logged,
-    and stops nothing.
+    `on_batch` is called in the training loop and delays it. A thread of the reader calls the
+    others, one after another. It compares stats that arrive about five times a second, so changes
+    that revert in between are not reported. Exceptions of a callback are logged, not raised.
     """
 
     def on_batch(self, samples: int, waited_s: float) -> None:
-        """The training loop is handed a batch of `samples` rows, `waited_s` after asking for it."""
+        """The training loop gets a batch of `samples` rows, `waited_s` seconds after asking."""
 
     def on_starved(self, stats: ReaderStats) -> None:
-        """The training loop has begun to wait for labels."""
+        """The training loop has started to wait for labels."""
 
     def on_blocked(self, stats: ReaderStats) -> None:
-        """The buffer is full: teachers have begun to wait for the training loop."""
+        """Pulling has paused: the buffer is full."""
 
     def on_source_wait(self, stats: ReaderStats) -> None:
-        """The training loop has begun to wait for the source of batches."""
+        """The training loop has started to wait for the source of batches."""
 
     def on_teacher_joined(self, teacher: str) -> None:
-        """The reader sends to this teacher from now on; also one that was ejected, and is well."""
+        """The reader starts to send to this teacher, or resumes after an ejection."""
 
     def on_teacher_lost(self, teacher: str) -> None:
-        """The reader does not send to it any more: it has died, drains, or serves somebody else."""
+        """The reader stops sending to this teacher: it died, drains, or was reassigned."""
 
     def on_teacher_ejected(self, teacher: str, cause: str) -> None:
-        """It is out of the pool: "failed", "silent", "wrong", "lied" or "refused" says why."""
+        """A teacher was ejected: "failed", "silent", "wrong", "lied" or "refused"."""
 
     def on_want_changed(self, want: int, before: int) -> None:
-        """The reader asks for so many teachers."""
+        """The reader asks for `want` teachers; `before`, it asked for another number."""
 
     def on_engine_restarted(self, restarts: int) -> None:
-        """Its engine process had died; another one has taken over, the latest of so many."""
+        """The engine process died and was restarted, `restarts` times so far."""
 
 
-#: A call to be made: the method of a `Callback`, and its arguments.
+#: A method of `Callback`, and its arguments.
 Call = tuple[str, tuple[Any, ...]]
 
 
 def calls_for(before: ReaderStats, after: ReaderStats) -> Iterator[Call]:
-    """What is to be told between one look at the figures and the next."""
+    """The calls that report the changes from one state to the next."""
     if after.engine_restarts > before.engine_restarts:
         yield "on_engine_restarted", (after.engine_restarts,)
     had, has = _serving(before), _serving(after)
@@ -214,17 +214,17 @@ def _serving(stats: ReaderStats) -> list[str]:
 
 
 class Callbacks:
-    """Makes the calls of one reader, until `close`.
+    """Calls the callbacks of one reader, until `close`.
 
     Args:
-        callbacks: who is told.
-        look: the reader's figures at this moment.
+        callbacks: the user's.
+        stats: returns the current stats.
 
     Raises:
-        UsageError: something is no `Callback`.
+        UsageError: an item is not a `Callback`.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], look: Callable[[], ReaderStats]) -> None:
+    def __init__(self, callbacks: Sequence[Callback], stats: Callable[[], ReaderStats]) -> None:
         if not isinstance(callbacks, Iterable):
             raise UsageError(f"callbacks is a list, as in callbacks=[{callbacks!r}]")
         for callback in callbacks:
@@ -233,13 +233,13 @@ class Callbacks:
                     f"callbacks are objects of subclasses of Callback, not {callback!r}"
                 )
         self._callbacks = tuple(callbacks)
-        self._look = look
+        self._stats = stats
         self._changed = threading.Condition()
-        self._news = self._closed = False
+        self._is_changed = self._closed = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread that compares stats, if there are callbacks."""
         if self._callbacks:
             self._thread = threading.Thread(
                 target=self._watch, name="edl-reader-callbacks", daemon=True
@@ -247,18 +247,19 @@ class Callbacks:
             self._thread.start()
 
     def batch(self, samples: int, waited_s: float) -> None:
-        """The training loop is handed a batch."""
-        self._call("on_batch", (samples, waited_s))
+        """Call `on_batch`, in the caller's thread."""
+        if self._callbacks:
+            self._call("on_batch", (samples, waited_s))
 
     def notify(self) -> None:
-        """There are new figures to look at."""
+        """Have the thread compare the stats: new ones have arrived."""
         if self._thread is not None:
             with self._changed:
-                self._news = True
+                self._is_changed = True
                 self._changed.notify()
 
     def close(self) -> None:
-        """Call nobody any more; a call that is under way may still end."""
+        """Stop calling; waits for a call in progress for up to `CLOSE_GRACE_S`."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -268,16 +269,16 @@ class Callbacks:
     def _watch(self) -> None:
         before = ReaderStats()
         while self._wait():
-            after = self._look()
+            after = self._stats()
             for name, arguments in calls_for(before, after):
                 self._call(name, arguments)
             before = after
 
     def _wait(self) -> bool:
-        """Wait for new figures; False at the end."""
+        """Wait for new stats; False once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._news or self._closed)
-            self._news = False
+            self._changed.wait_for(lambda: self._is_changed or self._closed)
+            self._is_changed = False
             return not self._closed
 
     def _call(self, name: str, arguments: tuple[Any, ...]) -> None:

@@ -1,12 +1,12 @@
-"""A user's batch taken apart into arrays, and put together again with its soft labels.
+"""Take a user's batch apart into arrays, and put it together again with its soft labels.
 
-A batch is a tuple, list, mapping or bare array; its leaves are numpy arrays or tensors of Paddle
-or PyTorch. What is neither (a name, a number, None) stays in the trainer by reference and comes
-back as it was. Arrays leave for shared memory, so that what comes back is what was labelled even if
-the user's loader fills the same buffers again.
+A batch is a tuple, list, mapping or a single array. Its leaves are numpy arrays or tensors of
+Paddle or PyTorch; any other leaf (a name, a number, None) is kept by reference and returned as it
+is. Arrays are copied to shared memory: the returned batch is the labelled one even if the user's
+loader reuses its buffers.
 
-Arrays at the top of a batch are its fields, of which teachers get some. Arrays further down, such
-as those of a list of sentences of different lengths, only pass through.
+Arrays at the top level of a batch are its fields, which can be fed to teachers. Nested arrays, such
+as a list of sentences of different lengths, are returned and never sent.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from .config import FieldKey
 if TYPE_CHECKING:
     from ..proto.datatypes import Input
 
-#: Kinds of dtypes whose arrays need no second look: bool, integers, floats, complex.
+#: numpy's dtype kinds of plain numbers: bool, integers, floats, complex.
 _NUMBERS: Final = "biufc"
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Stands in a skeleton where the array of this index was."""
+    """The position of array `index` in a skeleton."""
 
     index: int
     kind: TensorKind
 
 
-class Parts(NamedTuple):
-    """A batch taken apart.
+class BatchParts(NamedTuple):
+    """The arrays of a batch, and the structure around them.
 
     Attributes:
-        arrays: its leaves, in the order of the batch.
-        skeleton: the batch with a `Leaf` in the place of each array.
-        fields: for each array at the top of the batch, its key there and its index in `arrays`;
-            keys that are neither text nor integers cannot be named, and are left out.
-        samples: rows of the batch: the first dimension of its first field that has any; where no
-            field has, of its first array that has.
-        plain: whether all its leaves were numpy arrays.
+        arrays: its arrays, depth first.
+        skeleton: the batch with a `Leaf` in place of each array.
+        fields: key and index in `arrays` of each top-level array with a text or integer key.
+        samples: rows of the batch: the first dimension of the first field that is not a scalar; if
+            all fields are scalars, of the first array that is not.
+        plain: whether all arrays are numpy arrays.
     """
 
     arrays: tuple[Array, ...]
@@ -57,13 +56,17 @@ class Parts(NamedTuple):
     samples: int
     plain: bool
 
-    def without_arrays(self) -> Parts:
-        """The same, once the arrays lie in shared memory: the user's own may go."""
+    def without_arrays(self) -> BatchParts:
+        """A copy that does not keep the user's arrays alive."""
         return self._replace(arrays=())
 
 
-def take_apart(batch: Any) -> Parts:
-    """Split `batch` into arrays and a skeleton; raises BatchError where it holds no array."""
+def take_apart(batch: Any) -> BatchParts:
+    """Split `batch` into arrays and a skeleton.
+
+    Raises:
+        BatchError: it contains no array, or one of a dtype that cannot be sent.
+    """
     if (flat := _taken_apart_flat(batch)) is not None:
         return flat
     arrays: list[Array] = []
@@ -81,25 +84,25 @@ def take_apart(batch: Any) -> Parts:
     )
     ranked = [*(arrays[index] for _, index in fields), *arrays]
     plain = all(kind is PLAIN for kind in kinds)
-    return Parts(tuple(arrays), skeleton, fields, row_count(ranked), plain)
+    return BatchParts(tuple(arrays), skeleton, fields, row_count(ranked), plain)
 
 
-def _taken_apart_flat(batch: Any) -> Parts | None:
-    """What `take_apart` finds of a tuple of numpy arrays of numbers, in a tenth of the time."""
+def _taken_apart_flat(batch: Any) -> BatchParts | None:
+    """`take_apart` of a tuple of numpy arrays of numbers, ten times as fast; None for others."""
     if type(batch) is not tuple or not batch:
         return None
     for array in batch:
         if type(array) is not np.ndarray or array.dtype.kind not in _NUMBERS:
             return None
     skeleton, fields = _flat(len(batch))
-    return Parts(batch, skeleton, fields, row_count(batch), plain=True)
+    return BatchParts(batch, skeleton, fields, row_count(batch), plain=True)
 
 
 @lru_cache(maxsize=16)
 def _flat(arrays: int) -> tuple[tuple[Leaf, ...], tuple[tuple[FieldKey, int], ...]]:
     """Skeleton and fields of a tuple of so many arrays."""
-    places = range(arrays)
-    return tuple(Leaf(place, PLAIN) for place in places), tuple((place, place) for place in places)
+    indexes = range(arrays)
+    return tuple(Leaf(index, PLAIN) for index in indexes), tuple((i, i) for i in indexes)
 
 
 def row_count(inputs: Iterable[Input]) -> int:
@@ -108,15 +111,20 @@ def row_count(inputs: Iterable[Input]) -> int:
 
 
 def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Array | None]) -> Any:
-    """The batch as the user gave it, with `labels` behind its fields.
+    """Rebuild a batch with its labels.
 
-    Tuples and lists get the labels appended, mappings get them under the names of the model's
-    outputs and become dicts, a bare array becomes a tuple. Labels are tensors of a framework, and
-    lie where its tensors lie, where any array of the batch was such a tensor. A batch that goes
-    without labels gets None in the place of each.
+    Labels are appended to tuples and lists, and added to mappings, which become dicts, under the
+    names of the model's outputs; a single array becomes a tuple. If the batch contains tensors of a
+    framework, labels become such tensors, on the device of the first one.
+
+    Args:
+        skeleton: as of `BatchParts`.
+        arrays: in the order of `BatchParts.arrays`.
+        labels: by name; None for each label of an unlabelled batch.
 
     Raises:
-        UsageError: a dict has a field of the name of a label.
+        UsageError: a dict has a field with the name of a label.
+        BatchError: the framework has no such dtype.
     """
     if type(skeleton) is tuple and skeleton is _flat(len(skeleton))[0]:
         return (*arrays, *labels.values())
@@ -146,7 +154,7 @@ def _with_labels(batch: dict[Any, Any], soft: dict[str, Any]) -> dict[Any, Any]:
 
 
 def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
-    """What lies at the top of a batch, by key or place."""
+    """The top-level items of a batch, by key or index."""
     if _is_fed_dict(skeleton):
         skeleton = skeleton[0]
     if isinstance(skeleton, dict):
@@ -157,7 +165,7 @@ def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _is_fed_dict(batch: Any) -> bool:
-    """Whether it is what static-graph loaders of Paddle yield: a list of one dict per device."""
+    """Whether it is a batch of Paddle's static-graph loaders: a list of one dict per device."""
     return isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], dict)
 
 
@@ -181,7 +189,10 @@ def _fill(skeleton: Any, arrays: Sequence[Array]) -> Any:
 
 
 def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:
-    """A batch of the same structure, with `change(leaf)` in the place of each of its leaves."""
+    """A batch of the same structure, with each leaf replaced by `change(leaf)`.
+
+    Mappings become dicts; a tuple with no changed item is returned as it is.
+    """
     if isinstance(node, Mapping):
         return {key: map_leaves(value, change) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
@@ -193,7 +204,7 @@ def _rebuilt(node: Sequence[Any], values: list[Any]) -> Any:
     if isinstance(node, list):
         return values
     if all(new is old for new, old in zip(values, node, strict=True)):
-        return node  # whatever kind of tuple it is
+        return node  # of any subclass of tuple
     make: Callable[..., Any] | None = getattr(type(node), "_make", None)  # a named tuple
     return make(values) if make is not None else tuple(values)
 

@@ -1,8 +1,8 @@
-"""A file of Chrome trace events that can be opened at any moment, and does not grow for ever.
+"""A file of Chrome trace events with bounded size that is valid at any time.
 
-The format is the array of JSON objects that Perfetto and chrome://tracing read. Each event is a
-line that is written whole, and readers of the format do not need the array's end: so what was
-written before a `kill -9` is a valid file.
+The format is the JSON array of objects that Perfetto and chrome://tracing read. Each event is a
+line, and readers of the format do not need the end of the array: the file is valid even after a
+`kill -9`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ..errors import UsageError
 
 log = logging.getLogger(__name__)
 
-#: As much is collected before it is written, unless `flush` asks for it.
+#: Events are written in chunks of this size, or by `flush`.
 _BUFFER_BYTES: Final = 64 << 10
 _BEGIN: Final = b"[\n"
 _BETWEEN: Final = b",\n"
 _END: Final = b"\n]\n"
 
-Event = Mapping[str, Any]
+TraceEvent = Mapping[str, Any]
 
 
 def begin(path: Path) -> None:
-    """Make an empty trace at `path`; what was there before goes.
+    """Create or empty the trace at `path`, and delete its older part.
 
     Raises:
-        UsageError: no file can be written there.
+        UsageError: the file cannot be written.
     """
     try:
         older(path).unlink(missing_ok=True)
@@ -41,16 +41,16 @@ def begin(path: Path) -> None:
 
 
 def older(path: Path) -> Path:
-    """Where the part before the present one lies: `run.json` -> `run.older.json`."""
+    """The path of the older part: `run.json` -> `run.older.json`."""
     return path.with_suffix(f".older{path.suffix}")
 
 
 class TraceFile:
-    """Goes on with the trace that was begun at `path`.
+    """Appends to the trace at `path`. Not thread-safe.
 
-    When half of `max_bytes` is full, that half becomes `older(path)`, in the place of the one
-    before: the latest events are always there. What cannot be written ends the trace with a warning
-    in the log, and nothing else.
+    When the file reaches half of `max_bytes`, it replaces `older(path)` and a new one begins, so
+    the latest events are always kept. An error of the file system ends the trace with a warning in
+    the log.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
@@ -62,33 +62,33 @@ class TraceFile:
         self._fd = -1
         try:
             self._fd = _opened(path)
-            self._size = _mend(self._fd)
+            self._size = _repair(self._fd)
         except OSError as error:
             self._give_up(error)
 
     def name_track(self, what: str, name: str, pid: int, tid: int = 0) -> None:
-        """Show `name` for a track: `what` is "process_name" or "thread_name"."""
+        """Name a track; `what` is "process_name" or "thread_name"."""
         event = {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
         line = self._names[what, pid, tid] = _line(event)
         self._put(line)
 
-    def add(self, *events: Event) -> None:
-        """Write events, some time soon; those of one call stand in the same part."""
+    def add(self, *events: TraceEvent) -> None:
+        """Buffer events; those of one call are written to the same file."""
         for event in events:
             self._put(_line(event))
         if self._buffered >= _BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was collected; begin another part where this one is full."""
+        """Write the buffered events; begin a new file if this one is full."""
         self._write(b"".join(self._buffer))
         self._buffer.clear()
         self._buffered = 0
         if self._fd >= 0 and self._size >= self._limit:
             self._turn_over()
 
-    def close(self, last: Event) -> None:
-        """End the array with the event `last`."""
+    def close(self, last: TraceEvent) -> None:
+        """Write `last`, end the array and close the file."""
         self._put(_line(last).removesuffix(_BETWEEN) + _END)
         self._write(b"".join(self._buffer))
         if self._fd >= 0:
@@ -134,12 +134,12 @@ def _opened(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-def _line(event: Event) -> bytes:
+def _line(event: TraceEvent) -> bytes:
     return json.dumps(event, separators=(",", ":")).encode() + _BETWEEN
 
 
-def _mend(fd: int) -> int:
-    """Cut off what an engine that was killed had half written, or had ended; the size now."""
+def _repair(fd: int) -> int:
+    """Cut off a partial event or the array's end, left by a former engine; returns the size."""
     size = os.fstat(fd).st_size
     tail = os.pread(fd, _BUFFER_BYTES, max(size - _BUFFER_BYTES, 0))
     kept = max(

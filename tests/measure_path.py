@@ -46,7 +46,7 @@ GROUPS = {
     "scheduler/ledger/": "decisions: ledger",
     "scheduler/": "decisions: all else",
     "distill_reader/engine/answers.py": "arrays: checked, copied",
-    "distill_reader/engine/labels.py": "arrays: checked, copied",
+    "distill_reader/engine/label_records.py": "arrays: checked, copied",
     "proto/": "arrays: checked, copied",
     "": "the rest of the engine",
 }

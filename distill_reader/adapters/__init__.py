@@ -1,5 +1,5 @@
-"""What a training framework calls its own: its tensors, and loaders in the shape that it expects.
+"""Adapters to training frameworks: tensors, and loaders with the interface that each expects.
 
-Importing this package imports no framework; `adapters.paddle` and `adapters.torch` do when a loader
-is made.
+Importing this package imports no framework; the loaders in `adapters.paddle` and `adapters.torch`
+import theirs when they are created.
 """

@@ -1,4 +1,4 @@
-"""What loaders for the frameworks have in common: the epochs of a reader, each batch converted."""
+"""The common part of the loaders for frameworks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ...proto.arena import Array
 from ..reader import DistilReader
 from ..saved_state import State
 
-#: Text and dates, of which no framework has tensors.
+#: numpy's dtype kinds of text and dates, for which no framework has tensors.
 _NEVER_TENSORS = "SUMm"
 
 
 class Loader(ABC):
-    """Iterates `reader`, whose batches it converts as the training loop takes them.
+    """Iterates a reader, and converts each batch when the training loop takes it.
 
-    It holds nothing of its own: epochs, state, errors and the end are the reader's.
+    It has no state of its own: epochs, `state_dict` and errors are the reader's.
 
     Attributes:
-        reader: what it iterates; close that, and look there for figures.
+        reader: the reader; close it, and read its stats.
 
     Raises:
-        UsageError: it is given anything but a reader.
+        UsageError: `reader` is not a DistilReader.
     """
 
     def __init__(self, reader: DistilReader) -> None:
@@ -38,19 +38,19 @@ class Loader(ABC):
         self.reader = reader
 
     def __len__(self) -> int:
-        """Batches of an epoch; raises TypeError where the reader's source does not know."""
+        """Batches per epoch; raises TypeError if the source does not know."""
         return len(self.reader)
 
     def __iter__(self) -> Iterator[Any]:
-        """A new epoch; one that is still being read is left."""
+        """Begin a new epoch; the current one is left."""
         return self.reader.iterate(self._converted)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the training loop has come: the reader's."""
+        """See `DistilReader.state_dict`."""
         return self.reader.state_dict()
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
-        """Have the next epoch go on there; raises what the reader's own does."""
+        """See `DistilReader.load_state_dict`."""
         self.reader.load_state_dict(state)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Loader(ABC):
 
 
 def numbers_of(leaf: Any) -> Array | None:
-    """A leaf that can be a tensor, in this machine's byte order; None for anything else."""
+    """An array of numbers in native byte order; None for other leaves."""
     if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in _NEVER_TENSORS:
         return None
     return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))

@@ -1,4 +1,4 @@
-"""`PaddleLoader`: a reader with the face of a `paddle.io.DataLoader`."""
+"""`PaddleLoader`: a reader with the interface of a `paddle.io.DataLoader`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from .tensors import PaddleKind, moved
 
 
 class PaddleLoader(Loader):
-    """Yields the batches of `reader` as tensors of Paddle, on the place that is asked for.
+    """Yields the batches of `reader` as tensors of Paddle on a chosen place.
 
-    Paddle's tensors come back as such from a reader anyway, each where it was; this is for sources
-    of numpy arrays, for another place, and for static-graph programs, which are fed by name. In
-    static mode tensors are the `DenseTensor` that `Executor.run` takes, as Paddle's loader has it.
+    A reader returns tensors of Paddle as such, on their place. This loader is for sources of numpy
+    arrays, for another place, and for static-graph programs, which are fed by name. In static mode
+    it yields `DenseTensor`, as `Executor.run` takes and Paddle's own loader yields.
 
     Args:
-        reader: what it iterates.
+        reader: the reader.
         feed_list: with `return_list=False`, names or static variables for the fields of a batch in
-            their order, soft labels last; of batches that are dicts, which fields to keep.
-        places: one place, or a list of one: `paddle.CUDAPlace(0)`, "gpu:0", "cpu" ...; by default
-            what is a tensor stays where it is, and arrays go where Paddle puts new tensors.
-        return_list: True: batches as the source has them, tuples as lists. False: a list of one
-            dict from name to tensor, which is what `Executor.run(feed=...)` takes.
+            order, soft labels last; for batches that are dicts, the fields to keep.
+        places: one place, or a list of one: `paddle.CUDAPlace(0)`, "gpu:0", "cpu" ...; by default,
+            tensors stay on their place, and arrays go to Paddle's default place.
+        return_list: True: batches with the structure of the source's, tuples as lists. False: a
+            list of one dict from name to tensor, as `Executor.run(feed=...)` takes.
 
     Raises:
-        UsageError: several places, which are one rank each, with a reader of its own; or a place
-            that this Paddle cannot reach. While iterating, names that do not fit the batch.
+        UsageError: several places (start one rank with a reader for each), or a place that this
+            Paddle does not have. While iterating, names that do not fit the batch.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PaddleLoader(Loader):
         self._place = _place_of(places)
 
     def __call__(self) -> Iterator[Any]:
-        """A new epoch, as Paddle's loader has it."""
+        """Begin a new epoch, like a call of Paddle's loader."""
         return iter(self)
 
     def _converted(self, batch: Any) -> Any:
@@ -83,7 +83,7 @@ def _place_of(places: Any) -> Any:
         asked = paddle.base.framework._get_paddle_place(places)
     except (ValueError, TypeError) as error:
         raise UsageError(f"no tensors can be put on {places!r}: {error}") from None
-    place = paddle.base.core.Place()  # the general one, which tensors name and compare equal to
+    place = paddle.base.core.Place()  # the general class, which `tensor.place` compares equal to
     place.set_place(asked)
     return place
 
@@ -92,12 +92,12 @@ def by_name(batch: Any, names: Sequence[str]) -> Mapping[Any, Any]:
     """The fields of a batch by name.
 
     Args:
-        batch: a mapping, or a list of one, as static-graph loaders have it: then `names` are those
-            that are kept, in their order. Or fields in their order, which are given these names.
-        names: of fields; empty: all of a mapping.
+        batch: a mapping, or a list of one as of static-graph loaders, of which the fields `names`
+            are kept; or a sequence of fields, which are given these names.
+        names: of the fields, in order; empty: all of a mapping.
 
     Raises:
-        UsageError: names and fields do not fit each other.
+        UsageError: a mapping lacks a name, or a sequence has another number of fields.
     """
     if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
         batch = batch[0]

@@ -1,7 +1,6 @@
-"""What a leaf of a batch is: a numpy array, or a tensor of Paddle or PyTorch; and back from arrays.
+"""Conversion between numpy arrays and tensors of Paddle and PyTorch, without a copy if possible.
 
-No framework is imported before a batch holds one of its tensors. Arrays become tensors without a
-copy where that can be.
+No framework is imported unless a batch contains one of its tensors.
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ from ...proto.arena import Array, dtype_named
 
 
 class TensorKind(Protocol):
-    """The framework of a tensor, where it lay, whether it wants a gradient."""
+    """The properties of a tensor that are restored: framework, device, gradient."""
 
     def tensor(self, array: Array) -> Any:
-        """`array` as a tensor of this kind; of the same memory where the framework lets it."""
+        """Convert an array to such a tensor, which shares its memory if the framework can."""
         ...
 
     def of_labels(self) -> TensorKind:
-        """What the soft labels of a batch are that holds such a tensor."""
+        """The kind of the soft labels of a batch with such a tensor."""
         ...
 
 
 class NumpyKind:
-    """A numpy array, which needs nothing."""
-
     def tensor(self, array: Array) -> Array:
         return array
 
@@ -42,10 +39,10 @@ PLAIN = NumpyKind()
 
 
 def array_of(node: Any) -> tuple[Array, TensorKind] | None:
-    """The numbers of an array or tensor, and its kind; None for what is neither.
+    """The array of a numpy array or tensor, and its kind; None for other leaves.
 
     Raises:
-        BatchError: it holds what cannot travel.
+        BatchError: its values cannot be sent.
     """
     if isinstance(node, np.ndarray):
         return _checked(node), PLAIN
@@ -66,7 +63,7 @@ def _checked(array: Array) -> Array:
     return array
 
 
-#: Dtypes that Paddle reads where they lie, with the meaning that numpy gives them.
+#: Dtypes that Paddle can share with numpy.
 _SHARED: Final = frozenset(
     {"bool", "uint8", "int8", "int16", "int32", "int64"}
     | {"float16", "float32", "float64", "complex64", "complex128"}
@@ -77,15 +74,14 @@ _SHARED: Final = frozenset(
 class PaddleKind:
     """A tensor of Paddle.
 
-    On the processor arrays become tensors without a copy, but for static programs: a thread of
-    their executor frees what it was fed, and takes memory that is Python's under a lock for which
-    the next `from_dlpack` waits, while it keeps Python's own from that thread. Then both wait for
-    ever.
+    Arrays on the CPU become tensors without a copy, except for static programs: a thread of the
+    executor frees what it was fed. For Python's memory it needs the GIL while it holds a lock of
+    Paddle's, and the next `from_dlpack` waits for that lock while it holds the GIL: a deadlock.
 
     Attributes:
-        place: where it lies, as Paddle says it; None: where Paddle puts new tensors.
-        stop_gradient: False where a gradient is wanted.
-        static: it is what loaders yield in static mode.
+        place: of Paddle; None: Paddle's default place.
+        stop_gradient: False if the tensor needs a gradient.
+        static: a `DenseTensor`, as loaders yield in static mode.
     """
 
     place: Any = None
@@ -93,10 +89,10 @@ class PaddleKind:
     static: bool = False
 
     def tensor(self, array: Array) -> Any:
-        """Raises BatchError where Paddle has no such dtype."""
+        """Convert an array; raises BatchError if Paddle has no such dtype."""
         import paddle
 
-        if array.dtype.name == "uint16":  # which Paddle would take for the bits of bfloat16
+        if array.dtype.name == "uint16":  # Paddle takes these for the bits of bfloat16
             raise BatchError("Paddle has no tensors of uint16; cast the field, as to int32")
         place = self.place
         if place is None:
@@ -126,13 +122,13 @@ class PaddleKind:
 
 
 def _paddle_array_of(node: Any) -> tuple[Array, PaddleKind] | None:
-    """The numbers of a tensor of Paddle; None for anything else."""
+    """The array and kind of a tensor of Paddle; None for others."""
     kind = _kind_of(node)
     return None if kind is None else (_paddle_numbers(node, kind), kind)
 
 
 def moved(node: Any, place: Any) -> Any:
-    """A tensor of Paddle on `place`, without a copy where it lies there; anything else as it is."""
+    """Copy a tensor of Paddle to `place` unless it is there; return other values unchanged."""
     kind = _kind_of(node)
     if kind is None or kind.place == place:
         return node
@@ -140,7 +136,7 @@ def moved(node: Any, place: Any) -> Any:
 
 
 def _exact(place: Any) -> Any:
-    """The place as the class of its own that static tensors want to be told."""
+    """The place as an instance of its specific class, which static tensors need."""
     from paddle.base import core
 
     if place.is_cpu_place():
@@ -151,7 +147,7 @@ def _exact(place: Any) -> Any:
 
 
 def _kind_of(node: Any) -> PaddleKind | None:
-    # Whoever holds a Paddle tensor has imported paddle; nobody else shall pay for the import.
+    # If paddle is not imported, this cannot be one of its tensors.
     paddle = sys.modules.get("paddle")
     if paddle is None or not hasattr(paddle, "Tensor"):  # another thread is importing it
         return None
@@ -164,7 +160,7 @@ def _kind_of(node: Any) -> PaddleKind | None:
 
 def _paddle_numbers(tensor: Any, kind: PaddleKind) -> Array:
     array: Array = np.array(tensor) if kind.static else tensor.numpy()
-    # Paddle shows bfloat16, which numpy does not know, as this.
+    # Paddle converts bfloat16 to uint16, as numpy has no bfloat16.
     return array.view(dtype_named("bfloat16")) if array.dtype == np.uint16 else array
 
 
@@ -173,15 +169,15 @@ class TorchKind:
     """A tensor of PyTorch.
 
     Attributes:
-        device: where it lies, as PyTorch says it; None: in the processor's memory.
-        requires_grad: whether a gradient is wanted.
+        device: of PyTorch; None: the CPU.
+        requires_grad: as of the tensor.
     """
 
     device: Any = None
     requires_grad: bool = False
 
     def tensor(self, array: Array) -> Any:
-        """Raises BatchError where PyTorch has no such dtype."""
+        """Convert an array; raises BatchError if PyTorch has no such dtype."""
         try:
             tensor = _torch_shared(array)
         except TypeError as error:
@@ -195,14 +191,14 @@ class TorchKind:
 
 
 def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
-    """The numbers of a tensor of PyTorch; None for anything else.
+    """The array and kind of a tensor of PyTorch; None for others.
 
     Raises:
-        BatchError: it is sparse, quantized, nested or without memory.
+        BatchError: it is sparse, quantized, nested or on the meta device.
     """
-    # Whoever holds a tensor has imported torch; nobody else shall pay for the import.
+    # If torch is not imported, this cannot be one of its tensors.
     torch: Any = sys.modules.get("torch")
-    # While another thread is importing it, it has no Tensor yet.
+    # While another thread imports torch, it has no Tensor yet.
     if torch is None or not isinstance(node, getattr(torch, "Tensor", ())):
         return None
     tensor: Any = node
@@ -213,7 +209,7 @@ def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
             f" {tensor.device} cannot travel; make it a dense one, as by to_dense() or dequantize()"
         )
     kind = TorchKind(tensor.device, tensor.requires_grad)
-    # Plain: a subclass may have its own idea of each of the calls below.
+    # A plain Tensor: a subclass may override each of the calls below.
     values = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu()
     return _torch_numbers(values), kind
 
@@ -221,7 +217,7 @@ def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
 def _torch_numbers(tensor: Any) -> Array:
     import torch
 
-    if tensor.dtype == torch.bfloat16:  # which numpy does not know: the same bits are read
+    if tensor.dtype == torch.bfloat16:  # unknown to numpy: reinterpret the bits
         bits: Array = tensor.view(torch.int16).numpy()
         return bits.view(dtype_named("bfloat16"))
     try:

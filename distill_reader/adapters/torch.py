@@ -1,4 +1,4 @@
-"""`TorchLoader`: a reader as the iterable that training loops of PyTorch expect."""
+"""`TorchLoader`: the batches of a reader for training loops of PyTorch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .tensors import TorchKind
 
 
 class TorchLoader(Loader):
-    """Yields the batches of `reader` with tensors of PyTorch in the place of numpy arrays.
+    """Yields the batches of `reader` with numpy arrays converted to tensors of PyTorch.
 
-    It goes where a `torch.utils.data.DataLoader` goes: into a loop of one's own, as
-    `train_dataloaders` into Lightning's `Trainer.fit`, out of `get_train_dataloader` of
-    `transformers.Trainer`. It is no DataLoader and has no sampler, so none of them exchanges that.
+    It can replace a `torch.utils.data.DataLoader`: in your own loop, as `train_dataloaders` of
+    Lightning's `Trainer.fit`, or returned by `get_train_dataloader` of `transformers.Trainer`. It
+    is not a DataLoader and has no sampler, which these would otherwise replace.
 
-    Tensors are of the reader's own memory, without a copy: that is given back when the last tensor
-    that views it is gone. What the source yields as tensors comes back on its device anyway, with
-    or without this; text, numbers and None stay what they are.
+    Tensors share the reader's memory without a copy; it is reused after the last tensor is dropped.
+    Tensors of the source are returned on their device, with or without this loader. Text, numbers
+    and None are not changed.
 
     Args:
-        reader: what it iterates.
-        pin_memory: copy tensors into page-locked memory, from where `tensor.to(device,
-            non_blocking=True)` runs beside the computing.
+        reader: the reader.
+        pin_memory: copy tensors to page-locked memory, from where `tensor.to(device,
+            non_blocking=True)` overlaps with computation.
 
     Raises:
-        UsageError: memory is to be pinned where PyTorch sees no CUDA device.
+        UsageError: `pin_memory` without a CUDA device, or `reader` is not a DistilReader.
     """
 
     def __init__(self, reader: DistilReader, *, pin_memory: bool = False) -> None:

@@ -1,9 +1,9 @@
-"""What a teacher answers: each output by itself, in parts, and compared with what another says."""
+"""Checks of teachers' responses, their conversion to labels, and comparisons of labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,111 +18,128 @@ from ..label_forms import AS_GIVEN, LabelForms
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """What is known of an answer before it comes.
+class ExpectedResponse:
+    """What is known of a response before it arrives; the same for all requests to a teacher.
 
     Attributes:
-        teacher_id: the instance that was asked, or empty where it is not known.
-        incarnation: its life, or 0 where that is not known.
-        content_id: the model content of the service, or empty where it is not known.
-        outputs: names that must be there; empty: at least one.
-        samples: rows that each output must have.
-        forms: in which form each output was asked for.
-        foreign: the server has names of its own for its outputs.
-        declared: outputs of the model, as its server describes them; empty where it does not.
-        whole: every output of the model is wanted.
+        teacher_id: of the teacher; empty: unknown.
+        incarnation: of the teacher; 0: unknown.
+        content_id: of the service's model; empty: unknown.
+        outputs: names of the outputs to return; empty: all that the response has, at least one.
+        forms: requested form of each output.
+        foreign: the server may have another name for its only output.
+        declared: outputs of the model by name, as its server describes them; empty: it does not.
+        whole: every output of the model was requested.
     """
 
     teacher_id: str
     incarnation: int
     content_id: str
     outputs: tuple[str, ...]
-    samples: int
     forms: LabelForms = AS_GIVEN
     foreign: bool = False
-    declared: tuple[TensorSpec, ...] = ()
+    declared: Mapping[str, TensorSpec] = field(default_factory=dict)
     whole: bool = False
 
 
-def soft_labels(answer: LabelResponse, expected: Expected) -> dict[str, Array]:
-    """The labels in `answer`, in the order asked for.
+def soft_labels(
+    answer: LabelResponse, expected: ExpectedResponse, samples: int
+) -> dict[str, Array]:
+    """Check a response and convert it to labels.
+
+    Args:
+        answer: the response.
+        expected: of a response of this teacher.
+        samples: rows that each output must have.
+
+    Returns:
+        The labels by name, in the requested order and form.
 
     Raises:
-        WrongInstance: another teacher, or another life of it, has answered.
-        BadAnswer: names, rows, dtype or values are not what labels can be, or not the model's.
-        WireError: an output came in parts that contradict each other.
-        RequestRefused: an output cannot have the form that was asked for.
+        WrongInstance: another teacher or incarnation has answered.
+        BadAnswer: a missing output, or one with wrong rows, shape, dtype or values.
+        WireError: the parts of a top-k output contradict each other.
+        RequestRefused: an output cannot have the requested form.
     """
     _check_instance(answer.parameters, expected)
-    forms = expected.forms
-    answer, names = named(answer, expected)
+    forms, names = expected.forms, expected.outputs
+    if expected.foreign or not names:
+        answer, names = named(answer, expected)
     if not names:
         raise BadAnswer("the answer holds no outputs")
     labels: dict[str, Array] = {}
-    specs = {spec.name: spec for spec in expected.declared}
     is_ours = "teacher_id" in answer.parameters
     for name in names:
         form = forms.of(name)
         arrays = received(answer, name, form)
         for part, array in arrays.items():
-            _check_label(part, array, expected.samples)
-        if name in specs and name in arrays:  # else in parts, which are held against each other
-            _check_declared(specs[name], arrays[name], exact=is_ours and form is None)
-        labels |= arrays if form is None else labels_of(answer, name, form, expand=forms.expand)
+            _check_label(part, array, samples)
+        spec = expected.declared.get(name)
+        if spec is not None and name in arrays:  # else in parts, which `check_parts` compares
+            _check_declared(spec, arrays[name], exact=is_ours and form is None)
+        if form is None:
+            labels |= arrays
+        else:
+            labels |= labels_of(answer, name, form, expand=forms.expand)
     return labels
 
 
-def named(answer: LabelResponse, expected: Expected) -> tuple[LabelResponse, tuple[str, ...]]:
-    """The answer by our names for its outputs, and these in the order asked for."""
+def named(
+    answer: LabelResponse, expected: ExpectedResponse
+) -> tuple[LabelResponse, tuple[str, ...]]:
+    """The response with the requested names of its outputs, and these names in order."""
     if expected.foreign:
-        answer = _under_our_name(answer, expected.outputs)
+        answer = _renamed(answer, expected.outputs)
     return answer, expected.outputs or output_names(answer, expected.forms)
 
 
-def _under_our_name(answer: LabelResponse, wanted: tuple[str, ...]) -> LabelResponse:
-    """The answer, its only output under the name of the only one that is wanted."""
-    if len(wanted) != 1 or len(answer.outputs) != 1:
+def _renamed(answer: LabelResponse, requested: tuple[str, ...]) -> LabelResponse:
+    """Rename the only output of a response to the only requested one."""
+    if len(requested) != 1 or len(answer.outputs) != 1:
         return answer
     return LabelResponse(
-        dict(zip(wanted, answer.outputs.values(), strict=True)),
+        dict(zip(requested, answer.outputs.values(), strict=True)),
         answer.parameters,
-        dict(zip(wanted, answer.output_parameters.values(), strict=False)),
+        dict(zip(requested, answer.output_parameters.values(), strict=False)),
     )
 
 
-def device_seconds(told: object, elapsed_s: float, beside: int = 1) -> float:
-    """How long the teacher's device worked, as it has told.
+def device_seconds(reported: object, elapsed_s: float, beside: int = 1) -> float:
+    """Seconds that the teacher's device worked on a request.
 
-    Where it has not, or that cannot be, it is the time of the request, shared among the
-    `beside` requests that were on their way to it then: so long is it, while the device is busy,
-    from the end of one to the end of the next.
+    Args:
+        reported: by the teacher; other values than numbers between 0 and `elapsed_s` are ignored.
+        elapsed_s: from sending the request to its response.
+        beside: requests in flight to the teacher at the time of sending, this one included. Without
+            a report, the time is divided by this number: while the device is busy, that is the
+            time from one response to the next.
     """
-    if isinstance(told, (int, float)) and 0 < told < elapsed_s:
-        return float(told)
+    if isinstance(reported, (int, float)) and 0 < reported < elapsed_s:
+        return float(reported)
     return elapsed_s / beside
 
 
-def refuse_what_is_not_finite(inputs: Mapping[str, Input]) -> None:
-    """Raises RequestRefused for inputs of which no teacher could make good labels."""
+def check_inputs_finite(inputs: Mapping[str, Input]) -> None:
+    """Raise RequestRefused if inputs have values that are not finite."""
     for name, value in inputs.items():
         if not all(map(is_finite, pieces_of(value))):
             raise RequestRefused(f"input {name!r} holds values that are not finite")
 
 
 def is_finite(array: Array) -> bool:
-    """Whether none of the elements is NaN or infinite."""
+    """Whether no element is NaN or infinite."""
     return array.dtype.kind not in "fcV" or np.count_nonzero(np.isfinite(array)) == array.size
 
 
-def _check_instance(parameters: Mapping[str, Any], expected: Expected) -> None:
-    # A foreign server names no instance; what it does name must be right.
+def _check_instance(parameters: Mapping[str, Any], expected: ExpectedResponse) -> None:
+    # A foreign server names no instance; ids that a server names must be right.
     for key, wanted in (
         ("teacher_id", expected.teacher_id),
         ("incarnation", str(expected.incarnation or "")),
     ):
-        told = str(parameters.get(key, ""))
-        if told and wanted and told != wanted:
-            raise WrongInstance(f"{key} {told} answered, {wanted} was asked")
+        said = str(parameters.get(key, ""))
+        if said and wanted and said != wanted:
+            raise WrongInstance(f"{key} {said} answered, {wanted} was asked")
     content = str(parameters.get("content_id", ""))
     if content and expected.content_id and content != expected.content_id:
         raise BadAnswer(f"content {content} answered, the service serves {expected.content_id}")
@@ -139,10 +156,10 @@ def _check_label(name: str, label: Array, samples: int) -> None:
 
 
 def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
-    """Hold an output against what its server says of the model.
+    """Compare an output with its declaration; raises BadAnswer.
 
-    Where the number of dimensions is another, nothing is said: some servers leave out the batch's.
-    Of servers that are not ours some declare one width of numbers and answer with another.
+    Shapes with different numbers of dimensions are not compared, as some servers omit the batch's.
+    Datatypes are only compared if `exact`: some foreign servers declare another width of numbers.
     """
     if len(spec.shape) == label.ndim:
         for want, have in zip(spec.shape[1:], label.shape[1:], strict=True):
@@ -154,7 +171,7 @@ def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
 
 
 def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
-    """The outputs of an answer by the model's own names: those of `topk` came as three each."""
+    """The model's names of the outputs of a response; top-k outputs have three arrays each."""
     names = list(answer.outputs)
     for name in answer.outputs:
         whole = name.removesuffix(".values")
@@ -168,15 +185,16 @@ def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
 
 
 def received(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[str, Array]:
-    """The arrays that came for the output `name`, in its form or by its own name.
+    """The arrays of the output `name`: the parts of `form`, or one array of its own name.
 
     Raises:
-        BadAnswer: the answer lacks it.
+        BadAnswer: the response lacks them.
     """
     outputs = answer.outputs
-    parts = () if form is None else form.parts(name)
-    if parts and all(part in outputs for part in parts):
-        return {part: outputs[part] for part in parts}
+    if form is not None:
+        parts = form.parts(name)
+        if all(part in outputs for part in parts):
+            return {part: outputs[part] for part in parts}
     if name in outputs:
         return {name: outputs[name]}
     raise BadAnswer(f"the answer lacks {name!r}, it has {list(answer.outputs)}")
@@ -185,13 +203,13 @@ def received(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[s
 def in_form(
     answer: LabelResponse, name: str, form: LabelForm | None
 ) -> tuple[dict[str, Array], Mapping[str, Parameter]]:
-    """The arrays of the output `name` in its form, and what is said of them.
+    """The arrays of the output `name` in the requested form, and their parameters.
 
-    A server that has ignored the form that was asked for, as foreign ones do, is helped out here:
-    so labels do not depend on who made them.
+    If the server ignored the form, as foreign ones do, the output is converted here, so that labels
+    do not depend on the server.
 
     Raises:
-        BadAnswer: the answer lacks it, or says another form of its parts.
+        BadAnswer: the response lacks the output, or has its parts in another form.
         RequestRefused: the output cannot have this form.
     """
     arrays = received(answer, name, form)
@@ -208,13 +226,13 @@ def in_form(
 def labels_of(
     answer: LabelResponse, name: str, form: LabelForm, *, expand: bool
 ) -> Iterator[tuple[str, Array]]:
-    """The labels that the training loop gets for one output that was asked for in a form.
+    """Yield the labels (name, array) that the training loop gets for one output.
 
     Args:
-        answer: its arrays must have been checked one by one.
+        answer: a response with checked arrays.
         name: of the output.
-        form: what was asked for.
-        expand: dense float32, whatever travelled; else what travelled.
+        form: requested form.
+        expand: convert to dense float32.
 
     Raises:
         WireError: the parts of the output contradict each other.
@@ -232,67 +250,67 @@ def labels_of(
 def _is_in(form: LabelForm, said: Mapping[str, Parameter]) -> bool:
     try:
         return LabelForm.from_parameters(said) == form
-    except UsageError:  # a foreign server has a parameter of this name, for something else
+    except UsageError:  # a foreign server uses these parameters for something else
         return False
 
 
-#: What is lost where labels travel in fewer bits, as a part of a value; top-k values are float16.
+#: Relative rounding error of wire forms; top-k (None) has values in float16.
 _ROUNDED = {None: 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 0.0}
-#: Of class ids, so many times the tolerance may differ: where two classes are nearly equal.
+#: The share of class ids that may differ, in units of the tolerance: of nearly equal classes.
 _IDS = 5.0
 
 
 def agree(
     ours: Mapping[str, Array], theirs: Mapping[str, Array], tolerance: float, forms: LabelForms
 ) -> bool:
-    """Whether labels of the same rows lie within a tolerance of each other.
+    """Whether two teachers' labels of the same rows agree.
 
-    Floats may lie apart by `tolerance` times the greatest absolute value of both arrays, and by
-    what is rounded off on the way. Of top-k, classes may be named by one alone that the other has
-    nearly as great; of integers, which are class ids, a part may differ.
+    Floats may differ by `tolerance` times the greatest absolute value of both arrays, plus the
+    rounding error of the wire form. The top-k classes may differ in classes with nearly equal
+    values. Integers are class ids, of which a share may differ.
 
     Args:
-        ours: labels by name, as the training loop would get them.
-        theirs: the same of another teacher.
-        tolerance: as a part of the greatest value.
-        forms: in which they were asked for.
+        ours: labels by name, as the training loop gets them.
+        theirs: those of the other teacher.
+        tolerance: relative to the greatest absolute value.
+        forms: requested forms.
     """
-    if not _alike(ours, theirs):
+    if not _comparable(ours, theirs):
         return False
     pairs = {name: (ours[name], theirs[name]) for name in ours}
     for name in _in_parts(pairs, forms):
         values, indices, tail = (pairs.pop(part) for part in _parts(name))
-        if not _named_agree(values, indices, tail, tolerance + _ROUNDED[None]):
+        if not _top_k_agree(values, indices, tail, tolerance + _ROUNDED[None]):
             return False
     return all(
-        _whole_agree(one, other, tolerance, forms.of(name)) for name, (one, other) in pairs.items()
+        _dense_agree(one, other, tolerance, forms.of(name)) for name, (one, other) in pairs.items()
     )
 
 
-def furthest(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> tuple[str, str]:
-    """The output on which two teachers differ most, and by how much, in words."""
-    apart = {
-        name: _apart(one, other)
+def greatest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> tuple[str, str]:
+    """The output in which labels of two teachers differ most, and a description of by how much."""
+    differences = {
+        name: _difference(one, other)
         for name, one in ours.items()
         if (other := theirs.get(name)) is not None and one.shape == other.shape
     }
-    if not apart:
+    if not differences:
         return ", ".join(ours), "names or shapes"
-    name = max(apart, key=lambda name: apart[name])
+    name = max(differences, key=lambda name: differences[name])
     what = "of its values" if ours[name].dtype.kind in "iub" else "of its greatest value"
-    return name, f"{apart[name]:.2g} {what}"
+    return name, f"{differences[name]:.2g} {what}"
 
 
-def _apart(one: Array, other: Array) -> float:
-    """How far labels lie apart: as a part of the greatest; of integers, the part that differs."""
+def _difference(one: Array, other: Array) -> float:
+    """The greatest difference relative to the greatest value; of integers, the differing share."""
     if one.dtype.kind in "iub":
         return float(np.count_nonzero(one != other)) / max(one.size, 1)
     one, other = _numbers(one), _numbers(other)
     return float(np.abs(one - other).max(initial=0.0)) / (_greatest(one, other) or 1.0)
 
 
-def _alike(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
-    """Whether both have the same labels, of one shape each; floats of any precision are alike."""
+def _comparable(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
+    """Whether names, shapes and kinds of dtypes are equal; floats may differ in precision."""
     return ours.keys() == theirs.keys() and all(
         one.shape == theirs[name].shape and joined(one.dtype, theirs[name].dtype) is not None
         for name, one in ours.items()
@@ -304,11 +322,11 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
-    """The outputs of top-k that came as it travels."""
-    wholes = [name.removesuffix(".values") for name in names if name.endswith(".values")]
+    """The top-k outputs whose labels are not expanded."""
+    outputs = [name.removesuffix(".values") for name in names if name.endswith(".values")]
     return [
         name
-        for name in wholes
+        for name in outputs
         if (form := forms.of(name)) is not None
         and form.k
         and not forms.expand
@@ -316,7 +334,7 @@ def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
     ]
 
 
-def _whole_agree(ours: Array, theirs: Array, tolerance: float, form: LabelForm | None) -> bool:
+def _dense_agree(ours: Array, theirs: Array, tolerance: float, form: LabelForm | None) -> bool:
     if ours.dtype.kind in "iub":
         return int(np.count_nonzero(ours != theirs)) <= _IDS * tolerance * ours.size
     rounded = max(map(_rounded, (ours, theirs))) if form is None else _ROUNDED[form.dtype]
@@ -325,16 +343,16 @@ def _whole_agree(ours: Array, theirs: Array, tolerance: float, form: LabelForm |
         return _near(ours, theirs, (tolerance + rounded) * _greatest(ours, theirs))
     rows = [array.reshape(-1, array.shape[-1]) for array in (ours, theirs)]
     limit = (tolerance + rounded) * _greatest(ours, theirs)
-    return _top_agree(_expanded(rows[0]), _expanded(rows[1]), limit)
+    return _top_agree(_top_of_dense(rows[0]), _top_of_dense(rows[1]), limit)
 
 
 def _rounded(labels: Array) -> float:
-    """What a dtype rounds off, as a part of a value."""
+    """The relative rounding error of a dtype."""
     return _ROUNDED.get(labels.dtype.name, 0.0)
 
 
 def _numbers(labels: Array) -> Array:
-    """In a dtype that numpy computes in."""
+    """Convert to a dtype that numpy computes in."""
     return labels if labels.dtype.kind in "fc" else labels.astype(np.float32)
 
 
@@ -346,77 +364,83 @@ def _near(ours: Array, theirs: Array, limit: float) -> bool:
     return bool((np.abs(ours - theirs) <= limit).all())
 
 
-def _named_agree(
+def _top_k_agree(
     values: tuple[Array, Array], indices: tuple[Array, Array], tail: tuple[Array, Array], of: float
 ) -> bool:
-    """Labels as top-k travels: values and their classes, and what all others have."""
+    """Compare the three parts of top-k; `of` is the tolerance relative to the greatest value."""
     limit = of * _greatest(*map(_numbers, (*values, *tail)))
     classes = 1 + max(int(of_one.max(initial=0)) for of_one in indices)
-    tops = [
-        _Top(
-            *_by_place(_numbers(own).reshape(-1, own.shape[-1]), at, classes),
-            _numbers(rest).reshape(-1),
-        )
+    ours, theirs = (
+        _top_of_parts(_numbers(own).reshape(-1, own.shape[-1]), at, classes, _numbers(rest))
         for own, at, rest in zip(values, indices, tail, strict=True)
-    ]
-    return _top_agree(tops[0], tops[1], limit)
+    )
+    return _top_agree(ours, theirs, limit)
 
 
+@dataclass(frozen=True, slots=True)
 class _Top:
     """The greatest values of each row.
 
     Attributes:
-        places: row * classes + class of each, in growing order.
-        values: of these.
-        least: of each row.
-        rest: of each row, what says how much all others have.
-        classes: of each row.
+        positions: row * classes + class of each value, ascending.
+        values: at these positions.
+        least: the least of these values, per row.
+        rest: the value of all other classes, per row.
+        classes: number of classes.
     """
 
-    def __init__(
-        self, places: Array, values: Array, least: Array, classes: int, rest: Array
-    ) -> None:
-        self.places, self.values, self.least = places, values, least
-        self.classes, self.rest = classes, rest
+    positions: Array
+    values: Array
+    least: Array
+    rest: Array
+    classes: int
 
-    def has_all(self, other: _Top, shared: Array, limit: float) -> bool:
-        """Whether what `other` alone names could have been left out here."""
-        alone = np.ones(len(other.places), bool)
+    def may_omit(self, other: _Top, shared: Array, limit: float) -> bool:
+        """Whether the values that only `other` has are too small to be in this top.
+
+        Args:
+            other: of another teacher.
+            shared: indices of the values of `other` that both have.
+            limit: absolute tolerance.
+        """
+        alone = np.ones(len(other.positions), bool)
         alone[shared] = False
-        rows = other.places[alone] // other.classes
+        rows = other.positions[alone] // other.classes
         return bool((other.values[alone] <= self.least[rows] + limit).all())
 
 
-def _by_place(values: Array, classes_of: Array, classes: int) -> tuple[Array, Array, Array, int]:
+def _top_of_parts(values: Array, classes_of: Array, classes: int, tail: Array) -> _Top:
+    """The top of the parts of top-k labels: values and classes [n, k], tail [n]."""
     rows = np.arange(len(values))[:, np.newaxis]
-    places = (rows * classes + classes_of.reshape(values.shape)).reshape(-1)
-    order = np.argsort(places)
-    return places[order], values.reshape(-1)[order], values.min(axis=1), classes
+    positions = (rows * classes + classes_of.reshape(values.shape)).reshape(-1)
+    order = np.argsort(positions)
+    least = values.min(axis=1)
+    return _Top(positions[order], values.reshape(-1)[order], least, tail.reshape(-1), classes)
 
 
-def _expanded(rows: Array) -> _Top:
-    """Of dense labels, in which all classes that were left out share the least value."""
+def _top_of_dense(rows: Array) -> _Top:
+    """The top of expanded top-k labels [n, classes]: all omitted classes have the least value."""
     rest = rows.min(axis=1)
     kept = rows > rest[:, np.newaxis]
     least = np.where(kept, rows, np.inf).min(axis=1)
-    return _Top(np.flatnonzero(kept), rows[kept], least, rows.shape[1], rest)
+    return _Top(np.flatnonzero(kept), rows[kept], least, rest, rows.shape[1])
 
 
 def _top_agree(ours: _Top, theirs: _Top, limit: float) -> bool:
     _, here, there = np.intersect1d(
-        ours.places, theirs.places, assume_unique=True, return_indices=True
+        ours.positions, theirs.positions, assume_unique=True, return_indices=True
     )
     return (
         _near(ours.values[here], theirs.values[there], limit)
-        and ours.has_all(theirs, there, limit)
-        and theirs.has_all(ours, here, limit)
+        and ours.may_omit(theirs, there, limit)
+        and theirs.may_omit(ours, here, limit)
         and _near(ours.rest, theirs.rest, limit)
     )
 
 
 @lru_cache(maxsize=64)
 def joined(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The dtype of rows of both in one array; None where they cannot stand in one."""
+    """The dtype for rows of both dtypes in one array; None: they cannot be joined."""
     if one == other:
         return one
     name = widest_float(one.name, other.name)
@@ -424,7 +448,7 @@ def joined(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
 
 
 def concatenated(pieces: Sequence[Array]) -> Array:
-    """Rows of pieces whose dtypes can be joined, one below the other."""
+    """Concatenate rows of pieces whose dtypes can be joined."""
     dtype = pieces[0].dtype
     for piece in pieces[1:]:
         wider = joined(dtype, piece.dtype)

@@ -1,4 +1,4 @@
-"""Sends labelled batches to the trainer, averaged over several services if there are several."""
+"""Offers labelled batches to the trainer, and averages the labels of several services."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
 from ..ring import refused
-from .labels import AssembledLabels
-from .member import Member, log_news
+from .ensemble_member import EnsembleMember, log_news
+from .label_records import AssembledLabels
 
 
 def mixed_into(
@@ -31,15 +31,14 @@ def mixed_into(
 
     Args:
         mixed: a float32 array for each label, which is overwritten.
-        labels: pairs (share, labels by name) of the services that take part; shares sum to 1. The
-            first label of each is averaged with the first of the others, and so on, whatever their
-            names; shapes have been checked by `layout_of`.
-        forms: the requested forms, and the kinds that the user states.
-        kinds: for each of `labels`, the `OutputKind` that its teachers state, by name; kinds that
-            nobody states are inferred from the values.
+        labels: (share, labels by name) pairs of the services; shares sum to 1. Labels are matched
+            by order, not by name; their shapes have been checked by `mean_layout`.
+        forms: requested forms, and kinds that the user states.
+        kinds: for each of `labels`, the `OutputKind` that its teachers publish, by name; unknown
+            kinds are inferred from the values.
 
     Raises:
-        UsageError: an output is "other".
+        UsageError: an output of kind "other".
     """
     for array in mixed:
         array[...] = 0.0
@@ -64,13 +63,13 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
     return (forms.stated_kind(name) or kind or kind_of([label])) == "probabilities"
 
 
-def layout_of(
+def mean_layout(
     labels: Mapping[str, Mapping[str, Array]],
 ) -> list[tuple[str, np.dtype[np.float32], tuple[int, ...]]]:
-    """Names, dtypes and shapes of the mean, of labels by service.
+    """Names, dtypes and shapes of the mean of labels by service.
 
     Raises:
-        UsageError: they are no labels of the same classes.
+        UsageError: labels of different shapes, or that are not floats.
     """
     kinds = {
         service: [(label.shape, label.dtype.kind in "fV") for label in named.values()]
@@ -90,21 +89,19 @@ def layout_of(
 
 
 class BatchDelivery:
-    """Executes the instructions of `Delivery`. Not thread-safe.
-
-    Labels of several members are mixed into a record of their own.
+    """Executes the instructions of `Delivery`. For the engine's thread.
 
     Args:
         config: of the reader.
         channel: to the trainer.
         arena: holds the labels.
         members: one for each service.
-        failed: called when labels cannot be mixed.
+        failed: called if labels cannot be averaged.
         gave_up: called when the stream stops waiting for teachers.
 
     Attributes:
-        delivery: decides.
-        mixture: of the latest mixed batch.
+        delivery: decides which batches to offer and release.
+        mixture: of the latest batch with averaged labels; None: none yet.
     """
 
     def __init__(
@@ -112,7 +109,7 @@ class BatchDelivery:
         config: ReaderConfig,
         channel: Channel,
         arena: Arena,
-        members: Sequence[Member],
+        members: Sequence[EnsembleMember],
         failed: Callable[[EdlError], None],
         gave_up: Callable[[], None],
     ) -> None:
@@ -154,11 +151,10 @@ class BatchDelivery:
                     log_news(one)
 
     def _offer(self, number: int, mixture: Mixture | None) -> None:
-        labelled = {
-            service: labels
-            for service, member in self._members.items()
-            if (labels := member.labels.offer(number)) is not None
-        }
+        labelled: dict[str, AssembledLabels] = {}
+        for service, member in self._members.items():
+            if (offered := member.labels.offer(number)) is not None:
+                labelled[service] = offered
         if mixture is None or not labelled:
             self._send(number, None, self._names)
         elif self._mixing is not None:
@@ -169,13 +165,14 @@ class BatchDelivery:
             self._send(number, labels.record, labels.names)
 
     def _mix(self, number: int, labelled: Mapping[str, AssembledLabels], mix: Mixture) -> None:
+        """Average the labels of several services into a new record, and offer that."""
         mixing = self._mixing
         assert mixing is not None
         labels: dict[str, dict[str, Array]] = {
             service: self._members[service].labels.arrays(one) for service, one in labelled.items()
         }
         try:
-            layouts = layout_of(labels)
+            layouts = mean_layout(labels)
         except UsageError as error:
             self._failed(error)
             return
@@ -202,25 +199,22 @@ class BatchDelivery:
         self._send(number, record, self._names)
 
     def _send(self, number: int, record: Record | None, names: Sequence[str]) -> None:
-        self._channel.send(
-            "labelled",
-            number=number,
-            names=names,
-            record=record,
-            makers={name: one.ledger.makers(number) for name, one in self._members.items()},
-        )
+        makers: dict[str, Sequence[str]] = {}
+        for service, member in self._members.items():
+            makers[service] = member.ledger.makers(number)
+        self._channel.send("labelled", number=number, names=names, record=record, makers=makers)
 
 
 def poison(number: int, reasons: tuple[str, ...]) -> str:
-    """Why a batch will never be labelled."""
+    """The error message for a batch that teachers refuse."""
     return (
         f"batch {number} will never be labelled: {'; '.join(reasons)} (so many refusals are enough"
-        " to blame the batch, or there is nobody else to ask)"
+        " to blame the batch, or there is no other teacher to ask)"
     )
 
 
 def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
-    """Names of the labels of an unlabelled batch, before any batch was labelled."""
+    """Names of the labels of an unlabelled batch while no batch has been labelled."""
     names: list[str] = []
     for name in config.fetches or ("soft_label",):
         form = config.labels.of(name)

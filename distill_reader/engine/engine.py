@@ -1,7 +1,8 @@
-"""The engine's thread: what the trainer sends goes to the members, what they label goes back.
+"""The engine: passes the trainer's batches to its members, and their labels to the trainer.
 
-Everything else (the trainer's messages, rosters, links) posts to its inbox. The `ReaderCore` of
-each member decides which rows go where, when to pull or pause, and how many teachers are wanted.
+It works in one thread; rosters, links and the label cache post calls to that thread's inbox. The
+`ReaderCore` of each member decides which rows go to which teacher, when to pull or pause, and how
+many teachers are wanted.
 """
 
 from __future__ import annotations
@@ -17,31 +18,43 @@ from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.events import EngineResumed, HandoffState, LoopWaiting, SourceEnded
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
+from .ensemble_member import EnsembleMember, MemberListener
 from .inbox import Inbox
-from .member import Member, MemberListener
-from .outcomes import Outcome, RequestDone
 from .reporting import TrainerReporter
-from .requests import Batches
+from .requests import KnownBatches
+from .teacher_requests import Outcome, RequestDone
 from .tracing import open_timeline
 
-#: Decisions that depend on time alone are looked at so often.
+#: Interval of decisions that depend on time alone.
 TICK_S = 0.05
+#: While sockets are busy and nothing else happens, decisions are this far apart.
+BUSY_TICK_S = 0.01
 
 
 class Engine:
-    """Labels what lies in `ring`, writing into `labels`, until the trainer's side is gone."""
+    """Labels the batches in the ring, until the trainer ends.
+
+    Args:
+        config: of the reader.
+        channel: to the trainer.
+        ring: holds the batches; the trainer writes it.
+        labels: arena for the labels.
+
+    Attributes:
+        members: one for each service.
+    """
 
     def __init__(
         self, config: ReaderConfig, channel: Channel, ring: SharedBuffer, labels: Arena
     ) -> None:
         self._channel = channel
         self._inbox = Inbox()
-        self._batches = Batches(config)
+        self._batches = KnownBatches(config)
         self._timeline = open_timeline(config)
         listener = MemberListener(self._on_settled, self._on_outcome, self._on_failed)
         mixed = config.mixing is not None
         self.members = tuple(
-            Member(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
+            EnsembleMember(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
             for one in config.members
         )
         self._batch_delivery = batch_delivery = BatchDelivery(
@@ -60,7 +73,7 @@ class Engine:
         self._stream_epoch = 0
 
     def run(self) -> None:
-        """Work until the trainer stops the engine or is gone."""
+        """Work until the trainer sends "stop" or ends, or `stop` is called."""
         self._inbox.listen(self._channel, self._on_message)
         try:
             self._reporter.start()
@@ -68,13 +81,18 @@ class Engine:
             self._reporter.fail(error, None)
         for member in self.members:
             member.start()
-        while (events := self._inbox.next(TICK_S)) is not None:
+        decided_at = 0.0
+        while (calls := self._inbox.next(TICK_S)) is not None:
+            now = time.monotonic()
+            if not calls and now - decided_at < BUSY_TICK_S:
+                continue  # a socket has sent or received a part of a message
             with self._channel.together:
-                for event in events:
-                    event()
-                for event in (self._inbox.next(0.0) or ()) if events else ():
-                    event()  # it has come meanwhile: what follows is decided for all at once
-                self._decide(time.monotonic())
+                for call in calls:
+                    call()
+                for call in (self._inbox.next(0.0) or ()) if calls else ():
+                    call()  # arrived meanwhile: one decision for all
+                decided_at = time.monotonic()
+                self._decide(decided_at)
         if self._timeline is not None:
             self._timeline.close(time.monotonic())
         for member in self.members:
@@ -108,7 +126,7 @@ class Engine:
             case "ended":
                 for member in self.members:
                     member.handle(SourceEnded())
-            case "figures":
+            case "stats_request":
                 self._reporter.request_stats(message["number"])
             case "story":
                 self._reporter.report_story(message["batch"], now)
@@ -125,7 +143,7 @@ class Engine:
             member.queue(batch, message["source_s"])
 
     def _on_held(self, message: Message) -> None:
-        """The trainer was offered a batch with its labels by an engine before this one."""
+        """A former engine has offered the trainer a batch with its labels."""
         batch = self._batches.add(message)
         self._pulled = batch.number + 1
         for member in self.members:
@@ -143,16 +161,16 @@ class Engine:
         self._batches.pop(number, None)
 
     def _on_resumed(self, message: Message, now: float) -> None:
-        """Told all that the engine before this one knew."""
+        """Continue after a former engine, whose batches were announced before this message."""
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
         self._delivery.wait(waits=message["waiting"])
-        legacies = message["legacies"]
+        handoff_states = message["handoff_states"]
         for member in self.members:
-            told = legacies.get(member.config.service)
-            left = HandoffState() if told is None else HandoffState.from_json(told)
+            known = handoff_states.get(member.config.service)
+            state = HandoffState() if known is None else HandoffState.from_json(known)
             taken_over = EngineResumed(
-                message["data_epoch"], left, message["ended"], message["waiting"]
+                message["data_epoch"], state, message["ended"], message["waiting"]
             )
             member.resume(taken_over, now)
 
@@ -169,23 +187,23 @@ class Engine:
 
     def _on_settled(
         self,
-        member: Member,
+        member: EnsembleMember,
         said: do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison,
     ) -> None:
         match said:
             case do.BatchLabelled(number) | do.GoesUnlabelled(number):
                 self._reporter.report_before_batch()
                 if self._timeline is not None:
-                    self._timeline.labelled(number)
+                    self._timeline.batches.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
-                self._timeline.unlabelled(number)
+                self._timeline.batches.unlabelled(number)
         self._batch_delivery.execute(self._delivery.heard(member.config.service, said))
 
     def _on_given_up(self) -> None:
         self._reporter.give_up(self._stream_epoch)
 
     def _on_outcome(
-        self, member: Member, teacher: str, outcome: Outcome, now: float, is_used: bool
+        self, member: EnsembleMember, teacher: str, outcome: Outcome, now: float, is_used: bool
     ) -> None:
         if self._timeline is not None:
             self._timeline.on_outcome(teacher, outcome, now)
@@ -195,13 +213,14 @@ class Engine:
     def _on_failed(self, error: errors.EdlError, for_good: bool) -> None:
         self._reporter.fail(error, None if for_good else self._stream_epoch)
 
-    # --- what follows
+    # --- decisions
 
     def _decide(self, now: float) -> None:
+        limits: list[int] = []
         for member in self.members:
             member.look(now)
-        limit = self._pulled + min([member.core.decision.pull for member in self.members])
-        if limit > self._allowed:
+            limits.append(self._pulled + member.core.decision.pull)
+        if (limit := min(limits)) > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):

@@ -1,4 +1,4 @@
-"""The queue of calls for the engine's thread."""
+"""The queue of calls for the engine's thread, and its polling of sockets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from ...errors import WireError
 from ...proto.channel import Channel, Message
 
-Event = Callable[[], None]
-#: Calls made before the next decision: some milliseconds' worth.
+Call = Callable[[], None]
+#: Maximum number of calls before the next decision; they take some milliseconds.
 MOST: Final = 32
 
 
@@ -28,18 +28,18 @@ class HasFileno(Protocol):
 class Inbox:
     """Calls for the engine's thread, in order of arrival.
 
-    Other threads post them. The engine's thread itself reads the trainer's channel and all watched
-    sockets: separate threads would cost context switches.
+    Other threads may call `post` and `stop`. The engine's thread itself reads the trainer's channel
+    and all watched sockets, as separate threads would cost context switches.
     """
 
     def __init__(self) -> None:
-        self._calls: deque[Event | None] = deque()
+        self._calls: deque[Call | None] = deque()
         self._ended = False
         self._asleep = False
-        self._watched: dict[int, Event] = {}
-        self._room: dict[int, Event] = {}  # called once the socket takes more
-        self._put_off: list[Event] = []
-        self._poll = select.poll()  # of a dozen sockets; in half the time of a selector's
+        self._watched: dict[int, Call] = {}
+        self._room: dict[int, Call] = {}  # called when the socket is writable
+        self._put_off: list[Call] = []
+        self._poll = select.poll()  # for a dozen sockets, twice as fast as a selector
         self._alarm, self._bell = os.pipe()
         for fd in (self._alarm, self._bell):
             os.set_blocking(fd, False)
@@ -57,8 +57,15 @@ class Inbox:
         if self._asleep:
             self._wake()
 
-    def next(self, timeout_s: float) -> list[Event] | None:
-        """Wait for the next calls, at most `MOST`: none after `timeout_s`; None at the end."""
+    def next(self, timeout_s: float) -> list[Call] | None:
+        """Wait for calls.
+
+        Args:
+            timeout_s: seconds to wait; 0: return what is there.
+
+        Returns:
+            At most `MOST` calls; None once stopped.
+        """
         if self._ended:
             return None
         if timeout_s and self._put_off:
@@ -74,28 +81,28 @@ class Inbox:
             # The handlers may have been removed by an earlier one.
             if events & ~select.POLLOUT and (handler := self._watched.get(fd)) is not None:
                 handler()
-        calls: list[Event] = []
+        calls: list[Call] = []
         while self._calls and len(calls) < MOST:
-            if (event := self._calls.popleft()) is None:
-                self._ended = True  # after the messages that came before the signal
+            if (posted := self._calls.popleft()) is None:
+                self._ended = True  # after the calls that were posted before
             else:
-                calls.append(event)
+                calls.append(posted)
         return calls
 
-    def put_off(self, event: Event) -> None:
-        """Call `event` before the next wait; for the engine's thread."""
-        self._put_off.append(event)
+    def put_off(self, call: Call) -> None:
+        """Have `call` called before the next wait; in the engine's thread."""
+        self._put_off.append(call)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
-        """Call `handler` with each message of the trainer, until it sends "stop"."""
+        """Queue a call of `handler` for each message of the trainer, until it sends "stop"."""
         self.watch(channel, partial(self._receive, channel, handler))
-        self._receive(channel, handler)  # messages that were read already
+        self._receive(channel, handler)  # messages that were read before
 
-    def watch(self, connection: HasFileno, handler: Event) -> None:
-        """Call `handler` in the engine's thread when there is something to read."""
+    def watch(self, connection: HasFileno, handler: Call) -> None:
+        """Call `handler` in the engine's thread when the connection is readable."""
         self._watch(connection.fileno(), handler)
 
-    def watch_room(self, connection: HasFileno, handler: Event | None) -> None:
+    def watch_room(self, connection: HasFileno, handler: Call | None) -> None:
         """Call `handler` when a watched connection is writable; None: stop that."""
         fd = connection.fileno()
         if handler is not None:
@@ -117,14 +124,14 @@ class Inbox:
         os.close(self._alarm)
         os.close(self._bell)
 
-    def _watch(self, fd: int, handler: Event) -> None:
+    def _watch(self, fd: int, handler: Call) -> None:
         self._watched[fd] = handler
         self._poll.register(fd, select.POLLIN)
 
     def _receive(self, channel: Channel, handler: Callable[[Message], None]) -> None:
         try:
             messages = channel.received()
-        except WireError:  # truncated by Ctrl-C: unusable, and the next engine receives everything
+        except WireError:  # truncated by a Ctrl-C: the next engine receives everything again
             messages = None
         for message in messages or ():
             if message["kind"] == "stop":
@@ -137,7 +144,7 @@ class Inbox:
 
     def _wake(self) -> None:
         self._asleep = False
-        with contextlib.suppress(OSError):  # full, and so it wakes anyway; or closed
+        with contextlib.suppress(OSError):  # full, so the thread wakes anyway; or closed
             os.write(self._bell, b"!")
 
     def _woken(self) -> None:

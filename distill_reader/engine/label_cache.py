@@ -1,7 +1,7 @@
-"""Looks batches up in a label store before teachers label them, and stores what teachers label.
+"""Looks batches up in a label store before teachers label them, and stores new labels.
 
-Batches pass in the order of the stream, before they enter the ledger. A thread of its own reads
-and writes the store (`LabelCacheThread`); `scheduler.label_cache` decides whether a batch waits.
+Batches pass through the cache in order, before they enter the ledger. `LabelCacheThread` reads and
+writes the store; `scheduler.label_cache` decides whether a batch waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.events import Peer
 from ...scheduler.reader_core.model_switch import NumericsPin
 from ..config import ReaderConfig
-from ..store.rows import Content, Model
+from ..store.rows import Content, ServiceModel
 from ..store.store import StoreStats
 from .inbox import Inbox
 from .label_cache_thread import (
@@ -34,17 +34,25 @@ from .label_cache_thread import (
     StoreRows,
     keys_of_batch,
 )
-from .outcomes import RequestDone
-from .requests import Batch, model_inputs
+from .requests import BatchMetadata, model_inputs
+from .teacher_requests import RequestDone
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Turn:
-    """A batch on its way to the ledger, perhaps again; `cached` is None until that is known."""
+class _QueuedBatch:
+    """A batch to look up.
 
-    batch: Batch
+    Attributes:
+        batch: the batch.
+        since: when it was queued.
+        again: the ledger has the batch, and withholds it.
+        in_lookup: the thread has been told to look it up.
+        cached: the result; None: not known yet.
+    """
+
+    batch: BatchMetadata
     since: float
     again: bool = False
     in_lookup: bool = False
@@ -52,15 +60,16 @@ class _Turn:
 
 
 class LabelCache:
-    """The label store of one service. Used by the engine's thread alone.
+    """The label store of one service. For the engine's thread.
 
     Args:
-        config: of the service; it names a store.
+        config: of the service; with a store.
         inbox: of the engine's thread.
         ring: holds the batches.
-        numerics: whose labels are admitted, where bits matter.
-        on_turn: receives each batch with its cached labels, in order.
-        on_failed: the store cannot be used as configured, in this epoch or (True) ever.
+        numerics: which numerics_id is admitted, if bits matter.
+        on_ready: receives each batch with its cached labels, in order.
+        on_failed: called if the store cannot be used as configured, in this epoch or (True) in
+            every epoch.
     """
 
     def __init__(
@@ -69,7 +78,7 @@ class LabelCache:
         inbox: Inbox,
         ring: SharedBuffer,
         numerics: NumericsPin,
-        on_turn: Callable[[Batch, CachedLabels], None],
+        on_ready: Callable[[BatchMetadata, CachedLabels], None],
         on_failed: Callable[[EdlError, bool], None],
     ) -> None:
         assert config.store is not None
@@ -77,15 +86,15 @@ class LabelCache:
         self._ids = config.store.sample_ids
         self._ring = ring
         self._numerics = numerics
-        self._on_turn = on_turn
+        self._on_ready = on_ready
         self._on_failed = on_failed
-        self._turns: deque[_Turn] = deque()
-        self._again = 0  # how many of them the ledger knows
-        self._known: dict[int, BatchKeys] = {}
-        self._model: Model | None = None
-        self._remembered: Model | None = None
+        self._queued: deque[_QueuedBatch] = deque()
+        self._requeued = 0  # number of queued batches that the ledger has
+        self._known: dict[int, BatchKeys] = {}  # by batch
+        self._model: ServiceModel | None = None
+        self._remembered: ServiceModel | None = None
         self._opened = self._mute = False
-        self._asked: int | None = None  # the batch that was sent to learn of the model
+        self._probing_batch: int | None = None  # sent to a teacher to learn the model's content
         requested = LabelSelection(config.fetches, config.labels)
         self._worker = LabelCacheThread(config.store, config.service, requested, inbox, self)
 
@@ -96,42 +105,38 @@ class LabelCache:
 
     @property
     def disk_bytes(self) -> int:
-        """Disk space of the store."""
+        """Size of the store's files."""
         return self._worker.disk_bytes
 
     def __len__(self) -> int:
-        """Batches that are not in the ledger yet."""
-        return len(self._turns) - self._again
-
-    def has(self, number: int) -> bool:
-        """Whether a batch is being looked up, or waits for that."""
-        return any(turn.batch.number == number for turn in self._turns)
+        """Number of queued batches that are not in the ledger yet."""
+        return len(self._queued) - self._requeued
 
     @property
     def content_id(self) -> str:
-        """Content of the model whose labels are looked up; empty while unknown."""
+        """Content of the model whose labels are looked up; empty: unknown."""
         return "" if self._model is None else self._model.content.content_id
 
     # --- batches
 
-    def queue(self, batch: Batch, now: float) -> None:
+    def queue(self, batch: BatchMetadata, now: float) -> None:
         """Add a batch of the source."""
-        self._turns.append(_Turn(batch, now))
+        self._queued.append(_QueuedBatch(batch, now))
 
-    def requeue(self, batch: Batch, now: float) -> None:
-        """Look up a batch of the ledger again, by the present model; later batches wait for it."""
-        if not self.has(batch.number):
-            self._again += 1
-            turns = [*self._turns, _Turn(batch, now, again=True)]
-            self._turns = deque(sorted(turns, key=lambda turn: turn.batch.number))
+    def requeue(self, batch: BatchMetadata, now: float) -> None:
+        """Look up a batch of the ledger again, for the current model; later batches wait for it."""
+        if all(queued.batch.number != batch.number for queued in self._queued):
+            self._requeued += 1
+            queued = [*self._queued, _QueuedBatch(batch, now, again=True)]
+            self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))
 
     def use_content(self, content_id: str) -> None:
         """Switch to this content; lookups of another content are repeated."""
         if not content_id or content_id == self.content_id:
             return
-        for turn in self._turns:
-            turn.cached = None
-        self._asked = None
+        for queued in self._queued:
+            queued.cached = None
+        self._probing_batch = None
         remembered, numerics = self._remembered, self._numerics
         same = (
             remembered is not None
@@ -141,31 +146,31 @@ class LabelCache:
         self._model = remembered if same else None
 
     def look(self, content_id: str, usable: int, now: float) -> None:
-        """Start due lookups and pass on batches that are done.
+        """Start lookups that are due, and pass on batches that are ready.
 
         Args:
-            content_id: the content that the coordinator names; empty: none.
-            usable: teachers that can be sent to.
-            now: the engine's time.
+            content_id: that the coordinator names; empty: none.
+            usable: number of teachers that requests can be sent to.
+            now: time of the engine's clock.
         """
         if not self._opened:
             return
         self.use_content(content_id)
-        for turn in self._turns:
-            if turn.in_lookup or turn.cached is not None:
+        for queued in self._queued:
+            if queued.in_lookup or queued.cached is not None:
                 continue
-            match label_cache.cache_step(self._standing(turn, content_id, usable, now)):
+            match label_cache.cache_step(self._cache_view(queued, content_id, usable, now)):
                 case "wait":
                     break
                 case "ask":
-                    turn.cached = NO_LABELS
-                    if self._asked is None:
-                        self._asked = turn.batch.number
+                    queued.cached = NO_LABELS
+                    if self._probing_batch is None:
+                        self._probing_batch = queued.batch.number
                 case "recall":
                     self._recall()
-                    self._start_lookup(turn)
+                    self._start_lookup(queued)
                 case "look":
-                    self._start_lookup(turn)
+                    self._start_lookup(queued)
         self._deliver()
 
     def insert(
@@ -173,23 +178,23 @@ class LabelCache:
         done: RequestDone,
         accepted: Collection[Span],
         inputs: Sequence[str],
-        batches: Mapping[int, Batch],
+        batches: Mapping[int, BatchMetadata],
     ) -> None:
         """Store labels.
 
         Args:
             done: with the rows of all its spans.
-            accepted: the spans to store.
-            inputs: of the model, in its order.
-            batches: of the spans, by number.
+            accepted: spans whose labels are used.
+            inputs: names of the model's inputs, in its order.
+            batches: by number.
         """
         if not done.content_id:
             if self._model is None and not self._mute:
                 self._mute = True
-                log.warning("teachers do not say of which model they are: no label is kept")
+                log.warning("teachers do not publish the content of their model: no label is kept")
             return
         content = self._content(done.content_id, done.numerics_id)
-        self._learn(Model(content, tuple(inputs)))
+        self._learn(ServiceModel(content, tuple(inputs)))
         at = 0
         for span in done.job.spans:
             rows, at = done.rows[at : at + span.rows], at + span.rows
@@ -203,24 +208,24 @@ class LabelCache:
         """Learn the model from a teacher, if it publishes its content."""
         if peer.content_id and (peer.numerics_id or not self._numerics.matter):
             content = self._content(peer.content_id, peer.numerics_id)
-            self._learn(Model(content, tuple(inputs)))
+            self._learn(ServiceModel(content, tuple(inputs)))
 
     def delete_rows_of(self, teacher: str) -> None:
-        """Delete all labels of this teacher: it is not trusted."""
+        """Delete all stored labels of a teacher that is not trusted."""
         self._worker.submit(RemoveRows(teacher))
 
     def forget(self, number: int) -> None:
-        """Drop a batch that no more labels will come for."""
+        """Forget the keys of a batch for which no more labels will arrive."""
         self._known.pop(number, None)
-        if self._asked == number:
-            self._asked = None
+        if self._probing_batch == number:
+            self._probing_batch = None
 
     def reset(self) -> None:
         """Forget every batch."""
-        self._turns.clear()
-        self._again = 0
+        self._queued.clear()
+        self._requeued = 0
         self._known.clear()
-        self._asked = None
+        self._probing_batch = None
 
     def close(self) -> None:
         """Flush and close the store."""
@@ -228,32 +233,32 @@ class LabelCache:
 
     # --- the worker's events, in the engine's thread
 
-    def on_opened(self, remembered: Model | None) -> None:
-        """The store is open, or given up."""
+    def on_opened(self, remembered: ServiceModel | None) -> None:
+        """The store is open, or cannot be used."""
         self._opened = True
         if remembered is not None and self._numerics.admits(remembered.content.numerics_id):
             self._remembered = remembered
 
     def on_failed(self, error: EdlError) -> None:
-        """The store cannot be opened, by a mistake of the user."""
+        """The store cannot be opened, because of a wrong setting."""
         self._on_failed(error, True)
 
     def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None:
         """A lookup is done."""
-        for turn in self._turns:
-            if turn.batch.number == found.number:
-                turn.in_lookup = False
+        for queued in self._queued:
+            if queued.batch.number == found.number:
+                queued.in_lookup = False
                 if self._model is not None and found.content == self._model.content:
-                    whole = not cached.missing(turn.batch.rows)
-                    turn.cached = cached if whole or not self._numerics.matter else NO_LABELS
+                    whole = not cached.missing(queued.batch.rows)
+                    queued.cached = cached if whole or not self._numerics.matter else NO_LABELS
                     self._known[found.number] = found
-                break  # if the model changed meanwhile: the batch is looked up again
+                break  # if the model has changed, the batch is looked up again
         self._deliver()
 
     # --- within
 
-    def _standing(
-        self, turn: _Turn, content_id: str, usable: int, now: float
+    def _cache_view(
+        self, queued: _QueuedBatch, content_id: str, usable: int, now: float
     ) -> label_cache.CacheView:
         last = self._remembered
         remembered = (
@@ -266,8 +271,8 @@ class LabelCache:
             mute=self._mute,
             remembered=remembered,
             usable=usable,
-            asked=self._asked is not None,
-            waited_s=now - turn.since,
+            asked=self._probing_batch is not None,
+            waited_s=now - queued.since,
         )
 
     def _recall(self) -> None:
@@ -283,16 +288,13 @@ class LabelCache:
     def _content(self, content_id: str, numerics_id: str) -> Content:
         return Content(content_id, numerics_id if self._numerics.matter else "")
 
-    def _learn(self, model: Model) -> None:
+    def _learn(self, model: ServiceModel) -> None:
         if model != self._model:
             self._model = self._remembered = model
             self._worker.submit(model)
 
-    def _keys_of(self, batch: Batch, content: Content) -> BatchKeys | None:
-        """The keys of a batch; None if its memory was reused, as after an epoch that was left.
-
-        Keys are of the very bytes that were labelled.
-        """
+    def _keys_of(self, batch: BatchMetadata, content: Content) -> BatchKeys | None:
+        """The keys of a batch; None if its memory was reused, as after an epoch that was left."""
         known = self._known.get(batch.number)
         if known is None or known.content != content:
             assert self._model is not None
@@ -303,30 +305,30 @@ class LabelCache:
                 return None
         return known if known is not None and self._stays(batch) else None
 
-    def _stays(self, batch: Batch) -> bool:
+    def _stays(self, batch: BatchMetadata) -> bool:
         first = next(iter(batch.fields.values()), None)
         return first is not None and self._ring.generation(first.offset) == batch.generation
 
-    def _start_lookup(self, turn: _Turn) -> None:
+    def _start_lookup(self, queued: _QueuedBatch) -> None:
         assert self._model is not None
-        if not turn.batch.is_even:  # its rows cannot be separated
-            turn.cached = NO_LABELS
+        if not queued.batch.is_even:  # it has no separate rows
+            queued.cached = NO_LABELS
             return
         try:
-            self._worker.submit(self._lookup_of(turn.batch, self._model))
+            self._worker.submit(self._lookup_of(queued.batch, self._model))
         except UsageError as error:
             self._on_failed(error, False)
-            turn.cached = NO_LABELS
+            queued.cached = NO_LABELS
         else:
-            turn.in_lookup = True
+            queued.in_lookup = True
 
-    def _lookup_of(self, batch: Batch, model: Model) -> Lookup:
+    def _lookup_of(self, batch: BatchMetadata, model: ServiceModel) -> Lookup:
         refs = model_inputs(batch.fields, model.inputs, self._config.feeds)
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
         stays, ids = partial(self._stays, batch), tuple(self._ids_of(batch))
         return Lookup(batch.number, batch.rows, model.content, inputs, stays, ids)
 
-    def _ids_of(self, batch: Batch) -> Iterator[Array]:
+    def _ids_of(self, batch: BatchMetadata) -> Iterator[Array]:
         for key in self._ids:
             if key not in batch.fields:
                 raise UsageError(
@@ -347,7 +349,7 @@ class LabelCache:
             yield array
 
     def _deliver(self) -> None:
-        while self._turns and (cached := self._turns[0].cached) is not None:
-            turn = self._turns.popleft()
-            self._again -= turn.again
-            self._on_turn(turn.batch, cached)
+        while self._queued and (cached := self._queued[0].cached) is not None:
+            queued = self._queued.popleft()
+            self._requeued -= queued.again
+            self._on_ready(queued.batch, cached)

@@ -1,4 +1,4 @@
-"""The thread that reads and writes a label store, and the conversion of rows to labels."""
+"""The thread that reads and writes a label store, and the conversion of rows to labels and back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ...proto.forms import CLASSES, LabelForm
 from ..label_forms import LabelForms
 from ..store import LabelStore
 from ..store.rows import (
+    ArraySpec,
     Content,
+    LabelRow,
     Layout,
-    Model,
-    Piece,
-    Row,
+    ServiceModel,
     covers,
     derived,
     keys_of,
@@ -35,7 +35,7 @@ from ..store.rows import (
     unpack,
 )
 from ..store.store import StoreStats
-from .answers import Expected, concatenated, in_form, joined, named, soft_labels
+from .answers import ExpectedResponse, concatenated, in_form, joined, named, soft_labels
 from .inbox import Inbox
 
 if TYPE_CHECKING:
@@ -68,21 +68,21 @@ class CachedLabels:
     """Labels of a batch from a store.
 
     Attributes:
-        places: labelled rows of the batch, ascending.
-        labels: of those rows alone, as the training loop gets them.
+        rows: numbers of the labelled rows of the batch, ascending.
+        labels: of these rows, by name, as the training loop gets them.
     """
 
-    places: tuple[int, ...]
+    rows: tuple[int, ...]
     labels: Mapping[str, Array]
 
     @property
     def row_nbytes(self) -> int:
         """Bytes of the labels of one row."""
-        return sum(label.nbytes for label in self.labels.values()) // max(1, len(self.places))
+        return sum(label.nbytes for label in self.labels.values()) // max(1, len(self.rows))
 
     def missing(self, rows: int) -> tuple[tuple[int, int], ...]:
-        """The spans (start, stop) without labels of a batch of so many rows."""
-        ends = (-1, *self.places, rows)
+        """The spans (start, stop) without labels in a batch of so many rows."""
+        ends = (-1, *self.rows, rows)
         return tuple((a + 1, b) for a, b in itertools.pairwise(ends) if a + 1 < b)
 
 
@@ -90,9 +90,9 @@ NO_LABELS = CachedLabels((), {})
 
 
 def rows_of(
-    answer: LabelResponse, expected: Expected, content: Content, maker: str = ""
-) -> list[Row]:
-    """The rows that a store keeps of a checked answer: outputs in their wire form."""
+    answer: LabelResponse, expected: ExpectedResponse, content: Content, maker: str = ""
+) -> list[LabelRow]:
+    """The rows for a store of a checked response: outputs in their wire form."""
     answer, names = named(answer, expected)
     outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {}
     for name in names:
@@ -104,36 +104,42 @@ def rows_of(
     return pack(layout_of(content, outputs, whole=expected.whole), flat, maker)
 
 
-def cached_labels(rows: Sequence[Row | None], requested: LabelSelection) -> CachedLabels:
-    """The labels of those rows that have all requested outputs, in one shape.
+def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) -> CachedLabels:
+    """Convert stored rows to labels.
+
+    Args:
+        rows: of a batch, in order; None: not stored.
+        requested: outputs and forms.
+
+    Returns:
+        The labels of the rows that have all requested outputs; if rows differ in the shapes of
+        their labels, of the largest group of equal shapes.
 
     Raises:
-        EdlError: they cannot be labels.
+        EdlError: the labels are invalid.
     """
     groups: dict[_Shape, list[_Group]] = {}
-    for layout, places in _by_layout(rows).items():
+    for layout, numbers in _by_layout(rows).items():
         names = requested.names(layout)
         if names is None:
             continue
         try:
-            group = _group(
-                [row for place in places if (row := rows[place])], places, names, requested
-            )
-        except RequestRefused:  # no row of this layout can have that form
+            group = _group([row for n in numbers if (row := rows[n])], numbers, names, requested)
+        except RequestRefused:  # no row of this layout can have the form
             continue
         groups.setdefault(group.shape, []).append(group)
     if not groups:
         return NO_LABELS
-    chosen = max(groups.values(), key=lambda some: sum(len(one.places) for one in some))
-    places = [place for one in chosen for place in one.places]
-    order = sorted(range(len(places)), key=places.__getitem__)
+    chosen = max(groups.values(), key=lambda some: sum(len(one.rows) for one in some))
+    found = [number for one in chosen for number in one.rows]
+    order = sorted(range(len(found)), key=found.__getitem__)
     outputs = {
         part: concatenated([one.outputs[part] for one in chosen])[order]
         for part in chosen[0].outputs
     }
     answer = LabelResponse(outputs, {}, chosen[0].parameters)
-    expected = Expected("", 0, "", chosen[0].names, len(places), requested.forms)
-    return CachedLabels(tuple(sorted(places)), soft_labels(answer, expected))
+    expected = ExpectedResponse("", 0, "", chosen[0].names, requested.forms)
+    return CachedLabels(tuple(sorted(found)), soft_labels(answer, expected, len(found)))
 
 
 _SINGLE: Final = np.dtype(np.float32)
@@ -142,16 +148,16 @@ _Shape = tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows of one layout, as a teacher would have sent them."""
+    """The outputs of rows of one layout, as a teacher would send them."""
 
-    places: Sequence[int]
+    rows: Sequence[int]
     names: tuple[str, ...]
     outputs: Mapping[str, Array]
     parameters: Mapping[str, Mapping[str, Parameter]]
 
     @property
     def shape(self) -> _Shape:
-        """What must be equal for rows to share an array; float types may differ."""
+        """The properties that rows in one array share; floats may differ in precision."""
         classes = {name: int(said.get(CLASSES, 0)) for name, said in self.parameters.items()}
         return tuple(
             (
@@ -165,7 +171,10 @@ class _Group:
 
 
 def _group(
-    rows: Sequence[Row], places: Sequence[int], names: tuple[str, ...], requested: LabelSelection
+    rows: Sequence[LabelRow],
+    numbers: Sequence[int],
+    names: tuple[str, ...],
+    requested: LabelSelection,
 ) -> _Group:
     layout, arrays = rows[0].layout, unpack(rows)
     outputs: dict[str, Array] = {}
@@ -183,15 +192,16 @@ def _group(
             classes = entry.classes or next(iter(entry.pieces[0].shape[-1:]), None)
             parameters[next(iter(made))] = form.parameters(classes)
         outputs |= made
-    return _Group(places, names, outputs, parameters)
+    return _Group(numbers, names, outputs, parameters)
 
 
-def _by_layout(rows: Sequence[Row | None]) -> dict[Layout, list[int]]:
-    places: dict[Layout, list[int]] = {}
-    for place, row in enumerate(rows):
+def _by_layout(rows: Sequence[LabelRow | None]) -> dict[Layout, list[int]]:
+    """The numbers of the rows of each layout."""
+    numbers: dict[Layout, list[int]] = {}
+    for number, row in enumerate(rows):
         if row is not None:
-            places.setdefault(row.layout, []).append(place)
-    return places
+            numbers.setdefault(row.layout, []).append(number)
+    return numbers
 
 
 #: Rows are written in batches of this size, or after this time.
@@ -214,7 +224,7 @@ class BatchKeys:
     number: int
     content: Content
     keys: Sequence[bytes]
-    ids: Sequence[Row] = ()
+    ids: Sequence[LabelRow] = ()
 
     def cut(self, start: int, stop: int) -> BatchKeys:
         """The keys of the rows [start, stop)."""
@@ -230,7 +240,7 @@ class Lookup:
         rows: how many it has.
         content: of the labels.
         inputs: its inputs of the model.
-        stays: whether its memory is unchanged; once it was reused, nobody waits for the batch.
+        stays: returns whether the ring's memory still has the batch; else no one waits for it.
         ids: the user's own ids of its rows, if any.
     """
 
@@ -245,7 +255,7 @@ class Lookup:
 @dataclass(frozen=True, slots=True)
 class StoreRows:
     batch: BatchKeys
-    rows: Sequence[Row]
+    rows: Sequence[LabelRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +269,13 @@ class Flush:
 
 
 #: None: flush and end.
-CacheCommand = Lookup | StoreRows | RemoveRows | Model | Flush | None
+CacheCommand = Lookup | StoreRows | RemoveRows | ServiceModel | Flush | None
 
 
 class LabelCacheListener(Protocol):
-    """Receives the worker's events, in the engine's thread."""
+    """The thread's callbacks, called in the engine's thread."""
 
-    def on_opened(self, remembered: Model | None) -> None: ...
+    def on_opened(self, remembered: ServiceModel | None) -> None: ...
 
     def on_failed(self, error: EdlError) -> None: ...
 
@@ -273,11 +283,11 @@ class LabelCacheListener(Protocol):
 
 
 def keys_of_batch(look: Lookup) -> BatchKeys | None:
-    """The keys of a batch; None if its memory was reused."""
+    """The keys of a batch; None if its memory was reused meanwhile."""
     keys = keys_of(look.content, look.inputs, 0, look.rows, look.ids)
-    ids: Sequence[Row] = ()
+    ids: Sequence[LabelRow] = ()
     if look.ids:
-        pieces = tuple(map(Piece.of, look.ids))
+        pieces = tuple(map(ArraySpec.of, look.ids))
         ids = pack(Layout(look.content, (), pieces), look.ids)
     return BatchKeys(look.number, look.content, keys, ids) if look.stays() else None
 
@@ -285,9 +295,18 @@ def keys_of_batch(look: Lookup) -> BatchKeys | None:
 class LabelCacheThread:
     """Executes commands in a thread until `close`, and posts results to the engine's inbox.
 
+    If the store fails for good, lookups find nothing and rows are dropped.
+
+    Args:
+        settings: of the store.
+        service: of the teachers.
+        requested: outputs and forms.
+        inbox: of the engine's thread.
+        listener: receives the results.
+
     Attributes:
         stats: counters of the store; replaced as a whole by the thread.
-        disk_bytes: disk space of the store, as of its latest work.
+        disk_bytes: size of the store's files, as of the latest command.
     """
 
     def __init__(
@@ -309,8 +328,8 @@ class LabelCacheThread:
         self._thread = threading.Thread(target=self._run, name="edl-store", daemon=True)
         self._thread.start()
 
-    def submit(self, command: Lookup | StoreRows | RemoveRows | Model) -> None:
-        """Queue a command; a `Model` is remembered as the one that labels for the service."""
+    def submit(self, command: Lookup | StoreRows | RemoveRows | ServiceModel) -> None:
+        """Queue a command; a `ServiceModel` replaces the one remembered for the service."""
         self._commands.put(command)
 
     def close(self) -> None:
@@ -340,11 +359,11 @@ class LabelCacheThread:
             except Exception as error:  # in any case, the engine must not wait for ever
                 log.exception("the label store %s is left alone", self._settings.path)
                 self._give_up(error)
-        self._inbox.post(self._listener.on_opened, None)  # if that was not posted yet
+        self._inbox.post(self._listener.on_opened, None)  # perhaps a second time
         self._do_without()
 
     def _work(self, store: Store) -> None:
-        unsaved: dict[bytes, Row] = {}
+        unsaved: dict[bytes, LabelRow] = {}
         due = 0.0
         command: CacheCommand = Flush()
         while command is not None:
@@ -359,13 +378,13 @@ class LabelCacheThread:
             try:
                 self._do(store, command, unsaved)
             except Exception:
-                self._commands.put(command)  # a lookup is answered with nothing
+                self._commands.put(command)  # `_do_without` answers it if it is a lookup
                 raise
             self.stats = store.stats
             if not unsaved:
                 self.disk_bytes = store.disk_bytes
 
-    def _do(self, store: Store, command: CacheCommand, unsaved: dict[bytes, Row]) -> None:
+    def _do(self, store: Store, command: CacheCommand, unsaved: dict[bytes, LabelRow]) -> None:
         match command:
             case Lookup():
                 self._look_up(store, command, unsaved)
@@ -376,7 +395,7 @@ class LabelCacheThread:
             case RemoveRows(teacher):
                 _write(store, unsaved)
                 store.disown(teacher)
-            case Model():
+            case ServiceModel():
                 store.remember(self._service, command)
             case Flush() | None:
                 _write(store, unsaved)
@@ -385,7 +404,7 @@ class LabelCacheThread:
         log.warning("training goes on without its label store: %s", error)
         self.stats = replace(self.stats, trouble=str(error))
 
-    def _look_up(self, store: Store, look: Lookup, unsaved: dict[bytes, Row]) -> None:
+    def _look_up(self, store: Store, look: Lookup, unsaved: dict[bytes, LabelRow]) -> None:
         batch, cached = BatchKeys(look.number, look.content, ()), NO_LABELS
         try:
             known = keys_of_batch(look)
@@ -394,8 +413,8 @@ class LabelCacheThread:
             if not unsaved.keys().isdisjoint(known.keys):
                 _write(store, unsaved)
             batch, cached = known, cached_labels(store.get_many(known.keys), self._requested)
-            self.stats = store.stats  # before the labels are used, and counted
-        except EdlError as error:  # the batch cannot be sent to a teacher, or rows are no labels
+            self.stats = store.stats  # before the labels are used
+        except EdlError as error:  # the batch cannot be sent to teachers, or labels are invalid
             log.warning("rows of the label store are not used: %s", error)
         self._inbox.post(self._listener.on_lookup, batch, cached)
 
@@ -403,26 +422,26 @@ class LabelCacheThread:
         """Answer lookups with nothing, and insert nothing."""
         while (command := self._commands.get()) is not None:
             if isinstance(command, Lookup):
-                # Nothing else counts a batch without keys.
+                # The store, which is not used, would have counted these.
                 self.stats = self.stats.plus(misses=command.rows, dropped=command.rows)
                 batch = BatchKeys(command.number, command.content, ())
                 self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
 
 
-def _write(store: Store, unsaved: dict[bytes, Row]) -> None:
+def _write(store: Store, unsaved: dict[bytes, LabelRow]) -> None:
     store.put_many(list(unsaved), list(unsaved.values()))
     unsaved.clear()
 
 
-def _with_ids(rows: Sequence[Row], ids: Sequence[Row]) -> Sequence[Row]:
+def _with_ids(rows: Sequence[LabelRow], ids: Sequence[LabelRow]) -> Sequence[LabelRow]:
     if not ids:
         return rows
     return [
-        Row(_layout_with_ids(row.layout, own.layout.ids), own.data + row.data, row.makers)
+        LabelRow(_layout_with_ids(row.layout, own.layout.ids), own.data + row.data, row.makers)
         for row, own in zip(rows, ids, strict=True)
     ]
 
 
 @lru_cache(maxsize=256)
-def _layout_with_ids(layout: Layout, ids: tuple[Piece, ...]) -> Layout:
+def _layout_with_ids(layout: Layout, ids: tuple[ArraySpec, ...]) -> Layout:
     return replace(layout, ids=ids)

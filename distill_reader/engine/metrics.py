@@ -1,4 +1,4 @@
-"""The reader's metrics, and how Prometheus gets them."""
+"""The reader's metrics, and their export to Prometheus."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ...scheduler.flow import FlowState
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
 from ..store.store import StoreStats
-from .outcomes import RequestDone
+from .teacher_requests import RequestDone
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from .batch_delivery import BatchDelivery
-    from .member import Member
+    from .ensemble_member import EnsembleMember
 
-#: Answers over which the quantiles are taken, and seconds over which the rate is.
+#: Number of responses for quantiles, and seconds for rates.
 ANSWERS: Final = 256
 HORIZON_S: Final = 5.0
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class TeacherTimes:
-    """Response times of the teachers of one member. Used by the engine's thread alone."""
+    """Response times of the teachers of one member. For the engine's thread."""
 
     def __init__(self) -> None:
         self._rates: dict[str, RecentRate] = {}
@@ -45,11 +45,11 @@ class TeacherTimes:
             quantile.add(seconds)
 
     def samples_per_s(self, teacher: str, now: float) -> float:
-        """Rows per second, over the last seconds; 0 without an answer."""
+        """Rows per second, over the last `HORIZON_S`; 0 without a response."""
         return self._rates[teacher].value(now) if teacher in self._rates else 0.0
 
     def quantile_s(self, teacher: str, q: float) -> float | None:
-        """The `q` quantile of its latest response times; None without an answer."""
+        """The `q` quantile of its latest response times, in seconds; None without a response."""
         return self._quantiles[teacher][q].value if teacher in self._quantiles else None
 
     def keep(self, teachers: Collection[str]) -> None:
@@ -58,7 +58,7 @@ class TeacherTimes:
             del self._rates[teacher], self._quantiles[teacher]
 
 
-#: Values of the labels that a metric has besides `service` and `student`, and its value.
+#: Values of the labels other than `service` and `student`, and the value of the metric.
 Sample = tuple[tuple[str, ...], float]
 
 
@@ -69,14 +69,14 @@ class MemberSnapshot:
     Attributes:
         member: the member.
         times: recent response times of its teachers.
-        forgone: batches delivered without its labels.
-        weight: of its labels in the latest mixed batch; None: nothing is mixed.
-        upper_bytes: `ut`.
-        lower_bytes: `lt`.
-        now: by the engine's clock.
+        forgone: number of batches delivered without its labels.
+        weight: of its labels in the latest averaged batch; None: nothing is averaged.
+        upper_bytes: threshold `ut`.
+        lower_bytes: threshold `lt`.
+        now: time of the engine's clock.
     """
 
-    member: Member
+    member: EnsembleMember
     times: TeacherTimes
     forgone: int
     weight: float | None
@@ -94,7 +94,7 @@ class MetricFamily:
         name: without prefix and suffix.
         what: help text.
         samples: its values.
-        labels: besides `service` and `student`.
+        labels: names of the labels other than `service` and `student`.
     """
 
     kind: Literal["counter", "gauge"]
@@ -104,20 +104,20 @@ class MetricFamily:
     labels: tuple[str, ...] = ()
 
 
-def _one(value: Callable[[Member], float]) -> Callable[[MemberSnapshot], Iterable[Sample]]:
+def _one(value: Callable[[EnsembleMember], float]) -> Callable[[MemberSnapshot], Iterable[Sample]]:
     return lambda seen: [((), value(seen.member))]
 
 
-def _counter(name: str, what: str, value: Callable[[Member], float]) -> MetricFamily:
+def _counter(name: str, what: str, value: Callable[[EnsembleMember], float]) -> MetricFamily:
     return MetricFamily("counter", name, what, _one(value))
 
 
-def _gauge(name: str, what: str, value: Callable[[Member], float]) -> MetricFamily:
+def _gauge(name: str, what: str, value: Callable[[EnsembleMember], float]) -> MetricFamily:
     return MetricFamily("gauge", name, what, _one(value))
 
 
 def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> MetricFamily:
-    """A counter that exists if labels are stored."""
+    """A counter that exists if a store is configured."""
 
     def samples(seen: MemberSnapshot) -> Iterator[Sample]:
         if seen.member.label_cache is not None:
@@ -129,7 +129,7 @@ def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> Metri
 def _by_teacher(
     name: str, what: str, value: Callable[[MemberSnapshot, str], float]
 ) -> MetricFamily:
-    """One value for each teacher that the reader sends to now: series go with their teachers."""
+    """A gauge for each current teacher; the series ends when the teacher leaves."""
     return MetricFamily(
         "gauge",
         f"teacher_{name}",
@@ -166,7 +166,7 @@ def _turnarounds(seen: MemberSnapshot) -> Iterator[Sample]:
                 yield (teacher, f"{q:g}"), value
 
 
-#: What waits for whom, and how the stream goes.
+#: The stream and its waits.
 _STREAM: Final = (
     _counter(
         "batches_delivered",
@@ -224,7 +224,7 @@ _STREAM: Final = (
     ),
 )
 
-#: What became of batches.
+#: Batches that were not simply labelled.
 _BATCHES: Final = (
     MetricFamily(
         "counter",
@@ -250,7 +250,7 @@ _BATCHES: Final = (
     ),
 )
 
-#: Requests and teachers, all together.
+#: Requests and teachers in total.
 _TEACHERS: Final = (
     _gauge("want", "Teachers asked for.", lambda m: m.core.decision.want),
     _gauge(
@@ -313,7 +313,7 @@ _TEACHERS: Final = (
     ),
 )
 
-#: Of each teacher.
+#: Each teacher.
 _EACH_TEACHER: Final = (
     _by_teacher(
         "samples_per_second",
@@ -339,7 +339,7 @@ _EACH_TEACHER: Final = (
     ),
 )
 
-#: Where labels are kept.
+#: The label store.
 _STORE: Final = (
     _stored("hits", "Samples whose labels were in the store.", lambda f: f.hits),
     _stored("misses", "Samples whose labels were not.", lambda f: f.misses),
@@ -354,19 +354,22 @@ FAMILIES: Final = (*_STREAM, *_BATCHES, *_TEACHERS, *_EACH_TEACHER, *_STORE)
 
 
 LABELS: Final = ("service", "student")
-#: Seconds; a request may take from some milliseconds to the minutes of its deadline.
+#: Buckets in seconds: requests take from some milliseconds to minutes.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
-#: Of the whole reader, under all its services: "a+b".
+#: Of the whole reader; their service is "a+b".
 _PARTLY: Final = "Batches whose labels lack those of a service of the ensemble."
 _UNLABELLED: Final = "Batches that went without any soft label, as there was no teacher."
 
 
 class Exporter:
-    """Serves what `show` was last given, until `close`. Scrapes run in threads of their own.
+    """Serves metrics until `close`. The engine's thread updates them by `show`.
+
+    Attributes:
+        registry: of prometheus_client.
 
     Raises:
-        UsageError: `config.metrics_listen` is no address to serve metrics at.
+        UsageError: `config.metrics_listen` cannot be used as an address.
         AddressInUse: another process listens there.
     """
 
@@ -376,7 +379,7 @@ class Exporter:
         from ...metrics import MetricsServer
 
         self._config = config
-        self._times: dict[Member, TeacherTimes] = defaultdict(TeacherTimes)
+        self._times: dict[EnsembleMember, TeacherTimes] = defaultdict(TeacherTimes)
         self._shown: list[Metric] = []
         self.registry = CollectorRegistry()
         self._seconds = Histogram(
@@ -392,17 +395,19 @@ class Exporter:
 
     @property
     def address(self) -> str:
-        """Where it listens: "host:port"."""
+        """The address that it listens on: "host:port"."""
         return self._server.address
 
-    def answered(self, member: Member, teacher: str, done: RequestDone) -> None:
-        """A teacher has sent labels."""
+    def answered(self, member: EnsembleMember, teacher: str, done: RequestDone) -> None:
+        """Record a response of a teacher."""
         self._seconds.labels(*_of(member.config)).observe(done.seconds)
         times = self._times[member]
         times.answered(teacher, done.job.samples, done.seconds, time.monotonic())
 
-    def show(self, members: Sequence[Member], batch_delivery: BatchDelivery, now: float) -> None:
-        """What a scrape shows from now on; by the engine's thread, which owns what is shown."""
+    def show(
+        self, members: Sequence[EnsembleMember], batch_delivery: BatchDelivery, now: float
+    ) -> None:
+        """Compute the metrics that scrapes return from now on; in the engine's thread."""
         config, mixture = self._config, batch_delivery.mixture
         seen = []
         for member in members:
@@ -419,7 +424,7 @@ class Exporter:
         ]
 
     def collect(self) -> list[Metric]:
-        """For prometheus_client."""
+        """Called by prometheus_client, in another thread."""
         return self._shown
 
     def close(self) -> None:
@@ -450,5 +455,5 @@ def _of(config: ReaderConfig) -> tuple[str, str]:
 
 
 def open_exporter(config: ReaderConfig) -> Exporter | None:
-    """What serves the metrics; None where nobody asked for them."""
+    """The exporter, if the configuration requests one."""
     return Exporter(config) if config.metrics_listen else None

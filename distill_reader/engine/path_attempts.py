@@ -1,4 +1,4 @@
-"""Connects to teachers' machines, to find out whether they can be reached."""
+"""Attempts to connect to teachers' machines, which show whether these are reachable."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .inbox import Inbox
 #: Errors of this machine, not of the network.
 _OURS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
-#: Families and addresses of a name, from `socket.getaddrinfo`.
-_Places = list[tuple[int, Any]]
+#: (family, address) pairs of a name, from `socket.getaddrinfo`.
+_SocketAddresses = list[tuple[int, Any]]
 
 
 class PathAttempts:
-    """Tries connections in threads. Used by the engine's thread alone.
+    """Tries connections in threads. For the engine's thread.
 
-    Names are resolved while teachers can be reached, as DNS may fail together with the network.
+    Names are resolved while teachers are reachable, as DNS may fail together with the network.
 
     Args:
         inbox: of the engine's thread.
@@ -33,21 +33,21 @@ class PathAttempts:
     def __init__(self, inbox: Inbox, tried: Callable[[PathsTried], None]) -> None:
         self._inbox = inbox
         self._tried = tried
-        self._places: dict[str, _Places] = {}  # by address of a teacher
+        self._resolved: dict[str, _SocketAddresses] = {}  # by address of a teacher
         self._looked_up: set[str] = set()  # addresses being resolved
 
-    def heard(self, address: str) -> None:
-        """A teacher at this address has answered."""
-        if address not in self._places:
+    def resolve(self, address: str) -> None:
+        """Resolve the name of a teacher that has answered, once."""
+        if address not in self._resolved:
             self._look_up(address)
 
     def attempt(self, peer: Peer, began_at: float) -> None:
-        """Connect to a teacher's machine, and send nothing."""
-        _in_background(self._attempt, peer, began_at, self._places.get(peer.address))
+        """Connect to a teacher's machine without sending anything; `tried` gets the result."""
+        _in_background(self._attempt, peer, began_at, self._resolved.get(peer.address))
 
-    def _attempt(self, peer: Peer, began_at: float, places: _Places | None) -> None:
+    def _attempt(self, peer: Peer, began_at: float, addresses: _SocketAddresses | None) -> None:
         try:
-            refusal = _refusal(places or _look_up(peer.address))
+            refusal = _refusal(addresses or _look_up(peer.address))
         except ValueError:  # an address that only gRPC understands
             refusal = ""
         self._inbox.post(self._attempted, peer, began_at, refusal)
@@ -65,15 +65,15 @@ class PathAttempts:
 
     def _find(self, address: str) -> None:
         try:
-            places = _look_up(address)
+            addresses = _look_up(address)
         except ValueError:
-            places = []
-        self._inbox.post(self._found, address, places)
+            addresses = []
+        self._inbox.post(self._found, address, addresses)
 
-    def _found(self, address: str, places: _Places) -> None:
+    def _found(self, address: str, addresses: _SocketAddresses) -> None:
         self._looked_up.discard(address)
-        if places or address not in self._places:
-            self._places[address] = places
+        if addresses or address not in self._resolved:
+            self._resolved[address] = addresses
 
 
 def _in_background(function: Callable[..., None], *arguments: Any) -> None:
@@ -81,7 +81,7 @@ def _in_background(function: Callable[..., None], *arguments: Any) -> None:
     threading.Thread(target=function, args=arguments, name=name, daemon=True).start()
 
 
-def _look_up(address: str) -> _Places:
+def _look_up(address: str) -> _SocketAddresses:
     """Resolve a teacher's address; empty if its name is unknown.
 
     Raises:
@@ -91,17 +91,17 @@ def _look_up(address: str) -> _Places:
         found = socket.getaddrinfo(*host_and_port(address), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [(family, place) for family, _, _, _, place in found]
+    return [(family, address) for family, _, _, _, address in found]
 
 
-def _refusal(places: _Places) -> str:
+def _refusal(addresses: _SocketAddresses) -> str:
     """Why no machine accepts a connection at these addresses; empty if one does."""
     refusal = "its name is not known"
-    for family, place in places:
+    for family, address in addresses:
         try:
             with socket.socket(family, socket.SOCK_STREAM) as attempt:
                 attempt.settimeout(ATTEMPT_S)
-                attempt.connect(place)
+                attempt.connect(address)
         except OSError as error:
             if error.errno not in _OURS:
                 refusal = error.strerror or str(error)

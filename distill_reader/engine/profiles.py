@@ -1,9 +1,9 @@
-"""The profile of a job, kept in a file for its next run; read and written in a thread.
+"""The profile of a job: a file with measured times, from which its next run starts.
 
-`scheduler.stream_stats` decides what is saved and when. Failures do not affect the training: it
-starts without a profile, as a first run does.
+`scheduler.stream_stats` decides what is saved and when. A failure does not affect the training,
+which then starts without a profile, like a first run.
 
-Each service and job has a file of its own, so that concurrent readers do not overwrite each other;
+Each service and job has its own file, so that different readers do not overwrite each other's;
 readers of one job write nearly the same, and the last one wins. Files are replaced atomically.
 """
 
@@ -31,7 +31,7 @@ from .inbox import Inbox
 
 log = logging.getLogger(__name__)
 
-#: Longer files are no profiles.
+#: Maximum size of a profile.
 MOST_BYTES = 4096
 
 
@@ -39,7 +39,7 @@ class ProfileFile:
     """The profile of one service and job.
 
     Args:
-        folder: of profiles; created if missing.
+        folder: of profiles; created when the first one is written.
         service: of the teachers.
         job: of the training.
 
@@ -53,19 +53,19 @@ class ProfileFile:
         self.path = Path(folder) / f"{key}.json"
 
     def read(self) -> StreamProfile | None:
-        """The saved profile; None if there is none, or the file is no profile.
+        """The saved profile; None: missing, or not a profile.
 
         Raises:
             OSError: the file cannot be read.
         """
         try:
             with self.path.open("rb") as file:
-                told = json.loads(file.read(MOST_BYTES))
+                content = json.loads(file.read(MOST_BYTES))
         except (FileNotFoundError, ValueError):
             return None
-        if not isinstance(told, dict) or not self._names.items() <= told.items():
+        if not isinstance(content, dict) or not self._names.items() <= content.items():
             return None
-        return profile_of(told)
+        return profile_of(content)
 
     def write(self, profile: StreamProfile) -> None:
         """Replace the saved profile.
@@ -90,12 +90,12 @@ _END_S: Final = 1.0
 
 
 class ProfileRecorder:
-    """Loads and saves the profile of one member. Used by the engine's thread alone.
+    """Loads and saves the profile of one member. For the engine's thread.
 
     Args:
-        config: of the member; without a folder of profiles, nothing is saved.
+        config: of the member; without a folder of profiles, nothing is loaded or saved.
         inbox: of the engine's thread.
-        measured: returns the present measurements of teachers of a content.
+        measured: returns the current measurements, given the content of the teachers' model.
         remembered: receives the loaded profile; None: there was none.
     """
 
@@ -113,19 +113,19 @@ class ProfileRecorder:
         self._measured = measured
         self._on_remembered = remembered
         self._saved: StreamProfile | None = None
-        self._looks_at = inf  # until it has been read
-        self._told: SimpleQueue[StreamProfile | None] = SimpleQueue()
+        self._looks_at = inf  # time of the next check; infinite until the profile is loaded
+        self._to_write: SimpleQueue[StreamProfile | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Load the profile of the last run."""
+        """Load the profile of the last run in a thread."""
         if self._file is not None:
             work = partial(self._work, self._file)
             self._thread = threading.Thread(target=work, name="edl-profile", daemon=True)
             self._thread.start()
 
     def save_if_due(self, content_id: str, now: float) -> None:
-        """Save the profile if that is due, for teachers of this content."""
+        """Save the profile if that is due, every `LOOK_EVERY_S` at most."""
         if now < self._looks_at:
             return
         self._looks_at = now + LOOK_EVERY_S
@@ -133,14 +133,14 @@ class ProfileRecorder:
         new = stream_stats.to_save(self._saved, measured, time.time())
         if new is not None:
             self._saved = new
-            self._told.put(new)
+            self._to_write.put(new)
 
     def close(self, content_id: str) -> None:
-        """Save the final profile; bounded by a second."""
+        """Save the final profile; waits for a second at most."""
         if self._thread is not None:
             if self._looks_at < inf:
                 self.save_if_due(content_id, self._looks_at)
-            self._told.put(None)
+            self._to_write.put(None)
             self._thread.join(_END_S)
 
     def _remembered(self, profile: StreamProfile | None) -> None:
@@ -153,7 +153,7 @@ class ProfileRecorder:
     def _work(self, file: ProfileFile) -> None:
         try:
             self._inbox.post(self._remembered, file.read())
-            while (profile := self._told.get()) is not None:
+            while (profile := self._to_write.get()) is not None:
                 file.write(profile)
         except OSError as error:
             log.warning("the times of this run are not remembered for the next: %s", error)

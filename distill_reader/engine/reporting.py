@@ -14,14 +14,14 @@ from ...proto.protocols import PROTOCOL_VERSION
 from ...scheduler.flow import FlowState
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
-from .member import Member
+from .ensemble_member import EnsembleMember
 from .metrics import Exporter, open_exporter
 
 
-def waiting_for(member: Member) -> str:
-    """What the stream waits for, as "0 of 3 teachers live, teacher a was lost: its lease ran out".
+def waiting_for(member: EnsembleMember) -> str:
+    """Describe what the stream waits for; empty while the training loop does not wait.
 
-    Empty while the training loop does not wait.
+    As in "0 of 3 teachers live, teacher a was lost: its lease ran out".
     """
     core, ledger, links = member.core, member.ledger, member.core.teachers.links
     if core.waiting_since is None:
@@ -45,16 +45,16 @@ def waiting_for(member: Member) -> str:
     return ", ".join([*clauses, *filter(None, [trouble])])
 
 
-def story(member: Member, batch: int, now: float) -> list[str]:
-    """The events that concerned a batch, each with the instructions that followed.
+def story(member: EnsembleMember, batch: int, now: float) -> list[str]:
+    """The recorded events of a batch, each with the instructions that followed.
 
     Args:
-        member: remembers the events in its core.
+        member: whose core has recorded them.
         batch: its number.
-        now: by the engine's clock.
+        now: time of the engine's clock.
 
     Returns:
-        Lines in the order of time: "0.213 s ago, event 814 of resnet: AnswerCame(...)".
+        Lines in chronological order, as in "0.213 s ago, event 814 of resnet: AnswerCame(...)".
     """
     lines = []
     for step in member.core.story(batch):
@@ -70,18 +70,18 @@ REPORT_EVERY_S = 1.0
 
 
 class CoordinatorReporter:
-    """Reports one member to the coordinator: periodically, and at once when the core asks.
+    """Reports one member to the coordinator: periodically, and at once if the core says so.
 
-    Used by the engine's thread alone.
+    For the engine's thread.
     """
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: EnsembleMember) -> None:
         self._member = member
         self._reported_at = 0.0
-        self._reports = 0  # that the core asked for, as far as they were made
+        self._reports = 0  # immediate reports that were made
 
     def report_if_due(self, now: float) -> bool:
-        """Report if that is due; returns whether the core asked for it."""
+        """Report if that is due; returns whether the core has asked for a report."""
         member = self._member
         is_asked, self._reports = member.reports != self._reports, member.reports
         if is_asked or now - self._reported_at >= REPORT_EVERY_S:
@@ -90,7 +90,7 @@ class CoordinatorReporter:
         return is_asked
 
 
-def student_report(member: Member, now: float) -> pb.StudentReport:
+def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
     """The student's state in this service."""
     config, ledger, core = member.config, member.ledger, member.core
     memory, decision, figures = core.memory, core.decision, core.stats
@@ -136,29 +136,29 @@ def student_report(member: Member, now: float) -> pb.StudentReport:
 
 
 def _otherwise(state: FlowState) -> FlowState:
-    """The state of a student that does not starve, though it may wait at this moment."""
+    """The state to report for a student that waits, but does not starve in the longer term."""
     return "steady" if state == "starved" else state
 
 
 STATS_EVERY_S = 0.2
 #: Minimum interval between checks for reports to the coordinator.
 LOOK_EVERY_S = 0.01
-#: The state of a stream of several members is the worst of theirs.
+#: States from worst to best: an ensemble is in the worst state of its members.
 _WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
 
 class TrainerReporter:
-    """Reports the reader to the trainer and the coordinator. Used by the engine's thread alone.
+    """Reports the reader to the trainer and the coordinator. For the engine's thread.
 
     Attributes:
-        exporter: serves metrics; None: not configured.
+        exporter: of metrics; None: not configured.
     """
 
     def __init__(
         self,
         config: ReaderConfig,
         channel: Channel,
-        members: Sequence[Member],
+        members: Sequence[EnsembleMember],
         batch_delivery: BatchDelivery,
     ) -> None:
         self._config = config
@@ -169,9 +169,10 @@ class TrainerReporter:
         self.exporter: Exporter | None = None
         self._failed = False
         self._stats_at = self._looked_at = 0.0
-        self._asked = self._answered = 0  # number of the trainer's latest request for stats
-        self._due: tuple[object, ...] = ()  # the latest sent state that must precede a batch
-        # As sent, by service; what an engine knows at its start need not be sent.
+        self._request = self._answered = 0  # number of the trainer's latest request for stats
+        #: Resends and kinds of labels of each member, as sent.
+        self._sent_before_batch: list[tuple[int, object]] = []
+        #: As sent, by service; the states of an engine that starts are not sent.
         self._handoff_states = {
             member.config.service: member.core.contents.handoff_state for member in members
         }
@@ -189,14 +190,14 @@ class TrainerReporter:
         if self.exporter is not None:
             self.exporter.close()
 
-    # --- what went wrong
+    # --- failures
 
     def reset_failure(self) -> None:
-        """Let the next epoch fail anew."""
+        """Report failures again: a new epoch has begun."""
         self._failed = False
 
     def give_up(self, epoch: int) -> None:
-        """Fail the epoch: no teacher came within the user's time limit."""
+        """Fail the epoch: there was no teacher within the user's time limit."""
         members = [member for member in self._members if not member.ledger.usable]
         names = " and ".join(repr(member.config.service) for member in members)
         error = errors.NoTeacherAvailable(
@@ -206,26 +207,33 @@ class TrainerReporter:
         self.fail(error, epoch)
 
     def fail(self, error: errors.EdlError, epoch: int | None) -> None:
-        """Have the training loop raise `error`, in `epoch` or, if that is None, from now on."""
+        """Have the training loop raise `error`: in `epoch`, or if that is None in every call.
+
+        Only the first failure of an epoch is reported.
+        """
         if self._failed and epoch is not None:
             return
         self._failed = self._failed or epoch is not None
         self._channel.send("fatal", epoch=epoch, error=type(error).__name__, text=str(error))
 
-    # --- how things are
+    # --- states
 
     def request_stats(self, number: int) -> None:
-        """Answer the trainer's numbered request for stats that include all it has sent so far."""
-        self._asked = number
+        """Have the next `report_if_due` answer this request of the trainer."""
+        self._request = number
 
     def report_if_due(self, now: float) -> None:
-        """Send what is due now."""
-        self._report_handoff()
+        """Send the reports that are due."""
+        for member in self._members:
+            service, state = member.config.service, member.core.contents.handoff_state
+            if self._handoff_states[service] is not state:
+                self._handoff_states[service] = state
+                self._channel.send("handoff", service=service, state=state.to_json())
         changed: list[bool] = []
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             changed = [reporter.report_if_due(now) for reporter in self._reporters]
-        is_asked = self._asked != self._answered
+        is_asked = self._request != self._answered
         if is_asked or any(changed) or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at = now
             self._report_to_trainer(now)
@@ -233,35 +241,29 @@ class TrainerReporter:
                 self.exporter.show(self._members, self._batch_delivery, now)
 
     def report_before_batch(self) -> None:
-        """Send what must be current when a batch arrives: resends and the kinds of labels."""
-        if self._due_now() != self._due:
+        """Send stats if resends or kinds of labels have changed: they must precede a batch."""
+        current: list[tuple[int, object]] = []
+        for member in self._members:
+            current.append((member.ledger.resends, member.core.contents.kinds.settled))
+        if current != self._sent_before_batch:
+            self._sent_before_batch = current
             self._report_to_trainer(time.monotonic())
-
-    def _due_now(self) -> tuple[object, ...]:
-        return tuple((one.ledger.resends, one.core.contents.kinds.settled) for one in self._members)
 
     def report_story(self, batch: int, now: float) -> None:
         """Send the trainer the recorded events of a batch."""
         lines = [line for member in self._members for line in story(member, batch, now)]
         self._channel.send("story", batch=batch, lines=lines)
 
-    def _report_handoff(self) -> None:
-        """Send what a successor engine needs; the trainer keeps it."""
-        for member in self._members:
-            service, state = member.config.service, member.core.contents.handoff_state
-            if self._handoff_states[service] is not state:
-                self._handoff_states[service] = state
-                self._channel.send("legacy", service=service, left=state.to_json())
-
     def _report_to_trainer(self, now: float) -> None:
         sent = stats(self._members, self._batch_delivery, now)
-        self._due = self._due_now()
-        self._answered = self._asked
-        self._channel.send("stats", asked=self._asked, **sent)
+        self._answered = self._request
+        self._channel.send("stats", request=self._request, **sent)
 
 
-def stats(members: Sequence[Member], batch_delivery: BatchDelivery, now: float) -> dict[str, Any]:
-    """For the trainer: the fields of `ReaderStats` that only the engine knows."""
+def stats(
+    members: Sequence[EnsembleMember], batch_delivery: BatchDelivery, now: float
+) -> dict[str, Any]:
+    """The fields of `ReaderStats` that only the engine knows."""
     cores = [member.core for member in members]
     label_caches = [member.label_cache for member in members if member.label_cache is not None]
     states = {core.decision.state for core in cores}
@@ -318,5 +320,5 @@ def stats(members: Sequence[Member], batch_delivery: BatchDelivery, now: float) 
     }
 
 
-def _waiting_for(members: Iterable[Member]) -> str:
+def _waiting_for(members: Iterable[EnsembleMember]) -> str:
     return "; ".join(filter(None, map(waiting_for, members)))

@@ -1,4 +1,4 @@
-"""The batches in the ring, and requests: how their inputs are cut from batches, and sent."""
+"""The batches in the ring, and the requests that are sent for their rows."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from ...scheduler.reader_core.instructions import SendRequest
 from ...scheduler.reader_core.links import TeacherLinks
 from ..config import FieldKey, ReaderConfig
 from ..structure import row_count
-from .outcomes import TeacherRequest
 from .teacher_link import TeacherLink
+from .teacher_requests import TeacherRequest
 
 log = logging.getLogger(__name__)
 
-#: Names, dtypes, and shapes of one row, of what is fed.
-Layout = tuple[tuple[FieldKey, str, tuple[int, ...]], ...]
+#: (key, dtype, shape of a row) of each field that is fed to models.
+InputLayout = tuple[tuple[FieldKey, str, tuple[int, ...]], ...]
 
-#: Layouts that are remembered: padded texts have a new one with each length.
+#: Maximum number of layouts to remember: padded texts have another one for each length.
 MAX_LAYOUTS: Final = 256
 
 
-class Batch(NamedTuple):
+class BatchMetadata(NamedTuple):
     """A batch in the ring.
 
     Attributes:
-        number: grows over all epochs.
+        number: of the batch; grows over all epochs.
         nbytes: of all its arrays.
-        samples: rows, as the training loop counts them.
-        fields: where the arrays lie that could be fed to a model.
-        rows: that may go to teachers apart from each other; 1 where it cannot be cut.
-        kind: rows of batches of one kind may go to a teacher together.
-        is_even: whether it can be cut: each array that may be fed has all the rows.
-        generation: of the first field: while it is the same, the memory is this batch's.
+        samples: its rows, as the training loop counts them.
+        fields: the location of each field in the ring.
+        rows: that can be sent separately; 1 if the batch cannot be split.
+        kind: rows of batches of one kind can be sent in one request.
+        is_even: whether the batch can be split: all fields to be fed have the same number of rows.
+        generation: of the first field; it changes when the memory is reused.
     """
 
     number: int
@@ -59,23 +59,25 @@ class Batch(NamedTuple):
     generation: int = 0
 
     def is_all_of(self, span: Span) -> bool:
-        """Whether a span of this batch leaves nothing of it out."""
+        """Whether `span` has all rows of this batch."""
         return span.stop - span.start == self.rows
 
 
-class Batches(dict[int, Batch]):
-    """The batches that are not delivered for good, by number. Used by the engine's thread alone."""
+class KnownBatches(dict[int, BatchMetadata]):
+    """The batches that the training loop has not taken, by number. For the engine's thread."""
 
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__()
         self._fed = {key for _, key in config.feeds}
-        self._kinds: OrderedDict[Layout, int] = OrderedDict()  # of the latest layouts
+        self._kinds: OrderedDict[InputLayout, int] = OrderedDict()  # least recently used first
         self._numbers = itertools.count()
 
-    def add(self, message: Message) -> Batch:
-        """The batch that the trainer's side tells of."""
+    def add(self, message: Message) -> BatchMetadata:
+        """Add the batch of a message of the trainer."""
         number, samples = message["number"], message["samples"]
-        fields = {key: ArrayRef.from_json(ref) for key, ref in message["fields"]}
+        fields: dict[FieldKey, ArrayRef] = {}
+        for key, ref in message["fields"]:
+            fields[key] = ArrayRef.from_json(ref)
         fed = fields
         if self._fed:
             fed = {key: ref for key, ref in fields.items() if key in self._fed} or fields
@@ -88,14 +90,16 @@ class Batches(dict[int, Batch]):
         if is_even:
             rows, kind = lengths.pop(), self._kind(tuple(layout))
         else:
-            rows, kind = 1, -1 - number  # its own: it goes as it is, and alone
+            rows, kind = 1, -1 - number  # a kind of its own: it is sent whole, and alone
         generation = message.get("generation", 0)
-        batch = Batch(number, message["nbytes"], samples, fields, rows, kind, is_even, generation)
+        batch = BatchMetadata(
+            number, message["nbytes"], samples, fields, rows, kind, is_even, generation
+        )
         self[number] = batch
         return batch
 
-    def _kind(self, layout: Layout) -> int:
-        """The number of a layout; one that was not seen for long may get another one."""
+    def _kind(self, layout: InputLayout) -> int:
+        """The number of a layout; a layout that was evicted gets a new one."""
         if layout not in self._kinds:
             self._kinds[layout] = next(self._numbers)
             if len(self._kinds) > MAX_LAYOUTS:
@@ -105,7 +109,7 @@ class Batches(dict[int, Batch]):
 
 
 T = TypeVar("T")
-#: Why a field that the user sees may not be among those that can be fed.
+#: A hint in errors about fields.
 _RAGGED: Final = " (a list of arrays cannot be fed: pad them to one array)"
 
 
@@ -114,17 +118,17 @@ def model_inputs(
     inputs: Sequence[str],
     feeds: Sequence[tuple[str | None, FieldKey]],
 ) -> dict[str, T]:
-    """A value for each of the model's inputs.
+    """Choose a field of a batch for each input of a model.
 
     Args:
-        fields: the arrays of a batch by place or key.
-        inputs: names of the model's inputs, in its order; empty where a server names none.
-        feeds: what the user chose, as pairs (input or None, field); empty: by name, or in order
-            if no field has the name of an input.
+        fields: values by index or key.
+        inputs: names of the model's inputs, in its order; empty: not published.
+        feeds: the user's choice, as (input or None, field) pairs; empty: the fields with the names
+            of the inputs, or the first fields if there are none with such a name.
 
     Raises:
-        UsageError: a field or an input that is named does not exist, there are too few, or only
-            some inputs have a field of their name.
+        UsageError: a named field or input does not exist, there are too few fields, or only some
+            inputs have a field with their name.
     """
     if not feeds:
         if not inputs:
@@ -133,16 +137,16 @@ def model_inputs(
             )
         feeds = _by_default(fields, inputs)
     chosen: dict[str, T] = {}
-    for place, (name, key) in enumerate(feeds):
+    for index, (name, key) in enumerate(feeds):
         if key not in fields:
             raise UsageError(f"feeds names field {key!r}, a batch has {list(fields)}{_RAGGED}")
-        if name is None and place >= len(inputs):
+        if name is None and index >= len(inputs):
             raise UsageError(
                 f"feeds names {len(feeds)} fields, the model has the inputs {list(inputs)}"
             )
         if name is not None and inputs and name not in inputs:
             raise UsageError(f"feeds names input {name!r}, the model has {list(inputs)}")
-        chosen[inputs[place] if name is None else name] = fields[key]
+        chosen[inputs[index] if name is None else name] = fields[key]
     missing = [name for name in inputs if name not in chosen]
     if missing:
         raise UsageError(
@@ -161,7 +165,7 @@ def _by_default(
     if len(missing) == len(inputs):
         return list(zip(inputs, fields, strict=False))
     left = [key for key in fields if isinstance(key, str) and key not in inputs]
-    # In order, a field could go to another input than the one it was made for.
+    # Not by order: a field could be fed to a wrong input.
     raise UsageError(
         f"the model's inputs {missing} have no field of their name in a batch with {list(fields)}"
         f"{_RAGGED}{_hint(missing, left)}; say which by feeds={{'input': field}}"
@@ -169,14 +173,14 @@ def _by_default(
 
 
 def _hint(missing: Sequence[str], left: Sequence[str]) -> str:
-    from difflib import get_close_matches  # takes a while to import, and is for errors alone
+    from difflib import get_close_matches  # slow to import, and only for errors
 
     close = {name: get_close_matches(name, left, n=1, cutoff=0.4) for name in missing}
     pairs = [f"{found[0]!r} for {name!r}" for name, found in close.items() if found]
     return f"; did you mean {', '.join(pairs)}?" if pairs else ""
 
 
-#: How the names of dtypes begin whose arrays do not travel, nor are read, as they lie.
+#: The first character of dtype names whose arrays are converted before they are sent.
 _BIG_ENDIAN: Final = ">"
 
 
@@ -184,9 +188,10 @@ class SlicedInputs(NamedTuple):
     """The inputs of one request.
 
     Attributes:
-        inputs: by the inputs of its model: views of the ring's memory, no copy.
-        locations: where they lie, if each lies in one piece that may be read there; else empty.
-        stamps: of the arrays that they are views of: where each lies, and its generation.
+        inputs: by name; views of the ring's memory.
+        locations: of the inputs in the ring, if teachers can read each there in one piece; else
+            empty.
+        stamps: (offset, generation) of each array of the ring that the inputs are part of.
     """
 
     inputs: dict[str, Input]
@@ -195,17 +200,17 @@ class SlicedInputs(NamedTuple):
 
 
 class InputSlicer:
-    """Builds requests from rows of batches. Used by the engine's thread alone.
+    """Cuts the inputs of requests from batches in the ring. For the engine's thread.
 
     Args:
-        batches: all that may be named, by number.
-        ring: where they lie.
-        feeds: which field goes to which input; see `model_inputs`.
+        batches: by number.
+        ring: holds the batches.
+        feeds: see `model_inputs`.
     """
 
     def __init__(
         self,
-        batches: Mapping[int, Batch],
+        batches: Mapping[int, BatchMetadata],
         ring: SharedBuffer,
         feeds: Sequence[tuple[str | None, FieldKey]],
     ) -> None:
@@ -215,14 +220,14 @@ class InputSlicer:
         self._fed: dict[tuple[object, ...], Mapping[str, FieldKey]] = {}
 
     def cut(self, spans: Sequence[Span], inputs: tuple[str, ...]) -> SlicedInputs:
-        """The inputs of one request.
+        """Cut the inputs of one request.
 
         Args:
-            spans: the rows that are to be labelled, of batches of one kind.
+            spans: the rows to be labelled, of batches of one kind.
             inputs: names of the model's inputs.
 
         Raises:
-            UsageError: what the model takes is not in the batch.
+            UsageError: see `model_inputs`.
         """
         if len(spans) == 1:
             return self._in_one_piece(spans[0], inputs)
@@ -257,10 +262,12 @@ class InputSlicer:
             stamps.append((ref.offset, stamp))
             if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
                 locations[name] = BufferLocation(offset, stamp, ref.offset - GENERATION_BYTES)
-        return SlicedInputs(found, locations if len(locations) == len(found) else {}, tuple(stamps))
+        if len(locations) < len(found):
+            locations = {}
+        return SlicedInputs(found, locations, tuple(stamps))
 
-    def _fed_with(self, batch: Batch, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
-        """By which field each input is fed, of batches that have these."""
+    def _fed_with(self, batch: BatchMetadata, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
+        """The field for each input; the same for all batches with the same fields."""
         kind = (inputs, *batch.fields)
         if (fed := self._fed.get(kind)) is None:
             fields = {key: key for key in batch.fields}
@@ -269,7 +276,7 @@ class InputSlicer:
 
 
 def own_copies(inputs: Mapping[str, Input]) -> dict[str, Input]:
-    """The same in memory of their own, which nobody writes over."""
+    """Copy inputs, so that they do not change when the ring's memory is reused."""
     return {name: _own(pieces_of(value)) for name, value in inputs.items()}
 
 
@@ -278,39 +285,38 @@ def _own(pieces: tuple[Array, ...]) -> Array:
 
 
 class RequestSender:
-    """Sends the requests of one member over its links. Used by the engine's thread alone.
+    """Sends the requests of one member over its links. For the engine's thread.
 
     Args:
         config: of the member.
-        batches: that rows are of.
-        ring: where they lie.
-        links: that are open, by number.
-        standing: their state in the core.
-
+        batches: by number.
+        ring: holds the batches.
+        links: the open ones, by number.
+        link_states: the core's view of the links.
     """
 
     def __init__(
         self,
         config: ReaderConfig,
-        batches: Batches,
+        batches: KnownBatches,
         ring: SharedBuffer,
         links: Mapping[int, TeacherLink],
-        standing: TeacherLinks,
+        link_states: TeacherLinks,
     ) -> None:
         self._config = config
         self._ring = ring
         self._slicer = InputSlicer(batches, ring, config.feeds)
         self._links = links
-        self._standing = standing
+        self._link_states = link_states
         self._student = config.student_id
-        self._first: int | None = None  # the batch that shows whether the settings are right
+        self._first: int | None = None  # the first batch, whose inputs are checked
 
     def send(self, ask: SendRequest) -> None:
         """Send a request.
 
         Raises:
-            UsageError: what the model takes is not in the batch, or it is the first batch and of
-                another dtype or shape than every teacher says that its model takes.
+            UsageError: see `model_inputs`; or the inputs of the first batch do not fit the model of
+                any teacher in dtype or shape.
         """
         config, link, send = self._config, self._links[ask.link], ask.send
         inputs, locations, stamps = self._slicer.cut(send.spans, link.inputs)
@@ -335,16 +341,15 @@ class RequestSender:
         )
         level = logging.INFO if send.attempt > 1 else logging.DEBUG
         if log.isEnabledFor(level):
-            words, shown = "%s go to %s, attempt %d", _shown(send.spans)
-            about = {"service": config.service, **job.about(send.teacher)}
-            log.log(level, words, shown, send.teacher, send.attempt, extra=about)
+            rows, about = _shown(send.spans), {"service": config.service, **job.about(send.teacher)}
+            log.log(level, "%s go to %s, attempt %d", rows, send.teacher, send.attempt, extra=about)
         link.send(job)
 
     def _check(self, inputs: Mapping[str, Input]) -> None:
-        """Raise UsageError where no model is one for what the settings make of a batch."""
+        """Raise UsageError if the inputs fit no teacher's model, once all have been probed."""
         models = [link.found.inputs for link in self._links.values() if not link.peer.foreign]
         differences = [input_mismatch(known, inputs) for known in models if known]
-        if differences and all(differences) and not self._standing.unanswered:
+        if differences and all(differences) and not self._link_states.unanswered:
             raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
 
 

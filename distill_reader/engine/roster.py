@@ -1,4 +1,4 @@
-"""The teachers that this reader may send to: named by the user, or assigned by the coordinator."""
+"""Rosters: a reader's teachers, named by the user or assigned by the coordinator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..config import ReaderConfig
 
 log = logging.getLogger(__name__)
 
-#: Services listed in the message that the requested one has no teacher.
+#: Maximum number of services to list in the message about a service without teachers.
 _SHOWN: Final = 5
 
 
 class Roster(Protocol):
-    """The source of a reader's teachers."""
+    """The source of a reader's teachers. For the engine's thread."""
 
     def start(self) -> None: ...
 
@@ -30,11 +30,11 @@ class Roster(Protocol):
     def report(self, report: pb.StudentReport) -> None: ...
 
     def why(self) -> str:
-        """Why there may be no teachers; empty: no known reason."""
+        """Why there may be no teachers; empty: unknown."""
         ...
 
     def answers(self) -> bool:
-        """Whether a change of the teachers would arrive."""
+        """Whether changes of the teachers would arrive now."""
         ...
 
     def stop(self) -> None: ...
@@ -45,13 +45,13 @@ OnFailed = Callable[[EdlError], None]
 
 
 def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFailed) -> Roster:
-    """The roster that `config` asks for.
+    """Create the roster of a reader.
 
     Args:
-        config: names the teachers, or the coordinator.
+        config: with named teachers or a coordinator.
         on_assigned: called in a thread of the roster when the teachers change.
-        on_failed: called once when they cannot change any more: another start of this student has
-            replaced it, or the coordinator has another protocol version.
+        on_failed: called once if the teachers cannot change any more: a newer process of this
+            student has replaced this one, or the coordinator has another protocol version.
     """
     if config.coordinator is None:
         return NamedTeachers(config, on_assigned)
@@ -59,7 +59,7 @@ def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFail
 
 
 class NamedTeachers:
-    """The fixed addresses that the user gave, alive or not."""
+    """The addresses that the user named, whether teachers answer there or not."""
 
     def __init__(self, config: ReaderConfig, on_assigned: OnAssigned) -> None:
         peers = tuple(Peer(address, address, config.service) for address in config.teachers)
@@ -86,12 +86,12 @@ class NamedTeachers:
 
 
 class AdvisedTeachers:
-    """The assignments of a service manager, over a subscription that finds the manager."""
+    """The assignments of a service manager, received by a subscription."""
 
     def __init__(
         self, config: ReaderConfig, url: str, on_assigned: OnAssigned, on_failed: OnFailed
     ) -> None:
-        from ...coordinator import Subscription  # loads redis; named teachers need none
+        from ...coordinator import Subscription  # loads redis, which named teachers do not need
 
         self._on_assigned = on_assigned
         self._subscription = Subscription(
@@ -101,7 +101,7 @@ class AdvisedTeachers:
         self._service = config.service
         self._last: Assigned | None = None
         self._known: dict[str, Peer] = {}
-        self._others = ""  # services that have teachers, if this one has none
+        self._others = ""  # describes services with teachers, if this one has none
 
     def start(self) -> None:
         self._subscription.start(self._on_message)
@@ -150,8 +150,8 @@ class AdvisedTeachers:
         self._on_assigned(assigned)
 
     def _look_for_others(self) -> None:
-        """Find the services that the user may mean; in a thread, as a manager may take seconds."""
-        from difflib import get_close_matches  # seldom needed, and slow to import
+        """Find services that the user may mean; in a thread, as a manager may take seconds."""
+        from difflib import get_close_matches  # slow to import, and rarely needed
 
         from ...coordinator import fetch_status
 
@@ -167,7 +167,7 @@ class AdvisedTeachers:
         self._others += "".join(f" (did you mean {name!r}?)" for name in close)
 
     def _peer(self, teacher: pb.Teacher) -> Peer | None:
-        """A teacher without an address is one to be kept, by a manager that has lost its memory."""
+        """The peer for a teacher; without an address, the known one, as the manager has lost it."""
         if not teacher.address:
             return self._known.get(teacher.teacher_id)
         return Peer(
@@ -184,5 +184,5 @@ class AdvisedTeachers:
 
 
 def _fits(peer: Peer, content_id: str) -> bool:
-    """Whether its labels may stand beside those of the others: contents are never mixed."""
+    """Whether the teacher has the assigned content, as far as known: contents are never mixed."""
     return not (peer.content_id and content_id) or peer.content_id == content_id

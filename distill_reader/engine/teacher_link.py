@@ -1,22 +1,24 @@
-"""One teacher as the engine sees it: a connection, its probing, and its requests in flight.
+"""The link to one teacher: its connections, probes, and requests in flight.
 
-A link decides nothing. It is told to probe and to send, and posts what came of it; who gets which
-batch, and when a teacher counts as lost, is the core's to say, in the engine's own thread.
+A link decides nothing: it probes and sends when the engine's core says so, and posts the outcomes.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import (
+    AccessError,
     BadAnswer,
+    DeadlineExceeded,
     EdlError,
     RateLimited,
     RequestRefused,
@@ -32,23 +34,30 @@ from ...proto.clients import (
     open_client,
 )
 from ...proto.clients.oip_grpc import OipGrpcClient
+from ...proto.clients.transport import TransportConnection
 from ...proto.security import ClientSecurity
 from ...proto.shared_buffer import SharedBuffer
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
-from ..store.rows import Content, Row
-from .answers import Expected, device_seconds, named, refuse_what_is_not_finite, soft_labels
+from ..store.rows import Content, LabelRow
+from .answers import ExpectedResponse, check_inputs_finite, device_seconds, named, soft_labels
 from .inbox import Inbox
 from .label_cache_thread import rows_of
-from .outcomes import LinkFailure, Outcome, RequestDone, TeacherReady, TeacherRequest
-from .request_template import RequestTemplate, template_of
-from .transport import PendingRequest, Transport
+from .teacher_requests import (
+    LinkFailure,
+    Outcome,
+    RequestDone,
+    RequestTemplate,
+    TeacherReady,
+    TeacherRequest,
+    template_of,
+)
 
 PROBE_TIMEOUT_S = 5.0
 
 
-class Counter:
-    """Counts concurrent users of a `with` block; entering returns the count, itself included."""
+class ConcurrencyCounter:
+    """Counts the threads in a `with` block; entering returns the count, with this thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,75 +73,266 @@ class Counter:
             self._within -= 1
 
 
+class PendingRequest(NamedTuple):
+    """A request without a response yet.
+
+    Attributes:
+        job: the rows to label.
+        template: of the request.
+        request: as sent.
+        at: time of sending, of the monotonic clock.
+        until: deadline, of the monotonic clock.
+        beside: requests in flight to the teacher at the time of sending, this one included.
+    """
+
+    job: TeacherRequest
+    template: RequestTemplate
+    request: LabelRequest
+    at: float
+    until: float
+    beside: int
+
+
+class ConnectionPool:
+    """The connections to one teacher, over which the engine's thread sends without blocking.
+
+    A request that fails by a lost connection or an expired credential is repeated by a thread over
+    gRPC, which finds the cause. All methods but `open` belong to the engine's thread.
+
+    Args:
+        inbox: waits for the sockets.
+        checked: converts a response, or the teacher's error, to an outcome.
+        post: receives each outcome.
+        send_by_thread: receives each job that a thread has to send.
+
+    Attributes:
+        wants_connection: the latest request found no connection with room.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        checked: Callable[[PendingRequest, LabelResponse | EdlError], Outcome],
+        post: Callable[[Outcome], None],
+        send_by_thread: Callable[[TeacherRequest], None],
+    ) -> None:
+        self.wants_connection = True
+        self._inbox = inbox
+        self._checked = checked
+        self._post = post
+        self._send_by_thread = send_by_thread
+        self._connections: dict[TransportConnection, dict[int, PendingRequest]] = {}
+        self._lock = threading.Lock()
+        self._added: deque[TransportConnection] = deque()  # not used yet
+        self._is_opening = False
+        self._closed = False
+
+    def ask(self, job: TeacherRequest, template: RequestTemplate, timeout_s: float) -> bool:
+        """Queue a request, to be sent before the engine's thread waits again.
+
+        Returns:
+            False if the request has to be sent by a thread.
+        """
+        while self._added:
+            added = self._added.popleft()
+            self._connections[added] = {}
+            self._inbox.watch(added, partial(self._receive, added))
+        beside = 1
+        connection: TransportConnection | None = None
+        for one, requests in self._connections.items():
+            beside += len(requests)
+            if connection is None and one.has_room:
+                connection = one
+        self.wants_connection = connection is None
+        if connection is None:
+            return False
+        request = template.request(job)
+        is_waiting = connection.waits_to_send
+        if not connection.put(job.request, request, timeout_s, job.locations):
+            return False
+        if not is_waiting:
+            self._inbox.put_off(partial(self._flush, connection))
+        now = time.monotonic()
+        pending = PendingRequest(job, template, request, now, now + timeout_s, beside)
+        self._connections[connection][job.request] = pending
+        return True
+
+    def open(self, connect: Callable[[], TransportConnection | None]) -> None:
+        """Open another connection if one is needed. Thread-safe; one is opened at a time.
+
+        Args:
+            connect: opens a connection; returns None if that is not possible now.
+        """
+        with self._lock:
+            if self._closed or self._is_opening or self._added or not self.wants_connection:
+                return
+            self._is_opening = True
+        connection = None
+        try:
+            connection = connect()
+        finally:
+            with self._lock:
+                self._is_opening = False
+                if connection is not None and not self._closed:
+                    self._added.append(connection)
+                    connection = None
+        if connection is not None:
+            connection.close()
+
+    def check_deadlines(self, now: float) -> None:
+        """Fail requests whose deadline has passed, and drop their connections."""
+        for connection, pending in list(self._connections.items()):
+            late = next((one for one in pending.values() if one.until <= now), None)
+            if late is not None:
+                del pending[late.job.request]
+                self._drop(connection)
+                error = DeadlineExceeded("no answer within the time that there was for one")
+                self._post(LinkFailure(late.job, error))
+
+    def close(self) -> None:
+        """Close all connections; their requests get no outcome."""
+        with self._lock:
+            self._closed = True
+        for connection in self._connections:
+            self._inbox.unwatch(connection)
+            connection.close()
+        for connection in self._added:
+            connection.close()
+        self._added.clear()
+        self._connections.clear()
+
+    def _flush(self, connection: TransportConnection, was_full: bool = False) -> None:
+        if connection not in self._connections:  # dropped meanwhile
+            return
+        try:
+            connection.send()
+        except OSError:
+            self._receive(connection)  # responses that arrived before its end
+            if connection in self._connections:
+                self._drop(connection)
+            return
+        if connection.waits_to_send:
+            self._inbox.watch_room(connection, partial(self._flush, connection, True))
+        elif was_full:
+            self._inbox.watch_room(connection, None)
+
+    def _receive(self, connection: TransportConnection) -> None:
+        try:
+            heard = connection.receive()
+        except WireError as error:  # invalid data: the teacher is faulty
+            failed, self._connections[connection] = self._connections[connection], {}
+            self._drop(connection)
+            for one in failed.values():
+                self._post(self._checked(one, BadAnswer(str(error))))
+            return
+        except OSError:
+            self._drop(connection)
+            return
+        pending = self._connections[connection]
+        refused = False
+        for number, outcome, without_memory in heard:
+            one, is_refused = pending.pop(number), isinstance(outcome, AccessError)
+            refused |= is_refused
+            if without_memory or is_refused:
+                self._send_by_thread(one.job)
+            else:
+                self._post(self._checked(one, outcome))
+        # If its credentials have expired, a new connection sends the current ones.
+        if refused or (connection.leaving and not pending):
+            self._drop(connection)
+
+    def _drop(self, connection: TransportConnection) -> None:
+        """Close a connection and resend its pending requests by threads."""
+        lost = self._connections.pop(connection)
+        self._inbox.unwatch(connection)
+        connection.close()
+        for pending in lost.values():
+            self._send_by_thread(pending.job)
+
+
 @dataclass(eq=False)
 class TeacherLink:
-    """A connection to `peer`; passes every outcome to `post(link, outcome)`, in any thread."""
+    """The link to one teacher.
+
+    The engine's thread calls `send`, `check_deadlines` and `close`; probes, and requests that need
+    gRPC, run in threads of the link.
+
+    Attributes:
+        peer: the teacher.
+        request_timeout_s: of each request.
+        post: called with the link and each outcome, in any thread.
+        security: credentials; None: none.
+        batches: the ring, for teachers that read shared memory; None: batches are sent.
+        inputs: names of the model's inputs, once probed.
+        found: the model, as of the latest probe.
+        keeps: split responses into rows for a label store.
+        exact: labels of another numerics_id are stored as different ones.
+        inbox: of the engine's thread; None: every request is sent by a thread.
+        number: of the link in the core.
+    """
 
     peer: Peer
     request_timeout_s: float
     post: Callable[[TeacherLink, Outcome], None]
     security: ClientSecurity | None = None
-    batches: SharedBuffer | None = None  # shared memory of batches, if any
-    inputs: tuple[str, ...] = ()  # of the model, once probed
-    found: ModelDescription = field(
-        default_factory=ModelDescription
-    )  # the model, by the latest probe
-    keeps: bool = False  # split answers into rows for a label store
-    exact: bool = False  # labels of other numerics are other labels
-    inbox: Inbox | None = None  # of the sending thread; None: it polls no sockets
-    number: int = 0  # of the connection in the core
+    batches: SharedBuffer | None = None
+    inputs: tuple[str, ...] = ()
+    found: ModelDescription = field(default_factory=ModelDescription)
+    keeps: bool = False
+    exact: bool = False
+    inbox: Inbox | None = None
+    number: int = 0
     _jobs: SimpleQueue[TeacherRequest | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
     _client: TeacherClient | None = None
-    _transport: Transport | None = None
-    _template: tuple[tuple[Any, ...], RequestTemplate] | None = (
-        None  # the latest, and what it stands on
-    )
+    _pool: ConnectionPool | None = None
+    #: The template of requests, and what it was made of.
+    _template: tuple[tuple[Any, ...], RequestTemplate] | None = None
     _agreed: tuple[str, ...] = ()  # names of its outputs, if the server does not publish them
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _unfinished: int = 0  # jobs
     _senders: int = 0  # threads
-    _under_way: Counter = field(default_factory=Counter)
+    _in_flight: ConcurrencyCounter = field(default_factory=ConcurrencyCounter)
 
     def probe(self) -> None:
-        """Ask the teacher once whether it serves, and post `TeacherReady` or what went wrong."""
+        """Probe the teacher in a thread; posts `TeacherReady` or `LinkFailure`."""
         try:
             self._thread(self._post_probe, "prober")
-        except RuntimeError as error:  # the system starts no thread
-            self.post(self, LinkFailure(None, _told(error)))
+        except RuntimeError as error:  # the system refuses a thread
+            self.post(self, LinkFailure(None, _as_edl_error(error)))
 
     def send(self, job: TeacherRequest) -> None:
-        """Send `job`, and post what comes of it."""
-        transport, template = self._transport, self._template_of(job)
-        if transport is None or not transport.ask(job, template, self.request_timeout_s):
-            self._hand_to_thread(job)
+        """Send a request; posts `RequestDone` or `LinkFailure`."""
+        pool, template = self._pool, self._template_of(job)
+        if pool is None or not pool.ask(job, template, self.request_timeout_s):
+            self._send_by_thread(job)
 
     def check_deadlines(self, now: float) -> None:
         """Fail requests whose deadline has passed."""
-        if self._transport is not None:
-            self._transport.check_deadlines(now)
+        if self._pool is not None:
+            self._pool.check_deadlines(now)
 
-    def _hand_to_thread(self, job: TeacherRequest) -> None:
-        """Send by a thread; starts another one if all are busy."""
+    def _send_by_thread(self, job: TeacherRequest) -> None:
+        """Queue a request for the sending threads; starts another one if all are busy."""
         with self._lock:
             self._unfinished += 1
             if self._unfinished > self._senders:
                 try:
                     self._thread(self._work, "sender")
-                except RuntimeError as error:  # the system starts none
+                except RuntimeError as error:  # the system refuses a thread
                     if not self._senders:
                         self._unfinished -= 1
-                        self.post(self, LinkFailure(job, _told(error)))
+                        self.post(self, LinkFailure(job, _as_edl_error(error)))
                         return
                 else:
                     self._senders += 1
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End the connection; requests in flight fail."""
+        """Close all connections; outcomes of requests in flight may still be posted."""
         self._closed.set()
-        if self._transport is not None:
-            self._transport.close()
+        if self._pool is not None:
+            self._pool.close()
         for _ in range(self._senders):
             self._jobs.put(None)
         if (client := self._client) is not None:
@@ -149,20 +349,20 @@ class TeacherLink:
         try:
             outcome = TeacherReady(self._probe())
         except Exception as error:
-            outcome = LinkFailure(None, _told(error))
+            outcome = LinkFailure(None, _as_edl_error(error))
         if not self.closed:
             self.post(self, outcome)
 
     def _probe(self) -> tuple[str, ...]:
         """Names of the model's inputs; opens the connection if there is none yet."""
         if (client := self._client) is None:
-            # In this thread, not at the start: files of credentials may be unreadable.
+            # In this thread: reading the files of credentials may fail.
             peer = self.peer
             client = open_client(peer.protocol, peer.address, peer.model, self.security)
             self._client = client
             if isinstance(client, OipGrpcClient) and self.inbox is not None and not peer.foreign:
-                self._transport = Transport(
-                    self.inbox, self._on_answer, partial(self.post, self), self._hand_to_thread
+                self._pool = ConnectionPool(
+                    self.inbox, self._on_answer, partial(self.post, self), self._send_by_thread
                 )
             if self.closed:
                 client.close()
@@ -177,58 +377,59 @@ class TeacherLink:
             try:
                 outcome: Outcome = self._request(job)
             except Exception as error:
-                outcome = LinkFailure(job, _told(error))
+                outcome = LinkFailure(job, _as_edl_error(error))
             self.post(self, outcome)
-            del job, outcome  # not to be held until the next one
+            del job, outcome  # do not keep their memory until the next one
             self._open_connection()
-            with self._lock:  # from now on it takes another one
+            with self._lock:  # this thread is free from now on
                 self._unfinished -= 1
 
     def _request(self, job: TeacherRequest) -> RequestDone:
         client = self._client
-        assert client is not None  # nothing is sent before a probe has found it ready
+        assert client is not None  # requests are sent after a successful probe
         started = time.monotonic()
-        request = self._template_of(job).request(job)
-        with self._under_way as beside:
+        template = self._template_of(job)
+        request = template.request(job)
+        with self._in_flight as beside:
             answer: LabelResponse | EdlError
             try:
                 answer = client.infer(request, self.request_timeout_s)
             except EdlError as error:
                 answer = error
-            return self._checked(PendingRequest(job, request, started, inf, beside), answer)
+            pending = PendingRequest(job, template, request, started, inf, beside)
+            return self._checked(pending, answer)
 
     def _on_answer(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> Outcome:
-        """The outcome of an answer over the transport."""
+        """The outcome of a response that the pool received."""
         try:
             return self._checked(pending, answer)
         except Exception as error:
-            return LinkFailure(pending.job, _told(error))
+            return LinkFailure(pending.job, _as_edl_error(error))
 
     def _template_of(self, job: TeacherRequest) -> RequestTemplate:
-        """The request template: the same for jobs of one size, until the next probe."""
+        """The template of requests; it changes after a probe that finds another model."""
         found, agreed, known = self.found, self._agreed, self._template
-        of = (found, agreed, job.fetches, job.forms, job.samples)
+        of = (found, agreed, job.fetches, job.forms)
         if known is None or known[0] != of:
             known = self._template = (of, template_of(job, self.peer, found, agreed))
         return known[1]
 
     def _open_connection(self) -> None:
-        """Open a connection of the transport, so that requests need no thread."""
-        if (transport := self._transport) is not None:
+        """Open a connection of the pool if it needs one, so that requests need no thread."""
+        if (pool := self._pool) is not None:
             assert isinstance(self._client, OipGrpcClient)
-            transport.open(partial(self._client.connect, self.batches))
+            pool.open(partial(self._client.connect, self.batches))
 
     def _checked(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> RequestDone:
-        """Check an answer; returns its labels."""
+        """Check a response and convert it to labels; raises EdlError if that fails."""
         job, now = pending.job, time.monotonic()
         try:
             if isinstance(answer, EdlError):
                 raise answer
-            expected = self._template_of(job).expected
+            expected = pending.template.expected
             if not expected.outputs:
-                self._agreed = self._agree(pending.request, answer, expected)
-                expected = self._template_of(job).expected
-            labels = soft_labels(answer, expected)
+                expected = self._expected_once_agreed(pending, answer)
+            labels = soft_labels(answer, expected, job.samples)
         except WireError as error:
             raise BadAnswer(str(error)) from None
         except RateLimited:
@@ -238,45 +439,49 @@ class TeacherLink:
                 raise RequestRefused(f"{words} (the server says: {error})") from None
             raise
         except BadAnswer:
-            refuse_what_is_not_finite(job.inputs)  # nonsense in, nonsense out
+            check_inputs_finite(job.inputs)  # bad inputs may be the cause
             raise
-        told = answer.parameters.get("device_seconds")
-        device_s = device_seconds(told, now - pending.at, pending.beside)
-        draining = bool(answer.parameters.get("draining", False))
-        content_id = str(answer.parameters.get("content_id", "")) or self.peer.content_id
-        numerics_id = str(answer.parameters.get("numerics_id", "")) or self.peer.numerics_id
-        rows: Sequence[Row] = ()
+        said = answer.parameters
+        device_s = device_seconds(said.get("device_seconds"), now - pending.at, pending.beside)
+        draining = bool(said.get("draining", False))
+        content_id = str(said.get("content_id", "")) or self.peer.content_id
+        numerics_id = str(said.get("numerics_id", "")) or self.peer.numerics_id
+        rows: Sequence[LabelRow] = ()
         if self.keeps and content_id:
             content = Content(content_id, numerics_id if self.exact else "")
             rows = rows_of(answer, expected, content, self.peer.teacher_id)
         took_s = now - job.asked_at
         return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
 
-    def _agree(
-        self, request: LabelRequest, answer: LabelResponse, expected: Expected
-    ) -> tuple[str, ...]:
-        """The names of the outputs of an undescribed model, confirmed by repeated answers.
+    def _expected_once_agreed(
+        self, pending: PendingRequest, answer: LabelResponse
+    ) -> ExpectedResponse:
+        """What is expected of a model without published outputs: those of repeated responses.
 
         Raises:
-            BadAnswer: the answers differ.
+            BadAnswer: the responses have different outputs.
         """
+        expected = self._template_of(pending.job).expected
+        if expected.outputs:  # agreed since the request was sent
+            return expected
         assert self._client is not None
-        told = [named(answer, expected)[1]]
-        while (step := reachability.believed_outputs(told)) == "ask":
-            again = self._client.infer(request, self.request_timeout_s)
-            told.append(named(again, expected)[1])
+        outputs = [named(answer, expected)[1]]
+        while (step := reachability.believed_outputs(outputs)) == "ask":
+            again = self._client.infer(pending.request, self.request_timeout_s)
+            outputs.append(named(again, expected)[1])
         if step == "contradiction":
-            first, *_, last = map(list, told)
+            first, *_, last = map(list, outputs)
             raise BadAnswer(f"its outputs are {first}, and {last} when asked again")
-        return told[0]
+        self._agreed = outputs[0]
+        return self._template_of(pending.job).expected
 
     def _thread(self, target: Callable[[], None], role: str) -> None:
         name = f"edl-{role}-{self.peer.teacher_id}"
         threading.Thread(target=target, name=name, daemon=True).start()
 
 
-def _told(error: Exception) -> EdlError:
-    """`error` as an EdlError: no failure of a thread may get lost, not even a MemoryError."""
+def _as_edl_error(error: Exception) -> EdlError:
+    """Convert any error of a thread, even a MemoryError, so that it is reported."""
     return (
         error if isinstance(error, EdlError) else RetryableError(f"{type(error).__name__}: {error}")
     )

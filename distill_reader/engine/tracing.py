@@ -1,6 +1,6 @@
-"""The timeline of a reader: who worked and who waited when, for Perfetto.
+"""The timeline of a reader's work and waiting, for Perfetto.
 
-Times are those of the machine's monotonic clock, which the trainer's messages bear, too.
+Times are of the machine's monotonic clock, which the trainer's messages also use.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from ...proto.channel import Message
 from ...scheduler.circuit_breakers import IN_WORDS, Cause
 from ..config import ReaderConfig
-from ..trace_file import Event, TraceFile
-from .outcomes import LinkFailure, Outcome, RequestDone, TeacherRequest
+from ..trace_file import TraceEvent, TraceFile
 from .reporting import waiting_for
+from .teacher_requests import LinkFailure, Outcome, RequestDone, TeacherRequest
 
 if TYPE_CHECKING:
-    from .member import Member
+    from .ensemble_member import EnsembleMember
 
 SOURCE, BUFFER, TEACHERS, STUDENT = 1, 2, 3, 4
 _GROUPS: Final = {SOURCE: "source", BUFFER: "buffer", TEACHERS: "teachers", STUDENT: "student"}
-#: Tracks with numbers of their own: viewers take a track that bears its group's for a main thread.
+#: Not the numbers of the groups: viewers show a track with its group's number as a main thread.
 PULLS, PAUSES, WANTS, HEDGES, LOOP, STATE = 11, 12, 31, 32, 41, 42
 _TRACKS: Final = {
     PULLS: (SOURCE, "pulls"),
@@ -41,7 +41,7 @@ NONE: Final[Args] = {}
 
 
 class TraceWriter:
-    """Writes trace events to `file`. Times are seconds of the monotonic clock."""
+    """Writes trace events to a file. Times are seconds of the monotonic clock."""
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
@@ -53,24 +53,24 @@ class TraceWriter:
         self.tracks = TeacherTracks(file)
 
     def slice(self, track: int, name: str, begin: float, end: float, args: Args = NONE) -> None:
-        """A slice on one of the tracks above; slices of a track must not overlap."""
+        """Write a slice on one of the tracks above; slices of a track must not overlap."""
         self._add(name, "X", _TRACKS[track][0], track, begin, dur=_dur(begin, end), args=args)
 
     def moment(self, track: int, name: str, at: float, args: Args = NONE) -> None:
-        """An instant event on one of the tracks above."""
+        """Write an instant event on one of the tracks above."""
         self._add(name, "i", _TRACKS[track][0], track, at, s="t", args=args)
 
     def request(self, teacher: str, name: str, begin: float, end: float, args: Args = NONE) -> None:
-        """A slice for a request, on the first free track of its teacher."""
+        """Write a slice for a request, on a free track of its teacher."""
         track = self.tracks.of(teacher, begin, end)
         self._add(name, "X", TEACHERS, track, begin, dur=_dur(begin, end), args=args)
 
     def news(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
-        """An instant event of a teacher, on its first track."""
+        """Write an instant event of a teacher, on its first track."""
         self._add(name, "i", TEACHERS, self.tracks.first(teacher), at, s="t", args=args)
 
     def batch(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
-        """An async slice of the buffer; nested slices are written after the outer one."""
+        """Write an async slice of the buffer; write nested slices after the outer one."""
         known = {"cat": "batch", "id": number}
         self._file.add(
             _event(name, "b", BUFFER, 0, begin, **known, args=args),
@@ -78,7 +78,7 @@ class TraceWriter:
         )
 
     def count(self, name: str, value: float, at: float) -> None:
-        """A counter; written when its value has changed."""
+        """Write the value of a counter if it has changed."""
         if self._counts.get(name) != value:
             self._counts[name] = value
             self._add(name, "C", BUFFER, 0, at, args={"value": value})
@@ -95,22 +95,22 @@ class TraceWriter:
 
 
 class TeacherTracks:
-    """Tracks for the requests to each teacher: as many as it has in flight at once.
+    """Tracks for the requests to each teacher, as many as are in flight at once.
 
-    Slices of a track must not overlap. Requests are written as they end, so a track is free for a
-    request that began after the end of the last one there.
+    Slices of a track must not overlap. Requests are written when they end, so a track is free for a
+    request that began after the end of the track's last one.
     """
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
-        self._ends: dict[str, list[tuple[int, float]]] = {}  # of each: (track, end of its last)
+        self._ends: dict[str, list[tuple[int, float]]] = {}  # (track, end of its last slice)
         self._next = _LANES
 
     def of(self, teacher: str, begin: float, end: float) -> int:
         """The track for a request, occupied until `end`."""
         self.first(teacher)
         tracks = self._ends[teacher]
-        # The track that ended last: the others may still serve requests that began earlier.
+        # The track that ended last: the others remain free for requests that began earlier.
         free = [(free_at, index) for index, (_, free_at) in enumerate(tracks) if free_at <= begin]
         if not free:
             self._open(teacher, end)
@@ -135,7 +135,7 @@ class TeacherTracks:
         self._next += 1
 
 
-def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> Event:
+def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> TraceEvent:
     return {"name": name, "ph": phase, "pid": group, "tid": track, "ts": _us(at), **more}
 
 
@@ -155,10 +155,10 @@ class _TracedBatch:
 
 
 class BatchTracer:
-    """Traces each batch as a whole when it leaves, so that no part of a file has half of it.
+    """Traces each batch when it is taken or left, so that one file has all of its events.
 
-    Its slice "batch" contains "ready", which begins when it could be delivered. A batch pulled
-    before this engine started begins when this engine received it.
+    Its slice "batch" contains the slice "ready", which begins when the batch has its labels. The
+    slice of a batch that was pulled before this engine started begins when the engine received it.
     """
 
     def __init__(self, writer: TraceWriter) -> None:
@@ -167,11 +167,10 @@ class BatchTracer:
         self._now = 0.0
 
     def pulled(self, number: int, at: float, samples: int) -> None:
-        """A batch was pulled."""
         self._batches[number] = _TracedBatch(at, samples)
 
     def labelled(self, number: int) -> None:
-        """A batch has its labels from now on."""
+        """A batch has all its labels."""
         if (batch := self._batches.get(number)) is not None:
             batch.labelled_at = time.monotonic()
 
@@ -181,23 +180,23 @@ class BatchTracer:
             batch.labelled_at = None
 
     def taken(self, number: int, at: float) -> None:
-        """The training loop took it."""
+        """The training loop took a batch."""
         if (batch := self._batches.pop(number, None)) is not None:
             self._draw(number, batch, at, "delivered")
 
     def look(self, now: float) -> None:
-        """Set the time."""
+        """Set the time at which batches end that are left."""
         self._now = now
 
     def leave(self) -> None:
-        """The epoch was left, or the stream ends: write all batches."""
+        """Write all batches: the epoch was left, or the stream ends."""
         for number, batch in self._batches.items():
             self._draw(number, batch, max(self._now, batch.pulled_at), "left")
         self._batches.clear()
 
     def _draw(self, number: int, batch: _TracedBatch, end: float, outcome: str) -> None:
-        told = {"number": number, "samples": batch.samples, "outcome": outcome}
-        self._writer.batch("batch", number, batch.pulled_at, end, told)
+        args = {"number": number, "samples": batch.samples, "outcome": outcome}
+        self._writer.batch("batch", number, batch.pulled_at, end, args)
         if batch.labelled_at is not None:
             self._writer.batch("ready", number, min(batch.labelled_at, end), end)
 
@@ -207,7 +206,7 @@ COUNT_EVERY_S: Final = 0.01
 
 
 class StateTracer:
-    """Traces changes of teachers, ejections, hedges, demand, pauses and states."""
+    """Traces changes of teachers, ejections, hedges, wanted teachers, pauses and states."""
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
@@ -215,12 +214,12 @@ class StateTracer:
         self._ejected: dict[str, Cause] = {}
         self._hedged: frozenset[tuple[int, int]] = frozenset()
         self._wants: dict[str, int] = {}
-        self._pause: tuple[float, str, str] | None = None  # since when, for whom, and why
-        self._state: tuple[str, float, str] | None = None  # since when, and what is waited for
+        self._pause: tuple[float, str, str] | None = None  # (since, service, reason)
+        self._state: tuple[str, float, str] | None = None  # (state, since, what it waits for)
         self._counted_at = 0.0
 
-    def look(self, members: Sequence[Member], now: float) -> None:
-        """Compare the members with the last look."""
+    def look(self, members: Sequence[EnsembleMember], now: float) -> None:
+        """Trace what has changed since the last call."""
         self._look_at_teachers(members, now)
         self._look_at_hedges(members, now)
         for member in members:
@@ -239,7 +238,7 @@ class StateTracer:
         self._draw_pause(now)
         self._draw_state(now)
 
-    def _look_at_teachers(self, members: Sequence[Member], now: float) -> None:
+    def _look_at_teachers(self, members: Sequence[EnsembleMember], now: float) -> None:
         teachers = frozenset(name for member in members for name in member.ledger.teachers)
         for name in sorted(teachers ^ self._teachers):
             what = "joined" if name in teachers else "gone"
@@ -256,7 +255,7 @@ class StateTracer:
             self._writer.news(name, f"{name} let in again", now)
         self._teachers, self._ejected = teachers, ejected
 
-    def _look_at_hedges(self, members: Sequence[Member], now: float) -> None:
+    def _look_at_hedges(self, members: Sequence[EnsembleMember], now: float) -> None:
         hedged = frozenset(
             (place, request)
             for place, member in enumerate(members)
@@ -264,18 +263,18 @@ class StateTracer:
         )
         for place, request in sorted(hedged - self._hedged):
             flight = members[place].ledger.request(request)
-            told = {"request": request, "teachers": [*flight.teachers] if flight else []}
-            self._writer.moment(HEDGES, f"hedge of request {request}", now, told)
+            args = {"request": request, "teachers": [*flight.teachers] if flight else []}
+            self._writer.moment(HEDGES, f"hedge of request {request}", now, args)
         self._hedged = hedged
 
-    def _look_at_want(self, member: Member, now: float) -> None:
+    def _look_at_want(self, member: EnsembleMember, now: float) -> None:
         service, decision = member.config.service, member.core.decision
         if self._wants.get(service) != decision.want:
             self._wants[service] = decision.want
-            told = {"service": service, "reason": decision.reason}
-            self._writer.moment(WANTS, f"want {decision.want}", now, told)
+            args = {"service": service, "reason": decision.reason}
+            self._writer.moment(WANTS, f"want {decision.want}", now, args)
 
-    def _look_at_pauses(self, members: Sequence[Member], now: float) -> None:
+    def _look_at_pauses(self, members: Sequence[EnsembleMember], now: float) -> None:
         for member in members:
             turn = member.core.decision.turn
             if turn is not None and not turn.pulling:
@@ -288,11 +287,11 @@ class StateTracer:
     def _draw_pause(self, now: float, goes_on: str = "") -> None:
         if self._pause is not None:
             since, service, why = self._pause
-            told = {"service": service, "reason": why, "goes_on": goes_on}
-            self._writer.slice(PAUSES, "pulling pauses", since, now, told)
+            args = {"service": service, "reason": why, "goes_on": goes_on}
+            self._writer.slice(PAUSES, "pulling pauses", since, now, args)
             self._pause = None
 
-    def _look_at_state(self, members: Sequence[Member], now: float) -> None:
+    def _look_at_state(self, members: Sequence[EnsembleMember], now: float) -> None:
         state = members[0].core.decision.state
         if self._state is None or state != self._state[0]:
             self._draw_state(now)
@@ -306,25 +305,28 @@ class StateTracer:
 
 
 #: Maximum delay of writing.
-
 FLUSH_EVERY_S: Final = 0.2
 
 
 def open_timeline(config: ReaderConfig) -> Timeline | None:
-    """The timeline that the configuration requests; None: none."""
+    """The timeline, if the configuration requests one."""
     if not config.trace:
         return None
     return Timeline(TraceFile(Path(config.trace), config.trace_max_bytes))
 
 
 class Timeline:
-    """Traces the work of the engine's thread into `file`."""
+    """Traces the work of the engine's thread into a file. For that thread.
+
+    Attributes:
+        batches: traces the batches.
+    """
 
     def __init__(self, file: TraceFile) -> None:
         self._writer = TraceWriter(file)
-        self._batches = BatchTracer(self._writer)
+        self.batches = BatchTracer(self._writer)
         self._changes = StateTracer(self._writer)
-        self._told = False  # the batches of the last engine, which it traced
+        self._traces_pulls = False  # False: batches that a former engine traced are announced
         self._loop_since: float | None = None  # since when the training loop works
         self._waits_since: float | None = None
         self._flushed_at = 0.0
@@ -335,11 +337,11 @@ class Timeline:
         """The trainer sent a message."""
         match message["kind"]:
             case "reset":
-                self._told = True
+                self._traces_pulls = True
                 self._loop_since = self._waits_since = None
-                self._batches.leave()
+                self.batches.leave()
             case "resumed":
-                self._told = True
+                self._traces_pulls = True
             case "batch":
                 self._on_pulled(message)
             case "waiting":
@@ -349,8 +351,8 @@ class Timeline:
 
     def _on_pulled(self, message: Message) -> None:
         number, at, samples = message["number"], message["at"], message["samples"]
-        self._batches.pulled(number, at, samples)
-        if self._told:
+        self.batches.pulled(number, at, samples)
+        if self._traces_pulls:
             begin, nbytes = at - message["source_s"], message["nbytes"]
             args = {"samples": samples, "bytes": nbytes}
             self._writer.slice(PULLS, f"pull {number}", begin, at, args)
@@ -363,7 +365,7 @@ class Timeline:
         if self._waits_since is not None:
             self._writer.slice(LOOP, f"wait for {number}", self._waits_since, at)
         self._loop_since, self._waits_since = at, None
-        self._batches.taken(number, at)
+        self.batches.taken(number, at)
 
     # --- the teachers
 
@@ -382,19 +384,11 @@ class Timeline:
         args |= {"request": job.request, "samples": job.samples}
         self._writer.request(teacher, name, job.asked_at, end, args)
 
-    def labelled(self, number: int) -> None:
-        """A batch has all its labels."""
-        self._batches.labelled(number)
+    # --- states
 
-    def unlabelled(self, number: int) -> None:
-        """Its labels were withdrawn."""
-        self._batches.unlabelled(number)
-
-    # --- how things are
-
-    def look(self, members: Sequence[Member], now: float) -> None:
-        """Trace changes since the last look."""
-        self._batches.look(now)
+    def look(self, members: Sequence[EnsembleMember], now: float) -> None:
+        """Trace what has changed since the last call."""
+        self.batches.look(now)
         self._changes.look(members, now)
         if now - self._flushed_at >= FLUSH_EVERY_S:
             self._flushed_at = now
@@ -402,8 +396,8 @@ class Timeline:
 
     def close(self, now: float) -> None:
         """Write all open slices and close the file."""
-        self._batches.look(now)
-        self._batches.leave()
+        self.batches.look(now)
+        self.batches.leave()
         self._changes.end(now)
         self._writer.end(now)
 

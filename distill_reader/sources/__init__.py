@@ -1,10 +1,10 @@
-"""Where batches come from: what the user gave, in one of three steps of what can be resumed.
+"""Sources of batches: the three kinds, and how each resumes within an epoch.
 
-| | resume in mid-epoch | ranks |
+| kind | resumes by | divided among ranks |
 |---|---|---|
-| map-style: samples with ids, read in the order of a sampler | loads only what remains | by ids |
-| stateful: an iterable with `state_dict` and `load_state_dict` | by its own state | if it can |
-| plain: any iterable | reads the epoch again, and checks that it is the same | if it can |
+| map-style: samples with ids, read in the order of a sampler | loading only what remains | by ids |
+| stateful: an iterable with `state_dict` and `load_state_dict` | its own state | by its `shard()` |
+| plain: any iterable | reading the epoch again, and comparing | by its `shard()` |
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from ...scheduler.students.shards import RankShard
 from .batched import Batched
 from .iterables import PlainSource, StatefulSource
 from .map_style import MapSource, loader_of
-from .source import Reading, Source, leave_garbage_to_the_parent
+from .source import ResumableSource, SourceIterator, leave_garbage_to_the_parent
 
-__all__ = ["Batched", "Reading", "Source", "source_of"]
+__all__ = ["Batched", "ResumableSource", "SourceIterator", "source_of"]
 
 
-def source_of(given: Any, shard: RankShard, seed: int) -> Source:
-    """The source that `given` is for one rank: by what can be done with it, the most first.
+def source_of(given: Any, shard: RankShard, seed: int) -> ResumableSource:
+    """Wrap what the user gave as a resumable source, of the first kind above that applies.
 
     Args:
-        given: a `DataLoader` of Paddle or PyTorch, a `Batched`, a list of batches; an iterable with
-            `state_dict` and `load_state_dict`; any other iterable of batches. A `Source` that is
-            ready is taken as it is.
-        shard: the rank. Where the batches have no ids, `given.shard(rank=..., world_size=...)` has
-            to give the iterable of that rank.
+        given: a `DataLoader` of Paddle or PyTorch, a `Batched`, or a list of batches; an iterable
+            with `state_dict` and `load_state_dict`; any other iterable of batches. A
+            `ResumableSource` is returned as it is.
+        shard: the rank. If the batches have no ids, `given.shard(rank=..., world_size=...)` must
+            return the iterable of that rank.
         seed: of the order of map-style sources.
 
     Raises:
-        UsageError: it can be iterated only once, or not at all, or cannot be divided among ranks.
+        UsageError: `given` can be iterated only once or not at all, or cannot be divided among
+            ranks.
     """
     if isinstance(given, Iterator):
         raise UsageError(
@@ -42,7 +43,7 @@ def source_of(given: Any, shard: RankShard, seed: int) -> Source:
             " DataLoader itself, or a class with __iter__"
         )
     leave_garbage_to_the_parent()  # any source may fork workers
-    if isinstance(given, Source):
+    if isinstance(given, ResumableSource):
         if shard.world_size > 1:
             raise UsageError(
                 f"a {type(given).__name__} has the batches of one rank already; leave world_size"

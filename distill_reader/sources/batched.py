@@ -1,7 +1,7 @@
-"""Batches without a framework's loader: of a map-style data set, or of a function of a generator.
+"""Batches without a framework's loader: of a map-style data set or a generator function.
 
-`Batched` stacks the samples of a data set. The functions of generators are the three kinds of
-readers that Paddle knew before it had data sets: they yield samples, lists of samples, or batches.
+`Batched` stacks the samples of a data set. Generator functions yield samples, lists of samples or
+batches, like the three kinds of readers of early Paddle.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Batched:
-    """The samples of a map-style data set in batches; anew in each epoch.
+    """The samples of a map-style data set in batches; can be iterated repeatedly.
 
-    A reader of it is resumed exactly and divided among ranks by ids, as of a framework's loader.
+    A reader resumes it exactly and divides it among ranks by sample ids, like a framework's loader.
 
     Args:
-        dataset: has `len()` and gives a sample for each integer below it: a tuple, list or dict of
-            numpy arrays and numbers, or one array.
-        batch_size: samples of a batch.
-        shuffle: in another order in each epoch, which follows from the reader's `seed`.
-        drop_last: leave a last batch out that is not full.
-        collate: makes a batch of a list of samples; by default field by field, by stacking.
+        dataset: has `len()` and a sample for each integer below it: a tuple, list or dict of numpy
+            arrays and numbers, or a single array.
+        batch_size: samples per batch.
+        shuffle: use another order in each epoch, which follows from the reader's `seed`.
+        drop_last: omit the last batch if it is not full.
+        collate: makes a batch of a list of samples; by default, stacks field by field.
 
     Raises:
-        UsageError: batch_size is below 1, or the data set is none.
+        UsageError: batch_size is below 1, or `dataset` is not a map-style data set.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Batched:
         return self.batches_of(self.batch_sampler)
 
     def batches_of(self, ids: Any) -> Iterator[Any]:
-        """A batch for each list of `ids`."""
+        """Yield a batch for each list of sample ids."""
         for chosen in ids:
             yield self.collate([self.dataset[one] for one in chosen])
 
 
 class _Sampler:
-    """The ids of each batch; draws from numpy's global generator, as Paddle's samplers do."""
+    """The sample ids of each batch; shuffles by numpy's global generator, like Paddle."""
 
     def __init__(self, dataset: Any, batch_size: int, shuffle: bool, drop_last: bool) -> None:
         self._dataset = dataset
@@ -89,19 +89,19 @@ class _Sampler:
 
 
 def checked_size(batch_size: int) -> int:
-    """`batch_size`; raises UsageError where it is not a number above 0."""
+    """Return `batch_size`; raises UsageError unless it is an integer above 0."""
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise UsageError(f"batch_size is a number of samples, at least 1, not {batch_size!r}")
     return batch_size
 
 
 def stack(samples: list[Any]) -> Any:
-    """One batch of samples that are alike: each field stacked along a new first axis.
+    """Stack samples of equal structure to a batch, each field along a new first axis.
 
-    Arrays and numbers become arrays; what is neither (a name, None) becomes a list.
+    Arrays and numbers become arrays; other values (a name, None) become lists.
 
     Raises:
-        BatchError: samples have different fields, or arrays of different shapes.
+        BatchError: samples differ in their fields or in the shapes of arrays.
     """
     return _stacked(samples, "")
 
@@ -156,23 +156,23 @@ def _at(where: str) -> str:
     return f" at sample{where}" if where else ""
 
 
-#: Called once for each epoch.
-MakesGenerator = Callable[[], Iterable[Any]]
+#: A generator function; called once per epoch.
+GeneratorFunction = Callable[[], Iterable[Any]]
 
 
 class Generated:
-    """The batches that a function of a generator gives; anew in each epoch.
+    """The batches of a generator function; can be iterated repeatedly.
 
     Args:
-        generator: the function; called for each epoch.
+        generator: the function; called once per epoch.
         batches_of: makes batches of what it yields.
 
     Raises:
-        UsageError: it is no function: a generator itself can be read only once.
+        UsageError: `generator` is not a function: a generator can be read only once.
     """
 
     def __init__(
-        self, generator: MakesGenerator, batches_of: Callable[[Iterable[Any]], Iterator[Any]]
+        self, generator: GeneratorFunction, batches_of: Callable[[Iterable[Any]], Iterator[Any]]
     ) -> None:
         if not callable(generator):
             raise UsageError(
@@ -183,7 +183,7 @@ class Generated:
         self._batches_of = batches_of
 
     def set_epoch(self, epoch: int) -> None:
-        """Told to the function, where it is an object that has this, too."""
+        """Forwarded to `generator` if it has this method."""
         tell_epoch(epoch, self.generator)
 
     def __iter__(self) -> Iterator[Any]:
@@ -197,9 +197,9 @@ class Generated:
 
 
 def of_samples(
-    generator: MakesGenerator, batch_size: int, drop_last: bool, collate: Collate | None
+    generator: GeneratorFunction, batch_size: int, drop_last: bool, collate: Collate | None
 ) -> Generated:
-    """Each yield is a sample; `batch_size` of them make a batch."""
+    """The batches of a generator function of samples."""
     size, make = checked_size(batch_size), collate or stack
 
     def batches(samples: Iterable[Any]) -> Iterator[Any]:
@@ -215,8 +215,8 @@ def of_samples(
     return Generated(generator, batches)
 
 
-def of_sample_lists(generator: MakesGenerator, collate: Collate | None) -> Generated:
-    """Each yield is a list of the samples of one batch."""
+def of_sample_lists(generator: GeneratorFunction, collate: Collate | None) -> Generated:
+    """The batches of a generator function of lists of samples, one list per batch."""
     make = collate or stack
 
     def batches(lists: Iterable[Any]) -> Iterator[Any]:
@@ -231,6 +231,6 @@ def of_sample_lists(generator: MakesGenerator, collate: Collate | None) -> Gener
     return Generated(generator, batches)
 
 
-def of_batches(generator: MakesGenerator) -> Generated:
-    """Each yield is a batch."""
+def of_batches(generator: GeneratorFunction) -> Generated:
+    """The batches of a generator function that yields them."""
     return Generated(generator, iter)

@@ -1,10 +1,9 @@
-"""Steps two and three: iterables of batches, which have no ids.
+"""Stateful and plain sources: iterables of batches without sample ids.
 
-One that knows by itself where it stands, such as a `StatefulDataLoader`, goes on by its own state,
-which is kept as JSON values, exact for what they hold. Any other is resumed by reading the epoch
-again, and checked on the way. For that a trail of its batches is kept: the digest of the last batch
-holds those of all before it. Besides, the digests at up to `MARKS` earlier places are kept, evenly
-spread: they tell where a replay first went another way.
+An iterable with a state, such as a `StatefulDataLoader`, resumes by it; the state is saved as JSON
+values without loss. Any other is resumed by reading the epoch again and comparing digests. The
+digest of a batch includes the one before it, as in a hash chain. Up to `MARKS` earlier digests,
+evenly spread, are kept to tell where a replay first differs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .source import Mark, close_iterator, tell_epoch
 
 
 class _IterableSource:
-    """What both have in common: an iterable, whose batches no one else can divide."""
+    """An iterable of batches that the reader cannot divide among ranks."""
 
     deals = False
 
@@ -32,7 +31,7 @@ class _IterableSource:
         self._iterable = iterable
 
     def __len__(self) -> int:
-        return len(self._iterable)  # one without len() says so itself
+        return len(self._iterable)  # raises TypeError if it has none
 
     def identity(self) -> dict[str, Any]:
         return {"type": type(self._iterable).__qualname__}
@@ -44,21 +43,20 @@ class _IterableSource:
 class StatefulSource(_IterableSource):
     """An iterable with `state_dict` and `load_state_dict`.
 
-    Its state is asked for behind each batch, before the next one is: so it is that of the batch,
-    however many are read ahead. Given back to `load_state_dict`, the next `iter` has to go on
-    there. A mark is that state.
+    A mark is its state, taken after each batch and before the next one. After `load_state_dict`,
+    the next `iter` must continue there.
     """
 
     kind = "stateful"
 
-    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _StatefulReading:
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _StatefulIterator:
         tell_epoch(epoch, self._iterable)
         if mark is not None:
             self._iterable.load_state_dict(decoded(mark["state"]))
-        return _StatefulReading(self._iterable)
+        return _StatefulIterator(self._iterable)
 
 
-class _StatefulReading:
+class _StatefulIterator:
     def __init__(self, iterable: Any) -> None:
         self._iterable = iterable
         self._batches: Iterator[Any] = iter(iterable)
@@ -81,20 +79,20 @@ class _StatefulReading:
 
 
 class PlainSource(_IterableSource):
-    """An iterable of batches that gives the same ones each time it begins the same epoch.
+    """An iterable that yields the same batches each time the same epoch begins.
 
-    A mark is the trail of the epoch: who resumes reads as many batches again, and compares.
+    A mark is the `Trail` of the epoch: to resume, as many batches are read again and compared.
     """
 
     kind = "plain"
 
-    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainReading:
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainIterator:
         tell_epoch(epoch, self._iterable)
         known = Trail() if mark is None else Trail.from_json(mark)
-        return _PlainReading(iter(self._iterable), epoch, known)
+        return _PlainIterator(iter(self._iterable), epoch, known)
 
 
-class _PlainReading:
+class _PlainIterator:
     def __init__(self, batches: Iterator[Any], epoch: int, known: Trail) -> None:
         self.start = known.to_json() if known.length else None
         self._batches = batches
@@ -108,7 +106,7 @@ class _PlainReading:
         return next(self._batches)
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
-        self._trail = self._trail.followed(arrays)
+        self._trail = self._trail.extended(arrays)
         return self._trail.to_json()
 
     def end(self) -> None:
@@ -126,8 +124,8 @@ class _PlainReading:
                 f"epoch {self._epoch} of the source has only {length} batches now, and"
                 f" {known.length} of it were delivered before; {_WHAT_HELPS}"
             ) from None
-        self._trail = self._trail.followed(take_apart(batch).arrays)
-        if self._trail.length == known.length and (parted := known.leaves(self._trail)):
+        self._trail = self._trail.extended(take_apart(batch).arrays)
+        if self._trail.length == known.length and (parted := known.divergence(self._trail)):
             raise UsageError(
                 f"epoch {self._epoch} of the source is not the one that was read before: it goes"
                 f" another way between batches {parted[0]} and {parted[1]}; {_WHAT_HELPS}"
@@ -141,18 +139,18 @@ _WHAT_HELPS = (
 
 
 MARKS = 64
-#: Of an array no more than this is read: a digest must not cost what sending costs.
+#: A digest covers this many bytes of a large array: it must not cost as much as sending the array.
 _WINDOWS, _WINDOW_BYTES = 64, 64
 
 
 class Trail(NamedTuple):
-    """The batches of an epoch so far; made anew with each.
+    """Digests of the batches of an epoch so far.
 
     Attributes:
-        length: how many they are.
+        length: number of batches.
         digest: of all of them.
-        marks: pairs of a length and its digest, of every `spacing`-th one.
-        spacing: a power of two; it doubles when there are too many marks.
+        marks: (length, digest) pairs of every `spacing`-th batch.
+        spacing: a power of two that doubles when there are more than `MARKS` marks.
     """
 
     length: int = 0
@@ -160,8 +158,8 @@ class Trail(NamedTuple):
     marks: tuple[tuple[int, str], ...] = ()
     spacing: int = 1
 
-    def followed(self, arrays: Sequence[Array]) -> Self:
-        """The trail with one more batch."""
+    def extended(self, arrays: Sequence[Array]) -> Self:
+        """The trail after one more batch of these arrays."""
         length = self.length + 1
         digest = _chained(self.digest, arrays)
         marks, spacing = self.marks, self.spacing
@@ -176,7 +174,7 @@ class Trail(NamedTuple):
         return {
             "length": self.length,
             "digest": self.digest,
-            "marks": [[length, digest] for length, digest in self.marks],
+            "marks": list(map(list, self.marks)),
             "spacing": self.spacing,
         }
 
@@ -185,12 +183,12 @@ class Trail(NamedTuple):
         marks = tuple((int(length), str(digest)) for length, digest in value["marks"])
         return cls(int(value["length"]), str(value["digest"]), marks, int(value["spacing"]))
 
-    def leaves(self, other: Trail) -> tuple[int, int] | None:
-        """Between which lengths `other`, of the same batches at first, goes another way.
+    def divergence(self, other: Trail) -> tuple[int, int] | None:
+        """Find where `other` first differs.
 
         Returns:
-            The last length at which both are known to agree and the first at which they differ;
-            None where they agree at each that both know.
+            The last common length with equal digests and the first with different ones; None if the
+            digests of all common lengths are equal.
         """
         mine = {**dict(self.marks), self.length: self.digest}
         theirs = {**dict(other.marks), other.length: other.digest}
@@ -217,24 +215,28 @@ def _blake2b() -> Any:
 
 
 def _excerpt(array: Array) -> bytes:
-    """All of a small array; of a large one windows, evenly spread over all of it."""
+    """The bytes of a small array; of a large one, evenly spread windows."""
     if array.nbytes <= _WINDOWS * _WINDOW_BYTES:
         return array.tobytes()
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    stride = array.nbytes // _WINDOWS  # above _WINDOW_BYTES: the array is large
+    stride = array.nbytes // _WINDOWS  # at least _WINDOW_BYTES, as the array is large
     windows = content[: stride * _WINDOWS].reshape(_WINDOWS, stride)[:, :_WINDOW_BYTES]
     return windows.tobytes() + content[-_WINDOW_BYTES:].tobytes()
 
 
-_KIND = "$kind"  # the key that marks what JSON has no word for
+_KIND = "$kind"  # the key that marks values without a JSON type
 
 
 def encoded(value: Any, where: str = "") -> Any:
-    """A copy of `value` of JSON values alone; `decoded` gives it back, with its types.
+    """Convert a state to JSON values; `decoded` restores it with its types.
+
+    Args:
+        value: JSON values, bytes, tuples, dicts, numpy arrays and numbers, and tensors of PyTorch,
+            which are restored on the CPU.
+        where: path of `value` in the state, for errors.
 
     Raises:
-        UsageError: it holds something that is neither a JSON value nor bytes, a tuple, a dict, a
-            numpy array or number, or a tensor of PyTorch on the CPU.
+        UsageError: a value of another type.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -260,7 +262,7 @@ def encoded(value: Any, where: str = "") -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """What `encoded` was given."""
+    """The inverse of `encoded`."""
     if isinstance(value, list):
         return [decoded(held) for held in value]
     if not isinstance(value, dict):
@@ -285,13 +287,13 @@ def decoded(value: Any) -> Any:
 
 
 def _array(kind: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    # As a list: numpy's text of the dtype of a record is one.
+    # `descr` of a structured dtype is a list.
     dtype = array.dtype.descr if array.dtype.names else array.dtype.str
     return {_KIND: kind, "dtype": dtype, "shape": [*array.shape], "data": _text(array.tobytes())}
 
 
 def _read(value: dict[str, Any]) -> np.ndarray[Any, Any]:
-    data = bytearray(base64.b64decode(value["data"]))  # to be written to, as what it was
+    data = bytearray(base64.b64decode(value["data"]))  # so that the array is writable
     return np.frombuffer(data, np.dtype(value["dtype"])).reshape(value["shape"])
 
 

@@ -1,11 +1,10 @@
-"""Step one: samples with ids, read in the order of a sampler; resumed and divided exactly.
+"""Map-style sources: samples with ids, read in the order of a sampler.
 
-A map-style loader is made to read the batches of ids that it is told, in place of its own. A
-framework's loader keeps its workers, its collating and its tensors; only the ids come from us.
+They resume exactly, and are divided among ranks by ids. The loader gets its batches of ids from the
+reader instead of its sampler; a framework's loader keeps its workers, collation and tensors.
 
-Samplers draw them from the process's own generators: Paddle's from numpy's, PyTorch's from torch's
-or one that the user gave. These are set for the moment of the drawing, and put back behind it, so
-that the order follows from a seed.
+Samplers draw from global generators: Paddle's from numpy's, PyTorch's from torch's or the user's.
+These are seeded while ids are drawn, and restored afterwards, so the order follows from a seed.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from .source import Mark, close_iterator, tell_epoch
 
 
 class MapSource:
-    """The batches of a map-style loader whose order follows from a seed and the epoch.
+    """The batches of a map-style loader, in an order that follows from a seed and the epoch.
 
-    Before each epoch the sampler is asked for all of its batches of ids, under generators that are
-    set by (seed, epoch): so every rank, and who resumes, has the same. The ids of this rank that
-    are not delivered yet are what the loader is given to read.
+    Before each epoch, all batches of ids are drawn from the sampler, with generators seeded by
+    (seed, epoch): all ranks and resumed runs draw the same. The loader then reads the ids of this
+    rank that are not delivered yet.
 
-    A mark is the number of batches that were gone when the present group of ranks began with the
-    epoch, how many it has, and a digest of their ids.
+    A mark has the number of batches that were delivered when the current group of ranks started in
+    the epoch ("start"), the batches of the epoch ("of"), and a digest of their ids ("ids").
 
     Args:
-        loader: what reads batches of ids.
-        shard: which of them are this rank's. A sampler that divides them itself, such as Paddle's
-            `DistributedBatchSampler`, has to agree.
+        loader: reads batches of ids.
+        shard: this rank's share. It must agree with a sampler that divides ids itself, such as
+            Paddle's `DistributedBatchSampler`.
         seed: of the order.
 
     Raises:
-        UsageError: the sampler's own rank or number of ranks is another.
+        UsageError: the sampler has another rank or number of ranks.
     """
 
     kind = "map"
@@ -75,9 +74,9 @@ class MapSource:
             "uneven": self._shard.uneven,
         }
 
-    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _MapReading:
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _MapIterator:
         if callable(getattr(self._loader.dataset, "set_epoch", None)):
-            self._loader.close()  # workers that were kept have copies, which would not hear of it
+            self._loader.close()  # persistent workers have copies of the data set
         tell_epoch(epoch, *self._samplers, self._loader.dataset)
         with seeded(self._seed, epoch, *self._samplers):
             plan = self._drawn()
@@ -91,9 +90,9 @@ class MapSource:
                 )
             ours = batches_of_rank(len(plan), start, self._shard)[taken:]
             mark = {"start": start, "of": len(plan), "ids": digest}
-            # Workers' seeds are drawn here too, so they follow from the epoch as well.
+            # Loaders draw the seeds of their workers here, so these follow from the epoch, too.
             batches = self._loader.read([plan[place] for place in ours]) if ours else iter(())
-        return _MapReading(self._loader, batches, mark)
+        return _MapIterator(self._loader, batches, mark)
 
     def close(self) -> None:
         self._loader.close()
@@ -103,7 +102,7 @@ class MapSource:
         plan: list[Ids] = []
         for ids in self._loader.batch_sampler:
             plan.append(ids)
-            if len(plan) > 2 * expected + 1000:  # lengths are estimates at times
+            if len(plan) > 2 * expected + 1000:  # some lengths are estimates
                 raise UsageError(
                     f"the batch sampler says that it has {expected} batches and yields more than"
                     f" {len(plan)}; an epoch needs an end"
@@ -111,7 +110,7 @@ class MapSource:
         return plan
 
 
-class _MapReading:
+class _MapIterator:
     def __init__(self, loader: BatchLoader, batches: Iterator[Any], mark: Mark) -> None:
         self.start = mark
         self._loader = loader
@@ -132,7 +131,7 @@ class _MapReading:
         return None
 
     def close(self) -> None:
-        # Paddle's kept workers do not stand an epoch that was left: others are started then.
+        # Paddle's persistent workers cannot be used after an epoch that was left early.
         if not (self._ended and self._loader.keeps):
             close_iterator(self._batches)
             self._loader.close()
@@ -157,7 +156,7 @@ def _whole(value: Any) -> int | None:
 
 
 def own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
-    """The rank and number of ranks that a sampler divides its ids for; None where it does not."""
+    """The rank and number of ranks of a sampler that divides its ids; None: none does."""
     for sampler in samplers:
         for rank, ranks in (("local_rank", "nranks"), ("rank", "num_replicas")):  # Paddle, PyTorch
             world_size = getattr(sampler, ranks, 1)
@@ -166,27 +165,26 @@ def own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
     return None
 
 
-#: What the samples of one batch are called in the data set.
+#: The sample ids of one batch.
 Ids = Sequence[Any]
 
 
 class EpochPlan(Protocol):
-    """Which batches are read: a list of them, or what says one after another as it is asked."""
+    """The batches of an epoch: a list, or an iterable that is evaluated lazily."""
 
     def __len__(self) -> int:
-        """How many; where that is not known, at most so many."""
+        """The number of batches, or an upper bound."""
 
-    def __iter__(self) -> Iterator[Ids]:
-        """The ids of each batch."""
+    def __iter__(self) -> Iterator[Ids]: ...
 
 
 class BatchLoader(Protocol):
     """Reads batches of ids.
 
     Attributes:
-        dataset: what the ids name; with `set_epoch` it is told the number of each epoch.
-        batch_sampler: gives the ids of each batch of an epoch, and has a length.
-        keeps: whether its workers work for one epoch after another, if each is read to its end.
+        dataset: of the samples; `set_epoch` is called if it exists.
+        batch_sampler: yields the ids of each batch of an epoch; has a length.
+        keeps: whether its workers persist from epoch to epoch, unless one is left early.
     """
 
     dataset: Any
@@ -197,11 +195,11 @@ class BatchLoader(Protocol):
         """The batches of these ids, in order."""
 
     def close(self) -> None:
-        """End the workers that it keeps."""
+        """End persistent workers."""
 
 
 def loader_of(given: Any) -> BatchLoader | None:
-    """The loader that `given` is; None where its batches have no ids that one could choose."""
+    """The map-style loader for a user's source; None if its batches cannot be chosen by ids."""
     if isinstance(given, Batched):
         return _OwnLoader(given.dataset, given.batch_sampler, given.batches_of)
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
@@ -240,14 +238,14 @@ class _EachByItself:
 
 
 class _FrameworkLoader:
-    """A loader of Paddle or PyTorch; a copy of it reads, so that the user's stays as it is."""
+    """A loader of Paddle or PyTorch; works on a copy, so that the user's is not changed."""
 
     def __init__(self, loader: Any) -> None:
         self.dataset = loader.dataset
         self.batch_sampler = loader.batch_sampler
         self._plan = _Plan()
         self._copy = copy.copy(loader)
-        # Past __setattr__: PyTorch's forbids what its constructor was given.
+        # Without __setattr__: PyTorch's forbids changes of constructor arguments.
         vars(self._copy).update(batch_sampler=self._plan, _iterator=None)
         persistent = ("persistent_workers", "_persistent_workers")
         self.keeps = loader.num_workers > 0 and any(getattr(loader, n, False) for n in persistent)
@@ -264,7 +262,7 @@ class _FrameworkLoader:
 
 
 class _Plan:
-    """A batch sampler that gives what it was told; one for all epochs, as workers may be kept."""
+    """A batch sampler of given batches; one object for all epochs, as workers may persist."""
 
     batches: EpochPlan = ()
 
@@ -276,12 +274,12 @@ class _Plan:
 
 
 def _is_frameworks(given: Any) -> bool:
-    # Exactly these: a class of the user's own may do more than hand ids to workers.
+    # Exactly these classes: a subclass may do more than pass ids to workers.
     return any(type(given) is module.DataLoader for module in _frameworks())
 
 
 def _frameworks() -> list[Any]:
-    # Who has one of their loaders has imported them; nobody else shall pay for the import.
+    # If a framework is not imported, this cannot be one of its loaders.
     modules = (sys.modules.get(name) for name in ("paddle.io", "torch.utils.data"))
     return [module for module in modules if module is not None]
 
@@ -292,12 +290,12 @@ def _is_map(dataset: Any) -> bool:
 
 @contextmanager
 def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
-    """Within, the generators of Python, numpy and torch follow from `seed` and `epoch`.
+    """Seed the generators of Python, numpy and torch in a `with` block, and restore them after it.
 
     Args:
-        seed: of the whole run, at least 0.
-        epoch: number of the epoch, at least 0.
-        owners: objects whose own `generator`, if it is one of torch, is set too.
+        seed: of the run (>= 0).
+        epoch: its number (>= 0).
+        owners: objects with a `generator` attribute; those of torch are seeded, too.
     """
     drawn = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
     with ExitStack() as stack:
@@ -312,7 +310,7 @@ def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
 
 
 def _torch_generators(owners: tuple[Any, ...]) -> list[Any]:
-    torch = sys.modules.get("torch")  # who holds one of its samplers has imported it
+    torch = sys.modules.get("torch")  # not imported: there are none
     if torch is None:
         return []
     own = [getattr(owner, "generator", None) for owner in owners]
@@ -321,7 +319,7 @@ def _torch_generators(owners: tuple[Any, ...]) -> list[Any]:
 
 
 def with_inner(sampler: Any) -> tuple[Any, ...]:
-    """A batch sampler and those that it draws from in turn."""
+    """A batch sampler and the samplers nested in it."""
     chain: list[Any] = []
     while sampler is not None and not any(sampler is known for known in chain):
         chain.append(sampler)

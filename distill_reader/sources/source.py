@@ -1,4 +1,4 @@
-"""What a source of batches is, and how one ends."""
+"""The protocol of sources of batches, and functions that all of them need."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ...proto.arena import Array
 
 
 def close_iterator(iterator: Iterator[Any]) -> None:
-    """Let an iterator clean up behind an epoch that was left early: now, not some day.
+    """Release the resources of an iterator that is not exhausted, without waiting for its end.
 
     Generators have `close`, which runs their `finally`. The iterators of Paddle's and PyTorch's
-    loaders have only a private method for it; without it, the workers of an epoch left early live
-    on for as long as anyone, such as a traceback, refers to the iterator.
+    loaders have only a private method; without it, their workers would live for as long as
+    anything, such as a traceback, refers to the iterator.
     """
     for name in ("close", "_try_shutdown_all", "_shutdown_workers"):
         if callable(close := getattr(iterator, name, None)):
@@ -26,13 +26,13 @@ def close_iterator(iterator: Iterator[Any]) -> None:
 
 @cache
 def leave_garbage_to_the_parent() -> None:
-    """From now on, what is garbage when this process forks is collected here and in no child.
+    """From now on, keep forked children from collecting garbage that they inherit.
 
-    A loader's iterator that was ended may be part of a cycle that nobody has collected yet. If a
-    forked worker does, it tears down queues and threads that only its parent has: Paddle's destroy
-    a condition on which, as far as they know, a thread waits, and wait for it without end. The
-    loader then waits for its worker. So no collection happens while a child begins, and a child's
-    own ones pass over whatever it inherited; its memory stays shared for longer, too.
+    A loader's iterator that has ended may be part of an uncollected reference cycle. If a forked
+    worker collects it, its finalizers tear down queues and threads that exist only in the parent.
+    Paddle's then wait forever for a condition variable, and the loader waits for its worker. So
+    the collector is off during a fork, and a child ignores inherited objects. That also keeps the
+    child's memory shared for longer.
     """
     enabled = True
 
@@ -41,84 +41,85 @@ def leave_garbage_to_the_parent() -> None:
         enabled = gc.isenabled()
         gc.disable()
 
-    def behind() -> None:
+    def after() -> None:
         if enabled:
             gc.enable()
 
     def in_child() -> None:
         gc.freeze()
-        behind()
+        after()
 
-    # `before` of who registers last runs first, and `after_in_child` last: no one's own is missed.
-    os.register_at_fork(before=before, after_in_parent=behind, after_in_child=in_child)
+    # Of all handlers, the last registered `before` runs first and its `after_in_child` last, so
+    # these enclose those registered earlier.
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
 
 
-#: Where a source stands, as JSON values: whatever it needs to go on from there.
+#: A position in a source as JSON values, from which the source can resume.
 Mark = Mapping[str, Any]
 
 
-class Reading(Protocol):
-    """One epoch of a source, from where it was begun: an iterator of batches.
+class SourceIterator(Protocol):
+    """An iterator over the batches of one epoch of a source.
 
-    `next` and `mark` are called in turns, by one thread.
+    One thread calls `next` and `mark` alternately.
     """
 
     @property
     def start(self) -> Mark | None:
-        """Where the source stood before the first batch; None where there is nothing to say."""
+        """The position before the first batch; None: the source starts by itself."""
 
-    def __next__(self) -> Any:
-        """The next batch."""
+    def __next__(self) -> Any: ...
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
-        """Where the source stands behind the batch that `next` gave last, of these arrays."""
+        """The position after the latest batch, which has these arrays."""
 
     def end(self) -> Mark | None:
-        """Where it stands behind the whole epoch: `start` of the next one."""
+        """The position after the epoch, where the next one starts; called after its last batch."""
 
     def close(self) -> None:
-        """Nothing more is wanted of this epoch."""
+        """Release resources, also before the epoch's end."""
 
 
 @runtime_checkable
-class Source(Protocol):
-    """Gives one epoch after another, from any place that a mark of its own names.
+class ResumableSource(Protocol):
+    """A source of epochs that can start at any position that it has named by a mark.
 
     Attributes:
-        kind: "map", "stateful", "plain", or a word of who made a source of its own.
-        deals: whether a mark fits other numbers of ranks too.
+        kind: "map", "stateful", "plain", or a name for a source of your own.
+        deals: whether the source divides sample ids among ranks itself, so that its marks are also
+            valid for other numbers of ranks.
     """
 
     kind: str
     deals: bool
 
     def __len__(self) -> int:
-        """Batches of an epoch, for this rank; TypeError where it cannot know."""
+        """Batches per epoch of this rank; raises TypeError if unknown."""
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a mark to mean the same batches, as JSON values."""
+        """Properties, as JSON values, that must be equal for a mark to mean the same batches."""
 
-    def begin(self, epoch: int, taken: int, mark: Mark | None) -> Reading:
-        """Begin to read epoch `epoch` (from 0) behind its first `taken` batches.
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> SourceIterator:
+        """Start an epoch after its first `taken` batches.
 
-        Called in the thread of the training loop, the reading is used in another.
+        Called in the training loop's thread; another thread uses the iterator.
 
         Args:
             epoch: its number, from 0.
-            taken: how many batches of this rank were delivered before.
-            mark: of the last of these, or of the end of the epoch before; None: the source goes on
-                by itself.
+            taken: batches of this rank that were delivered before.
+            mark: the position after these, or after the former epoch; None: the source starts by
+                itself.
 
         Raises:
             UsageError: the mark is not of this source.
         """
 
     def close(self) -> None:
-        """The reader is closed: end what is kept from epoch to epoch."""
+        """Release what is kept from epoch to epoch, such as workers."""
 
 
 def tell_epoch(epoch: int, *owners: Any) -> None:
-    """Call `set_epoch` of those that have it, as samplers and data sets do whose order changes."""
+    """Call `set_epoch(epoch)` of each owner with that method, as samplers and data sets have."""
     for owner in owners:
         if callable(set_epoch := getattr(owner, "set_epoch", None)):
             set_epoch(epoch)

@@ -1,7 +1,7 @@
-"""Soft labels kept on disk by sample, so that none has to be made twice.
+"""A store of soft labels on disk, by sample.
 
-`LabelStore` is what a user says, `store.Store` one that is open. docs/label-store.md says when to
-use one, ADR-0011 why it is as it is.
+`LabelStore` has the user's settings, `store.Store` is an open store. See docs/label-store.md for
+its use and ADR-0011 for its design.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from ...extras import install_command
 
 __all__ = ["LabelStore"]
 
-#: Smaller files cannot hold the tables and a few rows.
+#: Minimum size of the file: room for the tables and a few rows.
 MIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class LabelStore:
-    """Soft labels that are kept on disk, so that no sample is labelled twice.
+    """Settings of a store that keeps soft labels on disk, so that no sample is labelled twice.
 
-    These are settings alone: nothing is opened here, and they can be pickled.
+    Creating this opens no file; it can be pickled.
 
     Args:
-        path: of the file; it is made where there is none. Others are made beside it, of the same
-            name with `-wal` and `-shm` behind it. It must be on a disk of this host, not on NFS.
-        max_bytes: what the file may take of the disk; when it is full, the rows written first make
-            room, but for those that were used lately. The files beside it take up to 32 MiB more.
-        sample_ids: fields of a batch that together say which sample a row is and how it was
-            augmented, as in `("index", "crop_seed")`. By default a sample is known by the bytes of
-            what the teachers get.
+        path: of the file, which is created if missing, with others of the same name with suffixes
+            `-wal` and `-shm`. It must be on a disk of this host, not on NFS.
+        max_bytes: maximum size of the file. If it is full, the oldest rows are evicted except
+            recently used ones. The other files take up to 32 MiB more.
+        sample_ids: fields of a batch that together identify a sample and its augmentation, as in
+            `("index", "crop_seed")`. By default, the bytes of the teachers' inputs identify it.
 
     Attributes:
         path: absolute.
@@ -43,7 +42,7 @@ class LabelStore:
         sample_ids: as given.
 
     Raises:
-        UsageError: a size or a path that cannot work, or the extra `store` is not installed.
+        UsageError: a wrong path or size, or the extra `store` is not installed.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""`edl store inspect|verify|disown|export`: what is in a label store, and is it whole?"""
+"""`edl store inspect|verify|disown|export`: commands for label stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-#: A budget that evicts nothing: that of the readers is not known here.
+#: A size at which nothing is evicted, as the readers' `max_bytes` is unknown here.
 MOST_BYTES = 1 << 44
 
 Where = Annotated[
@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def inspect(path: Where, as_json: AsJson = False) -> None:
-    """Say what a store holds: rows, bytes, models, forms, hits, age.
+    """Show the content of a store: rows, bytes, models, forms, hits, age.
 
     Readers may use it meanwhile. A row is the label of one sample, by one model.
     """
@@ -39,16 +39,16 @@ def inspect(path: Where, as_json: AsJson = False) -> None:
     with Database(path) as database:
         inventory = inventory_of(database)
     if as_json:
-        typer.echo(json.dumps(_told(inventory), indent=2))
+        typer.echo(json.dumps(_to_json(inventory), indent=2))
     else:
         _show(inventory)
 
 
 @app.command()
 def verify(path: Where, as_json: AsJson = False) -> None:
-    """Read every row and hold it against its checksum; exit code 65 when one is damaged.
+    """Check every row against its checksum; the exit code is 65 if one is damaged.
 
-    Nothing is changed. A reader takes a damaged row out when it comes across it.
+    Nothing is changed. A reader deletes a damaged row when it reads it.
     """
     from .database import Database
     from .exporting import inventory_of
@@ -64,32 +64,32 @@ def disown(
     path: Where,
     teacher: Annotated[str, typer.Argument(metavar="TEACHER", help="Its id, or its address.")],
 ) -> None:
-    """Take out all that a teacher has labelled, alone or with others, as it is not believed.
+    """Delete all rows that a teacher has labelled, alone or with others.
 
-    Readers that meet those samples again have them labelled anew.
+    Readers have those samples labelled anew.
     """
     from . import LabelStore
     from .database import Database
     from .store import Store
 
-    Database(path).close()  # which makes none where there is none
+    Database(path).close()  # raises if there is no store, as `Store` would create one
     with Store(LabelStore(path, MOST_BYTES)) as store:
         store.disown(teacher)
         stats = store.stats
     if stats.trouble or not store.writable:
         raise StoreUnavailable(stats.trouble or f"the label store {path} can only be read")
-    typer.echo(f"{stats.disowned} rows of {teacher} taken out")
+    typer.echo(f"{stats.disowned} rows of {teacher} deleted")
 
 
 @app.command()
 def export(
     path: Where,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made where there is none.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Created if missing.")],
     content: Annotated[
-        str, typer.Option(metavar="ID", help="Whose labels; needed where there are several.")
+        str, typer.Option(metavar="ID", help="Of the model; required if there are several.")
     ] = "",
     form: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16 or topk:K; by default as kept.")
+        str, typer.Option(help="float32, bfloat16, float16 or topk:K; by default as stored.")
     ] = "",
     temperature: Annotated[
         float | None, typer.Option(help="Softmax of logits at this temperature.")
@@ -98,10 +98,10 @@ def export(
     rows_per_file: Annotated[int, typer.Option(min=1, help="Rows of one .npz.")] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Write keys, ids and labels into files of numpy: labels-00000.npz and on, and labels.json.
+    """Write keys, ids and labels to files of numpy: labels-00000.npz and on, and labels.json.
 
-    For training without a reader, or with another tool. labels.json comes last:
-    where it is, all files are whole.
+    For training without a reader, or with another tool. labels.json is written last:
+    if it exists, all files are complete.
     """
     from ...proto.forms import LabelForm
     from .database import Database
@@ -112,16 +112,16 @@ def export(
     with Database(path) as database:
         options = ExportRequest(content_of(database, content), asked, dense, rows_per_file)
         with _progress("exporting", inventory_of(database).rows) as on:
-            told = write_all(database, folder, options, on)
+            exported = write_all(database, folder, options, on)
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(exported, indent=2))
     else:
-        typer.echo(f"{told['rows']} rows to {folder}, {told['skipped']} skipped")
+        typer.echo(f"{exported['rows']} rows to {folder}, {exported['skipped']} skipped")
 
 
 @contextmanager
 def _progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where that is a terminal."""
+    """A progress bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -132,7 +132,7 @@ def _progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _told(inventory: Inventory) -> dict[str, Any]:
+def _to_json(inventory: Inventory) -> dict[str, Any]:
     layouts = [
         {
             **(summary.layout.content._asdict() if summary.layout else {"content_id": None}),

@@ -1,19 +1,18 @@
-"""The file of a label store: an SQLite database, opened, checked, and kept within its bounds.
+"""The file of a label store: an SQLite database with a bounded size.
 
 ```
-labels    id, key, data                    the bytes of rows, in the order of writing: new ones go
-                                           behind the last, the first make room
-keys      key, id, layout, used, made,     where a row is, and what it must be like
-          nbytes, maker, sum
-layouts   layout, text                     what the bytes of rows are
-makers    maker, text                      the teachers that have labelled a row, a line each
-services  service, told, sum               the model that was last at work for a service
-counters  name, value                      what readers have done here, all together
+labels    id, key, data                    the data of rows; ids grow in the order of writing, and
+                                           the lowest are evicted first
+keys      key, id, layout, used, made,     the id, layout, times, size, teachers and checksum of a
+          nbytes, maker, sum               row
+layouts   layout, text                     encodings of rows
+makers    maker, text                      the teachers of a row, one per line
+services  service, told, sum               the latest model of a service
+counters  name, value                      totals of all readers
 ```
 
-SQLite writes ahead (WAL): a process that is killed leaves either all of a transaction or nothing,
-any number of processes may read while one writes, and what is broken is an error, never a signal.
-ADR-0011 says what else was measured.
+SQLite uses a write-ahead log (WAL): after a kill, a transaction is complete or absent; any number
+of processes can read while one writes; and damage is an error, never a signal. See ADR-0011.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from ...errors import StoreDamaged, StoreUnavailable, UsageError
 log = logging.getLogger(__name__)
 
 PAGE_BYTES = 8192
-#: The write-ahead log is taken into the file before it grows beyond this ...
+#: The write-ahead log is merged into the file before it grows beyond this.
 WAL_LIMIT_BYTES = 16 << 20
-#: ... and a transaction adds about twice this to it at most: of pages that change, and of rows.
+#: A transaction adds at most about twice this to the log: changed pages, and rows.
 TRANSACTION_BYTES = 8 << 20
-#: A process that waits for another one's transaction gives up after this.
+#: Timeout of waiting for another process's transaction.
 BUSY_S = 5.0
-_LOOK_AGAIN_S = 0.005
+_RETRY_S = 0.005
 _CACHE_KIB = 16 << 10
 _APPLICATION_ID = 0x45444C53  # "EDLS"
 _VERSION = 2
@@ -59,20 +58,21 @@ CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT RO
 
 
 class Database:
-    """A connection of one thread. Use it as a context manager, or `close` it.
+    """A connection, for one thread. Use it as a context manager, or `close` it.
 
     Args:
         path: of the file.
-        write: it is made where there is none, and `bound` says how large it may be; else the file
-            must be there, and is only read.
+        write: open it for writing, and create it if missing; see `bound` for its size. False: only
+            read an existing file.
 
     Attributes:
-        writable: False where it is only to be read, or the disk lets nobody write.
+        path: as given.
+        writable: False if opened for reading, or if the file cannot be written.
 
     Raises:
-        UsageError: there is no store at the path, or something else.
-        StoreDamaged: it is broken.
-        StoreUnavailable: it cannot be opened now.
+        UsageError: no file or no label store at the path, or one of another version.
+        StoreDamaged: the file is broken.
+        StoreUnavailable: the file cannot be opened now.
     """
 
     def __init__(self, path: str, *, write: bool = False) -> None:
@@ -89,20 +89,20 @@ class Database:
             raise
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """One statement; raises what SQLite raises: see `translated`."""
+        """Execute a statement; raises SQLite's errors, which `translated` converts."""
         return self._connection.execute(statement, values)
 
     def execute_many(self, statement: str, values: Iterable[Sequence[object]]) -> None:
-        """One statement with each of these values."""
+        """Execute a statement once for each item of `values`."""
         self._connection.executemany(statement, values)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """What is read within is of one moment; keep it short, for others cannot tidy up meanwhile.
+        """A read transaction; keep it short, as the log cannot be merged meanwhile.
 
         Raises:
             StoreDamaged: the file is broken.
-            StoreUnavailable: it cannot be read now.
+            StoreUnavailable: the file cannot be read now.
         """
         with translated(self.path):
             self.execute("BEGIN")
@@ -113,11 +113,11 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction: all that is written within, or nothing.
+        """A write transaction.
 
         Raises:
             StoreDamaged: the file is broken.
-            StoreUnavailable: the disk is full or refuses, or others do not let go.
+            StoreUnavailable: the disk is full or fails, or another process keeps the file locked.
         """
         with translated(self.path):
             self._bound_the_log()
@@ -131,31 +131,31 @@ class Database:
 
     @property
     def page_bytes(self) -> int:
-        """All pages of the file."""
+        """Bytes of all pages of the file."""
         return self._page_bytes * self._pragma("page_count")
 
     @property
     def used_pages(self) -> int:
-        """Those that hold something."""
+        """Pages in use."""
         return self._pragma("page_count") - self._pragma("freelist_count")
 
     @property
     def used_bytes(self) -> int:
-        """What they take."""
+        """Bytes of the pages in use."""
         return self._page_bytes * self.used_pages
 
     @property
     def disk_bytes(self) -> int:
-        """What the file and those beside it take of the disk."""
+        """Bytes of the file, its log and its index."""
         return sum(_size(self.path + suffix) for suffix in ("", "-wal", "-shm"))
 
     def bound(self, max_bytes: int) -> None:
-        """From now on the file grows no further than to this."""
+        """Limit the size of the file."""
         with translated(self.path):
             self.execute(f"PRAGMA max_page_count = {max_bytes // self._page_bytes}")
 
     def shrink(self) -> None:
-        """Give pages that hold nothing back to the disk, a few at a time."""
+        """Truncate unused pages, a few per transaction."""
         while free := self._pragma("freelist_count"):
             with self.writing():
                 few = min(free, TRANSACTION_BYTES // self._page_bytes // 4)
@@ -164,9 +164,9 @@ class Database:
             self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        """The last one to close takes the write-ahead log into the file."""
-        with contextlib.suppress(sqlite3.Error):  # a disk that refuses loses nothing by this
-            if hasattr(self, "_connection"):  # else it could not be opened at all
+        """Close the connection; the last one merges the log into the file."""
+        with contextlib.suppress(sqlite3.Error):  # the log keeps what cannot be merged
+            if hasattr(self, "_connection"):  # else opening failed
                 self._connection.close()
 
     def __enter__(self) -> Database:
@@ -197,7 +197,9 @@ class Database:
             self.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             self.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self.execute("BEGIN IMMEDIATE")
-            if not self._pragma("application_id"):  # within the transaction: nobody else makes it
+            if not self._pragma(
+                "application_id"
+            ):  # in the transaction: no other process creates it
                 for statement in _SCHEMA.split(";"):
                     self.execute(statement)
                 self.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -225,7 +227,7 @@ class Database:
             except sqlite3.OperationalError as error:
                 if not _is(error, "BUSY") or time.monotonic() >= deadline:
                     raise
-            time.sleep(_LOOK_AGAIN_S)  # SQLite does not wait for others that just begin with it
+            time.sleep(_RETRY_S)  # SQLite does not wait for processes that change the mode
 
     def _open_to_read(self) -> None:
         try:
@@ -240,27 +242,27 @@ class Database:
                     f"the label store {self.path} was not closed by its last user: open it once"
                     " where it can be written"
                 ) from None
-            self._connect("immutable=1")  # nobody can write there, so nothing need be locked
+            self._connect("immutable=1")  # it cannot be written, so no locks are needed
             self._check_is_ours()
         self._page_bytes = self._pragma("page_size")
 
     def _check_is_ours(self, *, may_be_new: bool = False) -> None:
-        """Before anything is changed.
+        """Raise UsageError for other files, before anything is changed.
 
-        By SQLite, which waits for who is making the file just now. To open the file besides would
-        be an error: closing that would take the locks of every connection of this process.
+        It reads the file by SQLite, which waits for a process that creates it. Opening the file
+        directly would be an error: closing that descriptor would release this process's locks.
         """
         self.execute("BEGIN")
         try:
-            told = self._pragma("application_id")
+            found_id = self._pragma("application_id")
             empty = not self.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         except sqlite3.DatabaseError as error:
             if not _is(error, "NOTADB"):
                 raise
-            told, empty = 0, False
+            found_id, empty = 0, False
         finally:
             self._end("ROLLBACK")
-        if told != _APPLICATION_ID and not (may_be_new and empty and not told):
+        if found_id != _APPLICATION_ID and not (may_be_new and empty and not found_id):
             raise UsageError(
                 f"{self.path} is no label store, or its beginning is destroyed; nothing was"
                 " changed: name another path, or delete it"
@@ -282,7 +284,7 @@ class Database:
                     f"the log of the label store {self.path} cannot be taken into its file: others"
                     " read it without a pause"
                 )
-            time.sleep(_LOOK_AGAIN_S)  # SQLite waits for readers, not for another one that does it
+            time.sleep(_RETRY_S)  # SQLite waits for readers, not for other checkpoints
 
     def _pragma(self, name: str) -> int:
         return int(self.execute(f"PRAGMA {name}").fetchone()[0])
@@ -294,12 +296,12 @@ class Database:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """SQLite's errors become ours."""
+    """Convert errors of SQLite to StoreDamaged or StoreUnavailable."""
     try:
         yield
     except sqlite3.ProgrammingError:
-        raise  # ours: a closed connection, another thread
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # it may quote what is no text
+        raise  # a defect: a closed connection, or another thread's
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote invalid text
         if not _is(error, "FULL", "IOERR", "BUSY", "LOCKED", "READONLY", "CANTOPEN", "PERM"):
             raise StoreDamaged(
                 f"the label store {path} is broken ({error}): `edl store verify` says what can"

@@ -15,22 +15,22 @@ from ...errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
 from ...proto.datatypes import Array
 from ...proto.forms import LabelForm, decode
 from .database import Database
-from .rows import Content, Layout, Row, covers, derived, unpack
-from .table import Table
+from .rows import Content, LabelRow, Layout, covers, derived, unpack
+from .table import LabelTable
 
 _IN_ONE_LOT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of one layout.
+    """Statistics of the rows of one layout.
 
     Attributes:
-        layout: theirs; None where it cannot be read.
-        rows: how many.
-        nbytes: what they take.
-        made_s: when the first and the last of them was written, in seconds since 1970.
-        used_s: when they were last used.
+        layout: None: unreadable.
+        rows: number of rows.
+        nbytes: their size.
+        made_s: earliest and latest time of writing, in seconds since 1970.
+        used_s: earliest and latest time of the last use.
     """
 
     layout: Layout | None
@@ -42,14 +42,14 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a store holds.
+    """The content of a store.
 
     Attributes:
-        disk_bytes: of its files.
-        used_bytes: of those, pages that hold something.
-        layouts: its rows by layout, the most first.
-        services: the services whose model is remembered, each with its content_id.
-        counters: what all its readers together have done.
+        disk_bytes: size of its files.
+        used_bytes: size of the pages in use.
+        layouts: rows by layout, the largest group first.
+        services: (service, content_id of its latest model) pairs.
+        counters: totals of all its readers.
     """
 
     disk_bytes: int
@@ -69,7 +69,7 @@ def inventory_of(database: Database) -> Inventory:
     Raises:
         StoreDamaged: the file is broken.
     """
-    table = Table(database)
+    table = LabelTable(database)
     with database.reading():
         grouped = database.execute(
             "SELECT layout, count(*), sum(nbytes), min(made), max(made), min(used), max(used)"
@@ -85,22 +85,22 @@ def inventory_of(database: Database) -> Inventory:
     return Inventory(database.disk_bytes, database.used_bytes, layouts, services, counters)
 
 
-def each_row(database: Database) -> Iterator[tuple[list[tuple[bytes, Row]], int]]:
-    """All rows in lots, in the order of their keys, and how many of each lot are damaged.
+def each_row(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]], int]]:
+    """Yield all rows in chunks, in the order of keys, with the number of damaged rows in each.
 
-    Others may write meanwhile: a row that comes or goes may be among them or not.
+    Rows that are written or deleted meanwhile may be included or not.
 
     Raises:
         StoreDamaged: the file is broken.
     """
-    table = Table(database)
+    table = LabelTable(database)
     last = b""
     while True:
         with database.reading():
-            told = database.execute(
+            rows = database.execute(
                 "SELECT key FROM keys WHERE key > ? ORDER BY key LIMIT ?", (last, _IN_ONE_LOT)
             )
-            keys = [key for (key,) in told]
+            keys = [key for (key,) in rows]
             found = table.select(keys)
         if not keys:
             return
@@ -115,10 +115,10 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
     """Check every row against its checksum; `on_progress` receives the rows read so far.
 
     Returns:
-        How many rows there are.
+        The number of rows.
 
     Raises:
-        StoreDamaged: rows are damaged, or the file is.
+        StoreDamaged: rows or the file are damaged.
     """
     rows = damaged = 0
     for some, bad in each_row(database):
@@ -131,7 +131,7 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
         what = f"{damaged} of {rows} rows are damaged" if damaged else f"its pages are: {words}"
         raise StoreDamaged(
             f"the label store {database.path} is not whole: {what}. A damaged row counts as"
-            " missing and is made anew; delete the file where there are many"
+            " missing and is made anew; delete the file if there are many"
         )
     return rows
 
@@ -143,8 +143,8 @@ class ExportRequest:
     Attributes:
         content: of the labels.
         form: of the labels; None: as stored.
-        dense: top-k as dense float32.
-        rows_per_file: upper bound.
+        dense: export top-k as dense float32.
+        rows_per_file: maximum rows of a file.
     """
 
     content: Content
@@ -155,16 +155,16 @@ class ExportRequest:
 
 @dataclass(slots=True)
 class _Shards:
-    """Rows on their way into files, those of one layout together."""
+    """Collects rows by layout, and writes a file when there are enough."""
 
     folder: Path
     options: ExportRequest
     rows: int = 0
     skipped: int = 0
     files: list[dict[str, object]] = field(default_factory=list)
-    waiting: dict[Layout, list[tuple[bytes, Row]]] = field(default_factory=dict)
+    waiting: dict[Layout, list[tuple[bytes, LabelRow]]] = field(default_factory=dict)
 
-    def add(self, key: bytes, row: Row) -> None:
+    def add(self, key: bytes, row: LabelRow) -> None:
         some = self.waiting.setdefault(row.layout, [])
         some.append((key, row))
         if len(some) == self.options.rows_per_file:
@@ -185,7 +185,7 @@ class _Shards:
 
 
 def content_of(database: Database, content_id: str) -> Content:
-    """The content of that id, or the only one; bits may differ by numerics, so one is named.
+    """The content with this id ("CONTENT" or "CONTENT/NUMERICS"); empty: the only one.
 
     Raises:
         UsageError: there is none, or more than one.
@@ -204,14 +204,14 @@ def content_of(database: Database, content_id: str) -> Content:
 def export(
     database: Database, folder: Path, options: ExportRequest, on_progress: Callable[[int], None]
 ) -> dict[str, object]:
-    """Write all rows of one content into `folder`, which is made.
+    """Write all rows of one content into `folder`, which is created if missing.
 
     Returns:
-        What stands in labels.json.
+        The content of labels.json.
 
     Raises:
-        UsageError: an export is there already.
-        StoreDamaged: the file is broken; rows that are damaged are skipped.
+        UsageError: the folder contains an export.
+        StoreDamaged: the file is broken; damaged rows are skipped.
         StoreUnavailable: the folder cannot be written.
     """
     index = folder / "labels.json"
@@ -230,24 +230,24 @@ def export(
             on_progress(looked)
         for layout in list(shards.waiting):
             shards.write(layout)
-        told: dict[str, object] = {
+        index_json: dict[str, object] = {
             **options.content._asdict(),
             "rows": shards.rows,
             "skipped": shards.skipped,
             "files": shards.files,
         }
-        index.with_suffix(".part").write_text(json.dumps(told, indent=2) + "\n")
+        index.with_suffix(".part").write_text(json.dumps(index_json, indent=2) + "\n")
         os.replace(index.with_suffix(".part"), index)
     except OSError as error:
         raise StoreUnavailable(f"{folder} cannot be written: {error}") from None
-    return told
+    return index_json
 
 
-def _arrays(rows: list[Row], options: ExportRequest) -> dict[str, Array]:
+def _arrays(rows: list[LabelRow], options: ExportRequest) -> dict[str, Array]:
     """The arrays of one file by name.
 
     Raises:
-        RequestRefused: an output cannot have the form that is wanted.
+        RequestRefused: an output cannot have the requested form.
     """
     layout, arrays = rows[0].layout, unpack(rows)
     made = {f"sample_id.{place}": arrays[place] for place in range(len(layout.ids))}
@@ -272,7 +272,7 @@ def _arrays(rows: list[Row], options: ExportRequest) -> dict[str, Array]:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """As numpy.savez does, for outputs of whatever name."""
+    """Like numpy.savez, for any names of outputs."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             plain = array.astype(np.float32) if array.dtype.kind == "V" else array

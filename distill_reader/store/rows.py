@@ -1,18 +1,17 @@
-"""Rows of a label store: their keys, their form on the disk, and which of two forms is richer.
+"""Rows of a label store: their keys, their encoding, and which forms of a label cover others.
 
-A key is 16 bytes: a hash of what a teacher gets to see of a sample, and of its model.
+A key is 16 bytes: a hash of a sample's inputs and of the model content. The hash is xxh3 with 128
+bits. Among a billion different samples, two collide with a probability of 2e-21. It is not
+cryptographic: collisions can be constructed, but only by someone who can write the training data.
+`edl bench store` measures its cost.
 
-xxh3 of 128 bits is no cryptographic hash: it tells apart samples that happen to differ (among a
-billion, two agree with a probability of 2e-21), not such as somebody has made to be taken for each
-other. Whoever can do that writes the training data anyway. `edl bench store` says what it costs.
+A store keeps the forms of a label from which others can be derived. Form A covers form B if B,
+derived from A, equals what the teacher would have sent, bit for bit:
 
-Of several forms of a label the richest is kept, and none that can be made of it. One form covers
-another when what is made of it is what the teacher would have sent, bit for bit:
-
-- what the model gave covers every form of it;
-- float32 covers bfloat16, float16 and top-k at its own temperature, and without a softmax at every
-  one;
-- every other form covers itself alone: top-5 of a rounded top-20 is not the top-5 of the teacher.
+- the model's own form covers every form;
+- float32 covers bfloat16, float16 and top-k at its own temperature; without a softmax, at every
+  temperature;
+- any other form covers only itself: the top-5 of a rounded top-20 is not the teacher's top-5.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import numpy as np
 from ...proto.datatypes import Array, datatype_of, dtype_of
 from ...proto.forms import FLOATS, LabelForm, encode, narrow
 
-#: A part of every key: another way to make them is another version.
+#: Part of every key; changes with the way keys are made.
 _VERSION = 1
 
 
@@ -43,18 +42,18 @@ def keys_of(
     """The keys of the samples [start, stop) of a batch.
 
     Args:
-        content: whose labels these are.
-        arrays: what the teacher gets, by the model's inputs, [n, ...]. Names, dtypes and shapes of
-            rows count whatever `ids` are: what a model says may depend on how far a row is padded.
+        content: of the model.
+        arrays: inputs [n, ...] by name. Names, dtypes and shapes of rows are always part of the
+            key, as labels may depend on the padding of a row.
         start: first sample.
-        stop: behind the last one.
-        ids: arrays [n, ...] that say which sample it is, in place of the bytes of `arrays`.
+        stop: end of the range.
+        ids: arrays [n, ...] that identify the samples instead of the bytes of `arrays`.
 
     Returns:
-        16 bytes for each.
+        16 bytes for each sample.
 
     Raises:
-        WireError: an array of a dtype that no teacher can be sent.
+        WireError: a dtype that cannot be sent to teachers.
     """
     import xxhash
 
@@ -78,21 +77,21 @@ def keys_of(
 
 
 def _kind(array: Array) -> list[object]:
-    """What all its rows have in common: datatype and shape; of texts, the bytes of one, too."""
+    """The datatype and shape of its rows; for texts, also the bytes of an element."""
     kind: list[object] = [datatype_of(array.dtype), array.shape[1:]]
     return [*kind, array.dtype.itemsize] if array.dtype.kind == "S" else kind
 
 
 def _rows(array: Array, start: int, stop: int) -> Array:
-    """The bytes of these rows, uint8 [n, bytes of a row]; no copy where they lie together."""
+    """The bytes of these rows, uint8 [n, bytes of a row]; no copy if they are contiguous."""
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     dtype = array.dtype if array.dtype.kind == "S" else dtype_of(datatype_of(array.dtype))
     raw = np.ascontiguousarray(array[start:stop], dtype).reshape(-1).view(np.uint8)
     return raw.reshape(stop - start, width)
 
 
-class Piece(NamedTuple):
-    """One array of a row: its datatype, as the Open Inference Protocol calls it, and its shape."""
+class ArraySpec(NamedTuple):
+    """One array of a row: its datatype (a name of the Open Inference Protocol) and its shape."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -103,25 +102,25 @@ class Piece(NamedTuple):
 
     @classmethod
     def of(cls, array: Array) -> Self:
-        """That of each row of `array` [n, ...]."""
+        """The spec of each row of `array` [n, ...]."""
         return cls(datatype_of(array.dtype), tuple(array.shape[1:]))
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredOutput:
     """One output of the model, in one form.
 
     Attributes:
         output: its name.
-        form: None: as the model gave it.
-        classes: of `topk`, how many the output has; None for other forms.
-        pieces: its arrays, in the order of `LabelForm.parts`.
+        form: None: the model's own.
+        classes: of the output, for top-k; None for other forms.
+        pieces: its arrays, in the order of `parts` of the form.
     """
 
     output: str
     form: LabelForm | None
     classes: int | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ArraySpec, ...]
 
     @property
     def nbytes(self) -> int:
@@ -129,24 +128,24 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its arrays, as they travel."""
+        """Names of its arrays on the wire."""
         return (self.output,) if self.form is None else self.form.parts(self.output)
 
 
 class Content(NamedTuple):
-    """Whose labels: the model, and what makes its bits where those have to be equal."""
+    """The model content that labels are of; `numerics_id` is empty unless bits must be equal."""
 
     content_id: str
     numerics_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """The model that was last seen at work for a service: what a run without teachers must know.
+class ServiceModel:
+    """The latest model of a service, which a run without teachers needs to find its labels.
 
     Attributes:
-        content: whose labels.
-        inputs: names of its inputs, in its order; empty where its server named none.
+        content: of the model.
+        inputs: names of its inputs, in its order; empty: not published.
     """
 
     content: Content
@@ -155,18 +154,18 @@ class Model:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the bytes of a row are; the same for nearly all rows of a service.
+    """The encoding of a row; nearly all rows of a service share one.
 
     Attributes:
-        content: whose labels these are.
-        ids: what says which sample it is, where the user's fields do; before all else.
-        entries: those of one output stand together.
-        whole: every output of the model is there, in the model's order.
+        content: of the model.
+        entries: the stored outputs, grouped by output.
+        ids: the user's sample ids, which come first in a row.
+        whole: it has all outputs of the model, in the model's order.
     """
 
     content: Content
-    entries: tuple[Entry, ...]
-    ids: tuple[Piece, ...] = ()
+    entries: tuple[StoredOutput, ...]
+    ids: tuple[ArraySpec, ...] = ()
     whole: bool = False
 
     @cached_property
@@ -174,7 +173,7 @@ class Layout:
         return sum(piece.nbytes for piece in self.pieces)
 
     @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[ArraySpec, ...]:
         """All arrays of a row, in the order of its bytes."""
         return (*self.ids, *(piece for entry in self.entries for piece in entry.pieces))
 
@@ -185,7 +184,7 @@ class Layout:
 
     @cached_property
     def text(self) -> str:
-        """All of it; `from_text` reads it."""
+        """The layout as JSON; the inverse of `from_text`."""
         entries = [
             [
                 entry.output,
@@ -204,7 +203,7 @@ class Layout:
         return cls(
             Content(*content),
             tuple(
-                Entry(
+                StoredOutput(
                     output,
                     None if form is None else LabelForm.parse(*form),
                     classes,
@@ -218,13 +217,13 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LabelRow:
     """The labels of one sample.
 
     Attributes:
-        layout: what `data` holds.
+        layout: of `data`.
         data: `layout.nbytes` bytes.
-        makers: the teachers that it comes from; they do not make it another row.
+        makers: the teachers that made it; not compared.
     """
 
     layout: Layout
@@ -232,8 +231,8 @@ class Row:
     makers: frozenset[str] = field(default=frozenset(), compare=False)
 
 
-def pack(layout: Layout, arrays: Sequence[Array], maker: str = "") -> list[Row]:
-    """Rows of arrays [n, ...], one for each piece of the layout, in its order."""
+def pack(layout: Layout, arrays: Sequence[Array], maker: str = "") -> list[LabelRow]:
+    """Make n rows of arrays [n, ...], one array for each piece of the layout in its order."""
     makers = frozenset([maker] if maker else [])
     count = len(arrays[0])
     packed = np.empty((count, layout.nbytes), np.uint8)
@@ -243,11 +242,11 @@ def pack(layout: Layout, arrays: Sequence[Array], maker: str = "") -> list[Row]:
         raw = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
         packed[:, at : at + piece.nbytes] = raw.reshape(count, piece.nbytes)
         at += piece.nbytes
-    return [Row(layout, row.tobytes(), makers) for row in packed]
+    return [LabelRow(layout, row.tobytes(), makers) for row in packed]
 
 
-def unpack(rows: Sequence[Row]) -> list[Array]:
-    """The arrays [n, ...] of rows of one layout, one for each piece."""
+def unpack(rows: Sequence[LabelRow]) -> list[Array]:
+    """The inverse of `pack`, for rows of one layout."""
     layout = rows[0].layout
     raw = np.frombuffer(b"".join(row.data for row in rows), np.uint8)
     packed = raw.reshape(len(rows), layout.nbytes)
@@ -260,12 +259,12 @@ def unpack(rows: Sequence[Row]) -> list[Array]:
     return arrays
 
 
-def _pieces(value: Sequence[Any]) -> tuple[Piece, ...]:
-    return tuple(Piece(datatype, tuple(shape)) for datatype, shape in value)
+def _pieces(value: Sequence[Any]) -> tuple[ArraySpec, ...]:
+    return tuple(ArraySpec(datatype, tuple(shape)) for datatype, shape in value)
 
 
-def covers(entry: Entry, form: LabelForm | None) -> bool:
-    """Whether `form` of its output can be made of what `entry` holds."""
+def covers(entry: StoredOutput, form: LabelForm | None) -> bool:
+    """Whether `form` of the output can be derived from `entry`; see the module."""
     kept = entry.form
     if kept == form:
         return True
@@ -276,16 +275,18 @@ def covers(entry: Entry, form: LabelForm | None) -> bool:
     return kept.dtype == "float32" and kept.temperature in (None, form.temperature)
 
 
-def derived(entry: Entry, arrays: Sequence[Array], form: LabelForm | None) -> dict[str, Array]:
-    """The arrays of `form` [n, ...] by the names under which they travel.
+def derived(
+    entry: StoredOutput, arrays: Sequence[Array], form: LabelForm | None
+) -> dict[str, Array]:
+    """Derive a form; returns its arrays [n, ...] by their names on the wire.
 
     Args:
-        entry: one that covers `form`.
-        arrays: [n, ...], one for each of its pieces.
-        form: the one that is wanted.
+        entry: covers `form`.
+        arrays: of `entry`, [n, ...], one for each piece.
+        form: the requested one.
 
     Raises:
-        RequestRefused: this output cannot have this form, whoever makes it.
+        RequestRefused: the output cannot have this form.
     """
     if entry.form == form or form is None:
         return dict(zip(entry.names, arrays, strict=True))
@@ -294,11 +295,10 @@ def derived(entry: Entry, arrays: Sequence[Array], form: LabelForm | None) -> di
     return encode(entry.output, arrays[0], form)
 
 
-def merged(old: Row, new: Row) -> Row:
-    """A row that covers what each of the two covers, and holds nothing twice.
+def merged(old: LabelRow, new: LabelRow) -> LabelRow:
+    """Merge two rows of one sample to one that covers both, without redundant forms.
 
-    Both are of one sample. What is there stays as it is: a label does not change because another
-    teacher has said it again.
+    Of equal forms the old one is kept, so a stored label never changes.
     """
     entries = _entries(old) + _entries(new)
     kept = [
@@ -321,25 +321,24 @@ def merged(old: Row, new: Row) -> Row:
     kept.sort(key=lambda pair: list(order).index(pair[0].output))
     layout = replace(old.layout, entries=tuple(entry for entry, _ in kept), whole=whole is not None)
     ids = old.data[: sum(piece.nbytes for piece in old.layout.ids)]
-    return Row(layout, ids + b"".join(data for _, data in kept), old.makers | new.makers)
+    return LabelRow(layout, ids + b"".join(data for _, data in kept), old.makers | new.makers)
 
 
 def layout_of(
     content: Content,
     outputs: Mapping[str, tuple[LabelForm | None, int | None, Sequence[Array]]],
-    ids: Sequence[Array] = (),
     *,
     whole: bool = False,
 ) -> Layout:
-    """The layout of rows with these outputs: each with its form, classes and arrays [n, ...]."""
+    """The layout of rows with these outputs: (form, classes, arrays [n, ...]) by name."""
     entries = tuple(
-        Entry(name, form, classes, tuple(map(Piece.of, arrays)))
+        StoredOutput(name, form, classes, tuple(map(ArraySpec.of, arrays)))
         for name, (form, classes, arrays) in outputs.items()
     )
-    return Layout(content, entries, tuple(map(Piece.of, ids)), whole)
+    return Layout(content, entries, whole=whole)
 
 
-def _entries(row: Row) -> list[tuple[Entry, bytes]]:
+def _entries(row: LabelRow) -> list[tuple[StoredOutput, bytes]]:
     at = sum(piece.nbytes for piece in row.layout.ids)
     found = []
     for entry in row.layout.entries:

@@ -18,8 +18,8 @@ from ...errors import EdlError, StoreDamaged, StoreUnavailable
 from ...scheduler import label_cache
 from . import LabelStore
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
-from .rows import Model, Row, merged
-from .table import Table, lots_of, nbytes_of, pages_for
+from .rows import LabelRow, ServiceModel, merged
+from .table import LabelTable, chunks_of, nbytes_of, pages_for
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,12 @@ class StoreStats:
     """Counters of one open store, and why it cannot be used.
 
     Attributes:
-        hits: rows that were there.
-        misses: rows that were not.
-        written: rows that were added, or made richer.
-        evicted: rows that made room.
-        damaged: rows that failed their checksum; each was a miss, and was taken out.
-        disowned: rows that were deleted because their teacher is not trusted any more.
+        hits: requested rows that were found.
+        misses: requested rows that were not.
+        written: rows added, or extended by more forms.
+        evicted: rows deleted to make room.
+        damaged: rows that failed their checksum; each counts as a miss and is deleted.
+        disowned: rows deleted because their teacher is not trusted.
         dropped: rows that could not be written.
         trouble: why the store cannot be used now; empty: it can.
     """
@@ -60,110 +60,113 @@ class StoreStats:
 
 #: Pause after a disk error.
 PAUSE_S = 60.0
-#: Uses of rows are written in batches of this size in the order of keys: each page once.
+#: Times of use are written in batches of this size, in the order of keys: each page once.
 USES_IN_A_LOT = 100_000
 _NOT_KEPT = "not kept until it can be written"
-_NOT_READ = "asked of teachers until it can be read"
+_NOT_READ = "requested from teachers until it can be read"
 #: Pages kept free for writes besides rows and for estimates that were too low.
 _RESERVE_PAGES = 4
 
 
 class Store:
-    """An open store. One thread uses it; any number of processes may have the same file open.
+    """An open store. Used by one thread; any number of processes may open the same file.
+
+    After opening, errors of the file raise nothing: reads miss, writes are dropped and counted, and
+    the file is tried again after `PAUSE_S`, unless it is broken.
 
     Args:
-        settings: where, and how large.
-        now: seconds since 1970.
+        settings: path and size.
+        now: returns the time in seconds since 1970.
 
     Attributes:
-        stats: what was done since it was opened.
+        stats: counters since it was opened.
 
     Raises:
-        UsageError: there is something else at the path.
+        UsageError: the file at the path is not a label store.
         StoreDamaged: the file is broken.
-        StoreUnavailable: it cannot be opened now.
+        StoreUnavailable: the file cannot be opened now.
     """
 
     def __init__(self, settings: LabelStore, now: Callable[[], float] = time.time) -> None:
         self.stats = StoreStats()
         self._settings = settings
         self._now = now
-        self._used: dict[bytes, int] = {}  # not written down yet
-        self._disowned: set[str] = set()  # whose rows are not taken out yet
-        self._told = self.stats  # as far as the counters of the file have it
+        self._used: dict[bytes, int] = {}  # times of use by key, not written yet
+        self._disowned: set[str] = set()  # teachers whose rows are not deleted yet
+        self._counted = self.stats  # as added to the counters of the file
         self._broken = False
-        self._troubles: dict[bool, str] = {}  # whether of writing -> why it is refused now
+        self._troubles: dict[bool, str] = {}  # for writing (True) and reading, why it fails now
         self._no_reads_until = self._no_writes_until = 0.0
         self._database = Database(settings.path, write=True)
-        self._table = Table(self._database)
+        self._table = LabelTable(self._database)
         self._evictor = Evictor(self._database, settings.max_bytes)
         if self.writable:
-            with self._degrading(writing=True):
+            with self._tolerating_errors(writing=True):
                 self._fit()
             self._database.bound(settings.max_bytes)
 
     @property
     def writable(self) -> bool:
-        """False where rows can only be read."""
+        """False if the file can only be read."""
         return self._database.writable
 
     @property
     def disk_bytes(self) -> int:
-        """What it takes of the disk now."""
+        """Size of its files."""
         return self._database.disk_bytes
 
-    def get_many(self, keys: Sequence[bytes]) -> list[Row | None]:
-        """The row of each key; None where there is none that can be trusted."""
-        found: Mapping[bytes, Row] = {}
+    def get_many(self, keys: Sequence[bytes]) -> list[LabelRow | None]:
+        """The row of each key; None: missing, damaged, or of a teacher that is not trusted."""
+        found: Mapping[bytes, LabelRow] = {}
         if self._reads:
-            with self._degrading():
+            with self._tolerating_errors():
                 found = self._read(list(dict.fromkeys(keys)))
         rows = [found.get(key) for key in keys]
         hits = sum(row is not None for row in rows)
         self._count(hits=hits, misses=len(rows) - hits)
         if len(self._used) >= USES_IN_A_LOT:
-            self._write_down()
+            self._write_uses()
         return rows
 
-    def put_many(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
-        """Keep these rows; one that is there already becomes as rich as both together."""
-        self._take_out()
+    def put_many(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
+        """Write rows; a stored row of the same key is merged with the new one."""
+        self._delete_disowned()
         pairs = list(dict(zip(keys, rows, strict=True)).items())
         for some in _in_transactions(pairs, self._settings.max_bytes):
             if not self._writes:
                 self._count(dropped=len(some))
                 continue
-            with self._degrading(writing=True, rows=len(some)):
+            with self._tolerating_errors(writing=True, rows=len(some)):
                 self._write(dict(some))
 
     def disown(self, maker: str) -> None:
-        """Take out every row that a teacher has labelled, in whichever of its lives.
+        """Delete every row that a teacher has labelled, in any of its incarnations.
 
-        As long as the file does not let that be done, none of them is given out.
+        While the file cannot be written, `get_many` does not return them.
         """
         self._disowned.add(maker)
-        self._take_out()
+        self._delete_disowned()
 
-    def remember(self, service: str, model: Model) -> None:
-        """This model is at work for `service`."""
+    def remember(self, service: str, model: ServiceModel) -> None:
+        """Record the latest model of `service`."""
         if not self._writes or self.recall(service) == model:
             return
-        with self._degrading(writing=True), self._database.writing():
+        with self._tolerating_errors(writing=True), self._database.writing():
             self._table.put_model(service, model)
 
-    def recall(self, service: str) -> Model | None:
-        """The model that was last at work for `service`; None where nobody has said."""
+    def recall(self, service: str) -> ServiceModel | None:
+        """The recorded model of `service`; None: unknown."""
         if self._reads:
-            with self._degrading(), self._database.reading():
+            with self._tolerating_errors(), self._database.reading():
                 return self._table.models().get(service)
         return None
 
     def close(self) -> None:
-        """Write down what is still to be counted, and let go of the file."""
-        self._take_out()
+        """Write the times of use and the counters, and close the file."""
+        self._delete_disowned()
         for maker in self._disowned:
             log.warning("%s still holds labels of %s: edl store disown", self._settings.path, maker)
-        self._write_down()
+        self._write_uses()
         self._database.close()
 
     def __enter__(self) -> Store:
@@ -174,7 +177,7 @@ class Store:
 
     # --- reading and writing
 
-    def _read(self, keys: Sequence[bytes]) -> Mapping[bytes, Row]:
+    def _read(self, keys: Sequence[bytes]) -> Mapping[bytes, LabelRow]:
         with self._database.reading():
             found = self._table.select(keys)
         now_s = int(self._now())
@@ -185,13 +188,13 @@ class Store:
             self._count(damaged=len(found.damaged))
             log.warning("%d rows of %s were damaged", len(found.damaged), self._settings.path)
             if self._writes:
-                with self._degrading(writing=True), self._database.writing():
+                with self._tolerating_errors(writing=True), self._database.writing():
                     self._table.delete(found.damaged)
         rows = found.rows.items()
         return {key: row for key, row in rows if self._disowned.isdisjoint(row.makers)}
 
-    def _write(self, rows: Mapping[bytes, Row]) -> None:
-        """Evict what has to go, and write; where there was no room after all, again with more."""
+    def _write(self, rows: Mapping[bytes, LabelRow]) -> None:
+        """Evict and write; repeat with more eviction if the file is full nevertheless."""
         spare = _RESERVE_PAGES
         while True:
             try:
@@ -201,17 +204,18 @@ class Store:
                 spare *= 2
                 if not error.full or spare > self._evictor.pages // 4:
                     raise
-                self._evictor.evict_recent()
+                self._evictor.evict_recently_used()
             else:
                 self._count(written=written, evicted=evicted)
                 if done:
                     return
 
-    def _put(self, rows: Mapping[bytes, Row], spare: int) -> tuple[bool, int, int]:
-        """Whether all is written now, how many rows were, and how many were evicted.
+    def _put(self, rows: Mapping[bytes, LabelRow], spare: int) -> tuple[bool, int, int]:
+        """Evict until there is room for the rows and `spare` pages, then write.
 
-        There have to be `spare` pages more than rows need; where that is not so before the
-        transaction has become long, nothing is written yet.
+        Returns:
+            Whether all is written, rows written, rows evicted. If the bound of evictions in one
+            transaction is reached, nothing is written yet.
         """
         there = self._table.select(list(rows))
         better = {
@@ -227,16 +231,16 @@ class Store:
         made = self._evictor.evict(pages_for(better.values()) + spare, self._used)
         if made.more:
             return False, 0, made.gone
-        self._table.delete(list(better))  # poorer or damaged ones of the same samples
+        self._table.delete(list(better))  # rows of the same samples that are poorer or damaged
         self._table.insert(better, int(self._now()))
         return True, len(better), made.gone
 
-    def _take_out(self) -> None:
-        """Delete the rows of teachers that are not believed, as far as the file lets us now."""
+    def _delete_disowned(self) -> None:
+        """Delete the rows of teachers that are not trusted, if the file can be written."""
         while self._disowned and self._writes:
             maker = next(iter(self._disowned))
             behind: bytes | None = b""
-            with self._degrading(writing=True):
+            with self._tolerating_errors(writing=True):
                 while behind is not None:
                     with self._database.writing():
                         keys, behind = self._table.made_by(maker, behind, ROWS_IN_A_TRANSACTION)
@@ -245,7 +249,7 @@ class Store:
                 self._disowned.discard(maker)
 
     def _fit(self) -> None:
-        """A file that was allowed to be larger becomes as small as it has to be."""
+        """Shrink a file that is larger than the budget."""
         if self._database.page_bytes <= self._settings.max_bytes:
             return
         more = True
@@ -255,24 +259,24 @@ class Store:
             self._count(evicted=gone)
         self._database.shrink()
 
-    def _write_down(self) -> None:
-        """When rows were used, and what was done since the last time."""
+    def _write_uses(self) -> None:
+        """Write the times of use and the counters."""
         used, self._used = sorted(self._used.items()), {}
         if not self._writes:
             return
-        with self._degrading(writing=True):
-            for some in lots_of(used, TRANSACTION_BYTES // PAGE_BYTES):
+        with self._tolerating_errors(writing=True):
+            for some in chunks_of(used, TRANSACTION_BYTES // PAGE_BYTES):
                 with self._database.writing():
-                    self._table.note(dict(some))
+                    self._table.record_uses(dict(some))
             with self._database.writing():
-                self._table.count(self.stats.since(self._told))
-            self._told = self.stats
+                self._table.count(self.stats.since(self._counted))
+            self._counted = self.stats
 
     # --- trouble
 
     @property
     def _reads(self) -> bool:
-        """Whether the file is asked now."""
+        """Whether to read the file now."""
         return not self._broken and self._now() >= self._no_reads_until
 
     @property
@@ -280,8 +284,8 @@ class Store:
         return self.writable and not self._broken and self._now() >= self._no_writes_until
 
     @contextlib.contextmanager
-    def _degrading(self, *, writing: bool = False, rows: int = 0) -> Iterator[None]:
-        """What the file refuses within is told, `rows` are counted as lost, and it has a rest."""
+    def _tolerating_errors(self, *, writing: bool = False, rows: int = 0) -> Iterator[None]:
+        """Handle errors of the file in a `with` block: count `rows` as dropped, log, and pause."""
         try:
             yield
         except StoreDamaged as error:
@@ -294,7 +298,7 @@ class Store:
                 self._no_reads_until = self._now() + PAUSE_S
             self._refused(error, rows, writing)
         else:
-            if rows or not writing:  # a disk without room for rows may have some for other things
+            if rows or not writing:  # a full disk may still take writes other than rows
                 self._accepted(writing)
 
     def _refused(self, error: EdlError, rows: int, writing: bool) -> None:
@@ -314,11 +318,11 @@ class Store:
 
 
 def _in_transactions(
-    pairs: Sequence[tuple[bytes, Row]], max_bytes: int
-) -> Iterator[list[tuple[bytes, Row]]]:
-    """`pairs` in lots that the write-ahead log and the budget can take."""
+    pairs: Sequence[tuple[bytes, LabelRow]], max_bytes: int
+) -> Iterator[list[tuple[bytes, LabelRow]]]:
+    """Split `pairs` so that each part fits into the write-ahead log and the budget."""
     most = min(TRANSACTION_BYTES // 2, max_bytes // 8)
-    lot: list[tuple[bytes, Row]] = []
+    lot: list[tuple[bytes, LabelRow]] = []
     nbytes = 0
     for pair in pairs:
         nbytes += len(pair[1].data)
@@ -330,17 +334,16 @@ def _in_transactions(
         yield lot
 
 
-#: A row that goes or comes changes four pages at most, beside its own bytes.
+#: A row that is written or deleted changes up to four pages, besides its own bytes.
 ROWS_IN_A_TRANSACTION = TRANSACTION_BYTES // (4 * PAGE_BYTES)
 #: Bytes of rows examined in one transaction: all may be rewritten at the end of the file.
 _MOST_BYTES = TRANSACTION_BYTES // 4
 #: Sample size for the typical time of use.
-
-_ASKED = 64
+_SAMPLED_USES = 64
 
 
 class Eviction(NamedTuple):
-    """The result of a transaction: rows evicted, and whether another transaction must follow."""
+    """Rows evicted in a transaction, and whether another transaction must follow."""
 
     gone: int
     more: bool
@@ -360,22 +363,22 @@ class Evictor:
     def __init__(self, database: Database, max_bytes: int) -> None:
         self.pages = max_bytes // PAGE_BYTES
         self._database = database
-        self._table = Table(database)
+        self._table = LabelTable(database)
         self._chances = label_cache.MOST_CHANCES  # recently used rows that may stay
 
-    def evict_recent(self) -> None:
-        """Evict recently used rows too, for now: there was no room after all."""
+    def evict_recently_used(self) -> None:
+        """Have the next call of `evict` spare no recently used rows at first."""
         self._chances = 0
 
     def evict(self, pages: int, used: Mapping[bytes, int]) -> Eviction:
-        """Evict rows until so many pages are free; a bounded number of rows at a time.
+        """Evict rows until `pages` are free; a bounded number of rows per transaction.
 
         Args:
-            pages: how many.
-            used: later uses of rows than the file records, in seconds since 1970.
+            pages: to be free.
+            used: times of use that are not in the file yet, in seconds since 1970.
 
         Returns:
-            With `more` there is not enough room yet; without, there is, or no row is left.
+            If `more` is set, there is not enough room yet; else there is, or no row is left.
         """
         gone, rows_left, bytes_left = 0, ROWS_IN_A_TRANSACTION, _MOST_BYTES
         typical_s: int | None = None
@@ -384,7 +387,7 @@ class Evictor:
             if not head:
                 return Eviction(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
-                some = self._table.uses(_ASKED)
+                some = self._table.uses(_SAMPLED_USES)
                 typical_s = label_cache.median_use_s(
                     [max(at, used.get(key, 0)) for key, at in some]
                 )
@@ -396,7 +399,9 @@ class Evictor:
             swept = label_cache.plan_eviction(
                 candidates, typical_s, lacking * PAGE_BYTES, self._chances
             )
-            self._table.behead([rows[at] for at in swept.gone], [rows[at] for at in swept.moved])
+            self._table.delete_or_move_oldest(
+                [rows[at] for at in swept.gone], [rows[at] for at in swept.moved]
+            )
             self._chances = swept.chances
             gone += len(swept.gone)
             looked = len(swept.gone) + len(swept.moved)

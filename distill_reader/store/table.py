@@ -1,4 +1,4 @@
-"""The rows and models of a store in its database: read, written, taken out, in a transaction."""
+"""The rows and models of a store in its database."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import NamedTuple, TypeVar
 from ...errors import EdlError
 from ...scheduler.label_cache import StoredRow
 from .database import PAGE_BYTES, Database
-from .rows import Content, Layout, Model, Row
+from .rows import Content, LabelRow, Layout, ServiceModel
 
 T = TypeVar("T")
-#: Of one row, beside its data: its key, there and among the keys, and its place.
+#: Bytes of a row besides its data: its key in both tables, and its id.
 ROW_BYTES = 64
-#: What stands before the data of a row, at most: its key, its place, and how long they are.
+#: Maximum bytes before the data of a row: its key, its id, and their lengths.
 _HEAD_BYTES = 40
-#: A key in its table, at most; its pages are half full where many have just become two.
+#: Maximum bytes of an entry in the table of keys. Its pages are half full after many splits.
 _KEY_BYTES = 72
 _FULL_SHARE = 0.5
-#: No store has ever had so many rows.
-_LAST_PLACE = 1 << 60
+#: A greater id means that the file is damaged.
+_LAST_ID = 1 << 60
 _IN_ONE_QUERY = 256
 
 
@@ -38,29 +38,29 @@ class FoundRows:
         damaged: keys of damaged rows.
     """
 
-    rows: dict[bytes, Row] = field(default_factory=dict)
+    rows: dict[bytes, LabelRow] = field(default_factory=dict)
     used: dict[bytes, int] = field(default_factory=dict)
     damaged: list[bytes] = field(default_factory=list)
 
 
 class RowLocation(NamedTuple):
-    """The place of a row at the head of the store, and its key; None: no key refers to it."""
+    """The id of a row in the table of labels, and its key; None: no key refers to it."""
 
-    place: int
+    id: int
     key: bytes | None
 
 
-class Table:
-    """Works on an open database, in the transaction of the caller; errors are SQLite's."""
+class LabelTable:
+    """Reads and writes an open database, in the caller's transaction; raises SQLite's errors."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._texts: dict[tuple[str, int], bytes] = {}
 
     def select(self, keys: Sequence[bytes]) -> FoundRows:
-        """The rows of these keys, each held against its checksum."""
+        """Find the rows of these keys, and verify their checksums."""
         found = FoundRows()
-        for some in lots_of(keys, _IN_ONE_QUERY):
+        for some in chunks_of(keys, _IN_ONE_QUERY):
             marks = ",".join("?" * len(some))
             raw = self._database.execute(
                 "SELECT keys.key, layout, used, maker, sum, data FROM keys JOIN labels USING (id)"
@@ -68,21 +68,21 @@ class Table:
                 some,
             ).fetchall()
             wanted = set(some)
-            for key, number, used, maker, told, data in raw:
+            for key, number, used, maker, checksum, data in raw:
                 if key not in wanted:
-                    continue  # a broken index leads astray
+                    continue  # a broken index may return other rows
                 texts = self._text("layout", number), self._text("maker", maker)
-                if told == sum_of(*texts, key, data):
+                if checksum == sum_of(*texts, key, data):
                     layout = Layout.from_text(texts[0].decode())
-                    found.rows[key] = Row(layout, data, makers_of(texts[1]))
+                    found.rows[key] = LabelRow(layout, data, makers_of(texts[1]))
                     found.used[key] = _whole(used)
                 else:
                     found.damaged.append(key)
         return found
 
-    def insert(self, rows: Mapping[bytes, Row], now_s: int) -> None:
-        """Put rows in that are not there, behind the last."""
-        begin = self._behind_the_last()
+    def insert(self, rows: Mapping[bytes, LabelRow], now_s: int) -> None:
+        """Append rows, none of which is in the table."""
+        begin = self._next_id()
         ids = range(begin, begin + len(rows))
         layouts = {row.layout: row.layout.text.encode() for row in rows.values()}
         makers = {row.makers: "\n".join(sorted(row.makers)).encode() for row in rows.values()}
@@ -110,15 +110,14 @@ class Table:
         )
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        """Take rows out."""
-        for some in lots_of(keys, _IN_ONE_QUERY):
+        for some in chunks_of(keys, _IN_ONE_QUERY):
             which = f"WHERE key IN ({','.join('?' * len(some))})"
             places = self._database.execute(f"SELECT id FROM keys {which}", some).fetchall()
             self._database.execute(f"DELETE FROM keys {which}", some)
             self._database.execute_many("DELETE FROM labels WHERE id = ?", places)
 
     def uses(self, count: int) -> list[tuple[bytes, int]]:
-        """When some rows were used: keys are hashes, so those behind a random one will do."""
+        """Sample `count` keys and their times of use: a random range, as keys are hashes."""
         begin = os.urandom(16)
         some = "SELECT key, used FROM keys WHERE key {} ? ORDER BY key LIMIT ?"
         drawn = self._database.execute(some.format(">="), (begin, count)).fetchall()
@@ -128,17 +127,17 @@ class Table:
         return [(key, _whole(used)) for key, used in drawn]
 
     def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, StoredRow]]:
-        """The first rows, in the order in which they were written: so many, of so many bytes."""
+        """The oldest rows: at most `count`, and until their data reach `nbytes`."""
         if nbytes <= 0:
             return []
-        told = self._database.execute(
+        rows = self._database.execute(
             "SELECT first.id, keys.key, used, length FROM"
             " (SELECT id, key, length(data) AS length FROM labels ORDER BY id LIMIT ?) AS first"
             " LEFT JOIN keys ON keys.key = first.key AND keys.id = first.id ORDER BY first.id",
             (count,),
         )
         first = []
-        for place, key, used, length in told:
+        for place, key, used, length in rows:
             first.append(
                 (RowLocation(_number(place), key), StoredRow(_whole(used), _whole(length)))
             )
@@ -147,32 +146,34 @@ class Table:
                 break
         return first
 
-    def behead(self, gone: Sequence[RowLocation], moved: Sequence[RowLocation]) -> None:
-        """Take out the first rows, of which some move behind the last: into pages that are free."""
+    def delete_or_move_oldest(
+        self, gone: Sequence[RowLocation], moved: Sequence[RowLocation]
+    ) -> None:
+        """Delete the oldest rows `gone`, and move those of `moved` to the end, to free pages."""
         self._database.execute_many(
             "DELETE FROM labels WHERE id = ?", [(place,) for place, _ in gone]
         )
         self._database.execute_many(
             "DELETE FROM keys WHERE key = ?", sorted((key,) for _, key in gone if key is not None)
         )
-        behind = self._behind_the_last()
-        news = [(behind + at, place, key) for at, (place, key) in enumerate(moved)]
+        begin = self._next_id()
+        new_ids = [(begin + at, old, key) for at, (old, key) in enumerate(moved)]
         self._database.execute_many(
-            "UPDATE labels SET id = ? WHERE id = ?", [(new, place) for new, place, _ in news]
+            "UPDATE labels SET id = ? WHERE id = ?", [(new, old) for new, old, _ in new_ids]
         )
         self._database.execute_many(
-            "UPDATE keys SET id = ? WHERE key = ?", [(new, key) for new, _, key in news]
+            "UPDATE keys SET id = ? WHERE key = ?", [(new, key) for new, _, key in new_ids]
         )
 
-    def note(self, used: Mapping[bytes, int]) -> None:
-        """When rows were last used, in seconds since 1970."""
+    def record_uses(self, used: Mapping[bytes, int]) -> None:
+        """Record the times of use of rows, in seconds since 1970."""
         self._database.execute_many(
             "UPDATE keys SET used = max(used, ?) WHERE key = ?",
             [(at, key) for key, at in used.items()],
         )
 
     def count(self, more: Mapping[str, int]) -> None:
-        """Add to what all readers of the store have done."""
+        """Add to the counters of all readers of the store."""
         self._database.execute_many(
             "INSERT INTO counters VALUES (?1, ?2)"
             " ON CONFLICT (name) DO UPDATE SET value = value + ?2",
@@ -180,53 +181,59 @@ class Table:
         )
 
     def layout(self, number: int) -> Layout | None:
-        """The layout of this number; None where it cannot be read."""
+        """The layout of this number; None: unreadable."""
         try:
             return Layout.from_text(self._text("layout", number).decode())
-        except (ArithmeticError, LookupError, TypeError, ValueError, EdlError):  # whatever it is
+        except (ArithmeticError, LookupError, TypeError, ValueError, EdlError):  # any damaged text
             return None
 
     def made_by(self, maker: str, behind: bytes, count: int) -> tuple[list[bytes], bytes | None]:
-        """Of the next keys behind one those that a teacher has labelled, and the last of them all.
+        """Find rows that a teacher has labelled among the next `count` keys.
 
-        The last is None where there are no more.
+        Args:
+            maker: the teacher.
+            behind: look at keys greater than this.
+            count: of the keys to look at.
+
+        Returns:
+            Keys of its rows, and the last key that was looked at; None: there are no more.
         """
-        told = self._database.execute(
+        rows = self._database.execute(
             "SELECT key, maker FROM keys WHERE key > ? ORDER BY key LIMIT ?", (behind, count)
         ).fetchall()
-        mine = [key for key, number in told if maker in makers_of(self._text("maker", number))]
-        return mine, told[-1][0] if len(told) == count else None
+        mine = [key for key, number in rows if maker in makers_of(self._text("maker", number))]
+        return mine, rows[-1][0] if len(rows) == count else None
 
-    def put_model(self, service: str, model: Model) -> None:
-        """This model is at work for `service`: a run without teachers reads labels of that model.
+    def put_model(self, service: str, model: ServiceModel) -> None:
+        """Record the latest model of a service, with a checksum.
 
-        The row bears a checksum, as labels do: another model would give labels of another.
+        A run without teachers reads the labels of that model, so a damaged entry must be detected.
         """
-        name, told = service.encode(), json.dumps([model.content, model.inputs]).encode()
+        name, model_json = service.encode(), json.dumps([model.content, model.inputs]).encode()
         self._database.execute(
-            "INSERT OR REPLACE INTO services VALUES (?, ?, ?)", (name, told, _model_sum(name, told))
+            "INSERT OR REPLACE INTO services VALUES (?, ?, ?)",
+            (name, model_json, _model_sum(name, model_json)),
         )
 
-    def models(self) -> dict[str, Model]:
-        """Those that were last at work for all services, by name, without what is damaged."""
-        found: dict[str, Model] = {}
+    def models(self) -> dict[str, ServiceModel]:
+        """The latest model of each service by name, without damaged entries."""
+        found: dict[str, ServiceModel] = {}
         rows = self._database.execute("SELECT service, told, sum FROM services").fetchall()
-        for name, told, checksum in rows:
-            whole = isinstance(name, bytes) and isinstance(told, bytes)
-            if whole and checksum == _model_sum(name, told):
-                content, inputs = json.loads(told)
-                found[name.decode()] = Model(Content(*content), tuple(inputs))
+        for name, model_json, checksum in rows:
+            whole = isinstance(name, bytes) and isinstance(model_json, bytes)
+            if whole and checksum == _model_sum(name, model_json):
+                content, inputs = json.loads(model_json)
+                found[name.decode()] = ServiceModel(Content(*content), tuple(inputs))
         return found
 
-    def _behind_the_last(self) -> int:
-        """Where the next row goes."""
+    def _next_id(self) -> int:
         last = _first_number(self._database.execute("SELECT ifnull(max(id), 0) FROM labels"))
-        if last > _LAST_PLACE:
-            raise sqlite3.DatabaseError("a row has a number that was never given")
+        if last > _LAST_ID:
+            raise sqlite3.DatabaseError(f"a row has the impossible id {last}")
         return last + 1
 
     def _text(self, kind: str, number: int) -> bytes:
-        """What a `layout` or a `maker` of this number says; nothing where there is none."""
+        """The text of a "layout" or "maker" by its number; empty: there is none."""
         if (kind, number) not in self._texts:
             row = self._database.execute(
                 f"SELECT text FROM {kind}s WHERE {kind} = ?", (number,)
@@ -237,20 +244,20 @@ class Table:
         return self._texts[kind, number]
 
     def _number(self, kind: str, text: bytes) -> int:
-        """Of a `layout` or of a `maker`, which is put in where it is not there."""
+        """The number of a "layout" or "maker" by its text, which is inserted if missing."""
         self._database.execute(f"INSERT OR IGNORE INTO {kind}s (text) VALUES (?)", (text,))
         return _first_number(
             self._database.execute(f"SELECT {kind} FROM {kind}s WHERE text = ?", (text,))
         )
 
 
-def nbytes_of(row: Row) -> int:
-    """What a row takes of the file, about."""
+def nbytes_of(row: LabelRow) -> int:
+    """Approximate size of a row in the file."""
     return len(row.data) + ROW_BYTES
 
 
-def pages_for(rows: Iterable[Row]) -> int:
-    """How many pages rows take behind the last one, with their keys; about, and rather too many."""
+def pages_for(rows: Iterable[LabelRow]) -> int:
+    """An upper estimate of the pages for new rows and their keys."""
     pages = count = left = 0
     for row in rows:
         count += 1
@@ -263,14 +270,14 @@ def pages_for(rows: Iterable[Row]) -> int:
     return pages + int(count * _KEY_BYTES / _FULL_SHARE / PAGE_BYTES) + 1
 
 
-def _model_sum(name: bytes, told: bytes) -> bytes:
+def _model_sum(name: bytes, model_json: bytes) -> bytes:
     import xxhash
 
-    return xxhash.xxh3_64(b"%d %s%s" % (len(name), name, told)).digest()
+    return xxhash.xxh3_64(b"%d %s%s" % (len(name), name, model_json)).digest()
 
 
 def sum_of(layout: bytes, makers: bytes, key: bytes, data: object) -> bytes:
-    """What tells a row that is as it was put in from every other: 8 bytes; none for a non-row."""
+    """The checksum of a row: 8 bytes; empty if `data` is not bytes, as in a damaged file."""
     import xxhash
 
     if not isinstance(data, bytes):
@@ -283,27 +290,27 @@ def sum_of(layout: bytes, makers: bytes, key: bytes, data: object) -> bytes:
 
 @lru_cache(maxsize=4096)
 def makers_of(text: bytes) -> frozenset[str]:
-    """The teachers that a text of theirs names; it is looked at only for rows that are whole."""
+    """The teachers in the text of a "maker"."""
     return frozenset(text.decode(errors="replace").split("\n")) - {""}
 
 
-def lots_of(values: Sequence[T], count: int) -> Iterator[Sequence[T]]:
-    """`values` in lots of at most `count`."""
+def chunks_of(values: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    """Split `values` into parts of at most `count`."""
     for at in range(0, len(values), count):
         yield values[at : at + count]
 
 
-def _first_number(told: sqlite3.Cursor) -> int:
-    return _number(*(told.fetchone() or (None,)))
+def _first_number(cursor: sqlite3.Cursor) -> int:
+    return _number(*(cursor.fetchone() or (None,)))
 
 
 def _number(value: object) -> int:
-    """A number that rows are found by: where the file says something else, it is broken."""
+    """A number that identifies rows; if the file has another type there, it is broken."""
     if not isinstance(value, int):
-        raise sqlite3.DatabaseError(f"{type(value).__name__} in the place of a number")
+        raise sqlite3.DatabaseError(f"{type(value).__name__} instead of a number")
     return value
 
 
 def _whole(value: object) -> int:
-    """A number that says when or how much; in a damaged file anything may stand there."""
+    """A time or size; 0 if a damaged file has another type there."""
     return value if isinstance(value, int) else 0

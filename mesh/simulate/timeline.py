@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ...distill_reader.trace_file import Event, TraceFile, begin
+from ...distill_reader.trace_file import TraceEvent, TraceFile, begin
 from ...errors import UsageError
 from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, Stepped
 
@@ -74,10 +74,10 @@ class _Tracks:
         return track
 
 
-def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[Event]:
+def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[TraceEvent]:
     """All events, in the order of time."""
     at = _time_of
-    drawn: list[Iterable[Event]] = [
+    drawn: list[Iterable[TraceEvent]] = [
         sorted(_counters(result.points), key=at),
         sorted(_happened(result), key=at),
         (_request(one, tracks) for one in sorted(result.labelled, key=_began)),
@@ -86,7 +86,7 @@ def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[Event]:
     return heapq.merge(*drawn, key=at)
 
 
-def _counters(points: Iterable[MeshSample]) -> Iterator[Event]:
+def _counters(points: Iterable[MeshSample]) -> Iterator[TraceEvent]:
     last: dict[str, float] = {}
     for point in points:
         told = {
@@ -105,13 +105,13 @@ def _counters(points: Iterable[MeshSample]) -> Iterator[Event]:
                 yield _event(name, "C", MESH, 0, point.at_s, args={"value": value})
 
 
-def _happened(result: SimulationResult) -> Iterator[Event]:
+def _happened(result: SimulationResult) -> Iterator[TraceEvent]:
     for one in result.happenings:
         name, args = f"{one.kind} {one.subject}", {"subject": one.subject, "text": one.text}
         yield _event(name, "i", MESH, _EVENTS, one.at_s, s="t", cat=one.kind, args=args)
 
 
-def _request(one: LabelledRequest, tracks: _Tracks) -> Event:
+def _request(one: LabelledRequest, tracks: _Tracks) -> TraceEvent:
     track = tracks.teacher(one.teacher, one.began_s, one.ended_s)
     args: Mapping[str, Any] = {
         "student": one.student,
@@ -125,7 +125,7 @@ def _request(one: LabelledRequest, tracks: _Tracks) -> Event:
     return _slice(name, TEACHERS, track, one.began_s, one.ended_s, args)
 
 
-def _step(one: Stepped, tracks: _Tracks) -> Event:
+def _step(one: Stepped, tracks: _Tracks) -> TraceEvent:
     track = tracks.student(one.student)
     return _slice(
         f"step {one.batch}", STUDENTS, track, one.began_s, one.ended_s, {"batch": one.batch}
@@ -136,19 +136,19 @@ def _began(one: LabelledRequest | Stepped) -> float:
     return one.began_s
 
 
-def _time_of(event: Event) -> float:
+def _time_of(event: TraceEvent) -> float:
     time: float = event["ts"]
     return time
 
 
 def _slice(
     name: str, group: int, track: int, began_s: float, ended_s: float, args: Mapping[str, Any]
-) -> Event:
+) -> TraceEvent:
     dur = _us(max(ended_s - began_s, 0.0))
     return _event(name, "X", group, track, began_s, dur=dur, args=args)
 
 
-def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> Event:
+def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> TraceEvent:
     return {"name": name, "ph": phase, "pid": group, "tid": track, "ts": _us(at), **more}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...distill_reader.sources.source import Source
+from ...distill_reader.sources.source import ResumableSource
 from ...distill_reader.structure import take_apart
 
 
@@ -20,7 +20,7 @@ class DirectReader:
         epoch: number of the first epoch.
     """
 
-    def __init__(self, source: Source, epoch: int = 0) -> None:
+    def __init__(self, source: ResumableSource, epoch: int = 0) -> None:
         self._source = source
         self._epoch = epoch
         self._mark: Any = None

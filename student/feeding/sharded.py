@@ -23,7 +23,7 @@ _EXPLAIN_EVERY_S: Final = 10.0
 
 
 class ShardedSource:
-    """The source of one rank in one generation; see `Source` of the reader.
+    """The source of one rank in one generation; see `ResumableSource` of the reader.
 
     Within an epoch its n-th batch has as many positions of what the leases give as `sizes` says;
     the last one may have fewer. Each batch carries the positions of its rows (`with_positions`).
@@ -132,7 +132,7 @@ class ShardedSource:
 
 
 class _ShardedReading:
-    """See `Reading`."""
+    """See `SourceIterator`."""
 
     start = None
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...distill_reader.sources import source_of
-from ...distill_reader.sources.source import Mark, Reading, Source
+from ...distill_reader.sources.source import Mark, ResumableSource, SourceIterator
 from ...errors import UsageError
 from ...proto.arena import Array
 from ...scheduler.students.shards import RankShard
 
 
 class UnshardedSource:
-    """The source of one rank of a world that stays as it is; see `Source` of the reader.
+    """The source of one rank of a world that stays as it is; see `ResumableSource` of the reader.
 
     What ranks have of it is the feed's own affair (`shard(rank, world_size)`), or its batches in
     turns where it is a list of them. It remembers where it stood behind each batch until that is
@@ -43,7 +43,7 @@ class UnshardedSource:
     def __init__(
         self, feed: Any, *, seed: int, rank: int, world: int, saved: Mapping[str, Any] | None
     ) -> None:
-        self._source: Source = source_of(feed, RankShard(rank, world), seed)
+        self._source: ResumableSource = source_of(feed, RankShard(rank, world), seed)
         self._saved = saved
         self._at: dict[str, Any] = dict(saved or {"epoch": 0, "batches": 0, "mark": None})
         self._marks: deque[Mark] = deque()
@@ -86,7 +86,7 @@ class UnshardedSource:
     def identity(self) -> dict[str, Any]:
         return {"of": self._source.kind, **self._source.identity()}
 
-    def begin(self, epoch: int, taken: int, mark: Mark | None) -> Reading:
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> SourceIterator:
         if taken:
             raise UsageError("where a rank goes on stands in the checkpoint, not in its reader")
         self._marks.clear()
@@ -108,7 +108,7 @@ class UnshardedSource:
 class _Remembering:
     """A reading whose marks the source keeps until their batches are trained."""
 
-    def __init__(self, source: UnshardedSource, reading: Reading) -> None:
+    def __init__(self, source: UnshardedSource, reading: SourceIterator) -> None:
         self._source = source
         self._reading = reading
         self.start = reading.start

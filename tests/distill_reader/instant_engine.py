@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from edl.distill_reader.batches import BatchLabels, RingBatch
+from edl.distill_reader.batch_stream import BatchLabels, BatchStream, RingBatch
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.ring import Ring
-from edl.distill_reader.stream import Stream
 from edl.proto.arena import Record
 
 #: So many batches are pulled ahead of the training loop.
@@ -29,7 +28,7 @@ class InstantEngine:
     pid = 0
     restarts = 0
 
-    def __init__(self, config: ReaderConfig, stream: Stream, ring: Ring, *_: object) -> None:
+    def __init__(self, config: ReaderConfig, stream: BatchStream, ring: Ring, *_: object) -> None:
         self.stats: dict[str, Any] = {}
         self._stream = stream
         self._held = 0 if config.ordered else HELD
@@ -45,7 +44,7 @@ class InstantEngine:
                 self._announced.append(pulled)
                 self._label(self._held)
 
-    def rests(self) -> None:
+    def expect_no_announcement(self) -> None:
         pass
 
     def source_ended(self, epoch: int) -> None:
@@ -53,10 +52,10 @@ class InstantEngine:
             if self._stream.epoch == epoch:
                 self._label(0)
 
-    def ask_for_figures(self) -> None:
+    def request_stats(self) -> None:
         pass
 
-    def figures(self) -> dict[str, Any]:
+    def requested_stats(self) -> dict[str, Any]:
         return self.stats
 
     def waiting(self) -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.engine.answers import (
-    Expected,
+    ExpectedResponse,
+    check_inputs_finite,
     device_seconds,
-    refuse_what_is_not_finite,
-    soft_labels,
 )
-from edl.distill_reader.engine.outcomes import TeacherRequest
-from edl.distill_reader.engine.request_template import expected_of
+from edl.distill_reader.engine.answers import (
+    soft_labels as checked_labels,
+)
+from edl.distill_reader.engine.teacher_requests import TeacherRequest, expected_of
 from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
 from edl.proto.clients import LabelResponse, ModelDescription
@@ -23,9 +24,13 @@ from edl.proto.datatypes import TensorSpec
 from edl.proto.forms import LabelForm, encode
 from edl.scheduler.reader_core.events import Peer
 
-EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
+EXPECTED = ExpectedResponse("t1", 7, "c", ("logits",))
 LOGITS = np.zeros((2, 3), np.float32)
 GOOD: dict[str, Any] = {"teacher_id": "t1", "incarnation": "7", "content_id": "c"}
+
+
+def soft_labels(answer: LabelResponse, expected: ExpectedResponse) -> dict[str, Any]:
+    return checked_labels(answer, expected, 2)
 
 
 def answer(outputs: dict[str, Any], parameters: dict[str, Any] = GOOD) -> LabelResponse:
@@ -105,8 +110,8 @@ def test_outputs_fit_the_model(fetches: tuple[str, ...], parameters: dict[str, A
 
 def test_our_own_teachers_answer_in_the_dtype_that_they_declare() -> None:
     wide = {"logits": LOGITS.astype(np.float64)}
-    expected = replace(EXPECTED, declared=DECLARED)
-    without_rows = replace(EXPECTED, declared=(TensorSpec("logits", "FP32", (3,)),))
+    expected = replace(EXPECTED, declared={spec.name: spec for spec in DECLARED})
+    without_rows = replace(EXPECTED, declared={"logits": TensorSpec("logits", "FP32", (3,))})
     assert soft_labels(answer({"logits": LOGITS}, {}), without_rows), "a server leaves out the -1"
     with pytest.raises(BadAnswer, match="declared as FP32, float64 came"):
         soft_labels(answer(wide), expected)
@@ -130,9 +135,9 @@ def test_device_time_is_within_the_time_of_the_request(told: Any, believed: floa
 
 def test_inputs_that_are_not_finite_are_named() -> None:
     fine = {"ids": np.array([1, 2]), "text": np.array([b"a"]), "x": LOGITS}
-    refuse_what_is_not_finite(fine)
+    check_inputs_finite(fine)
     with pytest.raises(RequestRefused, match="'y'"):
-        refuse_what_is_not_finite({**fine, "y": np.array([np.inf], np.float16)})
+        check_inputs_finite({**fine, "y": np.array([np.inf], np.float16)})
 
 
 # --- forms
@@ -142,7 +147,9 @@ FORM = LabelForm(None, 2)
 IN_PARTS = {part: FORM.parameters(4) for part in FORM.parts("logits")}
 
 
-def asked_for(form: str | None, temperature: float | None = None, expand: bool = True) -> Expected:
+def asked_for(
+    form: str | None, temperature: float | None = None, expand: bool = True
+) -> ExpectedResponse:
     return replace(EXPECTED, forms=LabelForms.given(form, temperature, expand))
 
 

@@ -116,7 +116,7 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"limits": Limits(request_rows=0)}, "request_rows"),
         ({"service": {"a": 1, "b": 0}, "teachers": TEACHERS}, "weights above 0"),
         ({"service": {}, "teachers": (), "coordinator": "redis://h"}, "services with weights"),
-        ({"service": {"a": 1, "b": 1}}, "whose each teacher is"),
+        ({"service": {"a": 1, "b": 1}}, "name the teachers of each"),
         ({"service": {"a": 1, "c": 1}, "teachers": TEACHERS}, "name some for each"),
         ({"service": "a", "teachers": TEACHERS}, "a list of teachers"),
         ({**TWO_SERVICES, "expand_labels": False}, "averaged dense"),

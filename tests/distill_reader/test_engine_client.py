@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import engine_client
+from edl.distill_reader.batch_stream import BatchStream
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine_client import EngineClient
 from edl.distill_reader.ring import Ring
 from edl.distill_reader.saved_state import StreamPosition
-from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
 from edl.errors import EngineLost
 from edl.proto.arena import Arena
@@ -90,7 +90,7 @@ class Side:
     """The trainer's side without a puller; what is to be done later is done when the test says."""
 
     def __init__(self) -> None:
-        self.stream, self.ring = Stream(), Ring()
+        self.stream, self.ring = BatchStream(), Ring()
         self.later: deque[Callable[[], None]] = deque()
         config = ReaderConfig("s", teachers=("h:1",))
         self.engine = EngineClient(config, self.stream, self.ring, lambda: None, self.later.append)
@@ -123,7 +123,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
     engines = Engines()
     monkeypatch.setattr(engine_client, "start", engines.start)
     monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
-    monkeypatch.setattr(engine_client, "FIGURES_S", LONG_S)
+    monkeypatch.setattr(engine_client, "REPLY_TIMEOUT_S", LONG_S)
     yield engines
     engines.close()
 
@@ -137,7 +137,7 @@ def side(engines: Engines) -> Iterator[Side]:
     side.ring.close()
 
 
-@pytest.mark.parametrize("kind", ["batch", "rests", "ended", "late", "waiting", "reset"])
+@pytest.mark.parametrize("kind", ["batch", "no announcement", "ended", "late", "waiting", "reset"])
 def test_reports_wait_for_the_next_announcement_while_one_is_expected(
     engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -149,8 +149,8 @@ def test_reports_wait_for_the_next_announcement_while_one_is_expected(
     match kind:
         case "batch":
             side.pull()
-        case "rests":
-            side.engine.rests()
+        case "no announcement":
+            side.engine.expect_no_announcement()
         case "ended":
             side.engine.source_ended(side.epoch)
         case "waiting":
@@ -160,7 +160,7 @@ def test_reports_wait_for_the_next_announcement_while_one_is_expected(
         case "late":  # the source takes its time: the next message from the engine will do
             monkeypatch.setattr(engine_client, "SOON_S", -1.0)
             engines.say("allow", limit=7)
-    news: list[tuple[Any, ...]] = [] if kind in ("rests", "late") else [(kind,)]
+    news: list[tuple[Any, ...]] = [] if kind in ("no announcement", "late") else [(kind,)]
     if kind == "batch":
         news = [("batch", 2)]
     assert engines.hear_until("taken") == [("taken", 0), *news]
@@ -174,7 +174,7 @@ def test_batches_taken_during_a_report_are_not_forgotten(engines: Engines, side:
     count = 200
     for _ in range(count):
         engines.label(side.pull())
-    side.engine.rests()
+    side.engine.expect_no_announcement()
     side.take()
     side.take()
     assert len(side.later) == 1, "one errand for all that was taken"
@@ -196,7 +196,7 @@ def test_batches_taken_during_a_report_are_not_forgotten(engines: Engines, side:
 
 def test_labels_that_are_withdrawn_are_the_engines_again(engines: Engines, side: Side) -> None:
     first, second, third = (side.pull() for _ in range(3))
-    side.engine.rests()
+    side.engine.expect_no_announcement()
     void = engines.label(second, released=False)
     engines.say("withdraw", number=second)
     engines.label(first)
@@ -211,7 +211,7 @@ def test_labels_that_are_withdrawn_are_the_engines_again(engines: Engines, side:
 
 def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: Side) -> None:
     first, second, third, fourth = (side.pull() for _ in range(4))
-    side.engine.rests()
+    side.engine.expect_no_announcement()
     engines.label(first)
     engines.label(second)
     engines.label(fourth, released=False)
@@ -246,7 +246,7 @@ def test_nobody_waits_for_a_new_engine_to_read(engines: Engines, side: Side) -> 
     for _ in range(batches):
         side.pull()
         engines.hear()
-    side.engine.rests()
+    side.engine.expect_no_announcement()
     engines.label(0)
     engines.die()
     wait_until(lambda: side.engine.restarts == 1)
@@ -261,27 +261,27 @@ def test_nobody_waits_for_a_new_engine_to_read(engines: Engines, side: Side) -> 
     loop.join(DEADLINE_S)
     assert not loop.is_alive(), "the training loop stands still"
     told = [("start",), ("held", 0), *(("batch", number) for number in range(1, batches))]
-    behind = [("resumed",), ("figures", 0), ("taken", 0), ("waiting",)]
+    behind = [("resumed",), ("stats_request", 0), ("taken", 0), ("waiting",)]
     assert engines.hear_until("waiting") == told + behind
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_requested_figures_are_awaited(engines: Engines, side: Side, dies: bool) -> None:
+def test_requested_stats_are_awaited(engines: Engines, side: Side, dies: bool) -> None:
     """The next engine answers for one that died."""
-    side.engine.ask_for_figures()
+    side.engine.request_stats()
     if dies:
         engines.die()
         wait_until(lambda: side.engine.restarts == 1)
-    engines.say("stats", asked=1, want=7)
-    assert side.engine.figures()["want"] == 7
+    engines.say("stats", request=1, want=7)
+    assert side.engine.requested_stats()["want"] == 7
 
 
-def test_missing_figures_are_awaited_once(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    side.engine.ask_for_figures()
-    monkeypatch.setattr(engine_client, "FIGURES_S", 0.01)
-    assert side.engine.figures() == {}
-    monkeypatch.setattr(engine_client, "FIGURES_S", LONG_S)
-    assert side.engine.figures() == {}
+def test_missing_stats_are_awaited_once(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    side.engine.request_stats()
+    monkeypatch.setattr(engine_client, "REPLY_TIMEOUT_S", 0.01)
+    assert side.engine.requested_stats() == {}
+    monkeypatch.setattr(engine_client, "REPLY_TIMEOUT_S", LONG_S)
+    assert side.engine.requested_stats() == {}
 
 
 def test_defects_are_raised(engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:

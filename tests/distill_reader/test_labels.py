@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.batch_delivery import layout_of, mixed_into
-from edl.distill_reader.engine.labels import LabelRecords
-from edl.distill_reader.engine.outcomes import RequestDone, TeacherRequest
-from edl.distill_reader.engine.requests import Batches, InputSlicer
+from edl.distill_reader.engine.batch_delivery import mean_layout, mixed_into
+from edl.distill_reader.engine.label_records import LabelRecords
+from edl.distill_reader.engine.requests import InputSlicer, KnownBatches
+from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherRequest
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.structure import row_count
 from edl.errors import BadAnswer, UsageError
@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, sizes: list[int], *, mixed: bool = False) -> None:
         self.ring, self.arena = SharedBuffer.create(), Arena.create()
-        self.batches = Batches(ReaderConfig("s", teachers=("a:1",)))
+        self.batches = KnownBatches(ReaderConfig("s", teachers=("a:1",)))
         self.labels = LabelRecords(self.arena, self.batches, mixed=mixed)
         self.inputs: dict[int, Array] = {}
         self.records: dict[int, Record] = {}
@@ -67,7 +67,7 @@ class World:
     def offer_too_early(self, number: int) -> None:
         """A batch is offered, and withdrawn: the trainer frees what it was offered for itself."""
         offered = self.labels.offer(number)
-        self.labels.take_back(number, whole=False)
+        self.labels.withdraw(number, whole=False)
         if offered is not None and not self.labels.is_mixed:
             self.arena.free(offered.record.offset)
 
@@ -261,8 +261,8 @@ def test_sigmoid_outputs_are_not_averaged() -> None:
 
 def test_labels_that_do_not_go_together_are_told_apart() -> None:
     ten, five = np.zeros((2, 10), np.float32), np.zeros((2, 5), np.float32)
-    assert layout_of({"a": {"y": ten}, "b": {"z": ten}})[0][0] == "y"
+    assert mean_layout({"a": {"y": ten}, "b": {"z": ten}})[0][0] == "y"
     with pytest.raises(UsageError, match="cannot be averaged"):
-        layout_of({"a": {"y": ten}, "b": {"y": five}})
+        mean_layout({"a": {"y": ten}, "b": {"y": five}})
     with pytest.raises(UsageError, match="no floats"):
-        layout_of({"a": {"y": ten.astype(np.int64)}})
+        mean_layout({"a": {"y": ten.astype(np.int64)}})

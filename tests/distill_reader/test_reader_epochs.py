@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import Callback, DistilReader
-from edl.distill_reader.janitor import Janitor
+from edl.distill_reader.pipeline import TaskThread
 from edl.distill_reader.puller import Puller
 from edl.distill_reader.stats import Callbacks
 from edl.errors import UsageError
@@ -267,7 +267,7 @@ def interrupt(*_: Any, **__: Any) -> None:
     [
         (threading.Thread, "start"),
         (Puller, "__init__"),
-        (Janitor, "__init__"),
+        (TaskThread, "__init__"),
         (Callbacks, "start"),
         (Process, "__init__"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from edl.distill_reader import Batched
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.label_forms import LabelForms
-from edl.distill_reader.saved_state import Progress, loaded, saved
+from edl.distill_reader.saved_state import StreamProgress, from_state, to_state
 from edl.distill_reader.sources import source_of
 from edl.errors import UsageError
 
@@ -31,24 +31,24 @@ def rows(count: int = 12, size: int = 2) -> Batched:
     return Batched([np.zeros(1)] * count, size, shuffle=True)
 
 
-def state_of(given: Any, progress: Progress, **options: Any) -> Any:
+def state_of(given: Any, progress: StreamProgress, **options: Any) -> Any:
     settings = config(**options)
     source = source_of(given, settings.shard(), settings.seed)
-    return json.loads(json.dumps(saved(progress, source, settings)))
+    return json.loads(json.dumps(to_state(progress, source, settings)))
 
 
-def load(state: Any, given: Any, **options: Any) -> Progress:
+def load(state: Any, given: Any, **options: Any) -> StreamProgress:
     settings = config(**options)
-    return loaded(state, source_of(given, settings.shard(), settings.seed), settings)
+    return from_state(state, source_of(given, settings.shard(), settings.seed), settings)
 
 
 MARK = {"start": 0, "of": 6, "ids": "ab"}
-SOME = Progress(3, 2, 4, MARK, {4: MARK})
+SOME = StreamProgress(3, 2, 4, MARK, {4: MARK})
 
 
 def test_it_comes_back_as_it_was() -> None:
     back = load(state_of(rows(), SOME, fetches=("y",)), rows(), fetches=("y",))
-    assert back == Progress(3, 2, 4, MARK, {4: None})
+    assert back == StreamProgress(3, 2, 4, MARK, {4: None})
 
 
 class Other(Plain):
@@ -87,7 +87,7 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
 
 def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:
     states = [
-        state_of(rows(), Progress(1, taken, 2, MARK), rank=rank, world_size=2)
+        state_of(rows(), StreamProgress(1, taken, 2, MARK), rank=rank, world_size=2)
         for rank, taken in ((0, 5), (1, 4))
     ]
     with pytest.raises(UsageError, match="of rank 0, the reader is rank 1"):
@@ -96,21 +96,21 @@ def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:
 
 
 def test_another_world_size_needs_the_states_of_all_ranks() -> None:
-    state = state_of(rows(), Progress(1, 2, 4, MARK), rank=0, world_size=2)
+    state = state_of(rows(), StreamProgress(1, 2, 4, MARK), rank=0, world_size=2)
     with pytest.raises(UsageError, match=r"states of all 2 ranks.*of the ranks \[0\]"):
         load(state, rows(), world_size=3)
-    other = state_of(rows(), Progress(1, 2, 4, MARK), rank=0, world_size=3)
+    other = state_of(rows(), StreamProgress(1, 2, 4, MARK), rank=0, world_size=3)
     with pytest.raises(UsageError, match="states of all 2 ranks"):
         load([state, other], rows(), world_size=1)
 
 
 def test_ranks_must_agree_on_step() -> None:
     mark = {**MARK, "of": 5}
-    ended = state_of(rows(10), Progress(2), rank=1, world_size=2)
-    behind = state_of(rows(10), Progress(1, 1, 2, mark), rank=0, world_size=2)
+    ended = state_of(rows(10), StreamProgress(2), rank=1, world_size=2)
+    behind = state_of(rows(10), StreamProgress(1, 1, 2, mark), rank=0, world_size=2)
     with pytest.raises(UsageError, match=r"same step.*\[\[1, 1\], \[2, 0\]\]"):
         load([behind, ended], rows(10), world_size=3)
-    out_of_order = state_of(rows(), Progress(1, 2, 6, MARK, {4: MARK}))
+    out_of_order = state_of(rows(), StreamProgress(1, 2, 6, MARK, {4: MARK}))
     with pytest.raises(UsageError, match="same step"):
         load(out_of_order, rows(), world_size=2)
 
@@ -120,10 +120,10 @@ def test_what_cannot_be_dealt_anew_keeps_its_number_of_ranks() -> None:
         def shard(self, *, rank: int, world_size: int) -> Plain:
             return Plain()
 
-    states = [state_of(Divided(), Progress(), rank=rank, world_size=2) for rank in range(2)]
+    states = [state_of(Divided(), StreamProgress(), rank=rank, world_size=2) for rank in range(2)]
     with pytest.raises(UsageError, match="plain source cannot go on from world_size 2 to 3"):
         load(states, Divided(), rank=0, world_size=3)
-    assert load(states, Divided(), rank=1, world_size=2) == Progress()
+    assert load(states, Divided(), rank=1, world_size=2) == StreamProgress()
 
 
 def test_other_labels_are_told_and_do_not_stop_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.distill_reader.batches import BatchLabels
+from edl.distill_reader.batch_stream import BatchLabels, BatchStream
 from edl.distill_reader.ring import ArrayLeases, Ring
 from edl.distill_reader.saved_state import StreamPosition
-from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
 from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch
 from edl.proto.arena import Arena, Array, Record
@@ -31,7 +30,7 @@ def at(ordinal: int) -> StreamPosition:
     return StreamPosition(ordinal, {"behind": ordinal + 1})
 
 
-class Played(Stream):
+class Played(BatchStream):
     """A stream in an epoch; batches are pulled, labelled and taken as a test says."""
 
     def __init__(self) -> None:
@@ -166,21 +165,21 @@ def test_labels_of_a_batch_that_is_not_waiting_are_freed(stream: Played) -> None
 
     (number,) = stream.pull()
     first = settled(number)
-    assert [settled(number)] == [*leases.over()], "it was labelled before"
-    assert [settled(number + 1)] == [*leases.over()], "it was never pulled"
+    assert [settled(number)] == [*leases.released()], "it was labelled before"
+    assert [settled(number + 1)] == [*leases.released()], "it was never pulled"
     taken = stream.next(stream.epoch, 0)
     assert taken is not None
     assert stream.take(stream.epoch, taken)
-    assert [settled(number)] == [*leases.over()], "it is taken already"
+    assert [settled(number)] == [*leases.released()], "it is taken already"
     del taken
-    assert [first] == [*leases.over()], "the training loop is done with it"
+    assert [first] == [*leases.released()], "the training loop is done with it"
     (number,) = stream.pull()
     void = settled(number)
     stream.withdraw(number)
-    assert [void] == [*leases.over()], "they are void"
+    assert [void] == [*leases.released()], "they are void"
     left = settled(number)
     stream.begin()
-    assert [left] == [*leases.over()], "its epoch was left"
+    assert [left] == [*leases.released()], "its epoch was left"
     arena.close()
 
 
@@ -244,4 +243,4 @@ def test_no_python_code_runs_where_a_batch_is_let_go() -> None:
         finally:
             sys.setprofile(None)
         assert called == []
-        assert list(leases.over()) == [record.offset]
+        assert list(leases.released()) == [record.offset]

@@ -17,18 +17,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import engine
-from edl.distill_reader.engine import member as members
+from edl.distill_reader.engine import ensemble_member as members
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.outcomes import (
+from edl.distill_reader.engine.roster import NamedTeachers, OnAssigned, OnFailed, Roster
+from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.engine.teacher_requests import (
     LinkFailure,
     Outcome,
     RequestDone,
     TeacherReady,
     TeacherRequest,
 )
-from edl.distill_reader.engine.roster import NamedTeachers, OnAssigned, OnFailed, Roster
-from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.options import EnsemblePolicy, Mixing
 from edl.errors import BadAnswer, EdlError, RateLimited, RequestRefused, RetryableError, TeacherLost
 from edl.proto.arena import Arena, Array, Record

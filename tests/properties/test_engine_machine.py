@@ -56,7 +56,7 @@ class EngineMachine(EngineWorld):
                 self.say("held", labels_nbytes=8, **told, **self.described(number))
             else:
                 self.announce(number)
-        told = {"epoch": self.epoch, "data_epoch": self.epoch, "legacies": {}}
+        told = {"epoch": self.epoch, "data_epoch": self.epoch, "handoff_states": {}}
         self.say("resumed", pulled=self.next_number, ended=False, waiting=False, **told)
 
     @precondition(lambda self: self.takeable)

@@ -9,17 +9,17 @@ import numpy as np
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
+from edl.distill_reader.engine.ensemble_member import EnsembleMember
 from edl.distill_reader.engine.label_cache_thread import BatchKeys, CachedLabels
-from edl.distill_reader.engine.member import Member
 from edl.distill_reader.engine.metrics import FAMILIES, MemberSnapshot, TeacherTimes
-from edl.distill_reader.engine.outcomes import (
+from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.engine.teacher_requests import (
     LinkFailure,
     Outcome,
     RequestDone,
     TeacherReady,
     TeacherRequest,
 )
-from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.store.rows import Content
 from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, Record
@@ -42,7 +42,7 @@ def labels(number: int, width: int = 2) -> Array:
     return (np.arange(ROWS * width).reshape(ROWS, width) + 100 * number).astype(np.float32)
 
 
-def tell_ledger(member: Member, event: LedgerEvent) -> None:
+def tell_ledger(member: EnsembleMember, event: LedgerEvent) -> None:
     """The ledger of a member hears of something that would take many steps to bring about."""
     core = member.core
     core._out = []  # noqa: SLF001  # as `handle` does it
@@ -68,10 +68,10 @@ class Bench:
             closable.close()
 
     @property
-    def member(self) -> Member:
+    def member(self) -> EnsembleMember:
         return self.engine.members[0]
 
-    def of(self, service: str | None) -> Member:
+    def of(self, service: str | None) -> EnsembleMember:
         members = self.engine.members
         return next(one for one in members if service in (None, one.config.service))
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl.distill_reader.engine.answers import agree, furthest, labels_of
+from edl.distill_reader.engine.answers import agree, greatest_difference, labels_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import CanaryPolicy
 from edl.errors import UsageError
@@ -327,4 +327,4 @@ A_TENTH_LESS, NINES = Y * np.float32(0.9), IDS[:10] // 9 * 9
 def test_the_output_that_differs_most_is_named(
     ours: dict[str, Array], theirs: dict[str, Array], named: tuple[str, str]
 ) -> None:
-    assert furthest(ours, theirs) == named
+    assert greatest_difference(ours, theirs) == named

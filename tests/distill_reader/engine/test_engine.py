@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine import member as members
-from edl.distill_reader.engine.member import core_config
-from edl.distill_reader.engine.outcomes import RequestDone, TeacherReady
+from edl.distill_reader.engine import ensemble_member as members
+from edl.distill_reader.engine.ensemble_member import core_config
 from edl.distill_reader.engine.reporting import student_report, waiting_for
 from edl.distill_reader.engine.roster import AdvisedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherReady
 from edl.distill_reader.store import LabelStore
 from edl.errors import (
     BadAnswer,
@@ -275,7 +275,7 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
     told = {"s": json.loads(json.dumps(member.core.contents.handoff_state.to_json()))}
     member.core.contents = new_contents()  # as it is when an engine starts
     known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
-    upgrade.say("resumed", data_epoch=1, legacies=told, **known)
+    upgrade.say("resumed", data_epoch=1, handoff_states=told, **known)
     assert content_of(upgrade) == "old"
     assert member.core.contents.handoff_state.assigned == Assigned(
         (OLD,), live=1, epoch=(7, 3), advice=advice

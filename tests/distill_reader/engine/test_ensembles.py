@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.outcomes import TeacherReady
+from edl.distill_reader.engine.teacher_requests import TeacherReady
 from edl.distill_reader.options import Mixing
 from edl.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.requests import MAX_LAYOUTS, Batches
+from edl.distill_reader.engine.requests import MAX_LAYOUTS, KnownBatches
 from edl.proto.arena import ArrayRef
 from edl.scheduler.reader_core.events import Peer
 from edl.scheduler.reader_core.model_switch import NumericsPin
@@ -19,7 +19,7 @@ MANY = 10 * MAX_LAYOUTS
 BYTES_EACH = 80
 
 
-def kind_of(batches: Batches, number: int, width: int) -> int:
+def kind_of(batches: KnownBatches, number: int, width: int) -> int:
     """Add a batch; its kind."""
     ref = ArrayRef("<f4", (4, width), 0)
     message = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
@@ -27,7 +27,7 @@ def kind_of(batches: Batches, number: int, width: int) -> int:
 
 
 def padded_batches() -> Callable[[int], None]:
-    batches = Batches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
+    batches = KnownBatches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
 
     def one(number: int) -> None:
         kind_of(batches, number, number)
@@ -66,7 +66,7 @@ def test_what_is_gone_is_forgotten(make: Callable[[], Callable[[int], None]]) ->
 
 
 def test_batches_of_one_layout_may_go_together() -> None:
-    batches = Batches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
+    batches = KnownBatches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
     widths = [1, 1, *range(2, 2 * MAX_LAYOUTS), 1]
     first, second, *others = (kind_of(batches, *one) for one in enumerate(widths))
     assert first == second

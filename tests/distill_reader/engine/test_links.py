@@ -16,14 +16,14 @@ import pytest
 
 from edl.distill_reader.engine import teacher_link
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.outcomes import (
+from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.engine.teacher_requests import (
     LinkFailure,
     Outcome,
     RequestDone,
     TeacherReady,
     TeacherRequest,
 )
-from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.clients.oip_grpc import OipGrpcClient

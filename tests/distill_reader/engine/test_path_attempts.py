@@ -70,7 +70,7 @@ def test_a_teacher_is_reached_where_its_name_led_once_names_are_not_known(
     world: World, listener: socket.socket, names: dict[str, Any]
 ) -> None:
     names["teacher.example"] = listener.getsockname()
-    world.paths.heard(TEACHER.address)
+    world.paths.resolve(TEACHER.address)
     world.run()
     names.clear()
     assert not world.is_refused()
@@ -81,7 +81,7 @@ def test_a_name_is_looked_up_again_where_nobody_is_reached_any_more(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as before:
         names["teacher.example"] = before.getsockname()
-    world.paths.heard(TEACHER.address)
+    world.paths.resolve(TEACHER.address)
     world.run()
     names["teacher.example"] = listener.getsockname()
     assert world.is_refused()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfig, profiles_of
+from edl.distill_reader.engine.ensemble_member import core_config
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.member import core_config
 from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, ProfileRecorder
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import ProfileLoaded, Pulled, Tick

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources import ResumableSource, source_of
 from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
 from edl.distill_reader.sources.source import leave_garbage_to_the_parent
@@ -115,11 +115,11 @@ def read(reading: Any, most: int = BATCHES + 1) -> tuple[list[list[int]], Any]:
 
 
 @pytest.fixture
-def source() -> Iterator[Callable[[Any], Source]]:
+def source() -> Iterator[Callable[[Any], ResumableSource]]:
     """Makes sources, and closes them."""
-    made: list[Source] = []
+    made: list[ResumableSource] = []
 
-    def make(given: Any) -> Source:
+    def make(given: Any) -> ResumableSource:
         made.append(source_of(given, RankShard(), 0))
         return made[-1]
 
@@ -129,7 +129,9 @@ def source() -> Iterator[Callable[[Any], Source]]:
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_resuming_yields_the_remaining_batches(name: str, source: Callable[[Any], Source]) -> None:
+def test_resuming_yields_the_remaining_batches(
+    name: str, source: Callable[[Any], ResumableSource]
+) -> None:
     whole, marks = [], []
     first = source(LOADERS[name]())
     for epoch in range(EPOCHS):
@@ -151,7 +153,9 @@ def test_resuming_yields_the_remaining_batches(name: str, source: Callable[[Any]
 
 
 @pytest.mark.parametrize("name", ["paddle, workers", "torch, workers", "torch, own generator"])
-def test_the_users_own_loader_stays_as_it_was(name: str, source: Callable[[Any], Source]) -> None:
+def test_the_users_own_loader_stays_as_it_was(
+    name: str, source: Callable[[Any], ResumableSource]
+) -> None:
     loader = LOADERS[name]()
     sampler, generator = loader.batch_sampler, getattr(loader, "generator", None)
     before = generator and generator.get_state()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import Batched
-from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources import ResumableSource, source_of
 from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
 from edl.errors import UsageError
@@ -40,7 +40,9 @@ class Rows:
         self.epochs.append(epoch)
 
 
-def ids(source: Source, epoch: int = 0, taken: int = 0, mark: Any = None) -> list[list[int]]:
+def ids(
+    source: ResumableSource, epoch: int = 0, taken: int = 0, mark: Any = None
+) -> list[list[int]]:
     reading = source.begin(epoch, taken, mark)
     batches = []
     while True:
@@ -50,7 +52,11 @@ def ids(source: Source, epoch: int = 0, taken: int = 0, mark: Any = None) -> lis
             return batches
 
 
-def shuffled(seed: int = 0, shard: RankShard = RankShard(), data: Rows | None = None) -> Source:  # noqa: B008
+def shuffled(
+    seed: int = 0,
+    shard: RankShard = RankShard(),  # noqa: B008
+    data: Rows | None = None,
+) -> ResumableSource:
     return source_of(Batched(data or Rows(), 5, shuffle=True), shard, seed)
 
 
@@ -121,7 +127,7 @@ class Sampler:
         return iter([chosen[start : start + 2] for start in range(0, 8, 2)])
 
 
-def with_sampler(sampler: Any) -> Source:
+def with_sampler(sampler: Any) -> ResumableSource:
     batched = Batched(Rows(), 2)
     batched.batch_sampler = sampler
     return source_of(batched, RankShard(), 0)

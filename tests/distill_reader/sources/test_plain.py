@@ -108,11 +108,11 @@ def test_what_the_source_raises_while_read_again_is_raised_itself() -> None:
 def test_a_trail_stays_short_and_comes_back_from_json(length: int) -> None:
     trail = Trail()
     for number in range(length):
-        trail = trail.followed([np.array(number)])
+        trail = trail.extended([np.array(number)])
     assert trail.length == length
     assert len(trail.marks) <= MARKS
     assert Trail.from_json(json.loads(json.dumps(trail.to_json()))) == trail
-    assert trail.leaves(trail) is None
+    assert trail.divergence(trail) is None
 
 
 leaves = st.one_of(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edl.distill_reader.store.rows import Content, Row, keys_of, layout_of, pack
+from edl.distill_reader.store.rows import Content, LabelRow, keys_of, layout_of, pack
 from edl.proto.datatypes import Array
 from edl.proto.forms import LabelForm, encode
 
@@ -30,7 +30,9 @@ def sample_keys(numbers: Sequence[int], content: Content = CONTENT) -> list[byte
     return keys_of(content, {"x": inputs_of(numbers)}, 0, len(numbers))
 
 
-def rows_in(form: LabelForm | None, numbers: Sequence[int], *, output: str = "logits") -> list[Row]:
+def rows_in(
+    form: LabelForm | None, numbers: Sequence[int], *, output: str = "logits"
+) -> list[LabelRow]:
     """Rows of these samples in a form."""
     logits = logits_of(inputs_of(numbers))
     arrays = [logits] if form is None else list(encode(output, logits, form).values())

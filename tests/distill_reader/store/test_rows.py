@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader.store.rows import (
+    ArraySpec,
     Content,
-    Entry,
+    LabelRow,
     Layout,
-    Piece,
-    Row,
+    StoredOutput,
     covers,
     derived,
     keys_of,
@@ -35,13 +35,13 @@ NAMES = st.text(max_size=8)
 SOME_FORMS = st.sampled_from(
     [None, *(LabelForm.parse(text, t) for text in ("float32", "topk:3") for t in (None, 0.1, 4.0))]
 )
-PIECES = st.builds(Piece, st.sampled_from(["FP32", "BF16", "INT64", "UINT8"]), SHAPES)
+PIECES = st.builds(ArraySpec, st.sampled_from(["FP32", "BF16", "INT64", "UINT8"]), SHAPES)
 LAYOUTS = st.builds(
     Layout,
     st.builds(Content, NAMES, NAMES),
     st.lists(
         st.builds(
-            Entry,
+            StoredOutput,
             NAMES,
             SOME_FORMS,
             st.none() | st.integers(4, 1000),
@@ -191,7 +191,7 @@ def test_the_forms_that_the_richest_covers() -> None:
 
 
 def test_integers_have_no_other_form() -> None:
-    kept = Entry("y", None, None, (ENTRIES[None].pieces[0]._replace(datatype="INT64"),))
+    kept = StoredOutput("y", None, None, (ENTRIES[None].pieces[0]._replace(datatype="INT64"),))
     assert [form for form in ALL if covers(kept, form)] == [None]
 
 
@@ -201,7 +201,7 @@ def test_a_form_that_nobody_can_make_is_refused() -> None:
         derived(rows[0].layout.entries[0], unpack(rows), LabelForm.parse("topk:50"))
 
 
-def row_of(forms: Sequence[LabelForm | None]) -> Row:
+def row_of(forms: Sequence[LabelForm | None]) -> LabelRow:
     (row,) = rows_in(forms[0], [3])
     for form in forms[1:]:
         (other,) = rows_in(form, [3])
@@ -239,10 +239,14 @@ def test_a_label_does_not_change_because_somebody_says_it_again() -> None:
 
 def test_outputs_stand_in_the_order_of_the_model_once_it_is_known() -> None:
     (first,) = rows_in(None, [3], output="b")
-    partial = Row(first.layout.__class__(first.layout.content, first.layout.entries), first.data)
+    partial = LabelRow(
+        first.layout.__class__(first.layout.content, first.layout.entries), first.data
+    )
     (a,) = rows_in(None, [3], output="a")
     entries = (*a.layout.entries, *first.layout.entries)
-    whole = Row(first.layout.__class__(a.layout.content, entries, (), True), a.data + first.data)
+    whole = LabelRow(
+        first.layout.__class__(a.layout.content, entries, (), True), a.data + first.data
+    )
     both = merged(partial, whole)
     assert both.layout.outputs == ("a", "b")
     assert both.layout.whole

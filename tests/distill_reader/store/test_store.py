@@ -15,7 +15,7 @@ import pytest
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.database import Database
-from edl.distill_reader.store.rows import Content, Model, Row
+from edl.distill_reader.store.rows import Content, LabelRow, ServiceModel
 from edl.distill_reader.store.store import PAUSE_S, Store
 from edl.errors import StoreUnavailable, UsageError
 from edl.proto.forms import LabelForm
@@ -50,7 +50,7 @@ def fill(store: Store, numbers: range, form: LabelForm | None = None) -> None:
     store.put_many(sample_keys(numbers), rows_in(form, numbers))
 
 
-def made_by(maker: str, numbers: Sequence[int], form: LabelForm | None = None) -> list[Row]:
+def made_by(maker: str, numbers: Sequence[int], form: LabelForm | None = None) -> list[LabelRow]:
     return [replace(row, makers=frozenset([maker])) for row in rows_in(form, numbers)]
 
 
@@ -253,7 +253,7 @@ def test_a_damaged_row_is_missing_and_is_made_anew(
 def test_a_damaged_model_is_not_remembered(settings_: LabelStore, statement: str) -> None:
     """A run without teachers would read the labels of another one."""
     with Store(settings_) as store:
-        store.remember("s", Model(Content("model-1"), ("x",)))
+        store.remember("s", ServiceModel(Content("model-1"), ("x",)))
     damage(settings_.path, statement)
     with Store(settings_) as store:
         assert store.recall("s") is store.recall("t") is None

@@ -14,7 +14,7 @@ import pytest
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.cli import app
-from edl.distill_reader.store.rows import Content, Model, keys_of, layout_of, pack
+from edl.distill_reader.store.rows import ArraySpec, Content, ServiceModel, keys_of, layout_of, pack
 from edl.distill_reader.store.store import Store
 from edl.errors import StoreDamaged, UsageError
 from edl.proto.forms import LabelForm, decode, encode
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> str:
         topk = LabelForm.parse("topk:5", 2.0)
         store.put_many(sample_keys(range(1000, 1010)), rows_in(topk, range(1000, 1010)))
         store.get_many(sample_keys(range(200, 800)))
-        store.remember("resnet", Model(CONTENT, ("x",)))
+        store.remember("resnet", ServiceModel(CONTENT, ("x",)))
     return settings.path
 
 
@@ -101,7 +101,7 @@ def test_disown(path: str) -> None:
     rows = [replace(row, makers=frozenset(["liar"])) for row in rows_in(None, range(2000, 2050))]
     with Store(LabelStore(path, 64 * MIB)) as store:
         store.put_many(sample_keys(range(2000, 2050)), rows)
-    assert "50 rows of liar taken out" in run(app, "disown", path, "liar").stdout
+    assert "50 rows of liar deleted" in run(app, "disown", path, "liar").stdout
     stock = json_of(app, "inspect", path)
     assert stock["rows"] == 610
     assert stock["counters"]["disowned"] == 50
@@ -138,9 +138,8 @@ def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -
 def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
     ids = np.arange(20, dtype=np.int64) * 3
     labels = logits_of(inputs_of(range(20))).astype(ml_dtypes.bfloat16)
-    layout = layout_of(
-        CONTENT, {"y": (LabelForm.parse("bfloat16"), None, [labels])}, [ids], whole=True
-    )
+    layout = layout_of(CONTENT, {"y": (LabelForm.parse("bfloat16"), None, [labels])}, whole=True)
+    layout = replace(layout, ids=(ArraySpec.of(ids),))
     with Store(LabelStore(tmp_path / "labels", MIB)) as store:
         keys = keys_of(CONTENT, {"x": inputs_of(range(20))}, 0, 20, [ids])
         store.put_many(keys, pack(layout, [ids, labels]))

@@ -14,7 +14,7 @@ import pytest
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.database import PAGE_BYTES
-from edl.distill_reader.store.rows import Row
+from edl.distill_reader.store.rows import LabelRow
 from edl.distill_reader.store.store import PAUSE_S, Store
 from edl.distill_reader.store.table import ROW_BYTES
 from edl.errors import StoreDamaged, StoreUnavailable, UsageError
@@ -26,12 +26,12 @@ from edl.tests.distill_reader.store.test_store import MIB, SLACK_BYTES, Clock, b
 pytestmark = pytest.mark.system
 
 
-def large(row: Row, nbytes: int) -> Row:
+def large(row: LabelRow, nbytes: int) -> LabelRow:
     """One of about so many bytes, of an output as `row` has it."""
     (entry,) = row.layout.entries
     pieces = (entry.pieces[0]._replace(shape=(nbytes // 4,)),)
     layout = replace(row.layout, entries=(replace(entry, pieces=pieces),))
-    return Row(layout, bytes(layout.nbytes))
+    return LabelRow(layout, bytes(layout.nbytes))
 
 
 def brim_over(path: str, max_bytes: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.engine.answers import Expected, soft_labels
+from edl.distill_reader.engine.answers import ExpectedResponse, soft_labels
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.label_cache_thread import (
     NO_LABELS,
@@ -26,7 +26,7 @@ from edl.distill_reader.engine.label_cache_thread import (
 )
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.rows import Content, Row, merged
+from edl.distill_reader.store.rows import Content, LabelRow, merged
 from edl.distill_reader.store.store import Store
 from edl.proto.clients import LabelResponse
 from edl.proto.datatypes import Array, Parameter
@@ -60,17 +60,17 @@ def answer_of(numbers: list[int], forms: LabelForms) -> LabelResponse:
     return LabelResponse(outputs, {}, said)
 
 
-def expected_of(numbers: list[int], requested: LabelSelection) -> Expected:
+def expected_of(requested: LabelSelection) -> ExpectedResponse:
     whole = not requested.fetches
-    return Expected("", 0, "", requested.fetches, len(numbers), requested.forms, whole=whole)
+    return ExpectedResponse("", 0, "", requested.fetches, requested.forms, whole=whole)
 
 
-def kept(numbers: list[int], requested: LabelSelection = ALL) -> list[Row]:
-    return rows_of(answer_of(numbers, requested.forms), expected_of(numbers, requested), CONTENT)
+def kept(numbers: list[int], requested: LabelSelection = ALL) -> list[LabelRow]:
+    return rows_of(answer_of(numbers, requested.forms), expected_of(requested), CONTENT)
 
 
 def same(found: CachedLabels, places: list[int], labels: dict[str, Array]) -> None:
-    assert found.places == tuple(places)
+    assert found.rows == tuple(places)
     assert list(found.labels) == list(labels)
     for name, array in labels.items():
         assert found.labels[name].dtype == array.dtype
@@ -83,7 +83,7 @@ def test_the_loop_gets_from_a_store_what_it_got_from_the_teacher(
 ) -> None:
     fetches = data.draw(st.sampled_from([(), ("hidden",), ("hidden", "logits")]))
     requested = LabelSelection(fetches, forms)
-    labels = soft_labels(answer_of(numbers, forms), expected_of(numbers, requested))
+    labels = soft_labels(answer_of(numbers, forms), expected_of(requested), len(numbers))
     same(cached_labels(kept(numbers, requested), requested), list(range(len(numbers))), labels)
     same(cached_labels(kept(numbers), requested), list(range(len(numbers))), labels)
 
@@ -91,7 +91,7 @@ def test_the_loop_gets_from_a_store_what_it_got_from_the_teacher(
 @given(st.lists(st.sampled_from(["whole", "poor", "both", "none"]), min_size=1, max_size=8))
 def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
     topk = LabelSelection((), LabelForms.given("topk:3", 4.0, True))
-    rows: list[Row | None] = []
+    rows: list[LabelRow | None] = []
     for number, kind in enumerate(kinds):
         (whole,), (poor,) = kept([number]), kept([number], topk)
         rows.append({"whole": whole, "poor": poor, "both": merged(poor, whole)}.get(kind))
@@ -100,7 +100,8 @@ def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
         if not places:
             assert cached_labels(rows, requested) == NO_LABELS
             continue
-        labels = soft_labels(answer_of(places, requested.forms), expected_of(places, requested))
+        answer = answer_of(places, requested.forms)
+        labels = soft_labels(answer, expected_of(requested), len(places))
         same(cached_labels(rows, requested), places, labels)
 
 
@@ -115,13 +116,13 @@ def test_rows_of_another_shape_are_missing() -> None:
     long, short = (
         rows_of(
             LabelResponse({"y": np.ones(shape, np.float32)}),
-            Expected("", 0, "", ("y",), shape[0], whole=True),
+            ExpectedResponse("", 0, "", ("y",), whole=True),
             CONTENT,
         )
         for shape in ((1, 9), (2, 4))
     )
     found = cached_labels([short[0], long[0], short[1]], ALL)
-    assert found.places == (0, 2)
+    assert found.rows == (0, 2)
     assert found.missing(3) == ((1, 2),)
     assert found.missing(5) == ((1, 2), (3, 5))
     no_row_has_it = LabelSelection(("y",), LabelForms.given("topk:12", None, True))
@@ -137,7 +138,7 @@ def test_values_of_two_sizes_stand_in_one_batch() -> None:
         assert form is not None
         parts = encode("y", np.arange(5, dtype=np.float32)[None] * np.float32(scale), form)
         said = {part: form.parameters(5) for part in parts}
-        expected = Expected("", 0, "", ("y",), 1, forms, whole=True)
+        expected = ExpectedResponse("", 0, "", ("y",), forms, whole=True)
         rows += rows_of(LabelResponse(parts, {}, said), expected, CONTENT)
     found = cached_labels(rows, requested)
     np.testing.assert_array_equal(found.labels["y.values"], [[4, 3], [4e6, 3e6]])
@@ -146,7 +147,7 @@ def test_values_of_two_sizes_stand_in_one_batch() -> None:
 def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() -> None:
     forms = LabelForms.given({"logits": "bfloat16"}, None, True)
     answer = LabelResponse({"odd_name": np.ones((2, 5), np.float32)})
-    expected = Expected("", 0, "", ("logits",), 2, forms, foreign=True)
+    expected = ExpectedResponse("", 0, "", ("logits",), forms, foreign=True)
     (row, _) = rows_of(answer, expected, CONTENT)
     assert row.layout.outputs == ("logits",)
     assert len(row.data) == 5 * np.dtype(ml_dtypes.bfloat16).itemsize

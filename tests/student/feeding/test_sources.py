@@ -16,7 +16,7 @@ import pytest
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.distill_reader import Batched
-from edl.distill_reader.sources import Source
+from edl.distill_reader.sources import ResumableSource
 from edl.distill_reader.sources import source_of as reader_source
 from edl.errors import BatchError, GenerationSuperseded, UsageError
 from edl.proto.arena import Array
@@ -194,7 +194,7 @@ def test_it_reads_no_further_ahead_than_allowed() -> None:
 
 def test_a_reader_takes_it_as_its_source() -> None:
     source = linked(empty_link())
-    assert isinstance(source, Source)
+    assert isinstance(source, ResumableSource)
     assert reader_source(source, RankShard(), 0) is source
     with pytest.raises(UsageError, match="leave world_size away"):
         reader_source(source, RankShard(0, 2), 0)

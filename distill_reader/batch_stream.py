@@ -1,25 +1,99 @@
-"""The queue of batches that puller, receiver and training loop share.
+"""The queue of batches that the puller, the receiver and the training loop share.
 
-A batch enters when the source yields it, gets its outcome (labels or an error) from the engine,
-may be taken once the engine releases it, and leaves when the training loop takes it. Batch numbers
-grow over the whole life of a reader, so that messages about an epoch that was left are recognised.
+A batch enters when the source yields it, and gets its outcome (labels or an error) from the engine.
+The training loop may take it once the engine has released it. Batch numbers grow over the whole
+life of a reader, so that messages about batches of an earlier epoch are recognised.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 from ..errors import EdlError
 from ..proto.arena import Array, Record
-from .batches import BatchLabels, LabelledBatch, RingBatch
-from .saved_state import Progress, StreamPosition
+from .saved_state import StreamPosition, StreamProgress
 from .sources.source import Mark
-from .structure import Parts
+from .structure import BatchParts, put_together
+
+
+@dataclass(frozen=True, slots=True)
+class RingBatch:
+    """A batch in the ring; its memory is reused once nobody refers to `arrays` or a view of them.
+
+    Attributes:
+        number: of the batch, over all epochs.
+        record: where its arrays are in the ring.
+        arrays: views of the ring's memory.
+        parts: the structure of the batch, without its arrays.
+        position: in the source.
+        source_s: seconds that the source took to yield it.
+    """
+
+    number: int
+    record: Record
+    arrays: tuple[Array, ...]
+    parts: BatchParts
+    position: StreamPosition
+    source_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLabels:
+    """The labels of a batch.
+
+    Attributes:
+        arrays: labels by name, views of the engine's arena; None for those of an unlabelled batch.
+        record: where they are in the arena; None for an unlabelled batch.
+        makers: the teachers that labelled the batch, by service. The next engine needs them if
+            this one dies and one of them proves wrong.
+    """
+
+    arrays: Mapping[str, Array | None]
+    record: Record | None = None
+    makers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class LabelledBatch(NamedTuple):
+    """A batch and its labels.
+
+    Attributes:
+        pulled: the batch.
+        labels: of it.
+        made: what the training loop gets, if it could be made ahead; else None.
+    """
+
+    pulled: RingBatch
+    labels: BatchLabels
+    made: Any
+
+    @classmethod
+    def of(cls, pulled: RingBatch, labels: BatchLabels) -> Self:
+        """Combine both; tensors of a framework are left to `batch`.
+
+        They are made in the training loop's thread when it takes the batch: that thread decides on
+        their device, and they occupy no device memory before.
+        """
+        made = None
+        if pulled.parts.plain:
+            with suppress(Exception):  # `batch` raises it in the training loop
+                made = put_together(pulled.parts.skeleton, pulled.arrays, labels.arrays)
+        return cls(pulled, labels, made)
+
+    def batch(self) -> Any:
+        """What the training loop gets.
+
+        Raises:
+            UsageError: see `put_together`.
+        """
+        if self.made is not None:
+            return self.made
+        pulled = self.pulled
+        return put_together(pulled.parts.skeleton, pulled.arrays, self.labels.arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +103,8 @@ class StreamSnapshot:
     Attributes:
         epoch: the current one.
         data_epoch: epochs begun over the source, this one included.
-        batches: all that are not taken, in order.
-        outcomes: labels or error by number, as far as they arrived.
+        batches: those not taken yet, in order.
+        outcomes: labels or error by number, as far as they have arrived.
         released: numbers of the batches that may be taken.
         pulled: number of the next batch.
         ended: whether the source has ended.
@@ -47,34 +121,35 @@ class StreamSnapshot:
     waiting: bool
 
 
-class Stream:
-    """The batches between source and training loop; every method may be called by any thread.
+class BatchStream:
+    """The batches between source and training loop. Thread-safe.
 
     Attributes:
-        undelivered: the batch that was taken last and what is made of it. The training loop sets
-            it to None once it has the batch; not by a call, which a Ctrl-C could interrupt.
-        epoch: number of the current one, or of the empty one after one that was left; changed by
-            `begin` alone.
-        data_epoch: how many epochs were begun over the source.
-        delivered: batches that were taken, over all epochs.
-        samples_delivered: their rows.
-        unlabelled: batches among them without soft labels.
+        undelivered: the batch that was taken last, and what the training loop gets for it. The
+            training loop sets it to None once it has that; an assignment, because Ctrl-C could
+            interrupt a call.
+        epoch: number of the current epoch; only `begin` changes it.
+        data_epoch: epochs begun over the source; not counted are the empty ones that follow an
+            epoch that was left.
+        delivered: batches taken, over all epochs.
+        samples_delivered: rows of these.
+        unlabelled: those of these without soft labels.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # for the training loop
         self._room = threading.Condition(self._lock)  # for the puller, which is woken less often
-        self._waiting: dict[int, RingBatch] = {}  # by number, in order: not taken
+        self._waiting: dict[int, RingBatch] = {}  # not taken; by number, in order
         self._outcomes: dict[int, LabelledBatch | EdlError] = {}
-        self._released: dict[int, None] = {}  # numbers of those that may be taken, the next first
+        self._released: dict[int, None] = {}  # numbers of batches that may be taken, in order
         self._next_number = 0
         self._limit = 0
-        self._progress = Progress()
-        self._last: tuple[StreamPosition, int] | None = None  # taken, and not in `_progress` yet
+        self._progress = StreamProgress()
+        self._last: tuple[StreamPosition, int] | None = None  # taken; not yet in `_progress`
         self.undelivered: tuple[RingBatch, Any] | None = None
-        self._complete = False  # the source has ended the epoch, and the training loop not yet
-        self._end: Mark | None = None  # where the source stands behind it
+        self._complete = False  # the source has ended the epoch; the training loop has not yet
+        self._end: Mark | None = None  # the source's position after it
         self.epoch = 0
         self.data_epoch = 0
         self.delivered = 0
@@ -84,7 +159,7 @@ class Stream:
         self._loop_waits = False
         self._source_error: BaseException | None = None
         self._fatal: EdlError | None = None
-        self._dead = False  # _fatal is for good
+        self._dead = False  # `_fatal` holds for every epoch
 
     # --- the epoch
 
@@ -92,7 +167,7 @@ class Stream:
         """Drop the current epoch and begin a new one; returns its number.
 
         Args:
-            empty: nothing will be pulled in the new one.
+            empty: no batches will be pulled in the new one.
         """
         with self._lock:
             self._progress = self.progress
@@ -111,14 +186,14 @@ class Stream:
             self._room.notify_all()
             return self.epoch
 
-    def stand(self, progress: Progress) -> None:
-        """Set the position in the source that the epoch begins or resumes at."""
+    def set_progress(self, progress: StreamProgress) -> None:
+        """Set the position in the source where the epoch begins or resumes."""
         with self._lock:
             self._progress = progress
 
     @property
-    def progress(self) -> Progress:
-        """What of the source was delivered."""
+    def progress(self) -> StreamProgress:
+        """How much of the source was delivered."""
         with self._lock:
             if self._last is None or self.undelivered is not None:
                 return self._progress
@@ -134,7 +209,7 @@ class Stream:
     def may_pull(self, epoch: int) -> bool:
         """Wait until the engine allows another batch; False once the epoch is over."""
         with self._lock:
-            while self.epoch == epoch and not self._dead and not self.has_room:
+            while self._next_number >= self._limit and self.epoch == epoch and not self._dead:
                 self._room.wait()
             return self.epoch == epoch and not self._dead
 
@@ -143,11 +218,20 @@ class Stream:
         epoch: int,
         record: Record,
         arrays: Sequence[Array],
-        parts: Parts,
+        parts: BatchParts,
         position: StreamPosition,
         source_s: float = 0.0,
     ) -> RingBatch | None:
-        """Enter a batch in the ring; None when the epoch was left meanwhile."""
+        """Add a batch that is in the ring; None if the epoch was left meanwhile.
+
+        Args:
+            epoch: of the batch.
+            record: where its arrays are in the ring.
+            arrays: views of them.
+            parts: the structure of the batch.
+            position: of the batch in the source.
+            source_s: seconds that the source took to yield it.
+        """
         with self._lock:
             if self.epoch != epoch:
                 return None
@@ -157,8 +241,8 @@ class Stream:
             self._waiting[number] = pulled
             return pulled
 
-    def had_before(self, epoch: int, position: StreamPosition) -> bool:
-        """Whether the batch at `position` was delivered before; it does not enter again."""
+    def is_already_delivered(self, epoch: int, position: StreamPosition) -> bool:
+        """Whether the batch at `position` was delivered before a saved state: it is skipped."""
         with self._lock:
             if self.epoch != epoch or position.ordinal not in self._progress.ahead:
                 return False
@@ -166,11 +250,11 @@ class Stream:
             return True
 
     def end(self, epoch: int, error: BaseException | None, mark: Mark | None = None) -> bool:
-        """The source has no more batches, or raised `error`, which is raised after the last one.
+        """End the epoch: the source has no more batches.
 
         Args:
-            epoch: the one that has ended.
-            error: what the source raised.
+            epoch: that has ended.
+            error: what the source raised; the training loop gets it after the last batch.
             mark: the source's position after the epoch.
 
         Returns:
@@ -187,27 +271,26 @@ class Stream:
 
     @property
     def pulled(self) -> int:
-        """Batches that came from the source, over all epochs."""
-        with self._lock:
-            return self._next_number
+        """Batches that came from the source, over all epochs: the number of the next one."""
+        return self._next_number
 
     @property
     def ready(self) -> int:
-        """Batches that have their outcome and are not taken yet."""
+        """Batches with an outcome that are not taken yet."""
         return len(self._outcomes)
 
     # --- the receiver's side
 
     def allow(self, limit: int) -> None:
-        """Batches of a number below `limit` may be pulled."""
+        """Allow batches with numbers below `limit` to be pulled."""
         with self._lock:
             self._limit = max(self._limit, limit)
             self._room.notify_all()
 
     def settle(self, number: int, outcome: BatchLabels | EdlError) -> None:
-        """Set the outcome of batch `number`; no effect if it was left or has one.
+        """Set the outcome of batch `number`; no effect if it has one, or its epoch was left.
 
-        What the training loop gets is made here, in the caller's thread.
+        The batch and its labels are combined in the caller's thread.
         """
         if (pulled := self._waiting.get(number)) is None:
             return
@@ -218,18 +301,20 @@ class Stream:
             self._outcomes[number] = made
 
     def withdraw(self, number: int) -> None:
-        """Forget the outcome of a batch that is not released: it gets another."""
+        """Forget the outcome of a batch that is not released; it will get another one."""
         with self._lock:
             self._outcomes.pop(number, None)
 
     def release(self, numbers: Iterable[int]) -> None:
         """Allow these batches to be taken in this order, as far as they have their outcome."""
         with self._lock:
-            self._released |= {n: None for n in numbers if n in self._outcomes}
+            for number in numbers:
+                if number in self._outcomes:
+                    self._released[number] = None
             self._changed.notify_all()
 
     def fail(self, error: EdlError, epoch: int | None = None) -> None:
-        """Raise `error` in the training loop, in `epoch` or from now on."""
+        """Raise `error` in the training loop: in `epoch`, or if that is None in every call."""
         with self._lock:
             if not self._dead and epoch in (None, self.epoch):
                 self._fatal, self._dead = error, epoch is None
@@ -257,34 +342,50 @@ class Stream:
 
     # --- the training loop's side
 
-    def next(self, epoch: int, timeout_s: float | None) -> LabelledBatch | None:
-        """Wait for the next batch in order, and leave it in the stream; None after the timeout.
+    def next(self, epoch: int, timeout_s: float) -> LabelledBatch | None:
+        """Wait for the next batch in order, and leave it in the stream.
+
+        Args:
+            epoch: of the batch.
+            timeout_s: seconds to wait.
+
+        Returns:
+            The batch; None after the timeout.
 
         Raises:
             StopIteration: the source has ended and every batch was taken.
             BaseException: what the source raised, after its last batch; once.
             EdlError: the batch or the stream has failed.
         """
+        deadline = time.monotonic() + timeout_s
         with self._lock:
-            if self.epoch == epoch and (labelled := self._next()) is not None:
-                return labelled
-            if self.epoch == epoch:
-                self._loop_waits = not self._is_due(epoch)
-            if not self._changed.wait_for(partial(self._is_due, epoch), timeout_s):
-                return None
-            if self.epoch == epoch:
-                self._loop_waits = False
-                if (labelled := self._next()) is not None:
-                    return labelled
+            while self.epoch == epoch:
+                if (number := next(iter(self._released), None)) is not None:
+                    self._loop_waits = False
+                    outcome = self._outcomes[number]
+                    if isinstance(outcome, LabelledBatch):
+                        return outcome
+                    raise _copy(outcome)
+                is_over = self._ended and not self._waiting
+                self._loop_waits = not is_over and self._fatal is None
+                if not self._loop_waits:
+                    break
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return None
+                self._changed.wait(left_s)
             raise self._end_of(epoch)
 
     def take(self, epoch: int, labelled: LabelledBatch, batch: Any = None) -> bool:
-        """Deliver a batch that `next` has returned; False if it was left or taken.
+        """Mark a batch that `next` has returned as taken.
 
         Args:
             epoch: of the batch.
             labelled: the batch.
-            batch: becomes `undelivered`, with the batch, unless it is None.
+            batch: what the training loop gets; becomes `undelivered` unless it is None.
+
+        Returns:
+            False if the epoch was left or the batch taken meanwhile.
         """
         with self._lock:
             pulled = labelled.pulled
@@ -292,7 +393,7 @@ class Stream:
                 return False
             number, last = pulled.number, (pulled.position, pulled.parts.samples)
             progress = self.progress
-            # No calls until it is done: a Ctrl-C must not interrupt it halfway.
+            # No calls in what follows: a Ctrl-C must not interrupt it halfway.
             self._progress, self._last = progress, last
             self.undelivered = None if batch is None else (pulled, batch)
             self.delivered += 1
@@ -301,22 +402,8 @@ class Stream:
             del self._released[number], self._outcomes[number], self._waiting[number]
             return True
 
-    def _is_due(self, epoch: int) -> bool:
-        if self.epoch != epoch or self._fatal is not None:
-            return True
-        return bool(self._released) if self._waiting else self._ended
-
-    def _next(self) -> LabelledBatch | None:
-        if (number := next(iter(self._released), None)) is None:
-            return None
-        self._loop_waits = False
-        outcome = self._outcomes[number]
-        if not isinstance(outcome, LabelledBatch):
-            raise _copy(outcome)
-        return outcome
-
     def _end_of(self, epoch: int) -> BaseException:
-        """The exception to raise when no batch follows."""
+        """The exception to raise as no batch follows."""
         if self._fatal is not None and (self._dead or self.epoch == epoch):
             return _copy(self._fatal)
         if self.epoch != epoch:
@@ -324,7 +411,7 @@ class Stream:
         if self._source_error is None:
             if self._complete:
                 self._complete = False
-                self._progress = Progress(self._progress.epoch + 1, mark=self._end)
+                self._progress = StreamProgress(self._progress.epoch + 1, mark=self._end)
                 self._last = None
             return StopIteration()
         error, self._source_error = self._source_error, None
@@ -332,5 +419,5 @@ class Stream:
 
 
 def _copy(error: EdlError) -> EdlError:
-    """A copy for raising: a raised error holds every frame that it passed, so it is not kept."""
+    """A copy to raise: a raised error refers to every frame it passed, so the original is kept."""
     return type(error)(*error.args)

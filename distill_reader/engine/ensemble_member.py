@@ -1,7 +1,7 @@
-"""One service at work: drives its `ReaderCore` and executes its instructions.
+"""The driver of one service's `ReaderCore`: passes events to it and executes its instructions.
 
-An engine has one member, or several whose labels it averages. A member belongs to the engine's
-thread; what comes from elsewhere (its roster, its links) is posted to that thread's inbox.
+An engine has one member, or several whose labels it averages. All methods belong to the engine's
+thread; the roster and the links post calls to that thread's inbox.
 """
 
 from __future__ import annotations
@@ -25,22 +25,30 @@ from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.windows import WindowConfig
 from ...scheduler.stream_stats import StreamProfile
 from ..config import ReaderConfig
-from .answers import agree, furthest
+from .answers import agree, greatest_difference
 from .inbox import Inbox
 from .label_cache import LabelCache
 from .label_cache_thread import CachedLabels
-from .labels import LabelRecords
-from .outcomes import LinkFailure, Outcome, RequestDone, TeacherReady, TeacherRequest, failure_of
+from .label_records import LabelRecords
 from .path_attempts import PathAttempts
 from .profiles import ProfileRecorder
-from .request_template import misfit_of_settings, published_kinds
-from .requests import Batch, Batches, RequestSender
+from .requests import BatchMetadata, KnownBatches, RequestSender
 from .roster import open_roster
 from .teacher_link import TeacherLink
+from .teacher_requests import (
+    LinkFailure,
+    Outcome,
+    RequestDone,
+    TeacherReady,
+    TeacherRequest,
+    failure_of,
+    misfit_of_settings,
+    published_kinds,
+)
 
 log = logging.getLogger(__name__)
 
-#: What follows from time alone is looked for so often at most.
+#: Minimum interval between checks of deadlines, of the coordinator, and of the profile.
 LOOK_EVERY_S: Final = 0.01
 
 
@@ -49,47 +57,49 @@ class MemberListener:
     """Callbacks of a member into its engine, in the engine's thread.
 
     Attributes:
-        on_settled: a batch has reached this final state.
-        on_outcome: a teacher's link posted this outcome at this time; True: its labels are usable.
-        on_failed: the stream cannot go on, in this epoch or (True) ever.
+        on_settled: the core has decided on a batch.
+        on_outcome: a teacher's link has posted an outcome, at this time; True: the labels of it are
+            valid.
+        on_failed: the stream has failed, in this epoch or (True) in every epoch.
     """
 
     on_settled: Callable[
-        [Member, do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison], None
+        [EnsembleMember, do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison], None
     ]
-    on_outcome: Callable[[Member, str, Outcome, float, bool], None]
+    on_outcome: Callable[[EnsembleMember, str, Outcome, float, bool], None]
     on_failed: Callable[[errors.EdlError, bool], None]
 
 
-class Member:
+class EnsembleMember:
     """Has batches labelled by the teachers of `config.service`.
 
     Args:
         config: of this service alone.
         inbox: of the engine's thread.
-        batches: known batches.
+        batches: by number.
         ring: holds the batches.
         arena: holds the labels.
         mixed: labels are averaged with those of other members.
-        listener: receives events.
+        listener: of the engine.
 
     Attributes:
-        core: decides; read-only for others.
+        config: as given.
+        core: makes all decisions; read-only for others.
         ledger: of the core: the state of each row.
         roster: names the teachers.
         labels: the label records.
-        label_cache: looks labels up in a store; None: not configured.
-        relabelled: batches whose labels were discarded.
-        links: open connections by number.
-        poisoned: batches that will never be labelled.
-        reports: immediate reports to the coordinator that the core asked for.
+        label_cache: finds labels in a store; None: no store is configured.
+        relabelled: number of batches whose labels were discarded.
+        links: open links to teachers, by number.
+        poisoned: number of batches that teachers refused for good.
+        reports: number of immediate reports to the coordinator that the core has asked for.
     """
 
     def __init__(
         self,
         config: ReaderConfig,
         inbox: Inbox,
-        batches: Batches,
+        batches: KnownBatches,
         ring: SharedBuffer,
         arena: Arena,
         listener: MemberListener,
@@ -120,19 +130,21 @@ class Member:
         self.links: dict[int, TeacherLink] = {}
         self._paths = PathAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
-        self._unsent: list[tuple[str, int]] = []  # requests in flight for the ledger alone
-        self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}  # answers, to be compared
-        self._dispute = ""  # the latest, in words
+        #: (teacher, request) in flight as far as the ledger knows, that could not be sent.
+        self._unsent: list[tuple[str, int]] = []
+        #: Labels by teacher and request, to be compared.
+        self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}
+        self._dispute = ""  # describes the latest
         self._looked_at = -inf
         self._coordinator_answers = True
 
     def start(self) -> None:
-        """Look for teachers, as many as the last run needed."""
+        """Load the profile of the last run, and start to receive teachers."""
         self._profile_recorder.start()
         self.roster.start()
 
     def close(self) -> None:
-        """Release the teachers; save the profile and cached labels."""
+        """Release the teachers, save the profile, and flush the label store."""
         self._profile_recorder.close(self.content_id)
         self.roster.stop()
         for link in self.links.values():
@@ -140,18 +152,18 @@ class Member:
         if self.label_cache is not None:
             self.label_cache.close()
 
-    # --- what others read
+    # --- read access
 
     @property
     def content_id(self) -> str:
-        """Content of the model that labels come from; empty while unknown."""
+        """Content of the model that labels come from; empty: unknown."""
         return self.core.content_id or (
             "" if self.label_cache is None else self.label_cache.content_id
         )
 
     @property
     def output_kinds(self) -> dict[str, str]:
-        """The published kinds of outputs, by name."""
+        """The kinds of outputs that teachers publish, by name."""
         return {one.output: one.kind for one in self.core.contents.kinds.settled.values()}
 
     @property
@@ -161,25 +173,25 @@ class Member:
 
     @property
     def cut_off_since(self) -> float | None:
-        """Since when no teacher can be reached, in seconds since 1970; None: one can."""
+        """Since when no teacher can be reached, in seconds since 1970; None: one is reachable."""
         since = self.core.teachers.silent_since
         return None if since is None else time.time() - (time.monotonic() - since)
 
     # --- the stream
 
-    def queue(self, batch: Batch, source_s: float) -> None:
-        """Have a batch in the ring labelled, which the source took `source_s` to yield."""
+    def queue(self, batch: BatchMetadata, source_s: float) -> None:
+        """Have a batch labelled; the source took `source_s` seconds to yield it."""
         self.handle(ev.Pulled(source_s, batch.samples, batch.rows))
         if self.label_cache is None:
             self.handle(ev.Queued(batch.number, batch.nbytes, batch.rows, kind=batch.kind))
         else:
             self.label_cache.queue(batch, time.monotonic())
 
-    def _enqueue(self, batch: Batch, cached: CachedLabels) -> None:
+    def _enqueue(self, batch: BatchMetadata, cached: CachedLabels) -> None:
         """Copy the cached labels of a batch, and have the rest labelled."""
         missing, row_nbytes = None, 0
-        if cached.places:
-            self.labels.fill(batch, cached.places, cached.labels)
+        if cached.rows:
+            self.labels.fill(batch, cached.rows, cached.labels)
             missing = cached.missing(batch.rows)
             row_nbytes = cached.row_nbytes
         if batch.number in self.ledger.withheld:
@@ -189,8 +201,8 @@ class Member:
             ev.Queued(batch.number, batch.nbytes, batch.rows, missing, row_nbytes, batch.kind)
         )
 
-    def hold(self, batch: Batch, labels_nbytes: int, makers: Sequence[str]) -> None:
-        """An earlier engine offered the trainer this batch, labelled by these teachers."""
+    def hold(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
+        """Add a batch that a former engine has offered to the trainer, labelled by `makers`."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
         self.handle(
             ev.BatchRestored(
@@ -199,29 +211,29 @@ class Member:
         )
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
-        """The training loop has a batch, after `step_s` of work on the one before."""
+        """The training loop took a batch, after `step_s` seconds of work on the last one."""
         if self.label_cache is not None:
             self.label_cache.forget(number)
-        self.labels.let_go(number)
+        self.labels.forget(number)
         self.handle(ev.BatchTaken(number, samples, step_s), now)
 
     def reset(self, data_epoch: int, now: float) -> None:
-        """Forget every batch; the teachers stay, if they may label `data_epoch`."""
+        """Forget every batch; teachers remain, if they may label `data_epoch`."""
         self.labels.reset()
         if self.label_cache is not None:
             self.label_cache.reset()
         self.handle(ev.EpochBegan(data_epoch), now)
         unsent, self._unsent = self._unsent, []
-        for teacher, request in unsent:  # free the windows that these hold
+        for teacher, request in unsent:  # free their windows
             self.handle(ev.Cancelled(teacher, request))
 
     def resume(self, taken_over: ev.EngineResumed, now: float) -> None:
-        """Continue in the state of an earlier engine."""
+        """Continue in the state of a former engine."""
         self.roster.remember(taken_over.left.assigned)
         self.handle(taken_over, now)
 
     def look(self, now: float) -> None:
-        """Execute what follows from new events and the time."""
+        """Have the core decide, after new events or as time has passed."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             self._coordinator_answers = self.roster.answers()
@@ -244,14 +256,14 @@ class Member:
 
     def _on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
         name, now = link.peer.teacher_id, time.monotonic()
-        if isinstance(outcome, RequestDone):  # as nearly always
+        if isinstance(outcome, RequestDone):  # the usual case
             self._on_done(link, outcome, now)
             return
         self._listener.on_outcome(self, name, outcome, now, False)
         match outcome:
             case TeacherReady(inputs):
                 link.inputs = inputs
-                self._paths.heard(link.peer.address)
+                self._paths.resolve(link.peer.address)
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if self.label_cache is not None and not words:
                     self.label_cache.on_teacher_ready(link.peer, inputs)
@@ -281,7 +293,6 @@ class Member:
         name, job = link.peer.teacher_id, done.job
         is_open, misfit = link.number in self.links, ""
         if is_open:
-            self._paths.heard(link.peer.address)
             try:
                 self.labels.check(done)
             except errors.BadAnswer as error:
@@ -290,7 +301,9 @@ class Member:
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
-        rows, nbytes = job.rows, sum([label.nbytes for label in done.labels.values()])
+        rows, nbytes = job.rows, 0
+        for label in done.labels.values():
+            nbytes += label.nbytes
         answer = ev.AnswerCame(
             name,
             link.number,
@@ -307,7 +320,7 @@ class Member:
         self._carry_out(self.core.handle(answer, now), done, link)
 
     def _agreeing(self, name: str, done: RequestDone) -> frozenset[str]:
-        """The teachers whose kept answers to this request agree."""
+        """The teachers with kept labels of this request that agree with `done`."""
         kept = self._kept.get(done.job.request, {})
         tolerance = partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id)
         forms = self.config.labels
@@ -329,7 +342,7 @@ class Member:
         done: RequestDone | None = None,
         link: TeacherLink | None = None,
     ) -> None:
-        """Carry out instructions; `done` is the answer that led to them, which came over `link`."""
+        """Execute instructions; `done` is the response that led to them, received over `link`."""
         for one in instructions:
             match one:
                 case do.SendRequest():
@@ -386,7 +399,7 @@ class Member:
                 self._listener.on_settled(self, instruction)
             case do.LabelsRevoked(number, whole):
                 self.relabelled += 1
-                self.labels.take_back(number, whole=whole)
+                self.labels.withdraw(number, whole=whole)
                 self._listener.on_settled(self, instruction)
             case do.LookUp(number):
                 assert self.label_cache is not None
@@ -423,7 +436,7 @@ class Member:
     def _on_disputed(self, disputed: do.Disputed) -> None:
         answers = self._kept[disputed.request]
         first, second = (answers[name] for name in disputed.pair)
-        output, apart = furthest(first, second)
+        output, apart = greatest_difference(first, second)
         self._dispute = (
             f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
             f" {apart} on output {output!r}; another one is needed to tell who is wrong"
@@ -459,5 +472,5 @@ def core_config(config: ReaderConfig) -> CoreConfig:
 
 
 def room_in_s(error: errors.EdlError) -> float | None:
-    """When a full teacher expects to have room again, in seconds; None: unknown."""
+    """Seconds until a full teacher expects to have room; None: unknown."""
     return error.retry_after_s if isinstance(error, errors.RateLimited) else None

@@ -1,0 +1,228 @@
+"""The records of labels in shared memory: one for each batch, filled as responses arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...errors import BadAnswer
+from ...proto.arena import Arena, Array, Record
+from ...scheduler.ledger.events import Span
+from ..ring import refused
+from .answers import joined
+from .requests import BatchMetadata, KnownBatches
+from .teacher_requests import RequestDone, TeacherRequest
+
+_ALL: Final = slice(None)
+
+
+class AssembledLabels(NamedTuple):
+    """The record of one batch's labels, and the names of its arrays."""
+
+    names: tuple[str, ...]
+    record: Record
+
+
+class LabelRecords:
+    """The label records of one service in the arena. For the engine's thread.
+
+    A record is allocated when the first rows of its batch arrive. A record that was offered to the
+    trainer belongs to the trainer, which frees it, and is not written any more. If the trainer gets
+    mixtures instead, records remain the engine's until their batches are taken.
+
+    Teachers of one content may send floats of different precision. Each output is delivered in the
+    widest dtype that was received so far: narrower records are reallocated, so that no row loses a
+    bit, and no batch is narrower than an earlier one.
+
+    Args:
+        arena: holds the records.
+        batches: by number.
+        mixed: the trainer gets mixtures of these records and others.
+
+    Attributes:
+        discards: responses that were not used: late, not the first, or of an old model.
+        is_mixed: as given.
+    """
+
+    def __init__(self, arena: Arena, batches: KnownBatches, *, mixed: bool = False) -> None:
+        self.discards = 0
+        self.is_mixed = mixed
+        self._arena = arena
+        self._batches = batches
+        self._widest: dict[str, np.dtype[Any]] = {}  # of each label so far
+        self._kept: dict[int, AssembledLabels] = {}
+        self._offered: dict[int, AssembledLabels] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the labels that were not offered to the trainer yet."""
+        return sum(one.record.nbytes for one in self._kept.values())
+
+    def check(self, done: RequestDone) -> None:
+        """Raise BadAnswer if names, shapes or dtypes differ from other rows of their batches."""
+        if not self._kept:  # the usual case if batches are not split
+            return
+        for span, batch, rows in self._parts(done.job):
+            if (known := self._kept.get(span.batch)) is None or batch.is_all_of(span):
+                continue
+            there, here = self.arrays(known), _rows(done.labels, rows)
+            if not _can_join(there, here):
+                raise BadAnswer(
+                    f"its labels are {_shown(here)}, those of other rows of the batch"
+                    f" {_shown(there)}"
+                )
+
+    def write(self, done: RequestDone, wanted: Collection[Span]) -> None:
+        """Copy the labels of the spans `wanted` into their batches' records."""
+        spans = done.job.spans
+        if len(spans) == 1 and (batch := self._batches.get(spans[0].batch)) is not None:
+            if spans[0] in wanted:  # the usual case
+                self._write_span(spans[0], batch, done.labels)
+            return
+        for span, batch, rows in self._parts(done.job):
+            if span in wanted:
+                self._write_span(span, batch, _rows(done.labels, rows))
+
+    def _write_span(self, span: Span, batch: BatchMetadata, labels: Mapping[str, Array]) -> None:
+        whole = span.stop - span.start == batch.rows
+        if whole and span.batch in self._kept:  # all of the former labels are void
+            self.drop(span.batch)
+        record = self._record_for(batch, labels).record
+        for label, ref in zip(labels.values(), record.arrays, strict=True):
+            array = self._arena.get(ref)
+            np.copyto(array if whole else array[span.start : span.stop], label)
+
+    def fill(self, batch: BatchMetadata, rows: Sequence[int], labels: Mapping[str, Array]) -> None:
+        """Copy cached labels of the given rows into a batch's record."""
+        known = self._record_for(batch, labels)
+        for label, array in zip(labels.values(), self.arrays(known).values(), strict=True):
+            array[list(rows)] = label
+
+    def arrays(self, labels: AssembledLabels) -> dict[str, Array]:
+        """The labels by name, as views of the arena."""
+        refs = labels.record.arrays
+        return {name: self._arena.get(ref) for name, ref in zip(labels.names, refs, strict=True)}
+
+    def offer(self, number: int) -> AssembledLabels | None:
+        """Pass the labels of a complete batch to the trainer; None: there are none."""
+        if (labels := self._kept.pop(number, None)) is not None:
+            self._offered[number] = labels
+        return self._offered.get(number)
+
+    def withdraw(self, number: int, *, whole: bool) -> None:
+        """Withdraw offered labels, and drop them if `whole`; else some rows will be overwritten.
+
+        No effect on a batch that an earlier engine offered.
+        """
+        if (labels := self._offered.pop(number, None)) is not None:
+            if self.is_mixed:
+                self._kept[number] = labels
+                self._widen(number)
+            elif not whole:
+                self._kept[number] = self._copy(number, labels)
+        if whole:
+            self.drop(number)
+
+    def forget(self, number: int) -> None:
+        """Forget a batch that the training loop took."""
+        labels = self._offered.pop(number, None)
+        if labels is not None and self.is_mixed:
+            self._arena.free(labels.record.offset)
+
+    def drop(self, number: int) -> None:
+        """Free the labels of a batch that was not offered."""
+        if (labels := self._kept.pop(number, None)) is not None:
+            self._arena.free(labels.record.offset)
+
+    def clear(self) -> None:
+        """Free all labels that were not offered."""
+        for number in list(self._kept):
+            self.drop(number)
+
+    def reset(self) -> None:
+        """Forget every batch."""
+        self.clear()
+        for number in list(self._offered):
+            self.forget(number)
+
+    def _record_for(self, batch: BatchMetadata, labels: Mapping[str, Array]) -> AssembledLabels:
+        """The record of a batch, wide enough for these labels of some of its rows."""
+        for name, label in labels.items():
+            if self._widest.get(name) is not label.dtype:
+                self._learn_dtype(name, label.dtype)
+        if (known := self._kept.get(batch.number)) is None:
+            known = self._kept[batch.number] = self._allocate(batch, labels)
+        return known
+
+    def _learn_dtype(self, name: str, dtype: np.dtype[Any]) -> None:
+        """Widen the dtype of a label, and the existing records, if it is too narrow."""
+        known = self._widest.get(name)
+        wider = dtype if known is None else joined(known, dtype) or dtype
+        self._widest[name] = wider
+        if known is not None and wider != known:
+            for number in list(self._kept):
+                self._widen(number)
+
+    def _widen(self, number: int) -> None:
+        """Reallocate the record of a batch if a dtype is too narrow."""
+        narrow = self._kept[number]
+        if any(a.dtype != self._wide(name, a) for name, a in self.arrays(narrow).items()):
+            wider = self._copy(number, narrow)
+            self.drop(number)
+            self._kept[number] = wider
+
+    def _copy(self, number: int, labels: AssembledLabels) -> AssembledLabels:
+        """Copy labels to a new record, in the widest dtypes."""
+        arrays = self.arrays(labels)
+        copy = self._allocate(self._batches[number], arrays)
+        for array, rows in zip(self.arrays(copy).values(), arrays.values(), strict=True):
+            np.copyto(array, rows)
+        return copy
+
+    def _wide(self, name: str, label: Array) -> np.dtype[Any]:
+        """The dtype that a label is stored in."""
+        return joined(label.dtype, self._widest[name]) or label.dtype
+
+    def _allocate(self, batch: BatchMetadata, labels: Mapping[str, Array]) -> AssembledLabels:
+        layouts = []
+        for name, label in labels.items():
+            shape = (batch.rows, *label.shape[1:]) if batch.is_even else label.shape
+            dtype = label.dtype
+            if dtype is not self._widest[name]:
+                dtype = self._wide(name, label)
+            layouts.append((dtype, shape))
+        try:
+            return AssembledLabels(tuple(labels), self._arena.allocate(layouts))
+        except OSError as error:
+            raise refused(self._arena, error) from error
+
+    def _parts(self, job: TeacherRequest) -> Iterator[tuple[Span, BatchMetadata, slice]]:
+        """The spans of known batches, each with its rows of the response."""
+        at = 0
+        for span in job.spans:
+            if (batch := self._batches.get(span.batch)) is not None:
+                whole = len(job.spans) == 1 or not batch.is_even
+                yield span, batch, _ALL if whole else slice(at, at + span.rows)
+            at += span.rows
+
+
+def _rows(labels: Mapping[str, Array], rows: slice) -> Mapping[str, Array]:
+    if rows is _ALL:
+        return labels
+    return {name: label[rows] for name, label in labels.items()}
+
+
+def _can_join(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
+    """Whether rows of both fit into the same arrays."""
+    return [*ours] == [*theirs] and all(
+        one.shape[1:] == other.shape[1:] and joined(one.dtype, other.dtype) is not None
+        for one, other in zip(ours.values(), theirs.values(), strict=True)
+    )
+
+
+def _shown(labels: Mapping[str, Array]) -> str:
+    return ", ".join(
+        f"{name} {label.dtype} {list(label.shape[1:])}" for name, label in labels.items()
+    )
