@@ -12,7 +12,7 @@ from .growth import TRAINER, growth
 from .liveness import longest_pause
 from .recovery import not_whole
 from .samples import expected_digests
-from .trace import FIGURES_EVERY_S, Done, Seen, Trace
+from .trace import FIGURES_EVERY_S, Done, RunTrace, Seen
 
 #: While a student has a healthy teacher, something comes at least so often.
 MOST_PAUSE_S = 3.0
@@ -53,7 +53,7 @@ class Finding:
         return not self.broken
 
 
-def check_invariants(trace: Trace, *, interrupted: bool = False) -> tuple[Finding, ...]:
+def check_invariants(trace: RunTrace, *, interrupted: bool = False) -> tuple[Finding, ...]:
     """Every invariant, in the order in which a report has them.
 
     Args:
@@ -75,7 +75,7 @@ def check_invariants(trace: Trace, *, interrupted: bool = False) -> tuple[Findin
     return tuple(one(trace) for one in checks)
 
 
-def once_in_order(trace: Trace) -> Finding:
+def once_in_order(trace: RunTrace) -> Finding:
     """Every id once, in order, none left out."""
     broken = []
     for name, seen in trace.students.items():
@@ -92,7 +92,7 @@ def once_in_order(trace: Trace) -> Finding:
     return Finding("each id once, in order", _samples(trace), tuple(broken))
 
 
-def right_labels(trace: Trace) -> Finding:
+def right_labels(trace: RunTrace) -> Finding:
     """Sample and label are f(id), byte for byte, but for lies that are not found out yet."""
     broken, deceived = [], 0
     for name, seen in trace.students.items():
@@ -108,7 +108,7 @@ def right_labels(trace: Trace) -> Finding:
     return Finding("label = f(id)", _samples(trace) + lies, tuple(broken))
 
 
-def honest_believed(trace: Trace) -> Finding:
+def honest_believed(trace: RunTrace) -> Finding:
     """No teacher is convicted of lies that has told none."""
     called = {name: wrongly_convicted(trace, seen) for name, seen in trace.students.items()}
     broken = [f"{name}: {', '.join(found)}" for name, found in called.items() if found]
@@ -116,7 +116,7 @@ def honest_believed(trace: Trace) -> Finding:
     return Finding("the honest are believed", f"{len(liars)} teachers convicted", tuple(broken))
 
 
-def misconfigured_unused(trace: Trace) -> Finding:
+def misconfigured_unused(trace: RunTrace) -> Finding:
     """No label comes from a misconfigured teacher; readers eject those that refuse every sample."""
     there = {name for one in trace.snapshots for name in one.teachers}
     broken = [f"{name} never had a lease" for name in trace.misconfigured if name not in there]
@@ -136,7 +136,7 @@ def misconfigured_unused(trace: Trace) -> Finding:
     return Finding("misconfigured teachers label nothing", words, tuple(broken))
 
 
-def moving(trace: Trace) -> Finding:
+def moving(trace: RunTrace) -> Finding:
     """Something comes at least every `MOST_PAUSE_S` while a healthy teacher is there."""
     broken, looked = [], []
     for name, seen in trace.students.items():
@@ -156,7 +156,7 @@ def moving(trace: Trace) -> Finding:
     )
 
 
-def memory(trace: Trace) -> Finding:
+def memory(trace: RunTrace) -> Finding:
     """The slope of (PSS - volume) is not above zero, by more than can be told from zero."""
     broken, looked = [], []
     for name, seen in trace.students.items():
@@ -176,7 +176,7 @@ def tolerated_growth(what: str, seconds: float) -> float:
     return max(LEAST_SEEN_GROWTH, SEEN_GROWTH * min(1.0, 60.0 / max(seconds, 1.0)))
 
 
-def whole_again(trace: Trace) -> Finding:
+def whole_again(trace: RunTrace) -> Finding:
     """At the end every fault is over, everyone has a lease, and every student is served.
 
     A teacher that has lied or failed may still be shut out by a reader that has others.
@@ -188,13 +188,13 @@ def whole_again(trace: Trace) -> Finding:
     return Finding("the mesh is whole again", f"{len(done)} faults", tuple(broken))
 
 
-def in_order_to_the_end(trace: Trace) -> Finding:
+def in_order_to_the_end(trace: RunTrace) -> Finding:
     """No training loop was ended by an error, or did not end when it was told to."""
     troubles = [f"{name}: {seen.trouble}" for name, seen in trace.students.items() if seen.trouble]
     return Finding("students end in order", f"{len(trace.students)} students", tuple(troubles))
 
 
-def refused_alone(trace: Trace) -> Finding:
+def refused_alone(trace: RunTrace) -> Finding:
     """A node with another seed is refused by the elastic training, which goes on to the end."""
     name, seen = "a node with another seed is refused alone", trace.training
     if seen is None:
@@ -205,7 +205,7 @@ def refused_alone(trace: Trace) -> Finding:
     return Finding(name, f"{seen.steps} steps trained", tuple(broken))
 
 
-def nothing_left(trace: Trace) -> Finding:
+def nothing_left(trace: RunTrace) -> Finding:
     """No process and no shared memory is left."""
     return Finding("nothing is left behind", "processes, shared memory", trace.left)
 
@@ -214,7 +214,7 @@ def _named(one: Done) -> str:
     return f"{one.fault.kind} of {one.fault.target} at {one.at_s:.1f} s"
 
 
-def _samples(trace: Trace) -> str:
+def _samples(trace: RunTrace) -> str:
     counts = (f"{name} {len(seen.samples)}" for name, seen in trace.students.items())
     return f"samples: {', '.join(counts)}"
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...proto.arena import Array
 from .faults import BY_NAME
-from .trace import Done, Seen, Trace
+from .trace import Done, RunTrace, Seen
 
 #: Figures are so much behind, and the batch that the loop is working on, too.
 LAG_S = 0.6
@@ -16,12 +16,12 @@ LAG_S = 0.6
 DRAINED_S = 5.0
 
 
-def lies(trace: Trace) -> Iterator[Done]:
+def lies(trace: RunTrace) -> Iterator[Done]:
     """The faults of a run that deceive."""
     return (one for one in trace.faults if BY_NAME[one.fault.kind].deceives and not one.skipped)
 
 
-def may_be_lies(trace: Trace, seen: Seen, times: Array) -> Array:
+def may_be_lies(trace: RunTrace, seen: Seen, times: Array) -> Array:
     """Which samples, by when they came, a student may have been deceived about.
 
     From when a teacher begins to lie until the student's reader has found it out; where it has not,
@@ -39,7 +39,7 @@ def may_be_lies(trace: Trace, seen: Seen, times: Array) -> Array:
     return mask
 
 
-def wrongly_convicted(trace: Trace, seen: Seen) -> list[str]:
+def wrongly_convicted(trace: RunTrace, seen: Seen) -> list[str]:
     """Teachers that a student's reader has called liars, and that were honest until then."""
     began = dict.fromkeys({name for one in seen.figures for name in one.liars}, np.inf)
     for lie in lies(trace):

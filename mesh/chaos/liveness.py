@@ -10,7 +10,7 @@ import numpy as np
 from ...proto.arena import Array
 from .deceit import lies
 from .faults import BY_NAME, Whom
-from .trace import Done, Figures, Trace
+from .trace import Done, Figures, RunTrace
 
 #: Time is looked at in steps of this length.
 STEP_S = 0.1
@@ -46,7 +46,7 @@ def harmed(done: Done) -> tuple[float, float]:
     return done.at_s, math.inf if done.healed_s is None else done.healed_s
 
 
-def longest_pause(trace: Trace, student: str) -> Pause:
+def longest_pause(trace: RunTrace, student: str) -> Pause:
     """Looks at every step between two deliveries, from the first one to the end.
 
     A teacher is healthy for a student while its reader sends to it and nothing harms it. Time in
@@ -101,7 +101,7 @@ def _sends_to(figures: tuple[Figures, ...], teacher: str, times: Array) -> Array
     return np.asarray(named[latest] & fresh)
 
 
-def _within(times: Array, trace: Trace, target: str | None, after_s: float = 0.0) -> Array:
+def _within(times: Array, trace: RunTrace, target: str | None, after_s: float = 0.0) -> Array:
     """At each time, whether a fault harms `target`, or did shortly before; None: what all share."""
     mask = np.zeros(len(times), bool)
     for done in trace.faults:
@@ -112,7 +112,7 @@ def _within(times: Array, trace: Trace, target: str | None, after_s: float = 0.0
     return mask
 
 
-def _owed(trace: Trace, times: Array) -> Array:
+def _owed(trace: RunTrace, times: Array) -> Array:
     liars = {lie.fault.target for lie in lies(trace)}  # a reader may do without them for minutes
     honest = [name for name in trace.teachers if name not in liars]
     well = [~_within(times, trace, name, OWED_AFTER_S) for name in honest]

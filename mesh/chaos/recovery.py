@@ -9,10 +9,10 @@ import numpy as np
 
 from .faults import BY_NAME, Whom
 from .liveness import harmed
-from .trace import Done, Figures, Seen, Snapshot, Trace
+from .trace import Done, Figures, RunTrace, Seen, Snapshot
 
 
-def recovery_s(trace: Trace, done: Done) -> float | None:
+def recovery_s(trace: RunTrace, done: Done) -> float | None:
     """Seconds from the end of a fault until all was well again; None: not in this run.
 
     Well is: every student has been given something since, and
@@ -32,7 +32,7 @@ def recovery_s(trace: Trace, done: Done) -> float | None:
     return None
 
 
-def not_whole(trace: Trace) -> list[str]:
+def not_whole(trace: RunTrace) -> list[str]:
     """In words, what is missing at the end: leases, or teachers that students send to."""
     if not trace.snapshots:
         return ["nobody ever looked"]
@@ -52,7 +52,7 @@ def not_whole(trace: Trace) -> list[str]:
     return missing
 
 
-def _given_since(trace: Trace, since_s: float, until_s: float) -> bool:
+def _given_since(trace: RunTrace, since_s: float, until_s: float) -> bool:
     for seen in trace.students.values():
         times = seen.samples["at_s"]
         at = int(np.searchsorted(times, since_s, side="right"))
@@ -61,7 +61,7 @@ def _given_since(trace: Trace, since_s: float, until_s: float) -> bool:
     return True
 
 
-def _well(trace: Trace, done: Done, snapshot: Snapshot) -> bool:
+def _well(trace: RunTrace, done: Done, snapshot: Snapshot) -> bool:
     target = done.fault.target
     told = _told_since(trace, done, snapshot.at_s)
     match BY_NAME[done.fault.kind].whom:
@@ -85,7 +85,7 @@ def _well(trace: Trace, done: Done, snapshot: Snapshot) -> bool:
             )
 
 
-def _told_since(trace: Trace, done: Done, at_s: float) -> dict[str, Figures | None]:
+def _told_since(trace: RunTrace, done: Done, at_s: float) -> dict[str, Figures | None]:
     """By student, what it told last before `at_s`, if that was since the fault was over."""
     told = {name: _at(seen, at_s) for name, seen in trace.students.items()}
     since_s = done.healed_s or 0.0
@@ -97,7 +97,7 @@ def _at(seen: Seen, at_s: float) -> Figures | None:
     return seen.figures[index - 1] if index else None
 
 
-def _unharmed(trace: Trace, at_s: float) -> set[str]:
+def _unharmed(trace: RunTrace, at_s: float) -> set[str]:
     struck = {
         done.fault.target
         for done in trace.faults

@@ -11,7 +11,7 @@ from .checks import Finding
 from .faults import BY_NAME, Fault
 from .recovery import recovery_s
 from .settings import ChaosSettings
-from .trace import Done, Trace
+from .trace import Done, RunTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ChaosReport:
 
     settings: ChaosSettings
     plan: tuple[Fault, ...]
-    trace: Trace
+    trace: RunTrace
     findings: tuple[Finding, ...]
     seconds: float
     interrupted: bool
@@ -101,7 +101,7 @@ def as_json(report: ChaosReport) -> dict[str, Any]:
     }
 
 
-def _fault_line(trace: Trace, one: Done) -> str:
+def _fault_line(trace: RunTrace, one: Done) -> str:
     text = f"{one.at_s:7.1f} s  {one.fault.kind:<16} {one.fault.target:<10}"
     if one.skipped:
         return f"{text} skipped: {one.skipped}"

@@ -17,7 +17,7 @@ from .leaks import Belongings
 from .plan import make_plan
 from .report import ChaosReport
 from .settings import ChaosSettings
-from .trace import Seen, Trace, read_figures, read_samples
+from .trace import RunTrace, Seen, read_figures, read_samples
 from .training import Training
 from .watching import Watcher
 
@@ -135,9 +135,9 @@ class _Run:
         self._troubles = self.cast.end_students()
         self.training.end()
 
-    def trace(self, left: tuple[str, ...] = ()) -> Trace:
+    def trace(self, left: tuple[str, ...] = ()) -> RunTrace:
         """What was seen so far."""
-        return Trace(
+        return RunTrace(
             self._settings.teacher_names,
             {name: self._seen(name) for name in self.cast.parts},
             self.director.done,

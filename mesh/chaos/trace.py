@@ -159,7 +159,7 @@ class TrainingSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RunTrace:
     """What was seen of a whole run.
 
     Attributes:

@@ -16,7 +16,7 @@ from edl.mesh.chaos.recovery import recovery_s
 from edl.mesh.chaos.report import ChaosReport, as_json, lines
 from edl.mesh.chaos.samples import expected_digests
 from edl.mesh.chaos.settings import ChaosSettings
-from edl.mesh.chaos.trace import RECORD, Done, Figures, Seen, Snapshot, Trace, TrainingSeen
+from edl.mesh.chaos.trace import RECORD, Done, Figures, RunTrace, Seen, Snapshot, TrainingSeen
 from edl.proto.arena import Array
 
 SECONDS = 60.0
@@ -54,14 +54,14 @@ def student(**changes: Any) -> Seen:
     return replace(Seen(samples(), figures(), 0.0, SECONDS), **changes)
 
 
-def trace(*students: Seen, faults: Sequence[Done] = (), **changes: Any) -> Trace:
+def trace(*students: Seen, faults: Sequence[Done] = (), **changes: Any) -> RunTrace:
     named = {f"s{number + 1}": seen for number, seen in enumerate(students or (student(),))}
     assigned = {name: frozenset(TEACHERS) for name in named}
     looks = tuple(
         Snapshot(float(at_s), frozenset(TEACHERS), frozenset(named), assigned)
         for at_s in np.arange(0.0, SECONDS, 0.25)
     )
-    return replace(Trace(TEACHERS, named, tuple(faults), looks), **changes)
+    return replace(RunTrace(TEACHERS, named, tuple(faults), looks), **changes)
 
 
 def done(kind: str, target: str, at_s: float, healed_s: float | None, **changes: Any) -> Done:
@@ -76,7 +76,7 @@ def without(rows: Array, begin_s: float, end_s: float) -> Array:
     return late
 
 
-def broken(what: Trace) -> list[str]:
+def broken(what: RunTrace) -> list[str]:
     return [finding.name for finding in checks.check_invariants(what) if not finding.held]
 
 
@@ -278,7 +278,7 @@ def test_recovery_of_students_engines_redis_and_guests() -> None:
     assert recovery_s(trace(), done("add-teacher", "t1", 5.0, 9.0)) is None
 
 
-def report(seen: Trace) -> tuple[list[str], dict[str, Any]]:
+def report(seen: RunTrace) -> tuple[list[str], dict[str, Any]]:
     plan, findings = tuple(one.fault for one in seen.faults), checks.check_invariants(seen)
     settings = ChaosSettings(seed=77, seconds=SECONDS)
     made = ChaosReport(settings, plan, seen, findings, SECONDS, False)
