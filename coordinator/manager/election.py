@@ -164,8 +164,11 @@ class Election:
         """The thread that leads is not hung."""
         self._looked_s = self.clock()
 
-    def mandate(self) -> SweepPermit | None:
-        """As far as which a lease that has run out means a death; None: it does not, now."""
+    def permit(self) -> SweepPermit | None:
+        """Leases that expired before this Redis time are deaths.
+
+        None while recovering: expiry proves nothing yet.
+        """
         watch = self._watch
         until_ms = rule.sweep_until_ms(watch, self.clock(), self._grace_s, self._gap_s)
         return None if until_ms is None else SweepPermit(watch.registry_id, until_ms)

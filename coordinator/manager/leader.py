@@ -264,10 +264,10 @@ class Leader:
 
     def _changes(self, kind: Kind, mirror: WatchCache, now: float) -> Changes:
         """What has happened, the deaths of this moment included where they may be told."""
-        cursor, mandate = mirror.cursor_at(now), self._election.mandate()
+        cursor, permit = mirror.cursor_at(now), self._election.permit()
         changes = self._registry.changes(kind, self.service, cursor)
-        if changes.due_s <= 0 and mandate is not None:
-            self._registry.sweep(kind, self.service, mandate)
+        if changes.due_s <= 0 and permit is not None:
+            self._registry.sweep(kind, self.service, permit)
             changes = self._registry.changes(kind, self.service, cursor)
         self._due_s = min(self._due_s, now + changes.due_s)
         return changes

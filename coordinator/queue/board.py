@@ -96,10 +96,10 @@ class QueueBoard:
                 FieldIs(self._specs, name, specs.get(name, "")),
                 FieldIs(self._progress, name, progress.get(name, "")),
             ]
-            spec_ = f"{count} {self.time_ms()} {text}"
+            numbered = f"{count} {self.time_ms()} {text}"
             forgotten: dict[str, str | int | None] = dict.fromkeys(gone)
             changes: list[Change] = [
-                Put(self._specs, {**forgotten, name: spec_, _LAST: count}),
+                Put(self._specs, {**forgotten, name: numbered, _LAST: count}),
                 Put(self._wishes, {**forgotten, name: None}),
                 Put(self._progress, {**forgotten, name: None}),
                 Delete([keys.log_of(self._queue, one) for one in (*gone, name)]),
@@ -239,7 +239,9 @@ class QueueBoard:
 
     def _of_job(self, name: str) -> tuple[str, str]:
         keys.check_name("job", name)
-        spec, progress = (self.store.fields(k, [name])[0] for k in (self._specs, self._progress))
+        (spec,), (progress,) = (
+            self.store.fields(key, [name]) for key in (self._specs, self._progress)
+        )
         return spec or "", progress or ""
 
     def _entries(self, key: str, since: str, count: int) -> list[Entry]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ..store import Leads
+from ..store import Leads, LogRecord
 
 Kind = Literal["teachers", "students", "managers"]
 
@@ -138,3 +139,49 @@ class Plan:
     at: str = ""
     version: int = 0
     since_ms: int = 0
+
+
+def pack_row(row: Row) -> str:
+    """A row as JSON."""
+    values = {
+        "teachers": row.teachers,
+        "lost": row.lost,
+        "content_id": row.content_id,
+        "next_content_id": row.next_content_id,
+        "data_epoch": row.data_epoch,
+        "counter": row.counter,
+        "reason": row.reason,
+        "incarnation": row.incarnation,
+    }
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+
+
+def unpack_row(text: str) -> Row | None:
+    """The row that `pack_row` made; None for what no leader of ours would write."""
+    try:
+        values = json.loads(text)
+        row = Row(
+            **{**values, "teachers": tuple(values["teachers"]), "lost": tuple(values["lost"])}
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    texts = (*row.teachers, *row.lost, row.content_id, row.next_content_id, row.reason)
+    numbers = (row.data_epoch, row.counter, row.incarnation)
+    sound = all(isinstance(part, str) for part in texts) and all(
+        type(part) is int and 0 <= part < 2**64 for part in numbers
+    )
+    return row if sound else None
+
+
+def log_entry(record: LogRecord) -> LogEntry:
+    """An entry of the log as the store keeps it."""
+    told = record.fields
+    return LogEntry(
+        told.get("kind", ""),
+        told.get("subject", ""),
+        told.get("text", ""),
+        tuple(told.get("before", "").split()),
+        tuple(told.get("after", "").split()),
+        record.id,
+        record.time_ms,
+    )

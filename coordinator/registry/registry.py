@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -20,7 +19,6 @@ from ..store import (
     Keep,
     Leads,
     LeaseSet,
-    LogRecord,
     Member,
     MemberBeat,
     NumberIs,
@@ -43,6 +41,9 @@ from .records import (
     Row,
     ServiceLeadership,
     Table,
+    log_entry,
+    pack_row,
+    unpack_row,
 )
 
 #: How long things outlive the last leader: beyond that, readers' reports say more than the table.
@@ -210,12 +211,12 @@ class Registry:
         """
         return self._leases.changes(lease_set(kind, service), cursor)
 
-    def sweep(self, kind: Kind, service: str, mandate: SweepPermit | None = None) -> list[str]:
+    def sweep(self, kind: Kind, service: str, permit: SweepPermit | None = None) -> list[str]:
         """Take out those whose deadline has passed, at most 1,000 at once, and name them.
 
-        With a mandate nobody is taken out beyond it.
+        A permit bounds which expired leases count as deaths.
         """
-        return self._leases.sweep(lease_set(kind, service), mandate)
+        return self._leases.sweep(lease_set(kind, service), permit)
 
     def services(self) -> list[str]:
         """Names of the services that have teachers or students, sorted."""
@@ -304,7 +305,7 @@ class Registry:
         keys.check_epochs(expected, epoch, rows)
         table, changed = keys.assignment(service), keys.assignment_changes(service)
         packed = {
-            keys.check_member("students", student): None if row is None else _packed(row)
+            keys.check_member("students", student): None if row is None else pack_row(row)
             for student, row in rows.items()
         }
         header: dict[str, str | int | None] = {"=term": epoch[0], "=counter": epoch[1]}
@@ -336,7 +337,7 @@ class Registry:
         for student, text in found.items():
             if not is_member(student):
                 continue
-            row = _unpacked(text) if text else None
+            row = unpack_row(text) if text else None
             if row is not None:
                 rows[student] = row
             elif not full:
@@ -360,7 +361,7 @@ class Registry:
 
     def events(self, service: str, after: str = "", last: int = 0) -> list[LogEntry]:
         """The log, oldest first: what came after an id; with `last`, the latest so many of it."""
-        return [_entry(one) for one in self.store.log(keys.events(service), after, last=last)]
+        return [log_entry(one) for one in self.store.log(keys.events(service), after, last=last)]
 
     def note(self, service: str, entries: Sequence[LogEntry]) -> None:
         """Append to the log, whoever leads."""
@@ -482,47 +483,3 @@ def _put_plan(service: str, plan: Plan, version: int) -> list[Change]:
         "version": version + 1,
     }
     return [Put(key, fields), Stamp(key, "since_ms"), Keep([key], _PLAN_S)]
-
-
-def _packed(row: Row) -> str:
-    values = {
-        "teachers": row.teachers,
-        "lost": row.lost,
-        "content_id": row.content_id,
-        "next_content_id": row.next_content_id,
-        "data_epoch": row.data_epoch,
-        "counter": row.counter,
-        "reason": row.reason,
-        "incarnation": row.incarnation,
-    }
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
-
-
-def _unpacked(text: str) -> Row | None:
-    """The row; None for what no leader of ours would write."""
-    try:
-        values = json.loads(text)
-        row = Row(
-            **{**values, "teachers": tuple(values["teachers"]), "lost": tuple(values["lost"])}
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    texts = (*row.teachers, *row.lost, row.content_id, row.next_content_id, row.reason)
-    numbers = (row.data_epoch, row.counter, row.incarnation)
-    sound = all(isinstance(part, str) for part in texts) and all(
-        type(part) is int and 0 <= part < 2**64 for part in numbers
-    )
-    return row if sound else None
-
-
-def _entry(record: LogRecord) -> LogEntry:
-    told = record.fields
-    return LogEntry(
-        told.get("kind", ""),
-        told.get("subject", ""),
-        told.get("text", ""),
-        tuple(told.get("before", "").split()),
-        tuple(told.get("after", "").split()),
-        record.id,
-        record.time_ms,
-    )

@@ -132,10 +132,10 @@ class Leases(Protocol):
         """
         ...
 
-    def sweep(self, leases: LeaseSet, mandate: SweepPermit | None = None) -> list[str]:
+    def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
         """Take members past their deadline out of a followed set, at most 1,000, and name them.
 
-        With a mandate nobody is taken out beyond it.
+        A permit bounds which expired leases count as deaths.
         """
         ...
 

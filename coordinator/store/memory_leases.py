@@ -145,30 +145,30 @@ class MemoryLeases:
                 members = tuple(self.members(leases))
                 living = {member.member for member in members}
                 oldest = (now_s - _CHANGES_S) * 1e6
-                there, left_ = split_changes(name for name, at in noted.items() if at > oldest)
+                there, leavers = split_changes(name for name, at in noted.items() if at > oldest)
                 return Changes(
                     max(noted.values(), default=int(now_s * 1e6)),
                     members,
-                    tuple(name for name in left_ if name not in living),
+                    tuple(name for name in leavers if name not in living),
                     tuple(name for name in there if name not in living),
                     full=True,
                     due_s=due_s,
                 )
             numbers = sorted((at, name) for name, at in noted.items() if at > cursor)
-            names, left_ = split_changes(name for _, name in numbers)
+            names, leavers = split_changes(name for _, name in numbers)
             return Changes(
                 max([cursor, *(at for at, _ in numbers)]),
                 tuple(one for one in self.read(leases, names) if one.member in deadlines),
-                tuple(left_),
+                tuple(leavers),
                 tuple(name for name in names if name not in deadlines),
                 due_s=due_s,
             )
 
-    def sweep(self, leases: LeaseSet, mandate: SweepPermit | None = None) -> list[str]:
+    def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
         with self._store.lock:
             now_s, deadlines = self._store.now_s(), self._deadlines(leases)
-            if mandate is not None and (
-                mandate.registry_id != self._store.registry_id or now_s * 1000 > mandate.until_ms
+            if permit is not None and (
+                permit.registry_id != self._store.registry_id or now_s * 1000 > permit.until_ms
             ):
                 return []
             by_deadline = sorted(deadlines.items(), key=lambda item: item[1])

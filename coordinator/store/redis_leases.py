@@ -186,9 +186,9 @@ class RedisLeases:
                 return Changes(cursor, due_s=due_s)
             return replace(self._changed(leases, changed), due_s=due_s)
 
-    def sweep(self, leases: LeaseSet, mandate: SweepPermit | None = None) -> list[str]:
+    def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
         keys = [leases.deadlines, leases.changes]
-        bounds = ("", "") if mandate is None else (mandate.until_ms, mandate.registry_id)
+        bounds = ("", "") if permit is None else (permit.until_ms, permit.registry_id)
         dead = self._connection.run("sweep", keys, _SWEEP_LIMIT, *bounds)
         return [name for name in dead if is_member(name)]
 
