@@ -251,3 +251,27 @@ class Distillation:
             known = ", ".join(rates) or "none"
             raise ValueError(f"the job has no rate of the {role} on {kind!r}; it has: {known}")
         return rates[kind]
+
+    def step_s(self, kind: str, rows: int, hand_over_s: float = 0.0) -> float:
+        """Return the seconds of a student's batch, with its loader and without teachers.
+
+        Args:
+            kind: kind of the student's device.
+            rows: rows of a batch.
+            hand_over_s: seconds in which a reader hands over a batch with stored labels.
+
+        Raises:
+            ValueError: the job has no rate for the kind.
+        """
+        own_s = self.rate("student", kind).batch_s(rows) + hand_over_s
+        if self.source_samples_per_s is None:
+            return own_s
+        return max(own_s, rows / self.source_samples_per_s)
+
+    def online_s(self, kind: str, rows: int) -> float:
+        """Return the seconds of a batch if the student's device also runs the teacher.
+
+        Raises:
+            ValueError: the job has no rate of either model for the kind.
+        """
+        return self.step_s(kind, rows) + self.rate("teacher", kind).batch_s(rows)

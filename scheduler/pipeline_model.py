@@ -484,30 +484,3 @@ def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[D
         each, more = divmod(students, count)
         groups = [(more * (each + 1), 1 / (each + 1)), ((count - more) * each, 1 / each)]
     return [(number, (DeviceGroup(kind, part),)) for number, part in groups if number]
-
-
-def step_s(job: Distillation, kind: str, rows: int, costs: Costs | None = None) -> float:
-    """Return the seconds of a student's batch with its loader and without teachers (N-training).
-
-    Args:
-        job: as of `predict`.
-        kind: kind of the student's device.
-        rows: rows of a batch.
-        costs: with these, labelled batches come from a reader that has them on disk.
-
-    Raises:
-        ValueError: the job has no rate for the kind.
-    """
-    own = job.rate("student", kind).batch_s(rows) + (0.0 if costs is None else costs.student_s)
-    if job.source_samples_per_s is None:
-        return own
-    return max(own, rows / job.source_samples_per_s)
-
-
-def online_s(job: Distillation, kind: str, rows: int) -> float:
-    """Return the seconds of a batch if the student's device also runs the teacher.
-
-    Raises:
-        ValueError: as for `step_s`, for either model.
-    """
-    return step_s(job, kind, rows) + job.rate("teacher", kind).batch_s(rows)

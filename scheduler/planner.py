@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .cluster import Cluster, DeviceKind, Distillation
-from .pipeline_model import Costs, DeviceGroup, PlannedMesh, Prediction, online_s, predict, step_s
+from .pipeline_model import Costs, DeviceGroup, PlannedMesh, Prediction, predict
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
@@ -188,7 +188,7 @@ def plan(
         student, rows = mesh.student, mesh.rows
     else:
         kind, rows = min(
-            choices, key=lambda choice: step_s(job, choice[0].name, choice[1]) / choice[1]
+            choices, key=lambda choice: job.step_s(choice[0].name, choice[1]) / choice[1]
         )
         student = kind.name
     ways = _ways(cluster, job, student, rows, best, costs or Costs())
@@ -271,14 +271,16 @@ def _ways(
         rate = job.students * rows / batch_s
         return _way(method, job, rate, job.samples / rate, per_hour)
 
-    n_training = plain("N-training", step_s(job, student, rows))
+    n_training = plain("N-training", job.step_s(student, rows))
     online = _online(cluster, job, student, rows)
     if not online.why_not:
-        online = plain("Online", online_s(job, student, rows))
+        online = plain("Online", job.online_s(student, rows))
     mesh = MethodEstimate("mesh", "no devices can be its teachers")
     if best is not None:
         mesh = _mesh_way(cluster, job, *best)
-    store = _store(job, plain("offline store", step_s(job, student, rows, costs)), mesh, online)
+    store = _store(
+        job, plain("offline store", job.step_s(student, rows, costs.student_s)), mesh, online
+    )
     return n_training, online, store, mesh
 
 

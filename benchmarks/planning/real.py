@@ -13,7 +13,7 @@ from typing import Final
 
 from ...mesh.cores import children_on
 from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
-from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, online_s, predict, step_s
+from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from ..children import Child
 from ..pacing.teachers import start_teachers
 from ..paper.measured.cores import divided
@@ -83,8 +83,8 @@ def _with_teacher(layers: int, rows: int) -> list[Found]:
     mesh = PlannedMesh(_CORE, 1, (DeviceGroup(_CORE, 1.0),), rows)
     cluster = Cluster((DeviceKind(_CORE, count=2),))
     return [
-        ("no teacher", rows / step_s(job, _CORE, rows), _rates(rows, n_training)),
-        (f"ResNet{layers}, Online", rows / online_s(job, _CORE, rows), _rates(rows, online)),
+        ("no teacher", rows / job.step_s(_CORE, rows), _rates(rows, n_training)),
+        (f"ResNet{layers}, Online", rows / job.online_s(_CORE, rows), _rates(rows, online)),
         (f"ResNet{layers}, mesh", predict(cluster, job, mesh).samples_per_s, _rates(rows, taught)),
     ]
 

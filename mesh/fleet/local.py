@@ -14,14 +14,14 @@ from typing import Final
 
 from ...errors import ProcessFailed, UsageError
 from ...lifecycle import Stop
-from ...scheduler.autoscale import (
+from ...scheduler.backoff import RetryPause
+from ...scheduler.fleet import (
     FleetChange,
     FleetProcess,
     fleet_change,
     fleet_size,
     pause_after_exit,
 )
-from ...scheduler.backoff import RetryPause
 from ...supervise import Command, Process, describe_exit, start, stop_all
 from ..local import TEACHER_READY, TeacherSpec
 

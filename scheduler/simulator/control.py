@@ -13,8 +13,8 @@ from math import inf
 from typing import Final
 
 from .. import assignment as rule
-from ..autoscale import FleetProcess, fleet_change
 from ..backoff import RetryPause
+from ..fleet import FleetProcess, fleet_change
 from .environment import EventTrace, Seeding, SimulationRun, VirtualClock
 from .leader import SimulatedLeader
 from .result import MeshSample, SimulationResult, StudentResult, TeachersResult

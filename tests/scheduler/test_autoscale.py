@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -12,24 +11,17 @@ from hypothesis import strategies as st
 from edl.deploy.operator.capacity import Machine, pool_of
 from edl.deploy.operator.teachers.count import Promise, room_for
 from edl.scheduler.autoscale import (
-    CAP_S,
-    HEALTHY_S,
     AutoscaleConfig,
     AutoscaleMemory,
-    FleetProcess,
     ServiceLoad,
     StudentLoad,
     WaitTotals,
     decide,
-    fleet_change,
     left_to_fleets,
     load_of,
     may_begin,
-    pause_after_exit,
     resumed,
 )
-from edl.scheduler.autoscale import fleet_size as bounded
-from edl.scheduler.backoff import RetryPause
 from edl.scheduler.elastic_values import Pool
 
 CONFIG = AutoscaleConfig(max=10, freeze_s=10, up_after_s=4, down_after_s=20, idle_to_zero_s=30)
@@ -126,45 +118,6 @@ class TestServiceLoad:
 
     def test_fleets_add_to_what_others_started(self) -> None:
         assert [left_to_fleets(5, others) for others in (0, 3, 5, 9)] == [5, 2, 0, 0]
-
-
-HANDS = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8).map(
-    lambda hands: [FleetProcess(str(i), serves, leaves) for i, (serves, leaves) in enumerate(hands)]
-)
-
-
-class TestHeadcount:
-    @given(HANDS, st.integers(0, 8))
-    def test_moves_reach_the_count(self, hands: list[FleetProcess], count: int) -> None:
-        staying = [hand.name for hand in hands if not hand.leaves]
-        found = fleet_change(hands, count, RetryPause(), 0.0)
-        assert len(staying) + found.start - len(found.drain) == count
-        assert found.start == 0 or not found.drain
-        assert set(found.drain) <= set(staying)
-
-    def test_unused_processes_leave_first_and_bounds_hold(self) -> None:
-        hands = [
-            FleetProcess("a"),
-            FleetProcess("b", serves=True),
-            FleetProcess("c", serves=True),
-            FleetProcess("d"),
-        ]
-        assert fleet_change(hands, 3, RetryPause(), 0.0).drain == ("d",)
-        assert fleet_change(hands, 1, RetryPause(), 0.0).drain == ("d", "a", "c")
-        assert [bounded(n, 2, 4) for n in (0, 1, 3, 9)] == [0, 2, 3, 4]
-        assert pause_after_exit(RetryPause(), 1.0, 5.0, random.Random(1)).until_s == 5.0
-
-    @given(st.integers(0, 1 << 30))
-    def test_pauses_grow_until_one_stays(self, seed: int) -> None:
-        rng, rest, now = random.Random(seed), RetryPause(), 0.0
-        for _ in range(50):
-            rest = pause_after_exit(rest, 0.1, now, rng)
-            assert rest.until_s <= now + CAP_S
-            now = max(now, rest.until_s)
-        assert now > CAP_S
-        assert fleet_change([], 1, RetryPause(1, now + 1.0), now).start == 0
-        assert fleet_change([], 1, RetryPause(1, now), now).start == 1
-        assert pause_after_exit(rest, HEALTHY_S, now, rng) == RetryPause()
 
 
 class TestTeacherCount:

@@ -92,9 +92,9 @@ class TestCostModel:
         )
         found = predicted(given, 1, costs=Costs(teacher_s=0.0, student_s=0.05))
         assert found.samples_per_s == pytest.approx(32 / (32 / 350 + 0.15), rel=1e-6)
-        assert pipeline_model.step_s(given, "v100", 32) == pytest.approx(32 / 350 + 0.1)
+        assert given.step_s("v100", 32) == pytest.approx(32 / 350 + 0.1)
         both = replace(given, teacher={"v100": DeviceRate(samples_per_s=700)})
-        assert pipeline_model.online_s(both, "v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
+        assert both.online_s("v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
 
     def test_small_buffer_with_jitter(self) -> None:
         uneven = job_with(

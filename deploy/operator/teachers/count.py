@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import floor
 from typing import Literal
 
-from ....scheduler.autoscale import fleet_size
 from ....scheduler.elastic_values import Pool
+from ....scheduler.fleet import fleet_size
 
 #: by-hand: somebody has said it; desired: the coordinator has; unknown: nobody has lately, so it
 #: stays; no-room: the coordinator wants more than the cluster carries.
