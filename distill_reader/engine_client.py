@@ -235,7 +235,6 @@ class EngineClient:
             log.warning("the reader's engine ended, starting another: %s", self._last_words())
             new = self._start()
             at_the_end.enter_context(new.channel.together)
-            self.restarts += 1
             self._announced = -1
             # The snapshot locks the stream: what the training loop does next is sent after this.
             with self._stream.snapshot() as snapshot:
@@ -251,6 +250,7 @@ class EngineClient:
                 )
                 new.channel.send("stats_request", number=self._stats_requested)
                 self._engine = new
+            self.restarts += 1  # from now on `pid` is that of the new engine
             old.labels.close()
 
     def _announcement(self, pulled: RingBatch) -> Message:

@@ -82,8 +82,10 @@ def test_the_memory_of_a_dead_engine_goes_with_its_labels(teacher: ScriptedTeach
         wait_until(lambda: reader.stats.state == "blocked")
         before = memory_files()  # a mapping has a descriptor of its own
         for deaths in (1, 2):
+            pid = reader.engine_pid
             kill(reader)
             wait_until(lambda: reader.stats.engine_restarts == deaths)  # noqa: B023
+            assert reader.engine_pid != pid, "a restart counts once the new engine has its place"
         batches += iterator
         check_epoch(source, batches)
         batches.clear()
