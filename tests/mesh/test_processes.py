@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.mesh.chaos.leaks import MARK, SHARED_MEMORY, Belongings
+from edl.mesh.chaos import leaks
+from edl.mesh.chaos.leaks import MARK, Belongings
 from edl.mesh.cores import available_cores, children_on, pin_process
 from edl.mesh.demo.cores import Cores, CpuMeter
 from edl.supervise import start
@@ -112,17 +113,13 @@ def test_core_seconds_are_counted_by_role_with_descendants_and_without_the_past(
 
 
 @pytest.fixture
-def segment() -> Iterator[Path]:
-    path = SHARED_MEMORY / f"edl-test-{secrets.token_hex(8)}"
-    yield path
-    path.unlink(missing_ok=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of /dev/shm, which other tests and programs use at the same time."""
+    monkeypatch.setattr(leaks, "SHARED_MEMORY", tmp_path)
+    return tmp_path
 
 
-def processes(left: tuple[str, ...]) -> list[str]:
-    """The processes alone: other programs make shared memory at the same time."""
-    return [what for what in left if what.startswith("process ")]
-
-
+@pytest.mark.usefixtures("memory")
 def test_a_process_of_the_run_is_found_until_it_ends() -> None:
     mark = secrets.token_hex(8)
     before = Belongings.before(mark)
@@ -130,17 +127,17 @@ def test_a_process_of_the_run_is_found_until_it_ends() -> None:
     try:
         ours.expect("ready", WAIT_S)
         stranger.expect("ready", WAIT_S)
-        (left,) = processes(before.left(settle_s=0.0))
+        (left,) = before.left(settle_s=0.0)
         assert left.startswith(f"process {ours.pid}: ")
         ours.kill()
-        assert processes(before.left(settle_s=10.0)) == []
+        assert before.left(settle_s=10.0) == ()
     finally:
         ours.stop()
         stranger.stop()
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])
-def test_new_shared_memory_is_found_until_another_process_uses_it(segment: Path, how: str) -> None:
+def test_new_shared_memory_is_found_until_another_process_uses_it(memory: Path, how: str) -> None:
     code = """
         import mmap, os, sys, time
         fd = os.open(sys.argv[1], os.O_RDWR)
@@ -150,6 +147,7 @@ def test_new_shared_memory_is_found_until_another_process_uses_it(segment: Path,
         print("ready")
         time.sleep(60)
     """
+    segment = memory / "segment"
     before = Belongings.before(secrets.token_hex(8))
     segment.write_bytes(bytes(mmap.PAGESIZE))
     assert f"shared memory {segment}" in before.left(settle_s=0.0)
