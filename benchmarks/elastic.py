@@ -23,8 +23,8 @@ from ..coordinator.jobs import JobBoard, open_board
 from ..coordinator.queue import QueueBoard, QueuedJob, Wish, open_queue
 from ..errors import ProcessFailed, UsageError
 from ..mesh.cores import available_cores, children_on
-from ..mesh.jobs.looking import look
-from ..mesh.jobs.slots import divide
+from ..mesh.jobs.job_run import progress_of
+from ..mesh.jobs.slots import divide_cores
 from ..mesh.jobs.spec import JobSpec
 from ..supervise import python_command, start
 from .children import Child
@@ -90,7 +90,7 @@ class Place:
 
 def run(quick: bool) -> Report:
     """Figures of both ways of sharing, and of the service."""
-    cores = divide(available_cores(), SLOTS)
+    cores = divide_cores(available_cores(), SLOTS)
     if not all(cores):
         raise UsageError(f"this benchmark needs {SLOTS} cores, so that its slots are real")
     work_s = QUICK_WORK_S if quick else WORK_S
@@ -242,7 +242,7 @@ def _service(place: Place, requests: int) -> Served:
         alone = _times_ms(core, requests)
         log.info("the service alone: p99 %.1f ms", p99(alone))
         place.queue.submit("c", _spec("c", 1 << 20, 1, SLOTS).to_json())
-        _wait("two nodes train", lambda: look(place.board, "c", SLOTS).steady)
+        _wait("two nodes train", lambda: progress_of(place.board, "c", SLOTS).steady)
         beside = _times_ms(core, QUICK_REQUESTS)
         log.info("beside jobs on both slots: p99 %.1f ms", p99(beside))
         began_s = time.monotonic()

@@ -1,27 +1,27 @@
-"""What `edl job` asks of where jobs run, whoever runs them: the contract, and which one is meant.
+"""What `edl job` needs from where jobs run: a queue in Redis, or a Kubernetes cluster.
 
-A job is shown as a `QueuedJob` wherever it runs, so tables, JSON and the timeline are the same.
-`on_queue.py` asks the queue in Redis, which an `edl fleet jobs` works off; `kubernetes/` asks a
-cluster with the operator.
+A job is a `QueuedJob` on both, so tables, JSON and the timeline are the same.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ...coordinator.queue import Entry, Progress, QueuedJob
-from ...errors import UsageError
+from ...errors import UnavailableError, UsageError
 from .spec import JobSpec
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LOOK_S: Final = 0.25
 
 
 def not_ended(name: str) -> UsageError:
-    """A job was submitted whose name another one has yet."""
+    """Return the error of a submission whose name belongs to a job that has not ended."""
     return UsageError(
         f"there is a job {name} that has not ended: 'edl job stop {name}' ends it, another `name:`"
         " is another job"
@@ -33,12 +33,12 @@ class Listing:
     """All jobs at one moment.
 
     Attributes:
-        jobs: in the order of their submission.
-        now_ms: by the clock that their times are of.
-        head: who runs them, one line.
-        empty: what is said where there is none.
-        more: the same for programs, beside the jobs.
-        lost: names of those whose fleet is not heard of any more.
+        jobs: in the order of submission.
+        now_ms: current time by the clock of their times.
+        head: one line about where they run.
+        empty: text to show if there are no jobs.
+        more: further keys of the JSON output.
+        lost: names of jobs whose fleet does not answer any more.
     """
 
     jobs: Sequence[QueuedJob]
@@ -50,57 +50,73 @@ class Listing:
 
 
 class JobBackend(Protocol):
-    """See the module.
+    """Operations on jobs.
 
-    All raise UnavailableError where nobody answers, and AccessError where we may not ask.
+    Each raises UnavailableError if nothing answers, and AccessError if access is denied.
     """
 
     def submit(self, spec: JobSpec) -> list[str]:
-        """Add a job; returns what there is to say of it, in lines. One that has ended is replaced.
+        """Add a job, or replace one that has ended; return lines to show.
 
         Raises:
-            UsageError: one of its name has not ended, or it is none that can be run there.
+            UsageError: a job of its name has not ended, or it cannot run here.
         """
 
     def listing(self) -> Listing:
-        """All jobs."""
+        """Return all jobs."""
 
     def find(self, name: str) -> QueuedJob:
-        """One of them. Raises UsageError where there is none."""
+        """Return a job; raise UsageError if there is none of this name."""
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
-        """Have it run with so many nodes at most, None: as its limits allow. False: it ended."""
+        """Set the number of nodes, None: automatic; return False if the job has ended."""
 
     def stop(self, job: QueuedJob) -> bool:
-        """Have it end; False: it has already."""
+        """Stop a job; return False if it has ended."""
 
     def stop_note(self) -> str:
-        """What is said behind "job NAME is to stop"; mostly nothing."""
+        """Return what to add to "job NAME is to stop"; usually nothing."""
 
     def ended(self, job: QueuedJob) -> Progress | None:
-        """How it ended; None while it has not. One whose name another has by now has ended."""
+        """Return how it ended, None: it has not. A job that was replaced has ended."""
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
-        """What its nodes printed, as far as it is kept; with `follow` until it has ended."""
+        """Yield what its nodes printed, as far as it is kept; with `follow` until it ends."""
 
     def events(self, last: int) -> list[Entry]:
-        """What happened to the jobs: the latest so many, oldest first."""
+        """Return the latest `last` events of all jobs, oldest first."""
 
     def close(self) -> None:
-        """End the connections that it keeps."""
+        """Close the connections."""
+
+
+def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> Progress:
+    """Return how a job ended.
+
+    Raises:
+        UnavailableError: it has not ended within `timeout_s`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while (end := backend.ended(job)) is None:
+        if time.monotonic() > deadline_s:
+            raise UnavailableError(
+                f"job {job.name} has not ended in {timeout_s:g} s; 'edl job list' says why"
+            )
+        time.sleep(_LOOK_S)
+    return end
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where jobs run, as `--on` says it.
+class JobLocation:
+    """Where jobs run.
 
     Attributes:
-        kubernetes: on a cluster, not on the fleet of a queue.
+        kubernetes: on a cluster, else on the fleet of a queue.
         namespace: of the cluster; empty: that of the kubeconfig's context.
-        context: of the kubeconfig; empty: its current one.
-        kubeconfig: the file; None: the usual one, or within a pod its own account.
-        queue: of the mesh.
-        coordinator: Redis URL of the mesh; on a cluster what nodes are told, empty: the operator's.
+        context: of the kubeconfig; empty: the current one.
+        kubeconfig: the file; None: the default one, or within a pod its service account.
+        queue: name of the queue.
+        coordinator: Redis URL of the mesh; on a cluster that of the nodes, empty: the operator's.
     """
 
     kubernetes: bool = False
@@ -113,8 +129,8 @@ class Where:
     @classmethod
     def of(
         cls, on: str, context: str, kubeconfig: Path | None, queue: str, coordinator: str
-    ) -> Where:
-        """What the options say.
+    ) -> JobLocation:
+        """Return the location that the options name.
 
         Raises:
             UsageError: `on` is neither `queue` nor `kubernetes` or `kubernetes:NAMESPACE`.
@@ -131,27 +147,27 @@ class Where:
         return cls(True, namespace, context, kubeconfig, queue, coordinator)
 
     def open(self) -> JobBackend:
-        """What asks there.
+        """Connect.
 
         Raises:
-            UsageError: the URL is none, there is no kubeconfig, or it has no such context.
+            UsageError: the URL is invalid, or there is no kubeconfig or no such context.
         """
         if self.kubernetes:
-            from .kubernetes.backend import KubernetesJobs
+            from .kubernetes.backend import KubernetesBackend
 
-            return KubernetesJobs.open(self)
-        from .on_queue import QueueJobs
+            return KubernetesBackend.open(self)
+        from .queue_backend import QueueBackend
 
-        return QueueJobs.open(self)
+        return QueueBackend.open(self)
 
     def plan(self, spec: JobSpec) -> Iterator[str]:
-        """What `submit` would bring about, in lines; asks nobody.
+        """Yield lines that describe what `submit` would run, without connecting.
 
         Raises:
-            UsageError: it cannot be run there.
+            UsageError: the job cannot run there.
         """
         if self.kubernetes:
-            from .kubernetes.manifest import manifest
+            from .kubernetes.resource import manifest
 
             return manifest(spec, self)
         from .views import plan

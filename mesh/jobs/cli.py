@@ -13,11 +13,38 @@ from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator, Json, console
 from ...errors import UsageError
 from ...standard_streams import visible
-from .options import Context, Kubeconfig, Name, On, Queue
 
 if TYPE_CHECKING:
     from ...coordinator.queue import QueuedJob
     from .backend import JobBackend
+
+Queue = Annotated[
+    str,
+    typer.Option(envvar="EDL_QUEUE", help="Name of the queue, where a mesh has more than one."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the job, as in `edl job list`.")]
+On = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_JOBS_ON",
+        metavar="WHERE",
+        help="Where jobs run: queue (of a fleet, in Redis) or kubernetes[:NAMESPACE] (a cluster"
+        " with the operator).",
+    ),
+]
+Context = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Context of the kubeconfig. Default: the current one."),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="KUBECONFIG",
+        metavar="FILE",
+        help="Kubeconfig of the cluster. Default: ~/.kube/config, or within a pod its service"
+        " account.",
+    ),
+]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -31,7 +58,7 @@ def job() -> None:
 def submit(
     ctx: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="JOB.yaml", help="What it is: see docs/elastic-jobs.md.")
+        Path, typer.Argument(metavar="JOB.yaml", help="The job's file: see docs/elastic-jobs.md.")
     ],
     dry_run: Annotated[
         bool,
@@ -46,20 +73,19 @@ def submit(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Add a job; it runs as soon as there is room for its fewest nodes.
+    """Add a job; it starts as soon as there is room for its least number of nodes.
 
-    For kubernetes, nodes are told the Redis URL that the operator has, or that --coordinator says
-    here.
+    On Kubernetes, nodes use the Redis URL of the operator, or --coordinator.
     """
     from contextlib import closing
     from dataclasses import replace
 
-    from .backend import Where
+    from .backend import JobLocation
     from .spec import read_job
 
-    where = Where.of(on, context, kubeconfig, queue, coordinator)
-    if where.kubernetes and not _said(ctx, "coordinator"):
-        # What leads to Redis from here, as a variable says it, mostly leads nowhere from a pod.
+    where = JobLocation.of(on, context, kubeconfig, queue, coordinator)
+    if where.kubernetes and not _is_given(ctx, "coordinator"):
+        # A URL from an environment variable here rarely works within a pod.
         where = replace(where, coordinator="")
     spec = read_job(file, here=not where.kubernetes)
     if dry_run:
@@ -80,7 +106,7 @@ def list_jobs(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Show all jobs: their state, nodes and limits, how long they waited, and why."""
+    """Show all jobs: state, nodes and limits, time waited, and the reason."""
     import json as format_
 
     from . import views
@@ -103,7 +129,7 @@ def scale(
     name: Name,
     nodes: Annotated[
         str,
-        typer.Argument(metavar="N|auto", help="So many nodes, within its limits; or auto."),
+        typer.Argument(metavar="N|auto", help="Number of nodes within its limits, or auto."),
     ],
     on: On = "queue",
     context: Context = "",
@@ -111,14 +137,14 @@ def scale(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Have a job run with N nodes once there is room; auto: with as many as there is room for."""
+    """Set the number of nodes of a job; auto: as many as there is room for."""
     if nodes != "auto" and not nodes.isdecimal():
         raise UsageError(f"expects a number of nodes or 'auto', got {nodes!r}")
     count = None if nodes == "auto" else int(nodes)
     with _open(on, context, kubeconfig, queue, coordinator) as backend:
         found = backend.find(name)
         _check_limits(found, count)
-        _ask(backend.scale(found, count), name)
+        _check_running(backend.scale(found, count), name)
     asked = "as many nodes as there is room for" if count is None else f"{count} nodes"
     typer.echo(f"job {name} is to run with {asked}")
 
@@ -127,7 +153,7 @@ def scale(
 def stop(
     name: Name,
     wait: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Wait so long for its end.", min=0.0)
+        float, typer.Option(metavar="SECONDS", help="Wait at most so long for its end.", min=0.0)
     ] = 0.0,
     on: On = "queue",
     context: Context = "",
@@ -135,12 +161,12 @@ def stop(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """End a job: its nodes leave at a safe point, and a training keeps its checkpoint."""
-    from .following import wait_for_end
+    """Stop a job: its nodes end at a safe point; a training keeps its checkpoint."""
+    from .backend import wait_for_end
 
     with _open(on, context, kubeconfig, queue, coordinator) as backend:
         found = backend.find(name)
-        _ask(backend.stop(found), name)
+        _check_running(backend.stop(found), name)
         if wait:
             ended = wait_for_end(backend, found, wait)
             typer.echo(f"job {name}: {ended.state}")
@@ -153,7 +179,7 @@ def stop(
 def logs(
     name: Name,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until the job ends.")
+        bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends.")
     ] = False,
     on: On = "queue",
     context: Context = "",
@@ -161,20 +187,20 @@ def logs(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Show what the nodes of a job printed last, each line with its node."""
+    """Show the latest lines that the nodes of a job printed, each with its node."""
     with _open(on, context, kubeconfig, queue, coordinator) as backend:
         found = backend.find(name)
         try:
             for line in backend.log_lines(found, follow):
                 print(visible(line), flush=True)
         except KeyboardInterrupt:
-            if not follow:  # which is ended in no other way
+            if not follow:  # Ctrl-C ends --follow
                 raise
 
 
 @app.command()
 def events(
-    last: Annotated[int, typer.Option(min=1, help="So many, the latest.")] = 50,
+    last: Annotated[int, typer.Option(min=1, help="Number of events, the latest.")] = 50,
     json: Json = False,
     on: On = "queue",
     context: Context = "",
@@ -182,7 +208,7 @@ def events(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Show what happened to the jobs, and why."""
+    """Show what happened to the jobs and why."""
     import json as format_
 
     from .views import event_line
@@ -198,8 +224,8 @@ def events(
 
 @app.command()
 def reserve(
-    slots: Annotated[int, typer.Argument(min=1, metavar="SLOTS", help="How many.")],
-    name: Annotated[str, typer.Option(help="Of who needs them, in `edl job list`.")] = "service",
+    slots: Annotated[int, typer.Argument(min=1, metavar="SLOTS", help="Number of slots.")],
+    name: Annotated[str, typer.Option(help="Name of the reservation.")] = "service",
     for_: Annotated[
         float | None,
         typer.Option("--for", metavar="SECONDS", min=0.1, help="Default: until Ctrl-C."),
@@ -210,30 +236,30 @@ def reserve(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Take slots back from the jobs of a fleet, for an online service, as long as this runs.
+    """Reserve slots of a fleet for an online service, as long as this command runs.
 
-    Says which slots, and their cores, as soon as the nodes there have left. On Kubernetes there are
-    no slots: priorities of pods say who goes first.
+    Prints the slots and their cores once their nodes have left. On Kubernetes there are no slots:
+    use priorities of pods.
     """
     from contextlib import closing
 
     from ...coordinator.queue import open_queue
     from ...lifecycle import stop_on_signals
-    from .backend import Where
-    from .reserving import hold
+    from .backend import JobLocation
+    from .reservation import hold_slots
 
-    if Where.of(on, context, kubeconfig, queue, coordinator).kubernetes:
+    if JobLocation.of(on, context, kubeconfig, queue, coordinator).kubernetes:
         raise UsageError(
             "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
             " TeacherService by themselves, and for pods of others that have a `priorityClassName`"
             " above theirs; docs/elastic-jobs.md says more"
         )
     with closing(open_queue(coordinator, queue)) as board, stop_on_signals() as wish:
-        hold(board, name, slots, for_, wish, typer.echo)
+        hold_slots(board, name, slots, for_, wish, typer.echo)
 
 
-def _said(ctx: typer.Context, option: str) -> bool:
-    """Whether an option stands on the command line."""
+def _is_given(ctx: typer.Context, option: str) -> bool:
+    """Whether an option was given on the command line."""
     source = ctx.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -242,9 +268,9 @@ def _said(ctx: typer.Context, option: str) -> bool:
 def _open(
     on: str, context: str, kubeconfig: Path | None, queue: str, coordinator: str
 ) -> Iterator[JobBackend]:
-    from .backend import Where
+    from .backend import JobLocation
 
-    backend = Where.of(on, context, kubeconfig, queue, coordinator).open()
+    backend = JobLocation.of(on, context, kubeconfig, queue, coordinator).open()
     try:
         yield backend
     finally:
@@ -260,6 +286,6 @@ def _check_limits(job: QueuedJob, count: int | None) -> None:
         )
 
 
-def _ask(taken: bool, name: str) -> None:
-    if not taken:
+def _check_running(accepted: bool, name: str) -> None:
+    if not accepted:
         raise UsageError(f"job {name} has ended already: 'edl job list' says how")

@@ -14,36 +14,36 @@ from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator
 from ...coordinator.options import LogFormat, Verbose
 from ...supervise import end_with_parent
-from .options import Queue
+from .cli import Queue
 
 
 def jobs(
     slots: Annotated[
         int | None,
-        typer.Option(min=1, max=4096, help="Nodes at a time. Default: one for each core."),
+        typer.Option(min=1, max=4096, help="Nodes that run at a time. Default: one per core."),
     ] = None,
     mode: Annotated[
         Literal["elastic", "gang"],
-        typer.Option(help="gang, to compare: a job has all of its nodes or none."),
+        typer.Option(help="gang: a job has all of its nodes or none, to compare."),
     ] = "elastic",
     freeze: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
             min=0.0,
-            help="After a change a job is not changed again for so long for the sake of a fairer"
-            " share; it still makes room for jobs that wait, and for reservations.",
+            help="After a change, a job is not changed again for so long to make shares fairer; it"
+            " still makes room for waiting jobs and reservations.",
         ),
     ] = 30.0,
     max_load: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Share of the slots that may be taken.")
+        float, typer.Option(min=0.01, max=1.0, help="Share of the slots that jobs may take.")
     ] = 1.0,
     yield_within: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
             min=0.0,
-            help="A node in the way of a reservation is killed when it has not left within this.",
+            help="A node in a reserved slot is killed if it has not left within this time.",
         ),
     ] = 8.0,
     ttl: Annotated[
@@ -52,29 +52,29 @@ def jobs(
             metavar="SECONDS",
             min=0.5,
             max=3600.0,
-            help="When this has given no sign for so long, another one takes the queue.",
+            help="After so long without a heartbeat another runner takes over.",
         ),
     ] = 5.0,
     pin: Annotated[
-        bool, typer.Option("--pin/--no-pin", help="Give each slot cores of its own.")
+        bool, typer.Option("--pin/--no-pin", help="Pin each slot to its own cores.")
     ] = True,
     cards: Annotated[
         str,
-        typer.Option(metavar="0,1,...", help="The accelerator card of each slot."),
+        typer.Option(metavar="0,1,...", help="Accelerator card of each slot."),
     ] = "",
     folder: Annotated[
         Path | None,
-        typer.Option(help="For logs, and checkpoints that no job names. Default: in the cache."),
+        typer.Option(help="For logs, and checkpoints without a folder. Default: in the cache."),
     ] = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Run the jobs of a queue on this machine: start their nodes, grow, shrink and end them.
+    """Run the jobs of a queue on this machine: start, scale and stop their nodes.
 
-    Ctrl-C lets all nodes leave at a safe point; their jobs wait for the next such command. When
-    this process dies, its nodes end with it. A second one waits in reserve.
+    Ctrl-C ends all nodes at a safe point; their jobs wait for the next such command. When this
+    process dies, its nodes end with it. A second such command waits in reserve.
     """
     from contextlib import closing
 
@@ -84,9 +84,8 @@ def jobs(
     from ...logs import configure_logging
     from ...scheduler.elastic_values import ElasticConfig
     from ..cores import available_cores
-    from .fleet import Fleet
     from .runner import FleetRunner
-    from .slots import divide
+    from .slots import FleetConfig, divide_cores
 
     end_with_parent()
     configure_logging(verbose, log_format)
@@ -94,11 +93,11 @@ def jobs(
     cores = available_cores()
     count = slots or len(cores)
     host = socket.gethostname()
-    fleet = Fleet(
+    fleet = FleetConfig(
         f"fleet-{os.getpid()}-{secrets.token_hex(3)}",
         host,
         coordinator,
-        divide(cores, count) if pin else ((),) * count,
+        divide_cores(cores, count) if pin else ((),) * count,
         (folder or _cache() / queue).expanduser().absolute(),
         ElasticConfig(mode=mode, max_load=max_load, freeze_s=freeze),
         yield_within,

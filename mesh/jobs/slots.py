@@ -1,19 +1,57 @@
-"""The slots of this machine: which cores each has, who is in it, which are kept for a service."""
+"""The slots of this machine: their cores, which are taken, and which are reserved."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ...coordinator.queue import Reservation
+from ...errors import UsageError
+from ...scheduler.elastic_values import ElasticConfig
 
 
-def divide(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], ...]:
-    """The cores of each slot: an equal part each; none where there are more slots than cores.
+@dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """Settings of a runner of jobs.
+
+    Attributes:
+        runner_id: its unique name.
+        host: name of its machine, for people.
+        coordinator: Redis URL for the nodes of its jobs.
+        cores: cores of each slot; its length is the number of slots.
+        folder: for logs, and checkpoints of jobs that name no folder.
+        config: how jobs share the slots.
+        yield_s: a node in the way of a reservation is killed after so many seconds.
+        ttl_s: without a heartbeat for so long the runner is lost, and another one may take over.
+        cards: accelerator card of each slot; empty: nodes see the cards that this process sees.
+    """
+
+    runner_id: str
+    host: str
+    coordinator: str
+    cores: tuple[tuple[int, ...], ...]
+    folder: Path
+    config: ElasticConfig = field(default_factory=ElasticConfig)
+    yield_s: float = 8.0
+    ttl_s: float = 5.0
+    cards: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.cores:
+            raise UsageError("a fleet has at least one slot")
+        if self.cards and len(self.cards) != len(self.cores):
+            raise UsageError(
+                f"{len(self.cards)} cards for {len(self.cores)} slots: name one for each"
+            )
+
+
+def divide_cores(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], ...]:
+    """Return the cores of each slot: equal parts; none if there are more slots than cores.
 
     Args:
-        cores: numbers of those that are there.
-        slots: how many.
+        cores: numbers of the cores.
+        slots: number of slots.
     """
     if slots > len(cores):
         return ((),) * slots
@@ -23,12 +61,12 @@ def divide(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(slots=True)
 class Slots:
-    """Used by the runner's thread alone.
+    """Which slots are free. Used by the runner's thread only.
 
     Attributes:
-        cores: of each slot.
-        taken: slots that a node has.
-        kept: slots that are kept free, by the name of the reservation.
+        cores: cores of each slot.
+        taken: slots with a node.
+        kept: slots that are kept free, by name of the reservation.
     """
 
     cores: tuple[tuple[int, ...], ...]
@@ -37,18 +75,18 @@ class Slots:
 
     @property
     def free(self) -> list[int]:
-        """Those that nobody has, and that are kept for nobody."""
+        """Slots that are neither taken nor kept."""
         held = {slot for slots in self.kept.values() for slot in slots}
         return [slot for slot in range(len(self.cores)) if slot not in self.taken | held]
 
     def keep(self, reservations: Sequence[Reservation]) -> list[str]:
-        """Keep what is free for those who ask, in the order in which they came.
+        """Keep free slots for reservations, the oldest first.
 
         Args:
-            reservations: that live, in that order.
+            reservations: all that have not expired, the oldest first.
 
         Returns:
-            Names of those that have all of their slots now and had not before.
+            Names of reservations that have just got the last of their slots.
         """
         asked = {one.name: one.slots for one in reservations}
         before = {name for name, slots in self.kept.items() if len(slots) >= asked.get(name, 0)}
@@ -62,6 +100,6 @@ class Slots:
         ]
 
     def short(self, reservations: Sequence[Reservation]) -> bool:
-        """Whether somebody still waits for slots that are there to be given."""
+        """Whether a reservation waits for slots that nodes have."""
         asked = sum(one.slots for one in reservations)
         return sum(map(len, self.kept.values())) < min(asked, len(self.cores))

@@ -1,8 +1,13 @@
-"""A job's file: what a node of it runs, how many there may be, what it may use up."""
+"""A job's file: what its nodes run, their number, and what they need on a cluster.
+
+On a cluster, `resources` names `cpu`, `memory` and `gpu` (nvidia.com/gpu), as in
+`{cpu: 2, memory: 4Gi, gpu: 1}`; other resources go by their full name.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -14,11 +19,57 @@ from ...errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
 from ..files.programs import check_env, check_name, check_program
-from .quantities import checked
+from ..kubernetes.resources import quantity
 
-#: What of `edl student train` the runner says itself.
+#: Resource names without a domain that the API server accepts.
+PLAIN: Final = ("cpu", "memory", "ephemeral-storage", "gpu")
+_FULL: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
+_CORES: Final = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
+_BYTES: Final = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+_WHOLE: Final = re.compile(r"[0-9]+")
+#: A number without a unit is bytes, which is a mistake.
+_LEAST_BYTES: Final = 1 << 20
+
+
+def checked_resources(resources: Mapping[str, int | float | str]) -> dict[str, str]:
+    """Check resource names and quantities; return the quantities as text.
+
+    Raises:
+        ValueError: a name or a quantity is invalid.
+    """
+    found = {name: str(amount) for name, amount in resources.items()}
+    for name, amount in found.items():
+        _check(name, amount)
+    return found
+
+
+def _check(name: str, amount: str) -> None:
+    where = f"resources.{name}"
+    if name == "cpu":
+        if not _CORES.fullmatch(amount):
+            raise ValueError(f"{where}: expects cores, `2`, `0.5` or `500m`, got {amount!r:.60}")
+    elif name in ("memory", "ephemeral-storage"):
+        _check_bytes(where, amount)
+    elif name != "gpu" and not _FULL.fullmatch(name):
+        raise ValueError(f"{where}: expects {', '.join(PLAIN)}, or a full name such as amd.com/gpu")
+    elif not _WHOLE.fullmatch(amount):
+        raise ValueError(f"{where}: expects a whole number, got {amount!r:.60}")
+
+
+def _check_bytes(where: str, amount: str) -> None:
+    if not _BYTES.fullmatch(amount):
+        raise ValueError(
+            f"{where}: expects bytes as Kubernetes has them, `4Gi` or `512Mi`, got {amount!r:.60}"
+        )
+    if quantity(amount) < _LEAST_BYTES:
+        raise ValueError(f"{where}: {amount!r} is less than 1Mi: it needs a unit, as in `4Gi`")
+
+
+#: Options of `edl student train` that the runner sets.
 _OURS: Final = ("--nodes", "--job", "--coordinator", "--dry-run")
-_OF_A_CLUSTER: Final = ("image", "resources", "checkpoint_claim")
+_CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +77,20 @@ class JobSpec:
     """One job.
 
     Attributes:
-        name: its name in the queue, and of a training on the job board.
+        name: its name in the queue; also that of its training.
         train: arguments of `edl student train`: the job file and its options, without those that
             the runner sets (`--nodes`, `--job`, `--coordinator`).
-        command: any other program and its arguments instead. Neither goes through a shell.
-        min_nodes: with fewer it does not run.
-        max_nodes: more are of no use to it.
-        priority: higher goes first.
-        retries: nodes that may end badly before the job has failed.
-        grace_s: a node that is told to leave has so long, then it is killed, seconds.
-        env: variables of its nodes.
-        folder: in which its nodes run; in the file relative to that. Default: the file's own.
-        image: on a cluster, the container image that its nodes run in.
-        resources: on a cluster, what each node needs, as `quantities.checked` has it.
-        checkpoint_claim: on a cluster, the volume claim for a training's checkpoints.
+        command: another program and its arguments instead. Neither goes through a shell.
+        min_nodes: it does not run with fewer.
+        max_nodes: it never has more.
+        priority: higher priorities get nodes first.
+        retries: the job fails after so many failed nodes.
+        grace_s: seconds that a node has to leave before it is killed.
+        env: environment variables of its nodes.
+        folder: working directory of its nodes; relative to the file, whose folder is the default.
+        image: on a cluster, the container image of its nodes.
+        resources: on a cluster, what each node needs: quantities by name.
+        checkpoint_claim: on a cluster, the volume claim for checkpoints.
     """
 
     name: str
@@ -64,40 +115,40 @@ class JobSpec:
             raise ValueError(
                 f"max_nodes: expects min_nodes ({self.min_nodes}) or more, got {self.max_nodes}"
             )
-        object.__setattr__(self, "resources", checked(self.resources))
+        object.__setattr__(self, "resources", checked_resources(self.resources))
 
     @property
     def trains(self) -> bool:
-        """Whether its nodes are `edl student train`."""
+        """Whether its nodes run `edl student train`."""
         return bool(self.train.strip())
 
     @property
-    def of_a_cluster(self) -> list[str]:
-        """The keys of it that only a cluster heeds."""
-        return [name for name in _OF_A_CLUSTER if getattr(self, name)]
+    def cluster_only(self) -> list[str]:
+        """Its keys that only a cluster uses."""
+        return [name for name in _CLUSTER_ONLY if getattr(self, name)]
 
     def for_a_fleet(self) -> Self:
-        """The same without what only a cluster heeds."""
+        """Return a copy without the keys that only a cluster uses."""
         return replace(self, image="", resources={}, checkpoint_claim="")
 
     def fleet_note(self) -> str:
-        """What a fleet leaves out of it, in words; empty: nothing."""
-        left = self.of_a_cluster
-        is_, it = ("is", "it") if len(left) == 1 else ("are", "them")
-        return f"{', '.join(left)} {is_} of a cluster: a fleet leaves {it} out" if left else ""
+        """Describe which keys a fleet ignores; empty: none."""
+        keys = self.cluster_only
+        is_, it = ("is", "it") if len(keys) == 1 else ("are", "them")
+        return f"{', '.join(keys)} {is_} of a cluster: a fleet leaves {it} out" if keys else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, which `from_json` makes the same of."""
-        told = {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
-        # What is not said is not told, so that fleets of versions without these keys take it.
-        return {key: one for key, one in told.items() if one or key not in _OF_A_CLUSTER}
+        """Return JSON values for `from_json`."""
+        values = {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
+        # Fleets of versions without these keys refuse them, so they are left out if unused.
+        return {key: one for key, one in values.items() if one or key not in _CLUSTER_ONLY}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` told.
+        """Return the spec that `to_json` returned.
 
         Raises:
-            UsageError: it is none, as of another version.
+            UsageError: it is not valid for this version.
         """
         try:
             return cls(**{**value, "folder": Path(value["folder"])})
@@ -107,10 +158,10 @@ class JobSpec:
             ) from None
 
     def arguments(self, own_folder: Path) -> tuple[str, ...]:
-        """Program and arguments of a node; where the mesh is, it reads in its environment.
+        """Return program and arguments of a node.
 
         Args:
-            own_folder: where a training that names no place has its checkpoints.
+            own_folder: for checkpoints of a training that names no folder.
         """
         if not self.trains:
             return tuple(shlex.split(self.command))
@@ -123,15 +174,15 @@ class JobSpec:
 
 
 def read_job(path: Path, *, here: bool = True) -> JobSpec:
-    """The job that a file describes, its folder absolute.
+    """Read a job's file; its folder becomes absolute.
 
     Args:
-        path: of the file.
-        here: its nodes will find on their machines what lies here; False: what their image holds,
-            so that nothing is looked for, and the folder stays as the file says it.
+        path: the file.
+        here: its nodes run on machines that see the same files; False: they run in an image, so no
+            file is looked for, and the folder is left as it is.
 
     Raises:
-        UsageError: see `files.read`; or its folder, or the file that it trains, is not there.
+        UsageError: as for `files.read`; or its folder, or the job file of its training, is missing.
     """
     spec = read(path, JobSpec)
     if not here:

@@ -1,4 +1,4 @@
-"""Jobs of a queue as operators see them: a table, JSON, the line of the fleet, a plan."""
+"""Jobs of a queue as `edl job` shows them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLORS = {
 
 
 def table(listing: Listing) -> Table:
-    """A row for each job."""
+    """Return a table with a row for each job."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -51,7 +51,7 @@ def table(listing: Listing) -> Table:
 
 
 def _state(job: QueuedJob, listing: Listing) -> tuple[str, str]:
-    """How a job is, and why."""
+    """Return the state of a job, and the reason."""
     if job.name in listing.lost:
         return "lost", "its fleet is not heard of any more: the next one starts it again"
     return job.progress.state, job.progress.reason
@@ -65,7 +65,7 @@ def _nodes(job: QueuedJob) -> str:
 
 
 def fleet_line(runner: Runner | None, reservations: Sequence[Reservation]) -> str:
-    """Who runs jobs, and how many slots are taken."""
+    """Describe the fleet, its taken slots and its reservations."""
     if runner is None:
         return NOBODY
     facts = runner.facts
@@ -80,7 +80,7 @@ def fleet_line(runner: Runner | None, reservations: Sequence[Reservation]) -> st
 
 
 def to_json(listing: Listing) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the listing as JSON values."""
     return {
         **listing.more,
         "jobs": [
@@ -101,7 +101,7 @@ def to_json(listing: Listing) -> dict[str, Any]:
 
 
 def event_line(event: Entry) -> str:
-    """An entry of the timeline."""
+    """Describe an entry of the timeline."""
     at = datetime.fromtimestamp(event.at_ms / 1000).strftime("%H:%M:%S")
     body = event.body
     match body.get("kind"):
@@ -116,7 +116,7 @@ def event_line(event: Entry) -> str:
 
 
 def plan(spec: JobSpec) -> Iterator[str]:
-    """What a fleet would run, in lines."""
+    """Yield lines that describe what a fleet would run."""
     least, most = spec.min_nodes, spec.max_nodes
     nodes = f"{least} nodes" if least == most else f"{least} to {most} nodes"
     yield f"job {spec.name}: {nodes}, priority {spec.priority}"

@@ -15,7 +15,7 @@ from redis import Redis
 from edl.coordinator.queue import Progress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import UnavailableError, UsageError
-from edl.mesh.jobs.backend import Where
+from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.cli import app
 from edl.mesh.kubernetes import resources
 from edl.mesh.kubernetes.resources import DISTILL_JOB, rfc3339
@@ -36,8 +36,8 @@ class Fleet:
         assert fence is not None
         self.fence = fence
 
-    def where(self) -> Where:
-        return Where.of("queue", "", None, "main", self.options[1])
+    def where(self) -> JobLocation:
+        return JobLocation.of("queue", "", None, "main", self.options[1])
 
     def becomes(self, name: str, progress: Progress) -> None:
         job = next(one for one in self.board.jobs() if one.name == name)
@@ -59,8 +59,8 @@ class OnCluster:
         self.options = ("--on", where, "--kubeconfig", str(cluster.kubeconfig))
         self._printed = 0
 
-    def where(self) -> Where:
-        return Where.of(self.options[1], "", self.cluster.kubeconfig, "main", "")
+    def where(self) -> JobLocation:
+        return JobLocation.of(self.options[1], "", self.cluster.kubeconfig, "main", "")
 
     def becomes(self, name: str, progress: Progress) -> None:
         job = self.client.get(DISTILL_JOB, name)
@@ -244,7 +244,7 @@ def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
 def test_logs_follow_until_the_end(
     stage: Stage, edl: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("following", "kubernetes.backend"):
+    for module in ("queue_backend", "kubernetes.backend"):
         monkeypatch.setattr(f"edl.mesh.jobs.{module}._LOOK_S", 0.02)
     edl("submit", edl.file("a"))
     stage.prints("a", 1, "up")

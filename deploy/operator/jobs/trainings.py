@@ -10,7 +10,7 @@ from typing import Final
 
 from ....coordinator.jobs import JobBoard, open_board
 from ....errors import EdlError
-from ....mesh.jobs.looking import read
+from ....mesh.jobs.job_run import read_progress
 from .ledger import Progress
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Trainings:
         try:
             if url not in self._boards:
                 self._boards[url] = self._open(url)
-            sight = read(self._boards[url], job, nodes)
+            sight = read_progress(self._boards[url], job, nodes)
         except EdlError as error:
             level = logging.DEBUG if url in self._silent else logging.WARNING  # said once
             log.log(level, "how far trainings are is not known: %s", error)

@@ -1,4 +1,1 @@
-"""Elastic jobs of a Kubernetes cluster, as `edl job` asks for them: resources of kind DistillJob.
-
-The operator (`deploy/operator/`) makes them true; here they are only written, read and shown.
-"""
+"""Elastic jobs on a Kubernetes cluster: resources of kind DistillJob, which the operator runs."""

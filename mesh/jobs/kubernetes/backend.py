@@ -1,4 +1,4 @@
-"""What `edl job` asks, of a Kubernetes cluster: resources written and read, pods' logs, Events."""
+"""`edl job` on a Kubernetes cluster: DistillJob resources, logs of pods, and Events."""
 
 from __future__ import annotations
 
@@ -20,51 +20,52 @@ from ...kubernetes.client import Client, connect
 from ...kubernetes.resources import DISTILL_JOB, EVENT, Object
 from ..backend import Listing, not_ended
 from ..spec import JobSpec
-from .logs import PodLogs
-from .manifest import notes
-from .picture import entries_of, job_of, jobs_of
-from .translate import to_resource
+from .pod_logs import PodLogs
+from .resource import notes, to_resource
+from .views import entries_of, job_of, jobs_of
 
 if TYPE_CHECKING:
-    from ..backend import Where
+    from ..backend import JobLocation
 
 _LOOK_S: Final = 0.5
-#: Of many pods each is read less often: an API server is everybody's.
+#: Added per pod, to limit the load on the API server.
 _LOOK_S_PER_POD: Final = 0.1
-#: Whoever follows a job waits so long for an API server that is started anew.
+#: Following a job goes on while the API server does not answer for at most so many seconds.
 _AWAY_S: Final = 60.0
-#: Until a resource that was deleted is gone.
+#: Seconds until a deleted resource must be gone.
 _GONE_WITHIN_S: Final = 30.0
 
 
-class KubernetesJobs:
-    """See `JobBackend`.
+class KubernetesBackend:
+    """A `JobBackend`.
 
     Args:
-        client: of the cluster; its namespace is that of the jobs.
-        host: of the API server, for people.
-        coordinator: Redis URL that nodes of what is submitted are told; empty: the operator's.
+        client: of the cluster; jobs are in its namespace.
+        host: of the API server, to show.
+        coordinator: Redis URL for the nodes of submitted jobs; empty: the operator's.
     """
 
     def __init__(self, client: Client, host: str, coordinator: str = "") -> None:
         self._client, self._host, self._coordinator = client, host, coordinator
 
     @classmethod
-    def open(cls, where: Where) -> Self:
-        """The cluster that is meant. Raises UsageError where no kubeconfig says where it is."""
-        connection = connect(where.kubeconfig, where.context or None, where.namespace or None)
+    def open(cls, location: JobLocation) -> Self:
+        """Connect to the cluster; raise UsageError if no kubeconfig names it."""
+        connection = connect(
+            location.kubeconfig, location.context or None, location.namespace or None
+        )
         host = str(connection.configuration.host)
-        return cls(Client(connection), host, where.coordinator)
+        return cls(Client(connection), host, location.coordinator)
 
     def submit(self, spec: JobSpec) -> list[str]:
         resource = to_resource(spec, self._client.namespace, self._coordinator)
-        try:  # first of all: a spec that is refused costs no former job its logs
+        try:  # before a former job is deleted, as the spec may be refused
             self._create(resource)
         except ObjectExists:
-            self._make_room(spec.name)
+            self._delete_ended(spec.name)
             try:
                 self._create(resource)
-            except ObjectExists:  # somebody was faster
+            except ObjectExists:  # submitted by somebody else meanwhile
                 raise not_ended(spec.name) from None
         place = f"namespace {self._client.namespace} of {self._host}"
         return [f"job {spec.name} is in {place}", *notes(spec)]
@@ -79,8 +80,8 @@ class KubernetesJobs:
         except ManifestRefused as error:
             raise ManifestRefused(" ".join(str(error).split())) from None
 
-    def _make_room(self, name: str) -> None:
-        """Delete the job of this name. Raises UsageError where it has not ended."""
+    def _delete_ended(self, name: str) -> None:
+        """Delete the job of this name; raise UsageError if it has not ended."""
         former = self._resource(name)
         if former is None:
             return
@@ -131,8 +132,7 @@ class KubernetesJobs:
     def _change(self, job: QueuedJob, spec: dict[str, Any]) -> bool:
         if self.ended(job) is not None:
             return False
-        # The uid is only compared: with another one, of a job of the same name that has come since,
-        # the server refuses the change.
+        # The server refuses the change if the uid is that of a newer job of the same name.
         changes = {"metadata": {"uid": job.spec["uid"]}, "spec": spec}
         try:
             self._client.patch(DISTILL_JOB, job.name, changes)
@@ -152,21 +152,22 @@ class KubernetesJobs:
         return progress if progress.ended else None
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
-        printed = PodLogs(self._client, job.name, str(job.spec["uid"]))
-        heard_s = time.monotonic()
+        logs = PodLogs(self._client, job.name, str(job.spec["uid"]))
+        answered_s = time.monotonic()
         while True:
             try:
-                over = not follow or self.ended(job) is not None  # first: what follows is the rest
-                lines = printed.new()
+                # Asked before the lines are read, so that none are missed.
+                is_last = not follow or self.ended(job) is not None
+                lines = logs.new()
             except KubernetesUnavailable:
-                if not follow or time.monotonic() - heard_s > _AWAY_S:
+                if not follow or time.monotonic() - answered_s > _AWAY_S:
                     raise
             else:
-                heard_s = time.monotonic()
+                answered_s = time.monotonic()
                 yield from lines
-                if over:
+                if is_last:
                     return
-            time.sleep(max(_LOOK_S, _LOOK_S_PER_POD * printed.pods))
+            time.sleep(max(_LOOK_S, _LOOK_S_PER_POD * logs.pods))
 
     def events(self, last: int) -> list[Entry]:
         resources = self._resources()

@@ -18,9 +18,9 @@ from edl.coordinator.store import Leads, Put
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import LeaseSuperseded, RegistryUnavailable
 from edl.lifecycle import Stop
-from edl.mesh.jobs.fleet import Fleet
-from edl.mesh.jobs.following import log_lines
+from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import FleetRunner
+from edl.mesh.jobs.slots import FleetConfig
 from edl.mesh.jobs.spec import JobSpec
 from edl.scheduler import job_states
 from edl.tests.mesh.threads import in_thread
@@ -36,7 +36,7 @@ Running = AbstractContextManager[tuple[Stop, Future[None]]]
 
 def running(queue: QueueBoard, folder: Path, ttl_s: float = 30.0) -> Running:
     """A runner in a thread of its own, until the end of the `with`."""
-    fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
+    fleet = FleetConfig("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
     return in_thread(FleetRunner(queue, JobBoard(MemoryStore()), fleet).run)
 
 
@@ -150,7 +150,7 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
         reaches(queue, "b", "succeeded")
         assert job(queue, "a").progress.state == "running"
         assert ended.running()
-    assert list(log_lines(queue, job(queue, "b"), follow=True)) == ["node 1 | done"]
+    assert list(QueueBackend(queue).log_lines(job(queue, "b"), follow=True)) == ["node 1 | done"]
 
 
 def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path) -> None:

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.queue import QueuedJob, Reservation, Wish
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.mesh.jobs import crew
-from edl.mesh.jobs.account import Account
-from edl.mesh.jobs.carrying import Carrying
-from edl.mesh.jobs.fleet import Fleet
-from edl.mesh.jobs.looking import Sight, look
-from edl.mesh.jobs.slots import Slots, divide
+from edl.mesh.jobs import node_group
+from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_of
+from edl.mesh.jobs.node_scaler import NodeScaler
+from edl.mesh.jobs.slots import FleetConfig, Slots, divide_cores
 from edl.mesh.jobs.spec import JobSpec
 from edl.scheduler.elastic_values import ElasticConfig
 from edl.supervise import Command
@@ -32,7 +30,7 @@ def asked(**slots: int) -> list[Reservation]:
 
 @given(st.sets(st.integers(0, 63), min_size=1), st.integers(1, 80))
 def test_slots_have_equal_parts_of_the_cores_and_share_none(cores: set[int], slots: int) -> None:
-    divided = divide(cores, slots)
+    divided = divide_cores(cores, slots)
     assert len(divided) == slots
     assert {len(part) for part in divided} == {len(cores) // slots}
     shared = set[int]().union(*divided)
@@ -95,46 +93,46 @@ class World:
 
     def __init__(self, mode: Any, stubborn: Callable[[], bool]) -> None:
         self.now_s = 100.0
-        self.accounts: list[Account] = []
+        self.jobs: list[JobRun] = []
         self.reservations: list[Reservation] = []
         self.stubborn = stubborn
         config = ElasticConfig(mode=mode, freeze_s=2.0)
-        fleet = Fleet("r", "h", "redis://none", ((),) * SLOTS, Path("/none"), config, YIELD_S)
-        self.carrying = Carrying(fleet, JobBoard(MemoryStore()), lambda account, what: None)
+        fleet = FleetConfig("r", "h", "redis://none", ((),) * SLOTS, Path("/none"), config, YIELD_S)
+        self.scaler = NodeScaler(fleet, JobBoard(MemoryStore()), lambda run, what: None)
 
     def start(self, command: Command, **_: object) -> FakeProcess:
         return FakeProcess(self.stubborn())
 
     def submit(self, least: int, more: int, retries: int) -> None:
-        number = len(self.accounts) + 1
+        number = len(self.jobs) + 1
         spec = JobSpec(
             f"j{number}", command="x", min_nodes=least, max_nodes=least + more,
             retries=retries, grace_s=GRACE_S,
         )  # fmt: skip
         job = QueuedJob(spec.name, number)
-        self.accounts.append(Account(job, spec, Path("/none"), self.now_s, 1))
+        self.jobs.append(JobRun(job, spec, Path("/none"), self.now_s, 1))
 
     def turn(self) -> None:
         self.now_s += TURN_S
-        self.carrying.reap(self.accounts, self.now_s)
-        self.carrying.slots.keep(self.reservations)
-        going = [one for one in self.accounts if not one.progress(0).ended]
-        self.carrying.share(going, self.reservations, self.now_s)
+        self.scaler.reap(self.jobs, self.now_s)
+        self.scaler.slots.keep(self.reservations)
+        going = [one for one in self.jobs if not one.progress(0).ended]
+        self.scaler.rescale(going, self.reservations, self.now_s)
         self.check()
 
     def check(self) -> None:
-        taken = [node.slot for one in self.accounts for node in one.crew.nodes]
-        kept = [slot for slots in self.carrying.slots.kept.values() for slot in slots]
+        taken = [node.slot for one in self.jobs for node in one.nodes.all]
+        kept = [slot for slots in self.scaler.slots.kept.values() for slot in slots]
         assert len({*taken, *kept}) == len(taken) + len(kept), "a slot has one owner"
-        assert set(taken) == self.carrying.slots.taken
-        for one in self.accounts:
-            assert len(one.crew.staying) <= one.spec.max_nodes
+        assert set(taken) == self.scaler.slots.taken
+        for one in self.jobs:
+            assert len(one.nodes.staying) <= one.spec.max_nodes
             progress = one.progress(0)
-            assert progress.running == len(one.crew.nodes)
+            assert progress.running == len(one.nodes.all)
             assert not (progress.ended and progress.running)
 
     def nodes(self) -> list[FakeProcess]:
-        return [node.process for one in self.accounts for node in one.crew.nodes]  # type: ignore[misc]
+        return [node.process for one in self.jobs for node in one.nodes.all]  # type: ignore[misc]
 
 
 EVENT = st.one_of(
@@ -156,11 +154,11 @@ def happen(world: World, event: Any) -> None:
                 alive[which % len(alive)].returncode = code
         case ("reserve", slots):
             world.reservations = [Reservation("web", slots, 1, 5.0)] if slots else []
-        case ("stop", which) if world.accounts:
-            one = world.accounts[which % len(world.accounts)]
+        case ("stop", which) if world.jobs:
+            one = world.jobs[which % len(world.jobs)]
             one.job = replace(one.job, wish=Wish(stop=True))
-        case ("scale", which, count) if world.accounts:
-            one = world.accounts[which % len(world.accounts)]
+        case ("scale", which, count) if world.jobs:
+            one = world.jobs[which % len(world.jobs)]
             one.job = replace(one.job, wish=Wish(nodes=count))
         case ("pass", turns):
             for _ in range(turns):
@@ -174,7 +172,7 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         world = World(mode, lambda: data.draw(st.booleans()))
-        patch.setattr(crew, "start", world.start)
+        patch.setattr(node_group, "start", world.start)
         for event in events:
             happen(world, event)
 
@@ -182,55 +180,55 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
             wanted = min(world.reservations[0].slots, SLOTS)
             for _ in range(int((YIELD_S + 2) / TURN_S)):
                 world.turn()
-            assert len(world.carrying.slots.kept["web"]) == wanted
+            assert len(world.scaler.slots.kept["web"]) == wanted
         world.reservations = []
         for _ in range(150):  # nodes end well now: whoever fits comes to its end
-            if not world.nodes() and all(one.progress(0).ended for one in world.accounts):
+            if not world.nodes() and all(one.progress(0).ended for one in world.jobs):
                 break
             for node in world.nodes():
                 node.returncode = 0 if node.alive else node.returncode
             world.turn()
-        for one in world.accounts:
+        for one in world.jobs:
             most = one.spec.max_nodes if mode == "gang" else one.spec.min_nodes
             state = one.progress(0).state
             assert state in ("succeeded", "failed", "stopped") or most > SLOTS, state
-        assert world.carrying.slots.taken == set()
+        assert world.scaler.slots.taken == set()
 
 
-def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, Account]:
+def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, JobRun]:
     world = World("elastic", lambda: False)
-    patch.setattr(crew, "start", world.start)
+    patch.setattr(node_group, "start", world.start)
     world.submit(1, most - 1, 3)
     world.turn()
-    return world, world.accounts[0]
+    return world, world.jobs[0]
 
 
 def test_a_node_that_ends_meanwhile_is_found_and_has_not_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, account = world_with_nodes(monkeypatch, 2)
+    world, run = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 1
-    account.job = replace(account.job, wish=Wish(nodes=1))  # it ended before it was told to leave
+    run.job = replace(run.job, wish=Wish(nodes=1))  # it ended before it was told to leave
     world.now_s += 10.0  # it may be changed again
-    world.carrying.share(world.accounts, [], world.now_s)
+    world.scaler.rescale(world.jobs, [], world.now_s)
     world.turn()
-    assert account.life.failures == 1
-    assert len(account.crew.nodes) == 1
+    assert run.endings.failures == 1
+    assert len(run.nodes.all) == 1
     asked = iter([True, False, False])  # it ends while it is looked for
     monkeypatch.setattr(FakeProcess, "alive", property(lambda process: next(asked)))
-    assert len(account.crew.turn(0.0)) + len(account.crew.nodes) == 1
+    assert len(run.nodes.poll(0.0)) + len(run.nodes.all) == 1
 
 
 def test_a_node_that_has_ended_well_says_so_and_ends_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, account = world_with_nodes(monkeypatch, 2)
+    world, run = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 0
-    world.carrying.reap(world.accounts, world.now_s)
-    assert account.progress(0).reason.startswith("a node has ended well")
+    world.scaler.reap(world.jobs, world.now_s)
+    assert run.progress(0).reason.startswith("a node has ended well")
     world.nodes()[0].returncode = 0
-    world.carrying.close(world.accounts)
-    assert account.progress(0).state == "succeeded", "though its fleet ends"
+    world.scaler.close(world.jobs)
+    assert run.progress(0).state == "succeeded", "though its fleet ends"
 
 
 def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> JobBoard:
@@ -246,14 +244,18 @@ def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> JobBoard:
 def test_the_rank_that_is_furthest_counts_and_odd_reports_spoil_nothing() -> None:
     rank = {"step": 30, "steps": 120}
     ranks = [rank, {"step": 60, "steps": 120}]
-    assert look(board_with({"nodes": ["n1"]}, *ranks), "ctr", 1) == Sight(0.5, True, 60, 120)
-    assert look(board_with({"nodes": []}, {"step": 30}), "ctr", 1) == Sight(None, False, 30, 0)
+    assert progress_of(board_with({"nodes": ["n1"]}, *ranks), "ctr", 1) == TrainingProgress(
+        0.5, True, 60, 120
+    )
+    assert progress_of(board_with({"nodes": []}, {"step": 30}), "ctr", 1) == TrainingProgress(
+        None, False, 30, 0
+    )
     odds: tuple[Any, ...] = ("x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400)
     for odd in odds:
-        found = look(board_with({"nodes": odd}, rank), "ctr", 1)
+        found = progress_of(board_with({"nodes": odd}, rank), "ctr", 1)
         assert (found.step, found.steady) == (30, False), odd
         for facts in ({"step": odd, "steps": 120}, {"step": 1, "steps": odd}):
-            found = look(board_with({"nodes": ["n1"]}, facts, rank), "ctr", 1)
+            found = progress_of(board_with({"nodes": ["n1"]}, facts, rank), "ctr", 1)
             assert found.steady
             assert found.progress is not None, odd
             assert 0 <= found.progress <= 1, odd

@@ -19,10 +19,10 @@ import edl
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.turning import DistillJobs
 from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused, ObjectMissing, UsageError
-from edl.mesh.jobs.backend import Where
+from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.cli import app
-from edl.mesh.jobs.kubernetes.backend import KubernetesJobs
-from edl.mesh.jobs.kubernetes.translate import to_resource
+from edl.mesh.jobs.kubernetes.backend import KubernetesBackend
+from edl.mesh.jobs.kubernetes.resource import to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
 from edl.scheduler.elastic_values import ElasticConfig
@@ -108,7 +108,7 @@ def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -
             submitted(cluster)
 
     with cluster.calling(hook) as client:
-        jobs = KubernetesJobs(client, "here")
+        jobs = KubernetesBackend(client, "here")
         with pytest.raises(UsageError, match="there is a job a that has not ended"):
             jobs.submit(JOB)
         for change in (lambda job: jobs.scale(job, 2), jobs.stop):
@@ -119,7 +119,7 @@ def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -
 
 def test_refusals_of_the_server_are_reported(cluster: Emulated, edl_job: Edl) -> None:
     submitted(cluster)
-    jobs = KubernetesJobs(cluster.client, "here")
+    jobs = KubernetesBackend(cluster.client, "here")
     with pytest.raises(ManifestRefused, match=r"spec\.nodes"):
         jobs.scale(jobs.find("a"), -1)
     with pytest.raises(UsageError, match='namespaces "nowhere" not found'):
@@ -169,7 +169,7 @@ def test_following_logs_survives_an_outage_of_the_api_server(
     monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._LOOK_S", 0.01)
     submitted(cluster)
     requests = cluster.server.requests
-    where = Where.of(f"kubernetes:{cluster.namespace}", "", cluster.kubeconfig, "main", "")
+    where = JobLocation.of(f"kubernetes:{cluster.namespace}", "", cluster.kubeconfig, "main", "")
     with closing(where.open()) as backend, ThreadPoolExecutor(1) as pool:
         job = backend.find("a")
         with cluster.server.outage():

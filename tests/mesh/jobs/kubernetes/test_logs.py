@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from edl.errors import KubernetesUnavailable, ManifestRefused, ObjectMissing, UsageError
-from edl.mesh.jobs.kubernetes.logs import TAIL, PodLogs
+from edl.mesh.jobs.kubernetes.pod_logs import TAIL, PodLogs
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import JOB_LABEL, NODE_LABEL, seconds_of
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.errors import UsageError
-from edl.mesh.jobs.backend import Where
-from edl.mesh.jobs.kubernetes.manifest import manifest
-from edl.mesh.jobs.kubernetes.translate import facts_of, to_resource
+from edl.mesh.jobs.backend import JobLocation
+from edl.mesh.jobs.kubernetes.resource import facts_of, manifest, to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import GPU
 
@@ -58,7 +57,7 @@ def test_a_job_comes_back_from_its_resource_which_is_its_manifest(spec: JobSpec)
     resource = json.loads(json.dumps(to_resource(spec, "here")))
     assert JobSpec(**facts_of(resource)) == spec
     assert resource["metadata"] == {"name": spec.name, "namespace": "here"}
-    text = "\n".join(manifest(spec, Where(True, "here", coordinator="redis://redis:6379")))
+    text = "\n".join(manifest(spec, JobLocation(True, "here", coordinator="redis://redis:6379")))
     assert yaml.safe_load(text) == to_resource(spec, "here", "redis://redis:6379")
 
 
@@ -82,7 +81,7 @@ def test_a_password_does_not_go_into_a_resource() -> None:
 
 def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
     def comments(**more: Any) -> int:
-        lines = list(manifest(JobSpec("a", command="x", image="i", **more), Where(True)))
+        lines = list(manifest(JobSpec("a", command="x", image="i", **more), JobLocation(True)))
         assert "namespace" not in yaml.safe_load("\n".join(lines))["metadata"]
         return sum(line.startswith("#") for line in lines)
 
@@ -106,10 +105,10 @@ def test_what_no_cluster_runs(spec: JobSpec, says: str) -> None:
 
 def test_a_place() -> None:
     given = (None, "main", "redis://127.0.0.1:1")
-    assert Where.of("kubernetes:team-a", "there", *given).namespace == "team-a"
-    assert Where.of("kubernetes", "", *given).namespace == ""
+    assert JobLocation.of("kubernetes:team-a", "there", *given).namespace == "team-a"
+    assert JobLocation.of("kubernetes", "", *given).namespace == ""
     with pytest.raises(UsageError, match="--context is of --on kubernetes"):
-        Where.of("queue", "there", *given)
+        JobLocation.of("queue", "there", *given)
     for on in ("", "k8s", "kubernetes:", "kubernetes:A b", "queue:main"):
         with pytest.raises(UsageError, match="expects queue, kubernetes or kubernetes:NAMESPACE"):
-            Where.of(on, "", *given)
+            JobLocation.of(on, "", *given)

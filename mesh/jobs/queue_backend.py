@@ -1,26 +1,28 @@
-"""What `edl job` asks, of the queue in Redis that an `edl fleet jobs` works off."""
+"""`edl job` on a queue in Redis, whose jobs an `edl fleet jobs` runs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.queue import Entry, Progress, QueueBoard, QueuedJob, Wish, open_queue
-from ...coordinator.queue.records import EVENTS_KEPT
+from ...coordinator.queue.records import EVENTS_KEPT, PIECES_KEPT
 from ...errors import UsageError
-from . import following
 from .backend import Listing, not_ended
 from .spec import JobSpec
 from .views import fleet_line
 
 if TYPE_CHECKING:
-    from .backend import Where
+    from .backend import JobLocation
+
+_LOOK_S: Final = 0.25
 
 
-class QueueJobs:
-    """See `JobBackend`.
+class QueueBackend:
+    """A `JobBackend`.
 
     Args:
         board: the queue.
@@ -31,25 +33,25 @@ class QueueJobs:
         self._board, self._queue = board, queue
 
     @classmethod
-    def open(cls, where: Where) -> Self:
-        """The queue that is meant. Raises UsageError where its URL or its name is none."""
-        return cls(open_queue(where.coordinator, where.queue), where.queue)
+    def open(cls, location: JobLocation) -> Self:
+        """Connect to the queue; raise UsageError if its URL or name is invalid."""
+        return cls(open_queue(location.coordinator, location.queue), location.queue)
 
     def submit(self, spec: JobSpec) -> list[str]:
         number = self._board.submit(spec.name, spec.for_a_fleet().to_json())
         if number is None:
             raise not_ended(spec.name)
-        said = [f"job {spec.name} is number {number} of queue {self._queue}"]
+        lines = [f"job {spec.name} is number {number} of queue {self._queue}"]
         if note := spec.fleet_note():
-            said.append(note)
+            lines.append(note)
         runner = self._board.runner()
         if runner is None:
-            said.append(NOBODY)
+            lines.append(NOBODY)
         elif spec.min_nodes > (slots := int(runner.facts.get("slots", 0))):
-            said.append(
+            lines.append(
                 f"it needs {spec.min_nodes} slots, and the fleet has {slots}: it waits for more"
             )
-        return said
+        return lines
 
     def listing(self) -> Listing:
         jobs, runner = self._board.jobs(), self._board.runner()
@@ -67,12 +69,15 @@ class QueueJobs:
         )
 
     def find(self, name: str) -> QueuedJob:
-        found = next((one for one in self._board.jobs() if one.name == name), None)
+        found = self._find(name)
         if found is None:
             raise UsageError(
                 f"there is no job {name!r} in queue {self._queue}: 'edl job list' shows all"
             )
         return found
+
+    def _find(self, name: str) -> QueuedJob | None:
+        return next((one for one in self._board.jobs() if one.name == name), None)
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
         return self._board.wish(job.name, replace(job.wish, nodes=nodes))
@@ -84,10 +89,23 @@ class QueueJobs:
         return "" if self._board.runner() is not None else ", once a fleet runs: nobody does"
 
     def ended(self, job: QueuedJob) -> Progress | None:
-        return following.ended(self._board, job)
+        found = self._find(job.name)
+        if found is None or found.number != job.number:
+            return Progress("stopped", reason="the queue does not have it any more")
+        return found.progress if found.progress.ended else None
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
-        return following.log_lines(self._board, job, follow)
+        since = ""
+        while True:
+            # Asked before the lines are read, so that none are missed.
+            is_last = not follow or self.ended(job) is not None
+            while pieces := self._board.lines(job.name, since, PIECES_KEPT):
+                since = pieces[-1].entry_id
+                for piece in pieces:
+                    yield from map(str, piece.body.get("lines", ()))
+            if is_last:
+                return
+            time.sleep(_LOOK_S)
 
     def events(self, last: int) -> list[Entry]:
         return self._board.events(count=EVENTS_KEPT)[-last:]

@@ -1,4 +1,4 @@
-"""Keeps slots of a fleet free for an online service, as long as it is asked to."""
+"""Reserves slots of a fleet for an online service."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ...lifecycle import Stop
 
 log = logging.getLogger(__name__)
 
-#: A reservation that was not prolonged for so long is over; how often it is, and looked for.
+#: A reservation expires unless it is renewed; interval of renewals, and of looks for its slots.
 TTL_S: Final = 5.0
 _BEAT_S: Final = 1.0
 _LOOK_S: Final = 0.1
 
 
-def hold(
+def hold_slots(
     board: QueueBoard,
     name: str,
     slots: int,
@@ -27,40 +27,40 @@ def hold(
     stop: Stop,
     say: Callable[[str], None],
 ) -> None:
-    """Ask for slots until `stop` is requested, or `for_s` seconds are over.
+    """Reserve slots until `stop` is requested, or for `for_s` seconds.
 
     Args:
-        board: of the queue.
-        name: of who needs them.
-        slots: how many.
-        for_s: None: until `stop`.
-        stop: ends it.
-        say: told when the slots are there.
+        board: the queue.
+        name: name of the reservation.
+        slots: number of slots.
+        for_s: seconds; None: until `stop`.
+        stop: ends the reservation.
+        say: called with text when the slots are free, and at the end.
 
     Raises:
-        UsageError: somebody holds a reservation of that name, or the fleet has fewer slots.
-        EdlError: Redis does not answer at the beginning.
+        UsageError: the name is taken, no fleet runs, or it has fewer slots.
+        EdlError: Redis does not answer at the start.
     """
     _check(board, name, slots)
     began_s = beaten_s = time.monotonic()
     board.reserve(name, slots, TTL_S)
-    said = False
+    is_free = False
     try:
         while for_s is None or time.monotonic() - began_s < for_s:
-            if stop.wait(_BEAT_S / 2 if said else _LOOK_S):
+            if stop.wait(_BEAT_S / 2 if is_free else _LOOK_S):
                 break
             try:
                 if time.monotonic() - beaten_s > _BEAT_S:
                     board.reserve(name, slots, TTL_S)
                     beaten_s = time.monotonic()
-                if not said and (where := _where(board, name, slots)):
-                    said = True
+                if not is_free and (where := _kept_slots(board, name, slots)):
+                    is_free = True
                     say(f"{where} free after {time.monotonic() - began_s:.1f} s")
             except EdlError as error:
                 log.warning("the reservation is not prolonged: %s", error)
     finally:
         board.unreserve(name)
-    say("given back" if said else f"given up: the fleet had not freed {slots} slots")
+    say("given back" if is_free else f"given up: the fleet had not freed {slots} slots")
 
 
 def _check(board: QueueBoard, name: str, slots: int) -> None:
@@ -73,8 +73,8 @@ def _check(board: QueueBoard, name: str, slots: int) -> None:
         raise UsageError(f"the fleet has {there} slots, {slots} cannot be reserved")
 
 
-def _where(board: QueueBoard, name: str, slots: int) -> str:
-    """The slots, in words, once all of them are kept; empty until then."""
+def _kept_slots(board: QueueBoard, name: str, slots: int) -> str:
+    """Describe the slots once all of them are kept; empty until then."""
     runner = board.runner()
     if runner is None:
         return ""

@@ -1,0 +1,236 @@
+"""The state of one job that this machine runs, and the progress of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ...coordinator.jobs import JobBoard
+from ...coordinator.queue import Progress, QueuedJob
+from ...errors import EdlError
+from ...scheduler.elastic_values import ElasticJob, Target
+from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
+from ...supervise import describe_exit
+from .node_group import NodeGroup, NodeProcess
+from .spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgress:
+    """Progress of a training.
+
+    Attributes:
+        progress: share of its steps that are done, 0 to 1; None: unknown.
+        steady: its nodes form one world, which has completed a step.
+        step: latest completed step; 0: none.
+        steps: steps of the whole training; 0: unknown.
+    """
+
+    progress: float | None = None
+    steady: bool = False
+    step: int = 0
+    steps: int = 0
+
+
+def progress_of(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
+    """Return the progress of a training; unknown if the board does not answer.
+
+    Args:
+        board: holds the reports of its ranks.
+        job: name of the training.
+        nodes: number of its nodes on this machine.
+    """
+    try:
+        return read_progress(board, job, nodes)
+    except EdlError:
+        return TrainingProgress()
+
+
+def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
+    """Return the same as `progress_of`, but raise if the board does not answer.
+
+    Raises:
+        EdlError: see `JobBoard`.
+    """
+    reports = [one.facts for one in board.reports(job)]
+    generation = board.generation(job)
+    stepped = [facts for facts in reports if _count(facts.get("step"))]
+    if not stepped or generation is None:
+        return TrainingProgress()
+    step = max(_count(facts.get("step")) for facts in stepped)
+    steps = max(_count(facts.get("steps")) for facts in stepped)
+    world = generation.body.get("nodes")
+    steady = isinstance(world, list) and len(world) == nodes
+    return TrainingProgress(min(step, steps) / steps if steps else None, steady, step, steps)
+
+
+def _count(told: object) -> int:
+    """Return a number of steps from Redis; 0 if there is none, or it is not a valid number."""
+    return told if isinstance(told, int) and told > 0 else 0
+
+
+#: How many of a failed node's last lines, and how many characters, the reason of its job has.
+_LAST_LINES: Final = 3
+_REASON_CHARS: Final = 600
+
+
+class JobRun:
+    """A job of the queue that the runner has started, with its nodes on this machine.
+
+    Used by the runner's thread only.
+
+    Args:
+        job: the job in the queue.
+        spec: its parsed spec.
+        folder: for logs and checkpoints of this submission.
+        submitted_s: time of submission, by the runner's monotonic clock.
+        first_node: number of its next node.
+
+    Attributes:
+        nodes: its node processes.
+        endings: how its nodes have ended.
+        target: number of nodes that it should have.
+        training: progress of its training.
+        not_before_s: no node is started before, as one has failed.
+        reported: progress as reported to the queue; None: none was.
+        replaced: a new job of this name starts when these nodes have ended.
+    """
+
+    def __init__(
+        self, job: QueuedJob, spec: JobSpec, folder: Path, submitted_s: float, first_node: int
+    ) -> None:
+        self.job, self.spec, self._submitted_s = job, spec, submitted_s
+        self.nodes = NodeGroup(spec, folder, first_node)
+        self.endings = NodeEndings(spec.retries, job.progress.failures)
+        self.target = 0
+        self.training = TrainingProgress(steady=not spec.trains)
+        self.not_before_s = 0.0
+        self.reported: Progress | None = None
+        self.replaced = False
+        self._first_ms = job.progress.first_ms
+        self._why_failed = ""
+        self._reason = "submitted"
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its nodes should end, and none be started."""
+        return self.replaced or self.job.wish.stop or self.endings.broken
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the most nodes that it should have now."""
+        return limits_of(
+            self.endings,
+            self.spec.min_nodes,
+            self.spec.max_nodes,
+            asked=self.job.wish.nodes,
+            nodes=len(self.nodes.staying),
+        )
+
+    def view(self) -> ElasticJob | None:
+        """Return the input of `scheduler.elastic`; None: there is nothing to decide."""
+        if self.stopping or (not self.endings.grows and not self.nodes.staying):
+            return None
+        least, most = self.limits
+        return ElasticJob(
+            self.name,
+            least,
+            most,
+            min(self.target, len(self.nodes.staying)) if not self.endings.grows else self.target,
+            self.nodes.leaving,
+            priority=self.spec.priority,
+            submitted_s=self._submitted_s,
+            progress=self.training.progress,
+            steady=self.training.steady or not self.nodes.staying,
+        )
+
+    def aim(self, target: Target) -> None:
+        """Apply a decision of `scheduler.elastic`."""
+        self.target, self._reason = target.nodes, target.reason
+
+    def pause(self, why: str) -> None:
+        """Let it have no nodes for now."""
+        self.target, self._reason = 0, why
+
+    def ended(self, node: NodeProcess, now_s: float) -> str:
+        """Record that a node has ended; return a description."""
+        code = node.process.returncode or 0
+        ending = ending_of(code, node.leaving, self.spec.trains)
+        self.endings = self.endings.after(ending, pausing=now_s < self.not_before_s)
+        ended = f"node {node.number} {describe_exit(code)}"
+        if ending == "left":
+            return f"{ended}, as it was told to"
+        if ending == "done":
+            return ended
+        self.not_before_s = now_s + self.endings.delay_s
+        last = _last_lines(node.process.tail(20))
+        self._why_failed = f"{ended}; {f'its last lines: {last}' if last else 'it said nothing'}"
+        return self._why_failed
+
+    def failed_to_start(self, why: str, now_s: float) -> None:
+        """Record that a node could not be started."""
+        self.endings = self.endings.after("failed")
+        self.not_before_s = now_s + self.endings.delay_s
+        self._why_failed = why
+
+    def progress(self, now_ms: int) -> Progress:
+        """Return the progress to report to the queue.
+
+        Args:
+            now_ms: time in milliseconds by the queue's clock.
+        """
+        staying, leaving = len(self.nodes.staying), self.nodes.leaving
+        least, _ = self.limits
+        if not self._first_ms and staying >= least:
+            self._first_ms = now_ms
+        state = state_of(
+            self.endings,
+            stop=self.job.wish.stop,
+            target=self.target,
+            least=least,
+            nodes=staying,
+            leaving=leaving,
+            begun=bool(self._first_ms),
+        )
+        found = Progress(
+            state,
+            0 if self.stopping else self.target,
+            staying + leaving,
+            self._reason_of(state),
+            self._first_ms,
+            0,
+            self.endings.failures,
+            tuple(sorted(node.slot for node in self.nodes.all)),
+        )
+        return replace(found, ended_ms=now_ms) if found.ended else found
+
+    def _reason_of(self, state: str) -> str:
+        match state:
+            case "succeeded":
+                return "a node has ended well, and no other is left"
+            case "stopped":
+                return "it was asked to stop"
+            case "failed":
+                again = (
+                    "" if self.endings.hopeless else f"{self.endings.failures} nodes ended badly: "
+                )
+                return f"{again}{self._why_failed}"[:_REASON_CHARS]
+        if self.stopping:
+            why = "it was asked to stop" if self.job.wish.stop else self._why_failed
+            return f"its nodes are leaving: {why}"[:_REASON_CHARS]
+        if not self.endings.grows:
+            return "a node has ended well; the last ones are waited for"
+        if self.endings.failures and len(self.nodes.staying) < self.target:
+            return f"a node is started again: {self._why_failed}"[:_REASON_CHARS]
+        return self._reason[:_REASON_CHARS]
+
+
+def _last_lines(lines: Sequence[str]) -> str:
+    printed = [line.strip() for line in lines if line.strip()]
+    return " | ".join(printed[-_LAST_LINES:])
