@@ -1,4 +1,4 @@
-"""`edl up FILE.yaml` and `edl down`: a whole mesh of processes of this machine, and its end."""
+"""`edl up FILE.yaml` and `edl down`: start a whole mesh on this machine, and stop it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...coordinator.options import LogFormat, Verbose
 
 if TYPE_CHECKING:
     from ...lifecycle import Stop
-    from .keeping import Keeping
+    from .foreground import MeshRun
 
 _File = Annotated[
-    Path, typer.Argument(metavar="FILE.yaml", help="The mesh; docs/up.md says what it holds.")
+    Path, typer.Argument(metavar="FILE.yaml", help="File of the mesh; see docs/up.md.")
 ]
 
 
@@ -25,23 +25,27 @@ def up(
     file: _File,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Follow these services, students or processes alone."),
+        typer.Argument(metavar="NAME", help="Follow only these services, students or processes."),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Go to the background once the mesh is up.")
+        bool,
+        typer.Option(
+            "--detach", "-d", help="Run the mesh in the background; return once it is up."
+        ),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show what processes print, all or the named.")
+        bool,
+        typer.Option("--follow", "-f", help="Show the output of all or of the named processes."),
     ] = False,
     logs: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="For the output of each process. Default: one that 'edl down' removes.",
+            help="Folder for the output of each process. Default: one that 'edl down' removes.",
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Stay when all students have ended.")
+        bool, typer.Option("--keep", help="Stay up when all students have ended.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the commands; start nothing.")
@@ -49,20 +53,20 @@ def up(
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Start a mesh: its coordinator, then teachers, then students; and keep it.
+    """Start a mesh and keep it running: its coordinator, then teachers, then students.
 
-    What dies is started again. It ends when all students have ended, with 0 if all of them ended
-    well. Ctrl-C lets students leave at a safe point, then teachers, then the coordinator; a second
-    one ends all at once. When this process is killed, all of it ends, too.
+    Processes that die are restarted. The mesh ends when all students have ended; the exit code is 0
+    if all succeeded. Ctrl-C stops students at a safe point, then teachers, then the coordinator; a
+    second Ctrl-C stops all at once. If this process is killed, all others end, too.
     """
     from ...lifecycle import open_all_descriptors, stop_on_signals
     from ...logs import configure_logging
     from ...supervise import end_with_parent
-    from .members import lines
+    from .plan import command_lines
 
-    keeping = _keeping(file, logs, keep)
+    mesh = _mesh_run(file, logs, keep)
     if dry_run:
-        for line in lines(keeping.plan):
+        for line in command_lines(mesh.plan):
             typer.echo(line)
         return
     end_with_parent()
@@ -70,16 +74,16 @@ def up(
     open_all_descriptors()
     if detach:
         options = [
-            *(["--logs", str(keeping.logs)] if logs is not None else []),
+            *(["--logs", str(mesh.logs)] if logs is not None else []),
             *(["--keep"] if keep else []),
             *(["--follow"] if follow else []),
             *(["--verbose"] if verbose else []),
             *(["--", *names] if names else []),
         ]
-        _in_background(keeping, options)
+        _in_background(mesh, options)
         return
     with stop_on_signals(reraise=(signal.SIGINT,), hurries=True) as stop:
-        code = _keep(keeping, names or [] if follow or names else None, stop)
+        code = _run(mesh, names or [] if follow or names else None, stop)
     if code:
         raise typer.Exit(code)
 
@@ -87,71 +91,73 @@ def up(
 def down(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE.yaml", help="The mesh. Default: the only one that is up."),
+        typer.Argument(
+            metavar="FILE.yaml", help="Its file. Default: that of the only mesh that is up."
+        ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="End all meshes of this user.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Stop all meshes of this user.")] = False,
     within: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
             min=0.0,
-            help="Kill what has not ended by then. Default: as the file's grace periods say.",
+            help="Kill processes that have not ended by then. Default: the file's grace periods.",
         ),
     ] = None,
     keep_logs: Annotated[
-        bool, typer.Option("--keep-logs", help="Leave logs, and checkpoints without a place.")
+        bool, typer.Option("--keep-logs", help="Keep logs, and checkpoints in the default folder.")
     ] = False,
 ) -> None:
-    """End a mesh that `edl up` has started: students, then teachers, then the coordinator."""
-    from .ending import end, meant
+    """Stop a mesh that `edl up` has started: students, then teachers, then the coordinator."""
+    from .down import selected_meshes, stop_mesh
 
-    for place, name in meant(file, every, _base()):
-        if end(place, within, typer.echo, keep_logs=keep_logs):
+    for directory, name in selected_meshes(file, every, _base()):
+        if stop_mesh(directory, within, typer.echo, keep_logs=keep_logs):
             typer.echo(f"{name} has ended")
         else:
             typer.echo(f"{name} was not up")
 
 
-def _keeping(file: Path, logs: Path | None, keep: bool) -> Keeping:
-    from .keeping import Keeping
-    from .members import plan_of
-    from .place import Place
+def _mesh_run(file: Path, logs: Path | None, keep: bool) -> MeshRun:
+    from .foreground import MeshRun
+    from .plan import plan_of
     from .spec import read_mesh
+    from .state_directory import StateDirectory
 
     spec = read_mesh(file)
-    place = Place.of(file, _base())
-    plan = plan_of(spec, file, place.checkpoints)
-    where = place.logs if logs is None else Path(os.path.abspath(logs.expanduser()))
-    return Keeping(Path(os.path.abspath(file)), place, plan, where, keep)
+    directory = StateDirectory.of(file, _base())
+    plan = plan_of(spec, file, directory.checkpoints)
+    logs_ = directory.logs if logs is None else Path(os.path.abspath(logs.expanduser()))
+    return MeshRun(Path(os.path.abspath(file)), directory, plan, logs_, keep)
 
 
-def _keep(keeping: Keeping, names: list[str] | None, stop: Stop) -> int:
+def _run(mesh: MeshRun, names: list[str] | None, stop: Stop) -> int:
     from rich.console import Console
 
-    from .display import Follow, opened
-    from .keeping import keep
-    from .place import short
+    from .display import OutputFilter, open_display
+    from .foreground import run_mesh
+    from .state_directory import relative_path
 
-    follow = Follow(names, {one.part.name: one.group for one in keeping.plan.members})
-    with opened(Console(), short(keeping.file), follow, _write) as display:
-        return keep(keeping, display, stop)
+    follow = OutputFilter(names, {one.spec.name: one.group for one in mesh.plan.processes})
+    with open_display(Console(), relative_path(mesh.file), follow, _write) as display:
+        return run_mesh(mesh, display, stop)
 
 
-def _in_background(keeping: Keeping, options: list[str]) -> None:
+def _in_background(mesh: MeshRun, options: list[str]) -> None:
     from ...lifecycle import stop_on_signals
-    from .detaching import detach
-    from .place import short
+    from .background import run_in_background
+    from .state_directory import relative_path
 
     with stop_on_signals() as stop:
-        code = detach(keeping.file, keeping.place, options, typer.echo, stop)
+        code = run_in_background(mesh.file, mesh.directory, options, typer.echo, stop)
     if code is not None:
         raise typer.Exit(code if code >= 0 else 128 - code)
-    typer.echo(f"in the background; logs in {keeping.logs}")
-    typer.echo(f"'edl down {short(keeping.file)}' ends it")
+    typer.echo(f"in the background; logs in {mesh.logs}")
+    typer.echo(f"'edl down {relative_path(mesh.file)}' ends it")
 
 
 def _write(text: str) -> None:
-    """A line on stdout; where nobody reads it any more, that ends no mesh."""
+    """Write a line to stdout; a closed pipe does not stop the mesh."""
     try:
         typer.echo(text)
     except OSError:

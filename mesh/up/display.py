@@ -1,4 +1,4 @@
-"""A mesh as its user sees it: a table that is drawn again at a terminal, plain lines elsewhere."""
+"""Shows a mesh: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rich.text import Text
 from ...coordinator.store.redis_url import masked
 from ...errors import UsageError
 from ...standard_streams import visible
-from . import wording
-from .runner import Running, View
-from .startup import Standing
+from . import messages
+from .mesh_state import ProcessState
+from .runner import MeshView, RunningProcess
 
 _PER_S: Final = 4
 _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": "red"}
 
 
-class Follow:
-    """Whose lines are shown as they come.
+class OutputFilter:
+    """Selects the processes whose output is shown.
 
     Args:
-        names: of processes, services, students; None: nobody's.
-        members: names of all processes, with what they belong to.
+        names: names of processes, services or students; empty: all; None: no process.
+        members: group of each process, by name.
 
     Raises:
-        UsageError: nothing of that name is there.
+        UsageError: a name is unknown.
     """
 
     def __init__(self, names: Collection[str] | None, members: dict[str, str]) -> None:
@@ -48,19 +48,19 @@ class Follow:
         self._width = max(map(len, chosen), default=0)
 
     def prefixed(self, name: str, line: str) -> str | None:
-        """A line with who has printed it; None: it is not shown."""
+        """Return the line with the name of its process; None: it is not shown."""
         return f"{name:<{self._width}} | {line}" if name in self.names else None
 
 
-class Plain:
-    """Lines alone.
+class LineDisplay:
+    """Shows lines.
 
     Args:
-        write: takes each.
-        follow: whose lines are among them.
+        write: called with each line.
+        follow: selects the output to show.
     """
 
-    def __init__(self, write: Callable[[str], None], follow: Follow) -> None:
+    def __init__(self, write: Callable[[str], None], follow: OutputFilter) -> None:
         self._write, self._follow = write, follow
         self._lock = threading.Lock()
 
@@ -68,29 +68,29 @@ class Plain:
         with self._lock:
             self._write(text)
 
-    def show(self, view: View) -> None:
-        """Nothing is drawn."""
+    def show(self, view: MeshView) -> None:
+        """Do nothing."""
 
-    def heard(self, name: str, line: str) -> None:
-        if (told := self._follow.prefixed(name, line)) is not None:
-            self.say(visible(told))
+    def print_output(self, name: str, line: str) -> None:
+        if (text := self._follow.prefixed(name, line)) is not None:
+            self.say(visible(text))
 
 
-class Terminal(Plain):
-    """The same lines, and below them the mesh as it stands.
+class TerminalDisplay(LineDisplay):
+    """Shows lines, and below them a live table of the mesh.
 
     Args:
         console: a terminal.
-        title: what the mesh is called.
-        follow: whose lines are shown.
+        title: name of the mesh.
+        follow: selects the output to show.
     """
 
-    def __init__(self, console: Console, title: str, follow: Follow) -> None:
+    def __init__(self, console: Console, title: str, follow: OutputFilter) -> None:
         super().__init__(lambda text: print_plainly(console, text), follow)
         self._title = title
-        self._view: View | None = None
+        self._view: MeshView | None = None
         self._live = Live(
-            get_renderable=self._drawn,
+            get_renderable=self._render,
             console=console,
             refresh_per_second=_PER_S,
             redirect_stdout=False,
@@ -103,22 +103,22 @@ class Terminal(Plain):
     def stop(self) -> None:
         self._live.stop()
 
-    def show(self, view: View) -> None:
+    def show(self, view: MeshView) -> None:
         self._view = view
 
-    def _drawn(self) -> Any:
-        return Text("") if self._view is None else drawn(self._view, self._title)
+    def _render(self) -> Any:
+        return Text("") if self._view is None else render(self._view, self._title)
 
 
 @contextmanager
-def opened(
-    console: Console, title: str, follow: Follow, write: Callable[[str], None]
-) -> Generator[Plain]:
-    """The display that suits a console; where it is no terminal, `write` takes the lines."""
+def open_display(
+    console: Console, title: str, follow: OutputFilter, write: Callable[[str], None]
+) -> Generator[LineDisplay]:
+    """Open a display for a console; if it is not a terminal, `write` gets the lines."""
     if not console.is_terminal:
-        yield Plain(write, follow)
+        yield LineDisplay(write, follow)
         return
-    terminal = Terminal(console, title, follow)
+    terminal = TerminalDisplay(console, title, follow)
     terminal.start()
     try:
         yield terminal
@@ -126,36 +126,36 @@ def opened(
         terminal.stop()
 
 
-def drawn(view: View, title: str) -> Any:
-    """A mesh as a head line and a row for each process."""
+def render(view: MeshView, title: str) -> Any:
+    """Return a head line and a table with a row for each process."""
     table = Table.grid(padding=(0, 2), expand=True)
     for _ in range(5):
         table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for one in view.mesh.standings:
-        table.add_row(*_row(one, view.running.get(one.part.name), view.now_s))
+    for one in view.mesh.processes:
+        table.add_row(*_row(one, view.running.get(one.spec.name), view.now_s))
     up = "starting" if view.up_s is None else f"up in {view.up_s:.1f} s"
     state = "ending" if view.mesh.stopping else up
     head = Text.assemble(
-        (title, "bold"), f"  {state}  {wording.counts(view.mesh)}  ", (masked(view.url), "cyan")
+        (title, "bold"), f"  {state}  {messages.counts(view.mesh)}  ", (masked(view.url), "cyan")
     )
     return Group(head, table)
 
 
-def _row(one: Standing, running: Running | None, now_s: float) -> list[Text]:
-    state = wording.state_of(one, now_s)
+def _row(one: ProcessState, running: RunningProcess | None, now_s: float) -> list[Text]:
+    state = messages.state_of(one, now_s)
     there = running is not None and one.alive
     for_s = f"{now_s - one.since_s:.0f} s" if one.starts else ""
     return [
-        Text(f"  {one.part.name}"),
+        Text(f"  {one.spec.name}"),
         Text(state, style=_STYLES.get(state, "yellow")),
         Text(for_s, style="dim"),
         Text(f"{one.failures} ended" if one.failures else "", style="red"),
         Text(running.address if running is not None and there else ""),
-        Text(wording.shortened(running.last) if running is not None else "", style="dim"),
+        Text(messages.shortened(running.last) if running is not None else "", style="dim"),
     ]
 
 
 def print_plainly(console: Console, text: str) -> None:
-    """A line as it is, whatever brackets others wrote into it."""
+    """Print a line without interpreting markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

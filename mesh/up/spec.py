@@ -1,4 +1,4 @@
-"""A mesh's file: its coordinator, its services with their teachers, its students."""
+"""The file of a mesh: its coordinator, services with teachers, and students."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ...scheduler.units import Number
 from ..files import read
 from ..files.programs import check_env, check_name, check_program, check_words
 
-#: In a student's command: the Redis URL of the mesh.
+#: Placeholder for the Redis URL in the command of a student.
 URL: Final = "{coordinator}"
 _FACTORY: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
-HowMany = Annotated[int, Number(at_least=1, at_most=256)]
+TeacherCount = Annotated[int, Number(at_least=1, at_most=256)]
 Grace = Annotated[float, Number("s", at_least=0, at_most=3600)]
 Ready = Annotated[float, Number("s", above=0, at_most=3600)]
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSpec:
-    """The service manager.
+    """The coordinator.
 
     Attributes:
-        redis: URL of a running Redis; none: the coordinator brings its own.
-        options: further ones of `edl coordinator serve`, as in a shell.
-        env: variables of its process.
+        redis: URL of a running Redis; None: the coordinator starts one.
+        options: further options of `edl coordinator serve`, as in a shell.
+        env: environment variables.
     """
 
     redis: str | None = None
@@ -55,20 +55,20 @@ class ServiceSpec:
     """A service and its teachers.
 
     Attributes:
-        model: what each teacher serves: a path, or `module:function`; relative to the folder.
-        teachers: how many; auto: as many as the coordinator desires, as `edl fleet local` has it.
-        min_teachers: of auto: fewest while any is desired.
-        max_teachers: of auto: most. Default: one for each core.
-        options: further ones of `edl teacher serve`, as in a shell.
-        env: variables of its teachers.
-        grace_s: for a teacher to finish what it has, seconds.
-        ready_s: a teacher that does not serve so long after its start is started again.
+        model: model of each teacher: a path relative to the folder, or `module:function`.
+        teachers: number of teachers; auto: as many as the coordinator wants (`edl fleet local`).
+        min_teachers: with auto: the least number, unless none is wanted.
+        max_teachers: with auto: the greatest number. Default: one per core.
+        options: further options of `edl teacher serve`, as in a shell.
+        env: environment variables of its teachers.
+        grace_s: seconds that a teacher has to finish its requests.
+        ready_s: a teacher is restarted if it does not serve so many seconds after its start.
     """
 
     model: str
-    teachers: HowMany | Literal["auto"] = 1
+    teachers: TeacherCount | Literal["auto"] = 1
     min_teachers: Annotated[int, Number(at_least=0, at_most=256)] | None = None
-    max_teachers: HowMany | None = None
+    max_teachers: TeacherCount | None = None
     options: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     grace_s: Grace = 10.0
@@ -94,16 +94,16 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class StudentSpec:
-    """Something that trains.
+    """A student.
 
     Attributes:
         train: arguments of `edl student train`: the job file and its options.
-        command: any other program and its arguments instead; `{coordinator}` in it is the Redis
-            URL. Neither goes through a shell.
-        nodes: how many processes of it: nodes of one training, or as many of the command.
-        retries: how often each may end badly before it has failed.
-        env: variables of its processes.
-        grace_s: one that is told to leave has so long, then it is killed, seconds.
+        command: another program and its arguments instead; `{coordinator}` in it is the Redis URL.
+            Neither goes through a shell.
+        nodes: number of processes: nodes of one training, or copies of the command.
+        retries: a process fails after so many bad ends.
+        env: environment variables.
+        grace_s: seconds that a process has to leave before it is killed.
     """
 
     train: str = ""
@@ -130,10 +130,10 @@ class MeshFile:
     """A mesh; see `docs/up.md` for each key.
 
     Attributes:
-        coordinator: the service manager.
-        services: by name.
-        students: by name.
-        folder: in which all processes run; in the file relative to it. Default: the file's own.
+        coordinator: the coordinator.
+        services: services by name.
+        students: students by name.
+        folder: working directory; relative to the file, whose folder is the default.
     """
 
     coordinator: CoordinatorSpec = field(default_factory=CoordinatorSpec)
@@ -150,10 +150,10 @@ class MeshFile:
 
 
 def read_mesh(path: Path) -> MeshFile:
-    """The mesh that a file describes, its folder absolute.
+    """Read the file of a mesh; its folder becomes absolute.
 
     Raises:
-        UsageError: see `files.read`; or its folder, a model, or what a student runs is not there.
+        UsageError: as for `files.read`; or its folder, a model, or a student's program is missing.
     """
     spec = read(path, MeshFile)
     folder = path.parent if spec.folder == Path() else spec.folder
@@ -183,7 +183,7 @@ def read_mesh(path: Path) -> MeshFile:
 
 
 def program(spec: MeshFile, student: StudentSpec, place: str) -> tuple[str, ...]:
-    """Program and arguments of a student's command; the program by its path.
+    """Return a student's program, as a path, and its arguments.
 
     Raises:
         UsageError: there is no such program; the message begins with `place`.
@@ -198,17 +198,17 @@ def program(spec: MeshFile, student: StudentSpec, place: str) -> tuple[str, ...]
 
 
 def search_path() -> str:
-    """Where programs are looked for: first beside this interpreter, so `python` is ours."""
+    """Return PATH with the folder of this interpreter first, so that `python` is this one."""
     own = str(Path(sys.executable).parent)
     return os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
 
 
 def _check_url(key: str, text: str) -> None:
-    """Raises ValueError where `text` asks for the Redis URL."""
+    """Raise ValueError if `text` contains the placeholder of the Redis URL."""
     if URL in text:
         raise ValueError(f"{key}: {URL} is for `command`; edl's own programs are told it anyway")
 
 
 def _is_model(path: Path) -> bool:
-    """Whether there is a folder, a file, or one of this name with a suffix."""
+    """Whether the path exists, as it is or with a suffix."""
     return path.exists() or any(path.parent.glob(f"{path.name}.*"))

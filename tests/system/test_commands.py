@@ -28,7 +28,7 @@ from edl.errors import ProcessFailed, UsageError
 from edl.interrupts import EXIT_INTERRUPTED
 from edl.mesh.cores import available_cores
 from edl.mesh.local import LocalMesh, TeacherSpec
-from edl.mesh.up.place import short
+from edl.mesh.up.state_directory import relative_path
 from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.system.conftest import Batches, Service, taken_until
@@ -335,7 +335,7 @@ def test_in_the_background_until_it_is_ended(cache: Path) -> None:
     code, told = edl("up", EXAMPLE)
     assert code == 2
     assert f"is up already (pid {state['keeper']['pid']}, 4 of 4 processes" in told[-1]
-    assert edl("down") == (0, [f"{short(EXAMPLE)} has ended"])
+    assert edl("down") == (0, [f"{relative_path(EXAMPLE)} has ended"])
     assert files_in(cache) == []
     assert not any(listens(address) for address in addresses)
 

@@ -10,7 +10,7 @@ import pytest
 
 from edl.commands import command_line
 from edl.errors import UsageError
-from edl.mesh.up.members import lines, plan_of
+from edl.mesh.up.plan import command_lines, plan_of
 from edl.mesh.up.spec import read_mesh
 from edl.tests.cli_output import run
 from edl.tests.deploy.command_lines import check, is_ours
@@ -28,7 +28,7 @@ def commands(folder: Path, text: str, url: str | None = None) -> dict[str, str]:
     """Name -> words of each process."""
     file = written(folder, text)
     plan = plan_of(read_mesh(file), file, folder / "own")
-    found = {one.part.name: plan.words(one, url) for one in plan.members}
+    found = {one.spec.name: plan.words(one, url) for one in plan.processes}
     for words in found.values():
         if is_ours(["edl", *words]) and words[0] in ("coordinator", "teacher", "fleet", "student"):
             check(["edl", *words])
@@ -140,12 +140,12 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     teacher = plan.command("a-1", "redis://h:1", tmp_path)
     assert url not in teacher.env.values()
     assert (teacher.env["PYTHONPATH"].split(":")[0], teacher.cwd) == (str(tmp_path), tmp_path)
-    assert "secret" not in "\n".join(lines(plan))
+    assert "secret" not in "\n".join(command_lines(plan))
     said = {}
-    for member in plan.members:
-        command = plan.command(member.part.name, url, tmp_path)
+    for member in plan.processes:
+        command = plan.command(member.spec.name, url, tmp_path)
         assert not {url, "--coordinator", "--redis"} & set(command.argv), command.argv
-        said[member.part.name] = [name for name, value in command.env.items() if value == url]
+        said[member.spec.name] = [name for name, value in command.env.items() if value == url]
     assert said.pop("coordinator") == ["EDL_COORDINATOR", "EDL_REDIS"]
     assert set(map(tuple, said.values())) == {("EDL_COORDINATOR",)}
     text = f"coordinator: {{redis: '{url}'}}\nstudents: {{s: {{train: 'job.py --set x {url}'}}}}"

@@ -20,16 +20,16 @@ from rich.console import Console
 from edl.errors import ProcessFailed, UsageError
 from edl.lifecycle import Stop
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
-from edl.mesh.up.display import Follow, Plain, opened
-from edl.mesh.up.ending import end
-from edl.mesh.up.keeping import Keeping, keep
-from edl.mesh.up.members import Member, Plan
-from edl.mesh.up.place import Entry, Place, State
-from edl.mesh.up.runner import Runner, View
-from edl.mesh.up.startup import Part
+from edl.mesh.up.display import LineDisplay, OutputFilter, open_display
+from edl.mesh.up.down import stop_mesh
+from edl.mesh.up.foreground import MeshRun, run_mesh
+from edl.mesh.up.mesh_state import ProcessSpec
+from edl.mesh.up.plan import LaunchPlan, PlannedProcess
+from edl.mesh.up.runner import MeshRunner, MeshView
+from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirectory
 from edl.supervise import Identity, Process, identity_of, start
 from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python
-from edl.tests.mesh.up.test_place import STRANGER, place_of, state_of
+from edl.tests.mesh.up.test_state_directory import STRANGER, place_of, state_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -38,15 +38,17 @@ pytestmark = pytest.mark.system
 class Kept(AbstractContextManager["Kept"]):
     """A runner in a thread, and what it has said; it ends with the `with`."""
 
-    def __init__(self, folder: Path, *members: Member, keep: bool = False) -> None:
+    def __init__(self, folder: Path, *members: PlannedProcess, keep: bool = False) -> None:
         self.said: list[str] = []
-        self.views: list[View] = []
+        self.views: list[MeshView] = []
         self.writable = True
         self.wish = Stop()
-        names = {one.part.name: one.group for one in members}
-        plan = Plan(members, folder)
-        display = Plain(self.said.append, Follow(["u"] if "u" in names else None, names))
-        self.runner = Runner(
+        names = {one.spec.name: one.group for one in members}
+        plan = LaunchPlan(members, folder)
+        display = LineDisplay(
+            self.said.append, OutputFilter(["u"] if "u" in names else None, names)
+        )
+        self.runner = MeshRunner(
             plan, folder / "logs", display, self._seen, keep=keep, rng=random.Random(1)
         )
         self._pool = ThreadPoolExecutor(1)
@@ -56,14 +58,14 @@ class Kept(AbstractContextManager["Kept"]):
         self.end(urgent=True)
         self._pool.shutdown()
 
-    def _seen(self, view: View) -> bool:
+    def _seen(self, view: MeshView) -> bool:
         self.views.append(view)
         return self.writable
 
     def until(self, pattern: str) -> None:
         wait_until(lambda: any(re.search(pattern, line) for line in list(self.said)))
 
-    def end(self, urgent: bool = False) -> View:
+    def end(self, urgent: bool = False) -> MeshView:
         """What it came to, when it was told to end, or has ended by itself."""
         self.wish.urgent = urgent
         self.wish.request()
@@ -103,12 +105,12 @@ def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:
 
 def test_the_lines_of_named_processes_are_shown() -> None:
     members = {"coordinator": "coordinator", "s-1": "s", "s-2": "s", "u": "u"}
-    assert Follow(None, members).names == set()
-    assert Follow([], members).names == set(members)
-    assert Follow(["s", "u"], members).names == {"s-1", "s-2", "u"}
-    assert Follow(["s-2", "u"], members).prefixed("u", "hello") == "u   | hello"
+    assert OutputFilter(None, members).names == set()
+    assert OutputFilter([], members).names == set(members)
+    assert OutputFilter(["s", "u"], members).names == {"s-1", "s-2", "u"}
+    assert OutputFilter(["s-2", "u"], members).prefixed("u", "hello") == "u   | hello"
     with pytest.raises(UsageError, match="nothing here is called 'x'"):
-        Follow(["x"], members)
+        OutputFilter(["x"], members)
 
 
 def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_path: Path) -> None:
@@ -119,9 +121,9 @@ def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_
         view = mesh.end()
     screen, said = StringIO(), list[str]()
     terminal = Console(width=100, force_terminal=True, file=screen, record=True)
-    with opened(terminal, "mesh.yaml", Follow([], {"u": "u"}), said.append) as display:
+    with open_display(terminal, "mesh.yaml", OutputFilter([], {"u": "u"}), said.append) as display:
         display.show(view)
-        display.heard("u", "[b] epoch 3\x1b[2J")
+        display.print_output("u", "[b] epoch 3\x1b[2J")
     text = screen.getvalue()
     assert r"u | [b] epoch 3\x1b[2J" in text
     assert text.index("epoch 3") < text.rindex("coordinator")
@@ -132,7 +134,7 @@ def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_
         ["u", "done"],
     ]
     assert rows[2].rstrip().endswith("[b]3 % [31m"), "output of programs is no markup"
-    with opened(Console(file=screen), "x", Follow(None, {}), said.append) as display:
+    with open_display(Console(file=screen), "x", OutputFilter(None, {}), said.append) as display:
         display.show(view)
         display.say("plain")
     assert said == ["plain"]
@@ -148,35 +150,35 @@ COORDINATOR = "coordinator ready: redis://r:1 manager h:1"
 TEACHER = "teacher ready: t s on h:2"
 
 
-def member(part: Part, code: str, *args: str, ready: str = "") -> Member:
+def member(part: ProcessSpec, code: str, *args: str, ready: str = "") -> PlannedProcess:
     words = (sys.executable, "-P", "-u", "-c", dedent(code), *args)
-    return Member(part, part.service or part.name, words, ours=False, ready=ready)
+    return PlannedProcess(part, part.service or part.name, words, ours=False, ready=ready)
 
 
-def coordinator() -> Member:
-    part = Part("coordinator", "coordinator")
+def coordinator() -> PlannedProcess:
+    part = ProcessSpec("coordinator", "coordinator")
     return member(part, SERVES, COORDINATOR, ready=COORDINATOR_READY)
 
 
-def teacher(code: str = SERVES) -> Member:
-    return member(Part("t", "teacher", "s"), code, TEACHER, ready=TEACHER_READY)
+def teacher(code: str = SERVES) -> PlannedProcess:
+    return member(ProcessSpec("t", "teacher", "s"), code, TEACHER, ready=TEACHER_READY)
 
 
-def student(code: str, *args: str, retries: int = 1) -> Member:
-    return member(Part("u", "student", retries=retries), code, *args)
+def student(code: str, *args: str, retries: int = 1) -> PlannedProcess:
+    return member(ProcessSpec("u", "student", retries=retries), code, *args)
 
 
-def keeping_of(folder: Path, *members: Member) -> Keeping:
-    place = Place.of(folder / "mesh.yaml", folder / "base")
-    return Keeping(folder / "mesh.yaml", place, Plan(members, folder), place.logs)
+def keeping_of(folder: Path, *members: PlannedProcess) -> MeshRun:
+    place = StateDirectory.of(folder / "mesh.yaml", folder / "base")
+    return MeshRun(folder / "mesh.yaml", place, LaunchPlan(members, folder), place.logs)
 
 
-def kept(keeping: Keeping, say: Callable[[str], None] = lambda line: None) -> int:
+def kept(keeping: MeshRun, say: Callable[[str], None] = lambda line: None) -> int:
     def told(line: str) -> None:
         print(line)  # for the report of a failure
         say(line)
 
-    return keep(keeping, Plain(told, Follow(None, {})), Stop())
+    return run_mesh(keeping, LineDisplay(told, OutputFilter(None, {})), Stop())
 
 
 LEARNS = "print('learned')"
@@ -191,15 +193,15 @@ def test_checkpoints_stay_until_edl_down_and_the_exit_code_is_that_of_the_studen
     said: list[str] = []
     assert kept(keeping, said.append) == 0
     assert (keeping.logs / "u.log").read_text() == "learned\n", "the log has begun anew"
-    assert keeping.place.read() is None
+    assert keeping.directory.read() is None
     assert not any("go on from" in line for line in said)
-    saved = keeping.place.checkpoints / "u" / "step-1"
+    saved = keeping.directory.checkpoints / "u" / "step-1"
     saved.mkdir(parents=True)
     assert kept(keeping, said.append) == 0
     assert saved.exists()
     (told,) = [line for line in said if "go on from" in line]
-    assert (str(keeping.place.checkpoints) in told, "edl down" in told) == (True, True)
-    end(keeping.place, None, said.append)
+    assert (str(keeping.directory.checkpoints) in told, "edl down" in told) == (True, True)
+    stop_mesh(keeping.directory, None, said.append)
     assert not saved.exists()
 
 
@@ -214,7 +216,7 @@ def test_a_mesh_without_a_teacher_is_an_error(
         kept(keeping, said.append)
     assert "u runs" not in said
     assert "the mesh cannot be kept without t: all of it ends" in said
-    assert keeping.place.read() is None
+    assert keeping.directory.read() is None
 
 
 @pytest.fixture
@@ -233,9 +235,9 @@ def identity(process: Process) -> Identity:
 
 def test_processes_that_a_killed_keeper_left_end_first(tmp_path: Path, child: Process) -> None:
     keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
-    keeping.place.folder.mkdir(parents=True)
-    entry = Entry("u", "student", "running", identity(child))
-    keeping.place.write(State("mesh.yaml", Identity(1 << 30, "gone"), entries=(entry,)))
+    keeping.directory.folder.mkdir(parents=True)
+    entry = ProcessRecord("u", "student", "running", identity(child))
+    keeping.directory.write(MeshRecord("mesh.yaml", Identity(1 << 30, "gone"), entries=(entry,)))
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -256,8 +258,8 @@ def test_a_full_disk_ends_no_mesh(tmp_path: Path) -> None:
     def say(line: str) -> None:
         said.append(line)
         if line == "u runs":
-            keeping.place.folder.rename(tmp_path / "away")
-            keeping.place.folder.write_text("no folder any more")
+            keeping.directory.folder.rename(tmp_path / "away")
+            keeping.directory.folder.write_text("no folder any more")
 
     assert kept(replace(keeping, logs=tmp_path / "logs"), say) == 0
     assert sum("not written down: cannot write in " in line for line in said) == 1
@@ -265,21 +267,21 @@ def test_a_full_disk_ends_no_mesh(tmp_path: Path) -> None:
 
 def test_a_mesh_is_kept_once(tmp_path: Path, child: Process) -> None:
     keeping = keeping_of(tmp_path, coordinator())
-    with keeping.place.held(), pytest.raises(UsageError, match="already"):
+    with keeping.directory.held(), pytest.raises(UsageError, match="already"):
         kept(keeping)
-    keeping.place.write(State("mesh.yaml", identity(child)))  # alive, but without a lock
+    keeping.directory.write(MeshRecord("mesh.yaml", identity(child)))  # alive, but without a lock
     with pytest.raises(UsageError, match=f"is up already .pid {child.pid}"):
         kept(keeping)
-    assert end(keeping.place, WAIT_S, lambda line: None)
+    assert stop_mesh(keeping.directory, WAIT_S, lambda line: None)
     assert child.wait(WAIT_S) is not None
-    assert not keeping.place.folder.exists()
+    assert not keeping.directory.folder.exists()
 
 
 def test_a_stranger_that_has_the_number_is_left_alone(tmp_path: Path, child: Process) -> None:
     stranger = Identity(child.pid, f"{identity(child).started}0")
     place = place_of(tmp_path)
-    place.write(state_of(tmp_path, stranger, Entry("a", "teacher", "running", stranger)))
-    assert not end(place, None, print)
+    place.write(state_of(tmp_path, stranger, ProcessRecord("a", "teacher", "running", stranger)))
+    assert not stop_mesh(place, None, print)
     assert (child.alive, place.folder.exists()) == (True, False)
 
 
@@ -287,13 +289,13 @@ def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
     place = place_of(tmp_path)
     left = start(python("import time; print('ready'); time.sleep(600)"))
     left.expect("ready", WAIT_S)
-    place.write(state_of(tmp_path, STRANGER, Entry("a", "x", "running", identity(left))))
+    place.write(state_of(tmp_path, STRANGER, ProcessRecord("a", "x", "running", identity(left))))
     (place.folder / "logs").mkdir()
-    assert end(place, None, print, keep_logs=True, orphans_s=0.0)
+    assert stop_mesh(place, None, print, keep_logs=True, orphans_s=0.0)
     assert left.wait(WAIT_S) == -9
     assert place.read() is None
     assert place.logs.exists()
-    assert not end(place, None, print)
+    assert not stop_mesh(place, None, print)
     assert not place.folder.exists()
 
 
@@ -303,9 +305,9 @@ def test_an_urgent_end_waits_for_nothing(tmp_path: Path, child: Process) -> None
         process.expect("ready", WAIT_S)
     keeper, left = map(identity, stubborn)
     place = place_of(tmp_path)
-    place.write(state_of(tmp_path, keeper, Entry("a", "x", "running", left)))
-    assert end(place, 0.0, print, orphans_s=1e6)
+    place.write(state_of(tmp_path, keeper, ProcessRecord("a", "x", "running", left)))
+    assert stop_mesh(place, 0.0, print, orphans_s=1e6)
     assert [process.wait(WAIT_S) for process in stubborn] == [-9, -9]
-    place.write(State("mesh.yaml", identity(child), "leaving"))
-    assert end(place, 0.01, print)
+    place.write(MeshRecord("mesh.yaml", identity(child), "leaving"))
+    assert stop_mesh(place, 0.01, print)
     assert child.wait(WAIT_S) == -9, "it was waited for, and then killed: TERM would have ended it"

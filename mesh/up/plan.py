@@ -1,4 +1,4 @@
-"""What a mesh's file makes: its parts in order, and the command that starts each."""
+"""The processes of a mesh in order, and the command that starts each."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from ...coordinator.store.redis_url import masked
 from ...errors import UsageError
 from ...supervise import Command, python_command
 from ..local import COORDINATOR_READY, TEACHER_READY
+from .mesh_state import ProcessSpec
 from .spec import URL, MeshFile, ServiceSpec, StudentSpec, program, search_path
-from .startup import Part
 
-#: Options of ours whose value is the Redis URL, and what says it instead.
+#: Options whose value is the Redis URL, and the environment variable for each.
 _VARIABLES: Final = {"--coordinator": "EDL_COORDINATOR", "--redis": "EDL_REDIS"}
-#: Until the coordinator has said where it serves.
+#: Shown until the coordinator has reported its address.
 UNKNOWN: Final = "redis://127.0.0.1:PORT"
 COORDINATOR: Final = "coordinator"
-#: What a fleet says when it runs: its teachers come when they are desired.
+#: Printed by a fleet once it runs; it may have no teachers yet.
 _FLEET_READY: Final = r"fleet ready: (\S+), (\d+ to \d+ teachers)"
-#: What each role waits for, in words.
+#: Description of what each role waits for.
 _ORDER: Final = {
     "coordinator": "coordinator: first",
     "teacher": "teachers: as soon as the coordinator is ready",
     "student": "students: as soon as each service has a teacher",
 }
-#: Seconds beyond its own grace period that a process has to end.
+#: Seconds added to the grace period of a process.
 _MARGIN_S: Final = 5.0
 _COORDINATOR_GRACE_S: Final = 10.0
-#: A program that knows nothing of us has so long when `edl up` has died.
+#: A program that is not ours is killed so many seconds after `edl up` has died.
 _ORPHAN_GRACE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A part and what starts it.
+class PlannedProcess:
+    """A process and the command that starts it.
 
     Attributes:
-        part: its name, role and patience.
-        group: the service or student of the file that it belongs to.
-        words: behind `edl`; or a program and its arguments. `{coordinator}` is the Redis URL.
+        spec: name, role and time limits.
+        group: service or student in the file that it belongs to.
+        words: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
         ours: it is a command of `edl`.
-        ready: pattern of the line by which it says that it is ready; empty: it is at once.
-        env: variables of its process.
+        ready: pattern of the line that it prints when it is ready; empty: it is ready at once.
+        env: environment variables.
     """
 
-    part: Part
+    spec: ProcessSpec
     group: str
     words: tuple[str, ...]
     ours: bool = True
@@ -62,28 +62,28 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All members, in the order in which they start.
+class LaunchPlan:
+    """All processes of a mesh.
 
     Attributes:
-        members: the coordinator first.
-        folder: in which they run.
-        redis: URL of a running Redis; None: the coordinator brings its own.
+        processes: in start order, the coordinator first.
+        folder: working directory.
+        redis: URL of a running Redis; None: the coordinator starts one.
     """
 
-    members: tuple[Member, ...]
+    processes: tuple[PlannedProcess, ...]
     folder: Path
     redis: str | None = None
 
-    def of(self, name: str) -> Member:
-        """The member of this name."""
-        return next(one for one in self.members if one.part.name == name)
+    def of(self, name: str) -> PlannedProcess:
+        """Return the process of a name."""
+        return next(one for one in self.processes if one.spec.name == name)
 
     def described(self) -> str:
-        """What it consists of, in words."""
-        fleets = [one.group for one in self.members if one.ready == _FLEET_READY]
+        """Describe the processes."""
+        fleets = [one.group for one in self.processes if one.ready == _FLEET_READY]
         counts = {
-            role: sum(one.part.role == role for one in self.members)
+            role: sum(one.spec.role == role for one in self.processes)
             for role in ("teacher", "student")
         }
         counts["teacher"] -= len(fleets)
@@ -92,18 +92,18 @@ class Plan:
         return ", ".join(["coordinator", *told])
 
     def command(self, name: str, url: str | None, logs: Path) -> Command:
-        """What starts a member.
+        """Return the command that starts a process.
 
         Args:
-            name: of the member.
-            url: Redis URL of the mesh; None: not known yet, which the coordinator may be told.
+            name: name of the process.
+            url: Redis URL of the mesh; None: unknown, which is allowed for the coordinator.
             logs: folder for its output.
         """
-        member = self.of(name)
-        words = self.words(member, url)
+        process = self.of(name)
+        words = self.words(process, url)
         log = logs / f"{name}.log"
-        env = {"EDL_COORDINATOR": url or "", "PYTHONUNBUFFERED": "1", **member.env}
-        if member.ours:
+        env = {"EDL_COORDINATOR": url or "", "PYTHONUNBUFFERED": "1", **process.env}
+        if process.ours:
             words, unseen = _unseen(words, url or "")
             env.update(unseen)
             return python_command(name, "edl", *words, env=env, cwd=self.folder, log=log)
@@ -112,68 +112,68 @@ class Plan:
             orphan_grace_s=_ORPHAN_GRACE_S,
         )  # fmt: skip
 
-    def words(self, member: Member, url: str | None) -> tuple[str, ...]:
-        """The words of a member when the mesh is at `url`."""
-        words = tuple(word.replace(URL, url or UNKNOWN) for word in member.words)
-        if member.part.role != "coordinator" or self.redis or "--redis-port" in _options(words):
+    def words(self, process: PlannedProcess, url: str | None) -> tuple[str, ...]:
+        """Return the command line of a process for this Redis URL."""
+        words = tuple(word.replace(URL, url or UNKNOWN) for word in process.words)
+        if process.spec.role != "coordinator" or self.redis or "--redis-port" in _options(words):
             return words
-        # The port stays when it is started again: everybody else was told this one.
+        # A restarted coordinator keeps its port, as all others know it.
         return (*words, "--redis-port", url.rpartition(":")[2] if url else "0")
 
 
-def plan_of(spec: MeshFile, path: Path, checkpoints: Path) -> Plan:
-    """The members of a mesh.
+def plan_of(file: MeshFile, path: Path, checkpoints: Path) -> LaunchPlan:
+    """Return the processes of a mesh.
 
     Args:
-        spec: as it was read.
-        path: of the file, for messages, and for names in a Redis that others use too.
-        checkpoints: folder of those that no training names a place for.
+        file: content of its file.
+        path: path of its file, for messages, and for unique names in a shared Redis.
+        checkpoints: folder for trainings that name none.
 
     Raises:
-        UsageError: two processes would have one name; a program is not there.
+        UsageError: two processes would share a name, or a program does not exist.
     """
-    tag = "" if spec.coordinator.redis is None else f".{_tag(path)}"
-    members = [_coordinator(spec)]
-    for name, service in spec.services.items():
-        members += _teachers(name, service, tag, spec.folder)
-    for name, student in spec.students.items():
-        members += _students(spec, name, student, checkpoints, f"{path}: students.{name}")
-    names = [member.part.name for member in members]
+    tag = "" if file.coordinator.redis is None else f".{_tag(path)}"
+    processes = [_coordinator(file)]
+    for name, service in file.services.items():
+        processes += _teachers(name, service, tag, file.folder)
+    for name, student in file.students.items():
+        processes += _students(file, name, student, checkpoints, f"{path}: students.{name}")
+    names = [process.spec.name for process in processes]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{path}: two processes would be called {twice[0]!r}: rename one")
-    return Plan(tuple(members), spec.folder, spec.coordinator.redis)
+    return LaunchPlan(tuple(processes), file.folder, file.coordinator.redis)
 
 
-def lines(plan: Plan) -> list[str]:
-    """The commands of a mesh, for a reader: in order, with what each kind waits for."""
-    told = [f"cd {shlex.quote(str(plan.folder))}"]
+def command_lines(plan: LaunchPlan) -> list[str]:
+    """Return the commands of a mesh for people, with comments on what each role waits for."""
+    lines = [f"cd {shlex.quote(str(plan.folder))}"]
     role = ""
-    for member in plan.members:
-        if member.part.role != role:
-            role = member.part.role
-            told.append(f"# {_ORDER[role]}")
-        words = plan.words(member, plan.redis and masked(plan.redis))
-        env = [f"{key}={shlex.quote(value)}" for key, value in member.env.items() if key != "PATH"]
-        told.append(" ".join([*env, shlex.join(("edl", *words) if member.ours else words)]))
-    return told
+    for process in plan.processes:
+        if process.spec.role != role:
+            role = process.spec.role
+            lines.append(f"# {_ORDER[role]}")
+        words = plan.words(process, plan.redis and masked(plan.redis))
+        env = [f"{key}={shlex.quote(value)}" for key, value in process.env.items() if key != "PATH"]
+        lines.append(" ".join([*env, shlex.join(("edl", *words) if process.ours else words)]))
+    return lines
 
 
-def _coordinator(spec: MeshFile) -> Member:
-    given = spec.coordinator
+def _coordinator(file: MeshFile) -> PlannedProcess:
+    given = file.coordinator
     words = ["coordinator", "serve", *shlex.split(given.options)]
     env = dict(given.env)
     if given.redis is not None:
-        words += ["--redis", URL]  # which is known from the start
-    else:  # what its environment says of another one is not of this mesh
+        words += ["--redis", URL]
+    else:  # variables of our environment may name another Redis
         env = {"EDL_REDIS": "", "EDL_REDIS_PORT": "", **env}
-    part = Part(COORDINATOR, "coordinator", grace_s=_COORDINATOR_GRACE_S)
-    return Member(part, COORDINATOR, tuple(words), ready=COORDINATOR_READY, env=env)
+    spec = ProcessSpec(COORDINATOR, "coordinator", grace_s=_COORDINATOR_GRACE_S)
+    return PlannedProcess(spec, COORDINATOR, tuple(words), ready=COORDINATOR_READY, env=env)
 
 
-def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[Member]:
+def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[PlannedProcess]:
     options = tuple(shlex.split(service.options))
     env = dict(service.env)
-    if service.is_factory and "PYTHONPATH" not in env:  # its module may lie beside the file
+    if service.is_factory and "PYTHONPATH" not in env:  # its module may be in the folder
         before = os.environ.get("PYTHONPATH")
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), before)))
     place = ("--service", name, "--model", service.model, "--coordinator", URL)
@@ -185,29 +185,29 @@ def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[M
             bounds += ["--min", str(service.min_teachers)]
         if service.max_teachers is not None:
             bounds += ["--max", str(service.max_teachers)]
-        part = Part(f"{name}-fleet", "teacher", name, late_s + _MARGIN_S, service.ready_s)
+        spec = ProcessSpec(f"{name}-fleet", "teacher", name, late_s + _MARGIN_S, service.ready_s)
         words = ("fleet", "local", *common, *bounds, *(("--", *options) if options else ()))
-        return [Member(part, name, words, ready=_FLEET_READY, env=env)]
+        return [PlannedProcess(spec, name, words, ready=_FLEET_READY, env=env)]
     found = []
     for number in range(1, service.teachers + 1):
-        part = Part(f"{name}-{number}", "teacher", name, late_s, service.ready_s)
-        own = ("--teacher-id", f"{part.name}{tag}")
+        spec = ProcessSpec(f"{name}-{number}", "teacher", name, late_s, service.ready_s)
+        own = ("--teacher-id", f"{spec.name}{tag}")
         words = ("teacher", "serve", *common, *own, *options)
-        found.append(Member(part, name, words, ready=TEACHER_READY, env=env))
+        found.append(PlannedProcess(spec, name, words, ready=TEACHER_READY, env=env))
     return found
 
 
 def _students(
-    spec: MeshFile, name: str, student: StudentSpec, checkpoints: Path, place: str
-) -> list[Member]:
+    file: MeshFile, name: str, student: StudentSpec, checkpoints: Path, place: str
+) -> list[PlannedProcess]:
     if student.trains:
         words = ("student", "train", *_training(name, student, checkpoints))
     else:
-        words = program(spec, student, place)
+        words = program(file, student, place)
     env = {"PATH": search_path(), **student.env}
     found = []
     for number in range(1, student.nodes + 1):
-        part = Part(
+        spec = ProcessSpec(
             name if student.nodes == 1 else f"{name}-{number}",
             "student",
             grace_s=student.grace_s,
@@ -215,7 +215,7 @@ def _students(
             trains=student.trains,
         )
         own = {"EDL_STUDENT": name, "EDL_STUDENT_NODE": str(number), **env}
-        found.append(Member(part, name, words, student.trains, env=own))
+        found.append(PlannedProcess(spec, name, words, student.trains, env=own))
     return found
 
 
@@ -227,13 +227,13 @@ def _training(name: str, student: StudentSpec, checkpoints: Path) -> list[str]:
         words += ["--job", name]
     if "--nodes" not in given and student.nodes > 1:
         words += ["--nodes", f"1:{student.nodes}"]
-    if "--checkpoint" not in given:  # what starts again goes on from there
+    if "--checkpoint" not in given:  # a restarted training needs one
         words += ["--checkpoint", str(checkpoints / name)]
     return words
 
 
 def _unseen(words: tuple[str, ...], url: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """A URL with a password as a variable: everybody on this machine may read a command line."""
+    """Move a URL with a password to a variable, as all users may read command lines."""
     if masked(url) != url:
         for at, (option, value) in enumerate(pairwise(words)):
             if option in _VARIABLES and value == url:
@@ -246,7 +246,7 @@ def _options(words: tuple[str, ...]) -> set[str]:
 
 
 def _tag(path: Path) -> str:
-    """What tells teachers of this file on this machine from all others."""
+    """Return a suffix that makes names of teachers unique to this file and machine."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]
     return f"{host}-{digest}"

@@ -9,36 +9,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.mesh.up.startup import (
+from edl.mesh.up.mesh_state import (
     ATTEMPTS,
     BASE_S,
     CAP_S,
     HEALTHY_S,
     ROLES,
-    Mesh,
-    Orders,
-    Part,
-    Standing,
+    MeshActions,
+    MeshState,
+    ProcessSpec,
+    ProcessState,
     decide,
     ended,
-    mesh_of,
+    initial_state,
     ready,
     started,
     stop,
 )
 
 RNG = random.Random(1)
-COORDINATOR = Part("c", "coordinator")
-SMALL = (COORDINATOR, Part("t", "teacher", "s"), Part("u", "student"))
+COORDINATOR = ProcessSpec("c", "coordinator")
+SMALL = (COORDINATOR, ProcessSpec("t", "teacher", "s"), ProcessSpec("u", "student"))
 
 
-def after(mesh: Mesh, *names: str, now: float = 0.0) -> Mesh:
+def after(mesh: MeshState, *names: str, now: float = 0.0) -> MeshState:
     for name in names:
         mesh = ready(started(mesh, name, now), name, now)
     return mesh
 
 
-def end(mesh: Mesh, name: str, code: int, ran_s: float = 1.0, now: float = 0.0) -> Mesh:
+def end(mesh: MeshState, name: str, code: int, ran_s: float = 1.0, now: float = 0.0) -> MeshState:
     return ended(mesh, name, code, ran_s, now, RNG)
 
 
@@ -46,7 +46,7 @@ def end(mesh: Mesh, name: str, code: int, ran_s: float = 1.0, now: float = 0.0) 
 class World:
     """Processes that start, serve, die and leave as chance has it, and laws that hold meanwhile."""
 
-    mesh: Mesh
+    mesh: MeshState
     rng: random.Random
     #: Chances for one process at one moment.
     dies: float
@@ -69,7 +69,7 @@ class World:
         for name in orders.start:
             self.alive[name] = self.now
             self.mesh = started(self.mesh, name, self.now)
-        self.told.update(orders.tell)
+        self.told.update(orders.terminate)
         for name in orders.kill:
             if name in self.alive and self.rng.random() < 0.8:  # a kill takes a moment
                 self.end(name, -9)
@@ -79,73 +79,73 @@ class World:
         self.told.discard(name)
         self.mesh = ended(self.mesh, name, code, ran_s, self.now, self.rng)
 
-    def check(self, before: Mesh, orders: Orders) -> None:
-        runs = {one.part.name for one in before.standings if one.phase == "running"}
+    def check(self, before: MeshState, orders: MeshActions) -> None:
+        runs = {one.spec.name for one in before.processes if one.phase == "running"}
         assert not set(orders.start) & set(self.alive), "two processes of one part"
-        assert set(orders.tell) | set(orders.kill) <= set(self.alive)
+        assert set(orders.terminate) | set(orders.kill) <= set(self.alive)
         for name in orders.start:
             one = before.of(name)
             assert not before.stopping
             assert self.now >= one.due_s
             self.stands_on(one, before, runs)
-        rank = {one.part.name: ROLES.index(one.part.role) for one in before.standings}
-        for name in orders.tell:
+        rank = {one.spec.name: ROLES.index(one.spec.role) for one in before.processes}
+        for name in orders.terminate:
             later = [other for other in self.alive if rank[other] > rank[name]]
             assert self.mesh.urgent or not later, "somebody still needs it"
-        assert {one.part.name for one in self.mesh.standings if one.alive} == set(self.alive)
+        assert {one.spec.name for one in self.mesh.processes if one.alive} == set(self.alive)
 
-    def stands_on(self, one: Standing, before: Mesh, runs: set[str]) -> None:
-        assert one.part.role == "coordinator" or "c" in runs
-        if one.part.role == "student":
-            teachers = [teacher.part for teacher in before.with_role("teacher")]
+    def stands_on(self, one: ProcessState, before: MeshState, runs: set[str]) -> None:
+        assert one.spec.role == "coordinator" or "c" in runs
+        if one.spec.role == "student":
+            teachers = [teacher.spec for teacher in before.with_role("teacher")]
             serving = {teacher.service for teacher in teachers if teacher.name in runs}
             assert serving == {teacher.service for teacher in teachers}
 
 
 @st.composite
-def parts_of_a_mesh(draw: st.DrawFn) -> tuple[Part, ...]:
+def parts_of_a_mesh(draw: st.DrawFn) -> tuple[ProcessSpec, ...]:
     services, trains = draw(st.lists(st.sampled_from("ab"), max_size=3)), draw(st.booleans())
-    teachers = [Part(f"t{n}", "teacher", service) for n, service in enumerate(services)]
+    teachers = [ProcessSpec(f"t{n}", "teacher", service) for n, service in enumerate(services)]
     numbers = range(draw(st.integers(0, 3)))
-    students = [Part(f"u{n}", "student", retries=n, trains=trains) for n in numbers]
+    students = [ProcessSpec(f"u{n}", "student", retries=n, trains=trains) for n in numbers]
     return (COORDINATOR, *teachers, *students)
 
 
 class TestMeshStartup:
     def test_mesh_ends_in_reverse_order(self) -> None:
-        leaves, orders = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
-        assert orders == Orders(tell=("u",))
-        assert decide(leaves, 1.0) == (leaves, Orders()), "nobody is told twice"
+        leaves, orders = decide(stop(after(initial_state(SMALL), "c", "t", "u")), 0.0)
+        assert orders == MeshActions(terminate=("u",))
+        assert decide(leaves, 1.0) == (leaves, MeshActions()), "nobody is told twice"
         mesh = leaves
         for name, following in (("u", ("t",)), ("t", ("c",)), ("c", ())):
             mesh, orders = decide(end(mesh, name, -15), 1.0)
-            assert orders == Orders(tell=following)
+            assert orders == MeshActions(terminate=following)
         assert mesh.over
         assert mesh.exit_code == 0, "nothing has failed"
-        assert decide(leaves, SMALL[2].grace_s + 0.1)[1] == Orders(kill=("u",))
+        assert decide(leaves, SMALL[2].grace_s + 0.1)[1] == MeshActions(kill=("u",))
         mesh, orders = decide(stop(leaves, urgent=True), 1.0)
         assert set(orders.kill) == {"c", "t", "u"}
-        assert all(one.phase == "leaving" for one in mesh.standings)
+        assert all(one.phase == "leaving" for one in mesh.processes)
 
     def test_failed_starts(self) -> None:
-        mesh = started(mesh_of(SMALL), "c", 0.0)
-        assert decide(mesh, COORDINATOR.ready_s)[1] == Orders()
-        assert decide(mesh, COORDINATOR.ready_s + 0.1)[1] == Orders(kill=("c",))
-        mesh = end(started(after(mesh_of(SMALL), "c"), "t", 0.0), "t", 2)
+        mesh = started(initial_state(SMALL), "c", 0.0)
+        assert decide(mesh, COORDINATOR.ready_s)[1] == MeshActions()
+        assert decide(mesh, COORDINATOR.ready_s + 0.1)[1] == MeshActions(kill=("c",))
+        mesh = end(started(after(initial_state(SMALL), "c"), "t", 0.0), "t", 2)
         assert mesh.of("t").phase == "failed"
-        served = end(after(mesh_of(SMALL), "c", "t"), "t", 2)
+        served = end(after(initial_state(SMALL), "c", "t"), "t", 2)
         assert served.of("t").phase == "due", "it had served with the same options"
-        mesh = after(mesh_of(SMALL), "c")
+        mesh = after(initial_state(SMALL), "c")
         for _ in range(ATTEMPTS):
             assert mesh.broken is None
             mesh = end(started(mesh, "t", 0.0), "t", 1)
         assert mesh.broken is not None
         mesh, orders = decide(mesh, 100.0)
-        assert (mesh.stopping, orders.tell) == (True, ("c",))
+        assert (mesh.stopping, orders.terminate) == (True, ("c",))
         assert end(mesh, "c", 0).over
 
     def test_serving_parts_are_restarted_forever(self) -> None:
-        mesh, now = after(mesh_of(SMALL), "c", "t", "u"), 0.0
+        mesh, now = after(initial_state(SMALL), "c", "t", "u"), 0.0
         pauses = []
         for _ in range(40):
             mesh = end(mesh, "t", -9, ran_s=1.0, now=now)
@@ -161,8 +161,8 @@ class TestMeshStartup:
         assert mesh.of("t").due_s == now, "one that ran for long is no sign of a lasting fault"
 
     def test_student_fails_after_its_retries(self) -> None:
-        parts = (COORDINATOR, Part("u", "student", retries=2), Part("v", "student"))
-        mesh = after(mesh_of(parts), "c", "v")
+        parts = (COORDINATOR, ProcessSpec("u", "student", retries=2), ProcessSpec("v", "student"))
+        mesh = after(initial_state(parts), "c", "v")
         for _ in range(2):
             mesh = end(after(mesh, "u"), "u", 1)
             assert mesh.of("u").phase == "due"
@@ -170,12 +170,12 @@ class TestMeshStartup:
         assert mesh.of("u").phase == "failed"
         assert not decide(mesh, 0.0)[0].stopping, "the other one goes on"
         mesh, orders = decide(end(mesh, "v", 0), 0.0)
-        assert orders.tell == ("c",)
+        assert orders.terminate == ("c",)
         assert mesh.exit_code == 1
 
     def test_up_without_a_failed_student(self) -> None:
-        more = (*SMALL, Part("t2", "teacher", "s"), Part("v", "student", retries=0))
-        mesh = after(mesh_of(more), "c", "t", "u", "v")
+        more = (*SMALL, ProcessSpec("t2", "teacher", "s"), ProcessSpec("v", "student", retries=0))
+        mesh = after(initial_state(more), "c", "t", "u", "v")
         mesh = end(mesh, "v", 2)
         assert mesh.of("v").phase == "failed"
         assert not mesh.up, "a teacher is still missing"
@@ -184,27 +184,27 @@ class TestMeshStartup:
 
     @pytest.mark.parametrize(("first", "second", "code"), [(7, 3, 7), (-9, 3, 1), (3, -9, 3)])
     def test_exit_code_of_the_first_failure(self, first: int, second: int, code: int) -> None:
-        parts = (COORDINATOR, *(Part(name, "student", retries=0) for name in "uvw"))
-        mesh = end(after(mesh_of(parts), "c", "u", "v", "w"), "w", 0)
+        parts = (COORDINATOR, *(ProcessSpec(name, "student", retries=0) for name in "uvw"))
+        mesh = end(after(initial_state(parts), "c", "u", "v", "w"), "w", 0)
         mesh = end(end(mesh, "v", first, now=1.0), "u", second, now=2.0)
         assert mesh.exit_code == code
 
     def test_kept_meshes_and_invalid_parts(self) -> None:
-        mesh = end(after(mesh_of(SMALL, keep=True), "c", "t", "u"), "u", 0)
-        assert decide(mesh, 1.0) == (mesh, Orders())
+        mesh = end(after(initial_state(SMALL, keep=True), "c", "t", "u"), "u", 0)
+        assert decide(mesh, 1.0) == (mesh, MeshActions())
         assert mesh.up
-        mesh = after(mesh_of(SMALL[:2]), "c", "t")
-        assert decide(mesh, 1.0) == (mesh, Orders())
+        mesh = after(initial_state(SMALL[:2]), "c", "t")
+        assert decide(mesh, 1.0) == (mesh, MeshActions())
         for parts in ((COORDINATOR, COORDINATOR), (), SMALL[1:]):
             with pytest.raises(ValueError, match="one coordinator"):
-                mesh_of(parts)
+                initial_state(parts)
 
     @given(
         parts_of_a_mesh(), st.integers(0, 1 << 30), st.sampled_from([0.0, 0.05, 0.4]), st.booleans()
     )
-    def test_laws(self, parts: tuple[Part, ...], seed: int, dies: float, keep: bool) -> None:
+    def test_laws(self, parts: tuple[ProcessSpec, ...], seed: int, dies: float, keep: bool) -> None:
         rng = random.Random(seed)
-        world = World(mesh_of(parts, keep), rng, dies)
+        world = World(initial_state(parts, keep), rng, dies)
         for _ in range(rng.randrange(60)):
             world.turn()
         if dies == 0.0:
@@ -220,4 +220,4 @@ class TestMeshStartup:
         assert not world.alive
         decided, orders = decide(world.mesh, world.now)
         assert decided.over
-        assert orders == Orders()
+        assert orders == MeshActions()

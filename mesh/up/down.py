@@ -1,4 +1,4 @@
-"""`edl down` at work: a mesh is told to end, and nothing of it stays."""
+"""`edl down`: stops a mesh, and removes what is left of it."""
 
 from __future__ import annotations
 
@@ -10,40 +10,39 @@ from typing import Final
 
 from ...errors import ProcessFailed, UsageError
 from ...supervise import Identity, wait_gone
-from .place import Place, State, all_places, short
+from .state_directory import MeshRecord, StateDirectory, recorded_meshes, relative_path
 
-#: Within which processes have ended whose keeper was killed: the longest grace that they have then.
+#: Seconds within which processes end after their `edl up` was killed.
 ORPHANS_S: Final = 12.0
-#: After KILL.
+#: Seconds within which a killed process must be gone.
 _KILL_S: Final = 5.0
-#: Of one that has taken its place and not yet written who it is.
+#: Seconds within which an `edl up` writes its record after it holds the lock.
 _WRITES_S: Final = 5.0
 _LOOK_S: Final = 0.02
 
 
-def end(
-    place: Place,
+def stop_mesh(
+    directory: StateDirectory,
     within_s: float | None,
     say: Callable[[str], None],
     *,
     keep_logs: bool = False,
     orphans_s: float = ORPHANS_S,
 ) -> bool:
-    """End the mesh of a place, whoever keeps it or kept it.
+    """Stop a mesh.
 
     Args:
-        place: of the mesh.
-        within_s: for an orderly end; then all of it is killed. None: as long as its own graces
-            allow.
-        say: takes what there is to tell.
-        keep_logs: leave the logs and checkpoints that the place has.
-        orphans_s: for processes whose keeper is gone; then they are killed.
+        directory: its state directory.
+        within_s: seconds for an orderly end, before all is killed. None: its own grace periods.
+        say: called with progress messages.
+        keep_logs: keep the logs and checkpoints in its directory.
+        orphans_s: seconds that processes have whose `edl up` was killed.
 
     Returns:
-        False: there was nothing to end.
+        False: there was nothing to stop.
 
     Raises:
-        ProcessFailed: something of it does not even end when it is killed.
+        ProcessFailed: a process does not end even when it is killed.
     """
     began_s = time.monotonic()
 
@@ -52,31 +51,31 @@ def end(
             return most_s
         return min(most_s, max(0.0, began_s + within_s - time.monotonic()))
 
-    with place.held() as ours:
-        state = place.read()
-        # Who holds no lock and yet runs has had its file removed by hand: it is the keeper still.
+    with directory.held() as ours:
+        state = directory.read()
+        # A keeper that runs although we hold the lock: somebody has removed the lock file.
         if ours and (state is None or not state.keeper.runs):
             left = [] if state is None else state.processes
-            end_remains(left, say, left_s(orphans_s))
-            _clear(place, keep_logs)
+            stop_orphans(left, say, left_s(orphans_s))
+            _clear(directory, keep_logs)
             return bool(left)
-    state = _keeper_of(place)
+    state = _keeper_of(directory)
     if state is not None:
         _end_keeper(state, state.grace_s if within_s is None else within_s, say)
-        end_remains((place.read() or state).processes, say, left_s(orphans_s))
-    with place.held() as ours:
-        if ours:  # else somebody has started it anew
-            _clear(place, keep_logs)
+        stop_orphans((directory.read() or state).processes, say, left_s(orphans_s))
+    with directory.held() as ours:
+        if ours:  # else it was started again
+            _clear(directory, keep_logs)
     return True
 
 
-def end_remains(
+def stop_orphans(
     left: Sequence[Identity], say: Callable[[str], None], within_s: float = ORPHANS_S
 ) -> None:
-    """See that processes end whose keeper is gone: they notice it themselves, or are killed.
+    """Wait until processes end whose `edl up` is gone; kill them after `within_s`.
 
     Raises:
-        ProcessFailed: one does not even end when it is killed.
+        ProcessFailed: one does not end even when it is killed.
     """
     if not left:
         return
@@ -90,25 +89,25 @@ def end_remains(
         raise ProcessFailed(f"killed, yet still there: processes {pids}")
 
 
-def _keeper_of(place: Place) -> State | None:
-    """The state of a mesh that is kept; None: it has ended meanwhile."""
+def _keeper_of(directory: StateDirectory) -> MeshRecord | None:
+    """Return the record of a running mesh; None: it has ended meanwhile."""
     deadline = time.monotonic() + _WRITES_S
-    while (state := place.read()) is None or not state.keeper.runs:
-        with place.held() as ours:
+    while (state := directory.read()) is None or not state.keeper.runs:
+        with directory.held() as ours:
             if ours:
                 return None
         if time.monotonic() > deadline:
-            raise ProcessFailed(f"somebody holds {place.folder}, and says not who it is")
+            raise ProcessFailed(f"somebody holds {directory.folder}, and says not who it is")
         time.sleep(_LOOK_S)
     return state
 
 
-def _end_keeper(state: State, within_s: float, say: Callable[[str], None]) -> None:
+def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) -> None:
     keeper = state.keeper
     if within_s > 0:
-        if state.phase != "leaving":  # else a second wish would hurry it
+        if state.phase != "leaving":  # a second signal would skip the grace periods
             keeper.send(signal.SIGTERM)
-        keeper.send(signal.SIGCONT)  # one that Ctrl-Z has suspended could not act on it
+        keeper.send(signal.SIGCONT)  # it may be suspended by Ctrl-Z
         if not wait_gone([keeper], within_s):
             return
         say(f"process {keeper.pid} has not ended within {within_s:g} s and is killed")
@@ -117,14 +116,14 @@ def _end_keeper(state: State, within_s: float, say: Callable[[str], None]) -> No
         raise ProcessFailed(f"killed, yet still there: process {keeper.pid}")
 
 
-def _clear(place: Place, keep_logs: bool) -> None:
+def _clear(directory: StateDirectory, keep_logs: bool) -> None:
     if keep_logs:
-        place.forget()
+        directory.forget()
     else:
-        place.clear()
+        directory.clear()
 
 
-def meant(file: Path | None, every: bool, base: Path) -> list[tuple[Place, str]]:
+def selected_meshes(file: Path | None, every: bool, base: Path) -> list[tuple[StateDirectory, str]]:
     """The places that are meant, and what their meshes are called.
 
     Args:
@@ -136,19 +135,21 @@ def meant(file: Path | None, every: bool, base: Path) -> list[tuple[Place, str]]
         UsageError: the file is none and no mesh has been started from it; or no file is named, and
             there is not exactly one mesh.
     """
-    there = all_places(base)
-    running = [(place, state) for place, state in there if state.keeper.runs or state.processes]
+    there = recorded_meshes(base)
+    running = [
+        (directory, state) for directory, state in there if state.keeper.runs or state.processes
+    ]
     if file is not None:
         if every:
             raise UsageError("a file, or --all: one of both")
-        place = Place.of(file, base)
-        if not (file.exists() or place.folder.exists()):  # a mesh may outlive its file
-            names = ", ".join(sorted(short(Path(state.file)) for _, state in running))
+        directory = StateDirectory.of(file, base)
+        if not (file.exists() or directory.folder.exists()):  # a mesh may outlive its file
+            names = ", ".join(sorted(relative_path(Path(state.file)) for _, state in running))
             raise UsageError(f"there is no file {file}; up: {names or 'no mesh'}")
-        return [(place, str(file))]
+        return [(directory, str(file))]
     if running and not every:  # what is written of those that were killed is in nobody's way
         there = running
-    found = [(place, short(Path(state.file))) for place, state in there]
+    found = [(directory, relative_path(Path(state.file))) for directory, state in there]
     if len(found) > 1 and not every:
         names = ", ".join(sorted(name for _, name in found))
         raise UsageError(f"several meshes are there: name one of {names}, or say --all")

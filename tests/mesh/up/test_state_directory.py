@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 from edl.errors import UsageError
-from edl.mesh.up.ending import meant
-from edl.mesh.up.keeping import already_up
-from edl.mesh.up.place import Entry, Place, State, all_places
+from edl.mesh.up.down import selected_meshes
+from edl.mesh.up.foreground import already_up
+from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirectory, recorded_meshes
 from edl.supervise import Identity, identity_of
 
 STRANGER = Identity(os.getpid(), "another-boot/1")
 
 
-def state_of(file: Path, keeper: Identity = STRANGER, *entries: Entry) -> State:
-    return State(str(file), keeper, "up", "redis://:secret@127.0.0.1:1", "/logs", 60.0, entries)
+def state_of(file: Path, keeper: Identity = STRANGER, *entries: ProcessRecord) -> MeshRecord:
+    return MeshRecord(
+        str(file), keeper, "up", "redis://:secret@127.0.0.1:1", "/logs", 60.0, entries
+    )
 
 
-def place_of(tmp_path: Path, name: str = "mesh.yaml") -> Place:
-    place = Place.of(tmp_path / name, tmp_path / "base")
+def place_of(tmp_path: Path, name: str = "mesh.yaml") -> StateDirectory:
+    place = StateDirectory.of(tmp_path / name, tmp_path / "base")
     place.folder.mkdir(parents=True, exist_ok=True)
     return place
 
@@ -33,17 +35,19 @@ def test_a_file_has_one_place_however_it_is_named(
     (tmp_path / "link.yaml").symlink_to("mesh.yaml")
     monkeypatch.chdir(tmp_path)
     names = ("mesh.yaml", "here/../mesh.yaml", "link.yaml", tmp_path / "mesh.yaml")
-    assert len({Place.of(Path(name), tmp_path) for name in names}) == 1
-    assert Place.of(Path("other.yaml"), tmp_path) != Place.of(Path("mesh.yaml"), tmp_path)
+    assert len({StateDirectory.of(Path(name), tmp_path) for name in names}) == 1
+    assert StateDirectory.of(Path("other.yaml"), tmp_path) != StateDirectory.of(
+        Path("mesh.yaml"), tmp_path
+    )
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     place = place_of(tmp_path)
-    state = state_of(tmp_path, STRANGER, Entry("a", "teacher", "running", STRANGER, "h:1"))
+    state = state_of(tmp_path, STRANGER, ProcessRecord("a", "teacher", "running", STRANGER, "h:1"))
     place.write(state)
     assert place.read() == state
     assert (place.folder / "state.json").stat().st_mode & 0o077 == 0, "it may hold a password"
-    assert all_places(tmp_path / "base") == [(place, state)]
+    assert recorded_meshes(tmp_path / "base") == [(place, state)]
     assert "redis://***@127.0.0.1:1" in already_up(Path("mesh.yaml"), state_of(tmp_path))
     place.forget()
     assert place.read() is None
@@ -54,7 +58,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "base").touch()
-    place = Place.of(tmp_path / "mesh.yaml", tmp_path / "base")
+    place = StateDirectory.of(tmp_path / "mesh.yaml", tmp_path / "base")
     with pytest.raises(UsageError, match=r"cannot write in .*base.* XDG_CACHE_HOME"), place.held():
         pass
 
@@ -62,35 +66,37 @@ def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
 def test_the_only_mesh_is_meant_without_its_name(tmp_path: Path) -> None:
     base = tmp_path / "base"
     with pytest.raises(UsageError, match="no mesh is up"):
-        meant(None, False, base)
-    assert meant(None, True, base) == []
+        selected_meshes(None, False, base)
+    assert selected_meshes(None, True, base) == []
     one, two = place_of(tmp_path, "one.yaml"), place_of(tmp_path, "two.yaml")
     one.write(state_of(tmp_path / "one.yaml"))
-    assert meant(None, False, base) == [(one, str(tmp_path / "one.yaml"))]
+    assert selected_meshes(None, False, base) == [(one, str(tmp_path / "one.yaml"))]
     two.write(state_of(tmp_path / "two.yaml"))
     with pytest.raises(UsageError, match=r"several .* name one of .*one.yaml, .*two.yaml, or say"):
-        meant(None, False, base)
-    assert [place for place, _ in meant(None, True, base)] == [one, two]
+        selected_meshes(None, False, base)
+    assert [place for place, _ in selected_meshes(None, True, base)] == [one, two]
     here = identity_of(os.getpid())
     assert here is not None
     two.write(state_of(tmp_path / "two.yaml", here))
-    assert [place for place, _ in meant(None, False, base)] == [two], "the other one was killed"
-    assert meant(tmp_path / "two.yaml", False, base)[0][0] == two
+    assert [place for place, _ in selected_meshes(None, False, base)] == [two], (
+        "the other one was killed"
+    )
+    assert selected_meshes(tmp_path / "two.yaml", False, base)[0][0] == two
     with pytest.raises(UsageError, match="one of both"):
-        meant(tmp_path / "two.yaml", True, base)
+        selected_meshes(tmp_path / "two.yaml", True, base)
 
 
 def test_a_file_that_is_none_is_no_mesh_unless_one_was_started_from_it(tmp_path: Path) -> None:
     base, typo, here = tmp_path / "base", tmp_path / "typo.yaml", identity_of(os.getpid())
     assert here is not None
     with pytest.raises(UsageError, match=r"there is no file .*typo\.yaml; up: no mesh"):
-        meant(typo, False, base)
+        selected_meshes(typo, False, base)
     place_of(tmp_path, "one.yaml").write(state_of(tmp_path / "one.yaml", here))
     with pytest.raises(UsageError, match=r"typo\.yaml; up: .*one\.yaml$"):
-        meant(typo, False, base)
+        selected_meshes(typo, False, base)
     place = place_of(tmp_path, "typo.yaml")
     place.write(state_of(typo))
-    assert meant(typo, False, base) == [(place, str(typo))]
+    assert selected_meshes(typo, False, base) == [(place, str(typo))]
     place.clear()
     typo.touch()
-    assert meant(typo, False, base) == [(place, str(typo))]
+    assert selected_meshes(typo, False, base) == [(place, str(typo))]

@@ -1,8 +1,8 @@
-"""Where a mesh of one file is written down: its folder, its lock, its state.
+"""The state directory of the mesh of one file: its lock, its record, logs and checkpoints.
 
-The folder has the name of the file and a hash of its path, so that `edl down FILE` finds it. The
-lock is held by the process that keeps the mesh, and let go by the system however that ends; what
-the state says counts only as long as its processes are those that it names.
+Its name is that of the file with a hash of the path, so `edl down FILE` finds it. The process that
+runs the mesh holds the lock; the system releases it however that process ends. A record is only
+valid while the processes that it names run.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One process of a mesh, as the state tells it.
+class ProcessRecord:
+    """One process of a mesh.
 
     Attributes:
-        name: its own.
+        name: its name.
         role: coordinator, teacher or student.
-        phase: see `startup.Phase`.
-        process: which it is; None: it does not run.
-        address: where it serves; empty: it does not.
+        phase: see `mesh_state.Phase`.
+        process: identity of the running process; None: it does not run.
+        address: address that it serves; empty: none.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """A mesh that is up, or was when its process was killed.
+class MeshRecord:
+    """A mesh that is up, or was up when its `edl up` was killed.
 
     Attributes:
-        file: its file, absolute.
-        keeper: the process that keeps it.
-        phase: starting, up (all of it was there) or leaving.
-        url: Redis URL; empty: not known yet.
+        file: absolute path of its file.
+        keeper: the process of `edl up`.
+        phase: starting, up or leaving.
+        url: Redis URL; empty: unknown.
         logs: folder of logs.
-        grace_s: within which it ends when it is told to, seconds.
+        grace_s: seconds within which it ends when it is told to.
         entries: its processes.
     """
 
@@ -65,20 +65,20 @@ class State:
     url: str = ""
     logs: str = ""
     grace_s: float = 0.0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ProcessRecord, ...] = ()
 
     @property
     def processes(self) -> list[Identity]:
-        """Those of its processes that run, without the keeper."""
+        """Its running processes, without the keeper."""
         return [one.process for one in self.entries if one.process and one.process.runs]
 
     def to_json(self) -> str:
-        """What `from_json` reads."""
+        """Return text for `from_json`."""
         return json.dumps({"version": _VERSION, **asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """What was written; None: by another version, or not by us."""
+        """Read the text of `to_json`; None: it is invalid, or of another version."""
         try:
             value = json.loads(text)
             if value.pop("version") != _VERSION:
@@ -89,24 +89,24 @@ class State:
             return None
 
 
-def _entry(value: Any) -> Entry:
+def _entry(value: Any) -> ProcessRecord:
     process = value.pop("process")
-    return Entry(process=None if process is None else Identity(**process), **value)
+    return ProcessRecord(process=None if process is None else Identity(**process), **value)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The folder of one file's mesh.
+class StateDirectory:
+    """The state directory of one mesh.
 
     Attributes:
-        folder: it has state, logs, and the checkpoints that no student names a place for.
+        folder: contains record, logs, and checkpoints of students that name no folder.
     """
 
     folder: Path
 
     @classmethod
     def of(cls, file: Path, base: Path) -> Self:
-        """The place of a file, which may have been deleted since."""
+        """Return the directory of a file, which need not exist any more."""
         path = os.path.realpath(file)
         digest = hashlib.sha256(path.encode()).hexdigest()[:12]
         stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)[:40]
@@ -114,17 +114,17 @@ class Place:
 
     @property
     def logs(self) -> Path:
-        """Where logs go that nobody wants elsewhere."""
+        """Default folder of logs."""
         return self.folder / "logs"
 
     @property
     def checkpoints(self) -> Path:
-        """Those of trainings that name no place; they stay until `edl down`."""
+        """Default folder of checkpoints, which stay until `edl down`."""
         return self.folder / "checkpoints"
 
     @property
     def own_log(self) -> Path:
-        """What `edl up` itself says in the background."""
+        """Output of an `edl up` in the background."""
         return self.folder / "up.log"
 
     @property
@@ -135,18 +135,18 @@ class Place:
     def _lock(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.lock")
 
-    def read(self) -> State | None:
-        """What is written of a mesh; None: nothing."""
+    def read(self) -> MeshRecord | None:
+        """Return the record; None: there is none."""
         try:
-            return State.from_json(self._state.read_text())
+            return MeshRecord.from_json(self._state.read_text())
         except (OSError, UnicodeDecodeError):
             return None
 
-    def write(self, state: State) -> None:
-        """Write it down, whole or not at all.
+    def write(self, state: MeshRecord) -> None:
+        """Write the record atomically.
 
         Raises:
-            UsageError: nothing can be written there.
+            UsageError: the directory cannot be written.
         """
         part = self._state.with_suffix(".part")
         with _writing(self.folder):
@@ -155,46 +155,46 @@ class Place:
             part.write_text(state.to_json())
             part.replace(self._state)
 
-    def begin_own_log(self) -> BinaryIO:
-        """The log of the one in the background, empty, for who reads it meanwhile.
+    def open_own_log(self) -> BinaryIO:
+        """Truncate the log of an `edl up` in the background, and open it for reading.
 
         Raises:
-            UsageError: nothing can be written there.
+            UsageError: the directory cannot be written.
         """
         with _writing(self.folder):
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
             return self.own_log.open("w+b", buffering=0)
 
     def forget(self) -> None:
-        """The mesh has ended: nothing is to be found by `edl down`."""
-        with contextlib.suppress(OSError):  # what stays names processes that have ended
+        """Delete the record of a mesh that has ended."""
+        with contextlib.suppress(OSError):  # a stale record names no running process
             self._state.unlink()
 
     def clear(self) -> None:
-        """Remove all that is left of a mesh that has ended; who holds the lock calls it."""
+        """Remove the directory of a mesh that has ended; the caller holds the lock."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Keep all others from this mesh in the body; yields False where another one has it.
+        """Hold the lock in the body; yield False if another process holds it.
 
         Raises:
-            UsageError: nothing can be written there.
+            UsageError: the lock file cannot be written.
         """
         with _writing(self._lock.parent):
             self._lock.parent.mkdir(0o700, parents=True, exist_ok=True)
-            fd = self._taken()
+            fd = self._acquire()
         if fd is None:
             yield False
             return
         try:
             yield True
         finally:
-            self._lock.unlink(missing_ok=True)  # while it is held: no other one is waited for
+            self._lock.unlink(missing_ok=True)  # before the lock is released
             os.close(fd)
 
-    def _taken(self) -> int | None:
-        """A descriptor that holds the lock; None: another one has it."""
+    def _acquire(self) -> int | None:
+        """Return a descriptor that holds the lock; None: another process holds it."""
         while True:
             fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -202,11 +202,11 @@ class Place:
             except BlockingIOError:
                 os.close(fd)
                 return None
-            if self._is_there(fd):
+            if self._is_current(fd):
                 return fd
-            os.close(fd)  # the one before had removed it meanwhile
+            os.close(fd)  # the former holder has removed the file
 
-    def _is_there(self, fd: int) -> bool:
+    def _is_current(self, fd: int) -> bool:
         try:
             return os.path.samestat(os.fstat(fd), os.stat(self._lock))
         except FileNotFoundError:
@@ -224,13 +224,13 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def all_places(base: Path) -> list[tuple[Place, State]]:
-    """Every mesh of this user that is written down, and is or was up."""
-    found = [Place(path.parent) for path in sorted(base.glob("*/state.json"))]
+def recorded_meshes(base: Path) -> list[tuple[StateDirectory, MeshRecord]]:
+    """Return all meshes of this user that have a record."""
+    found = [StateDirectory(path.parent) for path in sorted(base.glob("*/state.json"))]
     return [(place, state) for place in found if (state := place.read()) is not None]
 
 
-def short(file: Path) -> str:
-    """A file as a user would name it here."""
+def relative_path(file: Path) -> str:
+    """Return a path relative to the working directory if it is below it."""
     relative = os.path.relpath(file)
     return str(file) if relative.startswith(os.pardir) else relative

@@ -1,0 +1,184 @@
+"""`edl up` in the foreground: locks the state directory, runs the mesh, and records it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ...coordinator.store.redis_url import masked
+from ...errors import ProcessFailed, UsageError
+from ...lifecycle import Stop
+from ...scheduler.job_states import USAGE_CODE
+from ...supervise import identity_of
+from . import messages
+from .display import LineDisplay
+from .down import stop_orphans
+from .mesh_state import ROLES, ProcessState
+from .plan import LaunchPlan
+from .runner import MeshRunner, MeshView
+from .state_directory import MeshRecord, ProcessRecord, StateDirectory, relative_path
+
+#: Seconds added to the grace periods of all roles.
+_MARGIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class MeshRun:
+    """A mesh to run.
+
+    Attributes:
+        file: absolute path of its file.
+        directory: its state directory.
+        plan: its processes.
+        logs: absolute path of the folder of logs.
+        keep: it stays up when all students have ended.
+    """
+
+    file: Path
+    directory: StateDirectory
+    plan: LaunchPlan
+    logs: Path
+    keep: bool = False
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds within which it ends when it is told to, one role after the other."""
+        specs = [planned.spec for planned in self.plan.processes]
+        roles = [[spec.grace_s for spec in specs if spec.role == role] for role in ROLES]
+        return sum(max(graces, default=0.0) for graces in roles) + _MARGIN_S
+
+    def record(self, view: MeshView | None) -> MeshRecord:
+        """Return its record; None: nothing has started."""
+        keeper = identity_of(os.getpid())
+        assert keeper is not None  # this process
+        state = MeshRecord(str(self.file), keeper, logs=str(self.logs), grace_s=self.grace_s)
+        if view is None:
+            return state
+        phase = "leaving" if view.mesh.stopping else "starting" if view.up_s is None else "up"
+        entries = tuple(_entry(one, view) for one in view.mesh.processes)
+        return MeshRecord(state.file, keeper, phase, view.url, state.logs, self.grace_s, entries)
+
+
+def _entry(one: ProcessState, view: MeshView) -> ProcessRecord:
+    running = view.running.get(one.spec.name)
+    if running is None or not one.alive:
+        return ProcessRecord(one.spec.name, one.spec.role, one.phase)
+    return ProcessRecord(one.spec.name, one.spec.role, one.phase, running.identity, running.address)
+
+
+def run_mesh(mesh: MeshRun, display: LineDisplay, wish: Stop) -> int:
+    """Run a mesh until it ends.
+
+    Returns:
+        Exit code: 0, or that of the student that failed first.
+
+    Raises:
+        UsageError: the mesh of this file is up already; its directory cannot be written; or options
+            of the coordinator or of a teacher are invalid.
+        ProcessFailed: the coordinator or a teacher failed.
+    """
+    directory = mesh.directory
+    with lock(directory, mesh.file, display):
+        _prepare(mesh)
+        if directory.checkpoints.exists():
+            display.say(
+                f"trainings without --checkpoint go on from {directory.checkpoints}:"
+                f" 'edl down {relative_path(mesh.file)}' removes what is there"
+            )
+        directory.write(mesh.record(None))
+        try:
+            changed = _Recorder(mesh, display).write
+            runner = MeshRunner(mesh.plan, mesh.logs, display, changed, keep=mesh.keep)
+            view = runner.run(wish)
+        finally:
+            directory.forget()
+    return _exit_code(view, display)
+
+
+@contextmanager
+def lock(directory: StateDirectory, file: Path, display: LineDisplay) -> Iterator[None]:
+    """Hold the lock of a mesh in the body, after processes of a killed `edl up` have ended.
+
+    Raises:
+        UsageError: the mesh is up.
+    """
+    with directory.held() as ours:
+        if not ours:
+            raise UsageError(already_up(file, directory.read()))
+        if (before := directory.read()) is not None:
+            if before.keeper.runs:  # somebody has removed the lock file
+                raise UsageError(already_up(file, before))
+            stop_orphans(before.processes, display.say)
+            directory.forget()
+        yield
+
+
+def already_up(file: Path, state: MeshRecord | None) -> str:
+    """Describe a mesh that is up already."""
+    name = relative_path(file)
+    if state is None:
+        return f"{name} is about to start already: 'edl down {name}' ends it"
+    facts = [f"pid {state.keeper.pid}"]
+    if state.entries:
+        runs = sum(one.phase in ("running", "done") for one in state.entries)
+        facts.append(f"{runs} of {len(state.entries)} processes")
+    facts += [masked(state.url)] if state.url else []
+    facts.append(f"logs in {state.logs}")
+    return f"{name} is up already ({', '.join(facts)}): 'edl down {name}' ends it"
+
+
+class _Recorder:
+    """Writes the record of a mesh; the mesh goes on if that fails.
+
+    Args:
+        mesh: the mesh.
+        display: shows a failure, once.
+    """
+
+    def __init__(self, mesh: MeshRun, display: LineDisplay) -> None:
+        self._mesh, self._display = mesh, display
+        self._failed = False
+
+    def write(self, view: MeshView) -> bool:
+        """Write the record; return whether it was written."""
+        try:
+            self._mesh.directory.write(self._mesh.record(view))
+            self._failed = False
+        except UsageError as error:
+            if not self._failed:
+                self._display.say(f"the mesh goes on, but is not written down: {error}")
+            self._failed = True
+        return not self._failed
+
+
+def _prepare(mesh: MeshRun) -> None:
+    """Delete old logs, but neither checkpoints nor a folder of logs that the user has named."""
+    directory = mesh.directory
+    try:
+        if directory.logs.exists():
+            shutil.rmtree(directory.logs)
+        directory.folder.mkdir(0o700, parents=True, exist_ok=True)
+        mesh.logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write logs in {mesh.logs}: {error.strerror}; --logs names another folder"
+        ) from error
+
+
+def _exit_code(view: MeshView, display: LineDisplay) -> int:
+    """Return the exit code of a mesh that has ended, or raise if it has failed."""
+    if (broken := view.mesh.broken) is not None:
+        running = view.running.get(broken.spec.name)
+        last = messages.shortened(running.last) if running is not None else ""
+        kind = UsageError if broken.code == USAGE_CODE else ProcessFailed
+        raise kind(
+            f"{broken.spec.name} {messages.describe_end(broken.code)}"
+            + (f": {last}" if last else "")
+        )
+    display.say("the mesh has ended")
+    return view.mesh.exit_code

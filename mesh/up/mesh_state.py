@@ -1,0 +1,308 @@
+"""When the processes of a mesh start, restart, fail and stop.
+
+They start in the order coordinator, teachers, students, each role once the one before is ready, and
+stop in the reverse order: a student has teachers, and a teacher its coordinator, until the end. A
+process that ends unasked is restarted, at once the first time, then after growing pauses while it
+keeps dying young. A coordinator or teacher that never gets ready fails, and the mesh with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from ...scheduler.backoff import RandomLike, retry_s
+from ...scheduler.job_states import USAGE_CODE, NodeEnding, ending_of
+
+Role = Literal["coordinator", "teacher", "student"]
+#: due: will be started, now or after a pause; starting: not ready yet; running: ready; leaving:
+#: told to end. Final phases: done (a student succeeded), failed (given up), left (ended as told).
+Phase = Literal["due", "starting", "running", "leaving", "done", "failed", "left"]
+
+ALIVE: Final = ("starting", "running", "leaving")
+#: Start order.
+ROLES: Final[tuple[Role, ...]] = ("coordinator", "teacher", "student")
+#: Seconds after which an end does not count as early.
+HEALTHY_S: Final = 30.0
+#: Bounds of the pause before a restart.
+BASE_S, CAP_S = 0.5, 30.0
+#: Starts of a coordinator or teacher that never got ready, before it fails.
+ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process of the mesh.
+
+    Attributes:
+        name: its name.
+        role: its role.
+        service: the service of a teacher.
+        grace_s: it is killed if it has not ended so long after it was told to.
+        ready_s: it is killed if it is not ready so long after its start.
+        retries: of a student: it fails after so many bad ends.
+        trains: it is an `edl student train`, whose exit codes are known.
+    """
+
+    name: str
+    role: Role
+    service: str = ""
+    grace_s: float = 10.0
+    ready_s: float = 120.0
+    retries: int = 3
+    trains: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """The state of one process.
+
+    Attributes:
+        spec: the process.
+        phase: see `Phase`.
+        since_s: start of the phase.
+        due_s: in phase due: time of the next start; starting, leaving: time at which it is killed.
+        served: it has been ready, after any start.
+        starts: number of starts.
+        young: number of its latest ends that came within `HEALTHY_S`.
+        failures: number of bad ends.
+        code: latest exit code, -N after signal N; None: it has not ended yet.
+    """
+
+    spec: ProcessSpec
+    phase: Phase = "due"
+    since_s: float = 0.0
+    due_s: float = float("-inf")
+    served: bool = False
+    starts: int = 0
+    young: int = 0
+    failures: int = 0
+    code: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.phase in ALIVE
+
+
+@dataclass(frozen=True, slots=True)
+class MeshActions:
+    """Names of processes to act on now.
+
+    Attributes:
+        start: processes to start.
+        terminate: processes to tell to leave.
+        kill: processes to kill, as they are late.
+    """
+
+    start: tuple[str, ...] = ()
+    terminate: tuple[str, ...] = ()
+    kill: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeshState:
+    """The state of all processes.
+
+    Attributes:
+        processes: in the order of the plan.
+        keep: the mesh stays up when all students have ended.
+        stopping: it is stopping.
+        urgent: it stops at once, without grace periods.
+    """
+
+    processes: tuple[ProcessState, ...]
+    keep: bool = False
+    stopping: bool = False
+    urgent: bool = False
+
+    def of(self, name: str) -> ProcessState:
+        """Return the state of a process."""
+        return next(one for one in self.processes if one.spec.name == name)
+
+    def with_role(self, role: Role) -> list[ProcessState]:
+        """Return the states of all processes of a role."""
+        return [one for one in self.processes if one.spec.role == role]
+
+    @property
+    def up(self) -> bool:
+        """Whether each process runs, or is a student that has ended."""
+        there = all(one.phase in ("running", "done", "failed") for one in self.processes)
+        return there and self.broken is None and not self.stopping
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.stopping and not any(one.alive for one in self.processes)
+
+    @property
+    def broken(self) -> ProcessState | None:
+        """The first coordinator or teacher that has failed."""
+        failed = (one for one in self.processes if one.phase == "failed")
+        return next((one for one in failed if one.spec.role != "student"), None)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the student that failed first (1 after a signal), else 0."""
+        failed = [one for one in self.with_role("student") if one.phase == "failed"]
+        if not failed:
+            return 0
+        return max(1, min(failed, key=lambda one: one.since_s).code or 1)
+
+
+def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState:
+    """Return the state of a mesh before anything is started.
+
+    Raises:
+        ValueError: two processes share a name, or there is not exactly one coordinator.
+    """
+    mesh = MeshState(tuple(ProcessState(spec) for spec in specs), keep)
+    names = [one.spec.name for one in mesh.processes]
+    if len(set(names)) < len(names) or len(mesh.with_role("coordinator")) != 1:
+        raise ValueError(f"one coordinator, and a name for each: {names}")
+    return mesh
+
+
+def started(mesh: MeshState, name: str, now: float) -> MeshState:
+    """Record that a process was started; if it could not be, `ended` follows."""
+
+    def change(one: ProcessState) -> ProcessState:
+        due_s = now + one.spec.ready_s
+        return replace(one, phase="starting", since_s=now, due_s=due_s, starts=one.starts + 1)
+
+    return _changed(mesh, name, change)
+
+
+def ready(mesh: MeshState, name: str, now: float) -> MeshState:
+    """Record that a process is ready, unless it is leaving already."""
+
+    def change(one: ProcessState) -> ProcessState:
+        if one.phase != "starting":
+            return one
+        return replace(one, phase="running", since_s=now, served=True)
+
+    return _changed(mesh, name, change)
+
+
+def ended(
+    mesh: MeshState, name: str, code: int, ran_s: float, now: float, rng: RandomLike
+) -> MeshState:
+    """Record that a process has ended.
+
+    Args:
+        mesh: the state before.
+        name: name of the process.
+        code: exit code, -N after signal N.
+        ran_s: seconds from its start to its end.
+        now: seconds of a clock that does not go back.
+        rng: jitters the pause before a restart.
+    """
+
+    def change(one: ProcessState) -> ProcessState:
+        young = 0 if ran_s >= HEALTHY_S else one.young + 1
+        known = replace(one, since_s=now, young=young, code=code)
+        ending = _ending(one, code)
+        if ending == "left":
+            return replace(known, phase="left")
+        if ending == "done":
+            return replace(known, phase="done")
+        known = replace(known, failures=one.failures + 1)
+        if ending == "hopeless" or _given_up(known):
+            return replace(known, phase="failed")
+        pause_s = retry_s(max(young - 1, 0), rng, BASE_S, CAP_S)
+        return replace(known, phase="due", due_s=now + pause_s)
+
+    return _changed(mesh, name, change)
+
+
+def stop(mesh: MeshState, urgent: bool = False) -> MeshState:
+    """Stop the mesh, in order or at once."""
+    return replace(mesh, stopping=True, urgent=mesh.urgent or urgent)
+
+
+def decide(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
+    """Return the state after the returned actions, and the actions to take now.
+
+    Call `started` for each process in `start`. Only kills are repeated, until the process ends.
+    """
+    if not mesh.stopping and _finished(mesh):
+        mesh = stop(mesh)
+    if mesh.stopping:
+        return _leave(mesh, now)
+    start = tuple(
+        one.spec.name
+        for one in mesh.processes
+        if one.phase == "due" and now >= one.due_s and _may_start(mesh, one.spec)
+    )
+    return mesh, MeshActions(start, kill=_late(mesh, now))
+
+
+def _finished(mesh: MeshState) -> bool:
+    """Whether all students have ended, or the mesh cannot work any more."""
+    students = mesh.with_role("student")
+    over = bool(students) and all(one.phase in ("done", "failed") for one in students)
+    return mesh.broken is not None or (over and not mesh.keep)
+
+
+def _may_start(mesh: MeshState, spec: ProcessSpec) -> bool:
+    """Whether the processes it depends on run; a student needs a teacher of each service."""
+    runs = [one.spec for one in mesh.processes if one.phase == "running"]
+    if spec.role == "coordinator":
+        return True
+    if not any(one.role == "coordinator" for one in runs):
+        return False
+    services = {one.spec.service for one in mesh.with_role("teacher")}
+    return spec.role == "teacher" or services <= {one.service for one in runs}
+
+
+def _leave(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
+    """Stop students first, then teachers, then the coordinator; start nothing."""
+    last = next((role for role in reversed(ROLES) if _any_alive(mesh, role)), None)
+    terminate: list[str] = []
+    processes: list[ProcessState] = []
+    for one in mesh.processes:
+        if one.phase == "due":
+            one = replace(one, phase="left", since_s=now)
+        elif one.phase in ("starting", "running") and (mesh.urgent or one.spec.role == last):
+            terminate.append(one.spec.name)
+            one = replace(one, phase="leaving", since_s=now, due_s=now + one.spec.grace_s)
+        processes.append(one)
+    mesh = replace(mesh, processes=tuple(processes))
+    if not mesh.urgent:
+        return mesh, MeshActions(terminate=tuple(terminate), kill=_late(mesh, now))
+    return mesh, MeshActions(kill=tuple(one.spec.name for one in processes if one.alive))
+
+
+def _any_alive(mesh: MeshState, role: Role) -> bool:
+    return any(one.alive for one in mesh.with_role(role))
+
+
+def _late(mesh: MeshState, now: float) -> tuple[str, ...]:
+    late = (one for one in mesh.processes if one.phase in ("starting", "leaving"))
+    return tuple(one.spec.name for one in late if now > one.due_s)
+
+
+def _ending(one: ProcessState, code: int) -> NodeEnding:
+    """Classify an end. A coordinator or teacher that ends unasked has failed."""
+    told = one.phase == "leaving"
+    if one.spec.role == "student":
+        return ending_of(code, told, one.spec.trains)
+    if told:
+        return "left"
+    # A process that was ready has valid options, so this code does not mean wrong usage.
+    return "hopeless" if code == USAGE_CODE and one.phase == "starting" else "failed"
+
+
+def _given_up(one: ProcessState) -> bool:
+    """Whether it is not restarted any more."""
+    if one.spec.role == "student":
+        return one.failures > one.spec.retries
+    return not one.served and one.failures >= ATTEMPTS
+
+
+def _changed(
+    mesh: MeshState, name: str, change: Callable[[ProcessState], ProcessState]
+) -> MeshState:
+    processes = (change(one) if one.spec.name == name else one for one in mesh.processes)
+    return replace(mesh, processes=tuple(processes))
