@@ -1,4 +1,4 @@
-"""One agent: its machine's place in the mesh, and what follows from orders and from its owner."""
+"""The agent: registers its machine, follows the coordinator's orders, and yields to the owner."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from ...coordinator.machines import Deployment, MachineBoard, Order, Report, ope
 from ...coordinator.registry import connect
 from ...errors import AccessError, LeaseSuperseded, UnavailableError
 from ...lifecycle import Stop
-from .fetching import Cache
+from .agent_directory import AgentDirectory
 from .hardware import OtherLoad, memory_bytes
-from .hosting import Host
-from .lending import LendingMemory, Lent, lend
+from .lending import LendingDecision, LendingMemory, lend
+from .model_cache import ModelCache
 from .settings import AgentSettings
-from .yielding import Corner
+from .teacher_host import TeacherHost
 
 log = logging.getLogger(__name__)
 
-#: How soon it is seen that the machine is asked for.
+#: Seconds between two looks for a request to yield.
 _TICK_S: Final = 0.1
-#: Seconds between two looks at what other processes do.
+#: Seconds between two measurements of the load of other processes.
 _LOAD_S: Final = 1.0
 
 
 def run_agent(settings: AgentSettings, stop: Stop, announce: Callable[[str], None]) -> None:
-    """Lend this machine to the mesh until `stop` is requested, then let its teacher finish.
+    """Lend this machine to the mesh until `stop` is requested, then drain its teacher.
 
     Args:
-        settings: of the agent.
-        stop: ends it.
-        announce: given one line when the machine is registered.
+        settings: settings of the agent.
+        stop: ends the agent.
+        announce: called with one line once the machine is registered.
 
     Raises:
-        UsageError: another agent has the name here, or the cache cannot be written.
+        UsageError: an agent of this name runs here, or the cache cannot be written.
         RegistryUnavailable: Redis does not answer at the start.
-        AccessError: Redis does not let this agent in.
-        LeaseSuperseded: a newer agent has taken the name.
+        AccessError: Redis denies access.
+        LeaseSuperseded: a newer agent has registered the same name.
     """
-    corner = Corner(settings.cache, settings.machine_id)
-    with corner.held():
-        cache = Cache(settings.cache, settings.cache_bytes)
+    directory = AgentDirectory(settings.cache, settings.machine_id)
+    with directory.lock():
+        cache = ModelCache(settings.cache, settings.cache_bytes)
         board = open_machines(settings.coordinator)
         registry = connect(settings.coordinator)
         try:
@@ -54,31 +54,31 @@ def run_agent(settings: AgentSettings, stop: Stop, announce: Callable[[str], Non
         finally:
             registry.close()
         try:
-            _Agent(settings, corner, cache, board, incarnation).live(stop, announce)
+            _Agent(settings, directory, cache, board, incarnation).run(stop, announce)
         finally:
             board.close()
 
 
 class _Agent:
-    """What an agent knows; all of it happens in the thread that calls `live`."""
+    """The state of an agent; use it from the thread that calls `run`."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        corner: Corner,
-        cache: Cache,
+        directory: AgentDirectory,
+        cache: ModelCache,
         board: MachineBoard,
         incarnation: int,
     ) -> None:
         self._settings = settings
-        self._corner = corner
+        self._directory = directory
         self._cache = cache
         self._board = board
         self._incarnation = incarnation
         self._changed = threading.Event()
-        self._host = Host(settings, cache, self._changed.set)
+        self._host = TeacherHost(settings, cache, self._changed.set)
         self._order = Order()
-        self._lent = Lent(True)
+        self._lending = LendingDecision(True)
         self._memory = LendingMemory()
         lending = settings.lending
         self._other = OtherLoad() if lending.most_load is not None else None
@@ -88,89 +88,91 @@ class _Agent:
         self._cached: tuple[str, ...] = cache.contents()
         self._sent: Report | None = None
         self._beat_s = 0.0
-        self._answering = True
+        self._redis_answers = True
 
-    def live(self, stop: Stop, announce: Callable[[str], None]) -> None:
+    def run(self, stop: Stop, announce: Callable[[str], None]) -> None:
         self._host.start()
         try:
-            self._look_around()
+            self._check_lending()
             self._join()
             announce(
                 f"machine {self._settings.machine_id} has {','.join(self._settings.devices)} "
                 "for the mesh"
             )
             while not stop.requested:
-                self._look_around()
-                self._host.want(self._wanted())
-                self._tell()
+                self._check_lending()
+                self._host.set_wanted(self._wanted())
+                self._report_if_due()
                 self._changed.wait(_TICK_S)
                 self._changed.clear()
         finally:
             self._leave()
 
     def _leave(self) -> None:
-        """The teacher finishes what it has; until then the machine lives, and takes no order."""
+        """Drain the teacher; the machine stays registered until then, but takes no order."""
         ending = threading.Thread(target=self._host.stop, name="edl-host-end", daemon=True)
         ending.start()
         while ending.is_alive():
-            with contextlib.suppress(LeaseSuperseded):  # the newer one beats for the machine
-                self._tell(leaving=True)
+            with contextlib.suppress(LeaseSuperseded):  # a newer agent sends the heartbeats
+                self._report_if_due(leaving=True)
             ending.join(_TICK_S)
         try:
             self._board.leave(self._settings.machine_id, self._incarnation)
         except (UnavailableError, AccessError) as error:
-            log.debug("the machine's life runs out by itself: %s", error)
-        self._corner.tell({"state": "yielded"})
+            log.debug("the registration expires by itself: %s", error)
+        self._directory.write_state({"state": "yielded"})
 
-    def _look_around(self) -> None:
-        """Whether the machine is lent now."""
+    def _check_lending(self) -> None:
+        """Decide whether the machine is lent now."""
         now = time.monotonic()
         if self._other is not None and now - self._loaded_s >= _LOAD_S:
             self._load, self._loaded_s = self._other.cores(), now
-        asked_s = self._corner.asked_for_s()
+        asked_s = self._directory.yield_left_s()
         until_s = None if asked_s is None else now + asked_s
-        before = self._lent
-        self._lent, self._memory = lend(
+        before = self._lending
+        self._lending, self._memory = lend(
             self._load, until_s, self._memory, now, self._settings.lending
         )
-        if before.lent != self._lent.lent:
-            log.info("%s", self._lent.why or "this machine is lent to the mesh again")
+        if before.lent != self._lending.lent:
+            log.info("%s", self._lending.why or "this machine is lent to the mesh again")
 
     def _wanted(self) -> Deployment | None:
-        return self._order.deployment if self._lent.lent else None
+        return self._order.deployment if self._lending.lent else None
 
-    def _tell(self, *, leaving: bool = False) -> None:
-        """A beat, when one is due or there is something to tell; follow the order that answers."""
+    def _report_if_due(self, *, leaving: bool = False) -> None:
+        """Send a heartbeat if one is due or something has changed; follow the returned order."""
         report, now = self._report(leaving), time.monotonic()
-        news = self._sent is None or _told(report) != _told(self._sent)
+        news = self._sent is None or _urgent(report) != _urgent(self._sent)
         if not news and now < self._beat_s:
             return
         if news:
-            self._corner.tell({"state": report.state, "service": report.service, "why": report.why})
-        if not self._answering and now < self._beat_s:
+            self._directory.write_state(
+                {"state": report.state, "service": report.service, "why": report.why}
+            )
+        if not self._redis_answers and now < self._beat_s:
             return
         self._beat_s = now + self._settings.beat_s
         try:
-            self._beat(report if report != self._sent else None)
-            if not self._answering:
+            self._send_beat(report if report != self._sent else None)
+            if not self._redis_answers:
                 log.info("Redis answers again")
-            self._answering = True
+            self._redis_answers = True
         except (UnavailableError, AccessError) as error:
-            if self._answering:
+            if self._redis_answers:
                 log.warning("%s; this machine keeps what it has, and tries again", error)
-            self._answering = False
+            self._redis_answers = False
 
-    def _beat(self, report: Report | None) -> None:
+    def _send_beat(self, report: Report | None) -> None:
         own = self._settings
         order = self._board.beat(own.machine_id, self._incarnation, own.ttl_s, report)
         if order is None:
             self._join()
             return
         self._sent = report or self._sent
-        # Without a number it is no order: Redis was emptied, or nobody has led yet.
+        # Number 0 is no order: Redis is empty, or no manager has led yet.
         if order.number and order != self._order:
             self._order = order
-            log.info("order %d: %s", self._order.number, _in_words(self._order))
+            log.info("order %d: %s", self._order.number, _describe(self._order))
             self._changed.set()
 
     def _join(self) -> None:
@@ -180,13 +182,13 @@ class _Agent:
         self._sent, self._beat_s = report, 0.0
 
     def _report(self, leaving: bool) -> Report:
-        view, own = self._host.view, self._settings
+        view, own = self._host.status, self._settings
         if view.state != "fetching":
             self._cached = self._cache.contents()
         state, why = view.state, view.why
-        if not self._lent.lent:
-            why = self._lent.why
-            if self._host.empty:
+        if not self._lending.lent:
+            why = self._lending.why
+            if self._host.is_empty:
                 state = "yielded"
         return Report(
             host=socket.gethostname(),
@@ -199,19 +201,19 @@ class _Agent:
             teacher_id=own.machine_id,
             order=self._order.number,
             load=round(self._memory.load, 1),
-            until_s=round(self._lent.until_s),
+            until_s=round(self._lending.until_s),
             why=why,
             blocked=view.blocked,
             troubles=view.troubles,
             cached=self._cached,
-            leaving=leaving or not self._lent.lent,
+            leaving=leaving or not self._lending.lent,
         )
 
 
-def _told(report: Report) -> tuple[object, ...]:
-    """What of a report does not wait for the next beat."""
+def _urgent(report: Report) -> tuple[object, ...]:
+    """Return the fields of a report whose changes are sent at once."""
     return report.state, report.service, report.why, report.blocked, report.leaving
 
 
-def _in_words(order: Order) -> str:
+def _describe(order: Order) -> str:
     return f"a teacher of {order.service} ({order.why})" if order.service else f"none ({order.why})"

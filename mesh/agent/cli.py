@@ -20,10 +20,10 @@ from ...supervise import end_with_parent
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-_LENDING = "When it is given back"
+_LENDING = "When the machine is given back"
 _TEACHERS = "Its teachers"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-#: Beyond its teachers' grace period, a machine gets so long to be free.
+#: Seconds added to the grace period of teachers.
 _FREE_S: Final = 15.0
 
 Coordinator = Annotated[str, typer.Option(envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")]
@@ -39,8 +39,8 @@ Devices = Annotated[
     str | None,
     typer.Option(
         envvar="EDL_DEVICES",
-        help="What teachers run on: cpu, cpu:CORES, gpu:N, several with commas. Default: all GPUs, "
-        "or else all cores.",
+        help="Devices of teachers: cpu, cpu:CORES, gpu:N, separated by commas. Default: all GPUs, "
+        "or all cores if there are none.",
     ),
 ]
 CacheFolder = Annotated[
@@ -58,8 +58,7 @@ CacheGib = Annotated[
     typer.Option(
         "--cache-gib",
         min=0.001,
-        help="Keep models up to so many GiB, those used last, and fetch none that takes more. "
-        "Default: all.",
+        help="Size limit of the models; the least recently used are removed. Default: none.",
     ),
 ]
 Load = Annotated[
@@ -68,7 +67,7 @@ Load = Annotated[
         envvar="EDL_AGENT_LOAD",
         rich_help_panel=_LENDING,
         help="Give the machine back while other processes keep more CPU cores busy than this. "
-        "Default: however many.",
+        "Default: never.",
     ),
 ]
 Quiet = Annotated[
@@ -76,13 +75,15 @@ Quiet = Annotated[
     typer.Option(
         min=0,
         rich_help_panel=_LENDING,
-        help="Seconds for which they have to stay below half of it before it is lent again.",
+        help="Seconds with less than half of that load before the machine is lent again.",
     ),
 ]
 Ttl = Annotated[
     float,
     typer.Option(
-        min=0.5, envvar="EDL_TTL", help="Seconds without a beat after which it counts as gone."
+        min=0.5,
+        envvar="EDL_TTL",
+        help="The machine is dead after so many seconds without a heartbeat.",
     ),
 ]
 Grace = Annotated[
@@ -91,7 +92,7 @@ Grace = Annotated[
         min=0,
         envvar="EDL_GRACE",
         rich_help_panel=_TEACHERS,
-        help="Seconds that a teacher has to finish what it has.",
+        help="Seconds that a teacher has to finish its requests.",
     ),
 ]
 Host = Annotated[
@@ -113,7 +114,7 @@ Insecure = Annotated[
     typer.Option(
         "--insecure",
         rich_help_panel=_TEACHERS,
-        help="They may listen beyond this machine without credentials.",
+        help="Allow teachers to listen beyond this machine without credentials.",
     ),
 ]
 Logs = Annotated[
@@ -145,11 +146,10 @@ def agent(
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Lend this machine to the mesh: it registers, and gets the teacher that a service lacks.
+    """Lend this machine to the mesh: it registers and runs a teacher of a service that needs one.
 
-    Which model that is, `edl service deploy` says; nothing but its declared content is served.
-    SIGTERM and Ctrl-C let the teacher finish what it has. `edl agent yield` gives the machine back
-    to whoever comes first on it.
+    `edl service deploy` says which models there are; only their declared content is served. SIGTERM
+    and Ctrl-C drain the teacher. `edl agent yield` gives the machine back to its owner.
     """
     if context.invoked_subcommand is not None:
         return
@@ -161,7 +161,7 @@ def agent(
     from .agent import run_agent
     from .hardware import find_devices
     from .lending import LendingConfig
-    from .settings import AgentSettings, TeacherSide
+    from .settings import AgentSettings, TeacherOptions
 
     security = server_security(tls_cert, tls_key, tls_ca, tokens)
     check_exposure(host, security, insecure, "a teacher of this machine")
@@ -175,7 +175,7 @@ def agent(
         cache_bytes=None if cache_gib is None else round(cache_gib * (1 << 30)),
         ttl_s=ttl,
         lending=LendingConfig(load, quiet),
-        teacher=TeacherSide(
+        teacher=TeacherOptions(
             host, advertise, insecure, tls_cert, tls_key, tls_ca, tokens, grace_s=grace
         ),
         log_dir=logs,
@@ -191,7 +191,7 @@ def yield_(
     for_: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="TIME", help="As 90s, 10m, 2h. Default: until 'edl agent resume'."
+            "--for", metavar="TIME", help="90s, 10m, 2h, ... Default: until 'edl agent resume'."
         ),
     ] = None,
     machine: Name = None,
@@ -201,33 +201,33 @@ def yield_(
     ] = False,
     grace: Grace = 30.0,
 ) -> None:
-    """Give this machine back: its teacher finishes what it has, and the mesh does without it.
+    """Give this machine back: its teacher is drained.
 
-    Returns when nothing of the mesh runs here any more. It needs neither the coordinator nor
-    Redis, and the user that the agent runs as.
+    Returns when no teacher runs here any more. Needs neither coordinator nor Redis; run it as the
+    user of the agent.
     """
-    from .yielding import corners, wait_given_back
+    from .agent_directory import running_agents, wait_until_yielded
 
     for_s = None if for_ is None else parse_time(for_)
-    found = corners((cache or default_cache()).expanduser().absolute(), machine)
-    for corner in found:
-        corner.ask(for_s)
+    found = running_agents((cache or default_cache()).expanduser().absolute(), machine)
+    for agent_ in found:
+        agent_.request_yield(for_s)
     if not no_wait:
-        wait_given_back(found, grace + _FREE_S, typer.echo)
+        wait_until_yielded(found, grace + _FREE_S, typer.echo)
 
 
 @app.command("resume")
 def resume(machine: Name = None, cache: CacheFolder = None) -> None:
     """Lend this machine again, after `edl agent yield`."""
-    from .yielding import corners
+    from .agent_directory import running_agents
 
-    for corner in corners((cache or default_cache()).expanduser().absolute(), machine):
-        corner.give_up()
-        typer.echo(f"{corner.machine_id} is lent to the mesh again")
+    for agent_ in running_agents((cache or default_cache()).expanduser().absolute(), machine):
+        agent_.cancel_yield()
+        typer.echo(f"{agent_.machine_id} is lent to the mesh again")
 
 
 def parse_time(text: str) -> float:
-    """Seconds of "90", "90s", "10m", "2h" or "1d"; raises UsageError."""
+    """Return the seconds of "90", "90s", "10m", "2h" or "1d"; may raise UsageError."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", text.strip())
     if found is None or not float(found[1]) > 0:
         raise UsageError(f"a time is written as 90s, 10m or 2h, not as {text[:80]!r}")
@@ -235,11 +235,11 @@ def parse_time(text: str) -> float:
 
 
 def default_name() -> str:
-    """The host's, with what cannot stand in a name left out."""
+    """Return the host name without characters that are invalid in names."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:128] or "machine"
 
 
 def default_cache() -> Path:
-    """Where this user's programs keep what they can make again."""
+    """Return the folder in this user's cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "agent"

@@ -1,4 +1,4 @@
-"""Fetches the files of a model from a URL into a folder; bounded in bytes, and given up at once."""
+"""Downloads the files of a model from a URL, with a size limit, and abortable at any time."""
 
 from __future__ import annotations
 
@@ -17,35 +17,34 @@ from ...extras import install_command
 
 _BLOCK_BYTES: Final = 4 << 20
 _MOST_FILES: Final = 10_000
-#: Seconds without a byte after which a server of HTTP counts as silent, and any other place.
+#: Seconds without a byte after which an HTTP server, and any other source, counts as silent.
 _SILENT_S: Final = 60
 _STUCK_S: Final = 300.0
-#: How soon it is seen that the model is not wanted any more.
+#: Seconds between two calls of `check`.
 _SLICE_S: Final = 0.1
-#: Paddle's program has its weights beside it.
+#: Files with the weights of a Paddle program, beside it.
 _BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
 
 
 def download(
     url: str, into: Path, room: int, check: Callable[[], None], tell: Callable[[str], None]
 ) -> None:
-    """Fetch what lies at `url`.
+    """Download a model.
 
-    It is done in a thread of its own: neither a server that says nothing nor a library that waits
-    for one keeps a machine from being given back.
+    A thread of its own does it, so that a silent server cannot keep a machine from yielding.
 
     Args:
-        url: of the model.
-        into: a folder that is made; where this raises it may hold a part, and goes by itself as
-            soon as the thread hears of it.
-        room: bytes that it may take.
-        check: called ten times a second; what it raises ends the fetching.
-        tell: given a line on what is fetched, in any thread.
+        url: URL of the model.
+        into: folder to create. After an exception it may have partial files, and the thread
+            removes it once it notices.
+        room: most bytes.
+        check: called ten times a second; an exception from it aborts the download.
+        tell: called with a line about the download, in any thread.
 
     Raises:
-        ModelError: no model lies there.
-        ModelUnavailable: it cannot be had now, or takes more than `room`.
-        UsageError: the URL needs something that is not installed.
+        ModelError: the URL has no model.
+        ModelUnavailable: it cannot be downloaded now, or is larger than `room`.
+        UsageError: the URL needs a library that is not installed.
     """
     work = _Work(url, into, room, tell)
     threading.Thread(target=work.run, name="edl-fetch", daemon=True).start()
@@ -67,9 +66,9 @@ class _Work:
     """One download, in its thread.
 
     Attributes:
-        ended: when it is, or how it failed.
-        given_up: nobody waits for it any more.
-        last_s: monotonic time of the last bytes.
+        ended: completes with the download.
+        given_up: the download was aborted.
+        last_s: monotonic time of the latest bytes.
     """
 
     def __init__(self, url: str, into: Path, room: int, tell: Callable[[str], None]) -> None:
@@ -108,7 +107,7 @@ class _Work:
             room -= self._copy(fs, path, self._into / name, room if size is None else size)
 
     def _copy(self, fs: Any, path: str, to: Path, most: int) -> int:
-        """Copy a file; how many bytes it has."""
+        """Copy a file; return its number of bytes."""
         to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         count = 0
         with fs.open(path, "rb") as source, to.open("xb") as target:
@@ -135,7 +134,7 @@ def _opened(url: str) -> tuple[Any, str]:
         ) from None
     options: dict[str, Any] = {"skip_instance_cache": True}
     if check_url(url).startswith("http"):
-        import aiohttp  # what fsspec asks for; its own limit of five minutes is for small files
+        import aiohttp  # its default limit of five minutes per file is too short
 
         options["client_kwargs"] = {
             "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_S)
@@ -145,7 +144,7 @@ def _opened(url: str) -> tuple[Any, str]:
 
 
 def _files(fs: Any, url: str, root: str) -> dict[str, str]:
-    """Name below the model's folder -> path there."""
+    """Return the path of each file by its name within the model's folder."""
     if not url.startswith("http") and fs.isdir(root):
         base = root.rstrip("/") + "/"
         paths = [str(path) for path in fs.find(root)]
@@ -162,16 +161,16 @@ def _files(fs: Any, url: str, root: str) -> dict[str, str]:
 
 
 def _size(fs: Any, path: str, url: str) -> int | None:
-    """Bytes of a file; None: its place does not say."""
-    told = fs.info(path)
-    if told.get("type") == "other":  # a pipe or a device, which may never end
+    """Return the number of bytes of a file; None: unknown."""
+    info = fs.info(path)
+    if info.get("type") == "other":  # a pipe or a device, which may never end
         raise ModelError(f"{path} at {url} is no file")
-    size = told.get("size")
+    size = info.get("size")
     return None if size is None else int(size)
 
 
 def _safe(name: str, url: str) -> str:
-    """A name that stays within the folder that it is written to."""
+    """Return the name if it stays within its folder; raise ModelError otherwise."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
         raise ModelError(f"{url} has a file of the name {name!r:.200}, which is no model's")
@@ -180,13 +179,13 @@ def _safe(name: str, url: str) -> str:
 
 @contextlib.contextmanager
 def _translated(url: str) -> Iterator[None]:
-    """Libraries behind fsspec raise errors of their own kinds, so all of them are translated."""
+    """Translate the exceptions of fsspec and the libraries behind it."""
     try:
         yield
     except (EdlError, InterruptedError):
         raise
     except FileNotFoundError as error:
-        cause = error.__cause__  # fsspec calls a server of HTTP that cannot be reached a lost file
+        cause = error.__cause__  # fsspec raises this for unreachable HTTP servers, too
         if isinstance(cause, FileNotFoundError | None) or getattr(cause, "status", 0) == 404:
             raise ModelError(f"there is no model at {url}") from None
         raise ModelUnavailable(f"the model at {url} cannot be fetched now: {cause}") from error

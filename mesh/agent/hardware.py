@@ -1,4 +1,4 @@
-"""What a machine has: devices, memory, and how busy other programs keep its CPUs. Linux tells."""
+"""Devices, memory, and CPU load of other processes on this machine (Linux)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUSY: Final = (0, 1, 2, 5, 6)
 
 
 def find_devices(proc: Path = _PROC) -> tuple[str, ...]:
-    """This machine's GPUs; where it has none, the cores that this process may use."""
+    """Return this machine's GPUs, or if it has none the cores that this process may use."""
     try:
         count = sum(1 for _ in (proc / _GPUS).iterdir())
     except OSError:
@@ -29,7 +29,7 @@ def find_devices(proc: Path = _PROC) -> tuple[str, ...]:
 
 
 def memory_bytes(proc: Path = _PROC) -> int:
-    """Of the whole machine; 0 where the system does not tell."""
+    """Return the memory of the machine in bytes; 0: unknown."""
     try:
         found = re.search(r"^MemTotal:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
     except OSError:
@@ -38,15 +38,15 @@ def memory_bytes(proc: Path = _PROC) -> int:
 
 
 class OtherLoad:
-    """How many CPU cores are kept busy by processes that are neither this one nor below it.
+    """Measures how many CPU cores are busy with processes other than this one and its descendants.
 
     Args:
-        proc: where the system tells.
-        clock: seconds.
-        own: this process's id.
+        proc: the proc file system.
+        clock: returns seconds.
+        own: id of this process.
 
     Raises:
-        UsageError: the system does not tell.
+        UsageError: the load is unknown on this system.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class OtherLoad:
         self._ours = self._family()
 
     def cores(self) -> float:
-        """Since the last call, on average."""
+        """Return the average since the last call."""
         try:
             busy, ours = self._whole(), self._family()
         except (OSError, ValueError, IndexError):
@@ -76,7 +76,7 @@ class OtherLoad:
         passed_s = now - self._at_s
         if passed_s <= 0:
             return 0.0
-        # What has ended in between took too little to matter, or is counted as another's: once.
+        # Descendants that ended in between count as other processes, which hardly matters.
         own = sum(ticks - self._ours.get(pid, 0) for pid, ticks in ours.items())
         other = max(0, busy - self._busy - max(0, own))
         self._at_s, self._busy, self._ours = now, busy, ours
@@ -87,7 +87,7 @@ class OtherLoad:
         return sum(int(first[1 + place]) for place in _BUSY)
 
     def _family(self) -> dict[int, int]:
-        """Ticks of this process and of all below it, by their ids."""
+        """Return the CPU ticks of this process and its descendants, by process id."""
         parents, ticks = {}, {}
         for entry in self._proc.iterdir():
             if not entry.name.isdigit():
@@ -96,7 +96,7 @@ class OtherLoad:
                 text = (entry / "stat").read_text()
             except OSError:  # it has ended
                 continue
-            # The program's name, in brackets, may hold anything.
+            # The program name, in parentheses, may contain any character.
             words = text.rpartition(")")[2].split()
             pid = int(entry.name)
             parents[pid], ticks[pid] = int(words[1]), int(words[11]) + int(words[12])

@@ -1,8 +1,8 @@
-"""When a machine is given back to those who come first there, and when it may be used again.
+"""When a machine is lent to the mesh.
 
-Somebody asks for it (`edl agent yield`), or other processes keep more of its cores busy than its
-owner allows for. It is lent again only when neither holds any more, and, after a load, has not for
-a while: who comes first must not feel that others are there.
+It is not lent while its owner asks for it (`edl agent yield`), or while other processes keep more
+of its cores busy than the owner allows. After such a load it is lent again only once the machine
+has been quiet for a while, so that the owner does not notice the mesh.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from math import exp, inf
 
 @dataclass(frozen=True, slots=True)
 class LendingConfig:
-    """What an owner lends.
+    """What an owner allows.
 
     Attributes:
         most_load: CPU cores that other processes may keep busy; None: any number.
-        quiet_s: seconds for which they have to stay below half of it before it is lent again.
-        mean_s: seconds that a load is averaged over, so that a short one counts for little.
+        quiet_s: seconds below half of `most_load` before the machine is lent again.
+        mean_s: time constant in seconds of the average load.
     """
 
     most_load: float | None = None
@@ -28,13 +28,13 @@ class LendingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LendingMemory:
-    """What is remembered from one look to the next.
+    """State between two decisions.
 
     Attributes:
-        load: the average, in CPU cores.
-        at_s: of the last look.
-        loaded: other processes have it.
-        quiet_since_s: since when they have let it be; inf: they do not.
+        load: average load, in CPU cores.
+        at_s: time of the latest decision.
+        loaded: the load was too high, and the machine has not been quiet since.
+        quiet_since_s: since when the load is low; inf: it is not.
     """
 
     load: float = 0.0
@@ -44,13 +44,13 @@ class LendingMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class LendingDecision:
     """Whether a machine is lent.
 
     Attributes:
-        lent: teachers may run there.
-        why: why not, in words.
-        until_s: seconds until it is lent again by itself; 0: nobody says.
+        lent: teachers may run on it.
+        why: the reason if it is not lent.
+        until_s: seconds until it will be lent again; 0: unknown.
     """
 
     lent: bool
@@ -64,28 +64,28 @@ def lend(
     memory: LendingMemory,
     now: float,
     config: LendingConfig,
-) -> tuple[Lent, LendingMemory]:
-    """Whether the machine is lent now.
+) -> tuple[LendingDecision, LendingMemory]:
+    """Decide whether the machine is lent now.
 
     Args:
-        load: CPU cores that other processes kept busy since the last look.
-        asked_until_s: until when somebody has asked for it, of the clock of `now`; inf: until
-            further notice; None: nobody does.
-        memory: of the last look.
-        now: seconds.
-        config: what the owner lends.
+        load: CPU cores that other processes kept busy since the latest decision.
+        asked_until_s: time until which the owner asks for it, by the clock of `now`; inf: without
+            end; None: not at all.
+        memory: state after the latest decision.
+        now: seconds of a clock that does not go back.
+        config: what the owner allows.
     """
     memory = _averaged(load, memory, now, config)
     memory = _loaded(memory, now, config)
     if asked_until_s is not None and asked_until_s > now:
         left_s = 0.0 if asked_until_s == inf else asked_until_s - now
-        return Lent(False, "it was asked for by 'edl agent yield'", left_s), memory
+        return LendingDecision(False, "it was asked for by 'edl agent yield'", left_s), memory
     if memory.loaded:
         most = config.most_load or 0.0
         why = f"other processes keep {memory.load:.1f} cores busy; above {most:g} it is theirs"
         left_s = 0.0 if memory.quiet_since_s == inf else memory.quiet_since_s + config.quiet_s - now
-        return Lent(False, why, max(0.0, left_s)), memory
-    return Lent(True), memory
+        return LendingDecision(False, why, max(0.0, left_s)), memory
+    return LendingDecision(True), memory
 
 
 def _averaged(

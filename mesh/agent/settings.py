@@ -1,4 +1,4 @@
-"""The settings of an agent; `cli.py` fills them."""
+"""The settings of an agent."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Final
 from ...errors import UsageError
 from .lending import LendingConfig
 
-#: Beats of a machine in its time to live.
+#: Heartbeats per TTL.
 BEATS_PER_TTL: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherSide:
-    """What this machine, and not a deployment, says of the teachers that run on it.
+class TeacherOptions:
+    """Options of teachers that belong to the machine, not to a deployment.
 
     Attributes:
         host: address on which they listen.
         advertise: host name or address by which students reach them; None: `host`.
-        insecure: they may listen beyond this machine without credentials.
+        insecure: allow listening beyond this machine without credentials.
         tls_cert: file of their certificate.
         tls_key: file of its key.
-        tls_ca: file of the authorities that sign those of their clients.
-        tokens: file of the tokens that they let in.
-        ttl_s: seconds without a beat after which a teacher counts as gone.
-        grace_s: seconds that a teacher has to finish what it has.
+        tls_ca: file of the authorities of client certificates.
+        tokens: file of accepted tokens.
+        ttl_s: seconds without a heartbeat after which a teacher is dead.
+        grace_s: seconds that a teacher has to finish its requests.
         start_s: seconds that a teacher has to load its model.
     """
 
@@ -42,7 +42,7 @@ class TeacherSide:
     start_s: float = 900.0
 
     def arguments(self) -> list[str]:
-        """Arguments of `edl teacher serve`."""
+        """Return them as arguments of `edl teacher serve`."""
         named = {
             "host": self.host,
             "advertise": self.advertise,
@@ -59,18 +59,18 @@ class TeacherSide:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """One agent.
+    """Settings of one agent.
 
     Attributes:
         coordinator: Redis URL of the mesh.
-        machine_id: name of the machine in the mesh; teachers on it have the same.
-        devices: what teachers run on, as `edl teacher serve --devices` names them.
-        cache: folder for models, and for what `edl agent yield` says.
-        cache_bytes: models are kept up to so many; None: all are kept.
-        ttl_s: seconds without a beat after which the machine counts as gone.
-        lending: when it is given back to others.
-        teacher: what the machine says of its teachers.
-        log_dir: folder for their output; None: their last lines are kept in memory.
+        machine_id: name of the machine in the mesh, and of its teacher.
+        devices: devices of teachers, as in `edl teacher serve --devices`.
+        cache: folder for models, and for the files of `edl agent yield`.
+        cache_bytes: size limit of the models; None: none.
+        ttl_s: seconds without a heartbeat after which the machine is dead.
+        lending: when the machine is lent.
+        teacher: options of its teachers.
+        log_dir: folder for their output; None: only the last lines are kept, in memory.
     """
 
     coordinator: str
@@ -80,7 +80,7 @@ class AgentSettings:
     cache_bytes: int | None = None
     ttl_s: float = 6.0
     lending: LendingConfig = field(default_factory=LendingConfig)
-    teacher: TeacherSide = field(default_factory=TeacherSide)
+    teacher: TeacherOptions = field(default_factory=TeacherOptions)
     log_dir: Path | None = None
 
     def __post_init__(self) -> None:
@@ -94,5 +94,5 @@ class AgentSettings:
 
     @property
     def beat_s(self) -> float:
-        """Seconds between two beats, which is how soon an order is seen."""
+        """Seconds between two heartbeats, whose replies carry orders."""
         return self.ttl_s / BEATS_PER_TTL

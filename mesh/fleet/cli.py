@@ -1,4 +1,4 @@
-"""`edl fleet ...`: what starts and stops processes of the mesh on one machine."""
+"""`edl fleet ...`: start and stop processes of the mesh on one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 @app.callback()
 def fleet() -> None:
-    """Fleets: what starts and stops processes of the mesh on one machine."""
+    """Start and stop processes of the mesh on one machine, as many as are needed."""
 
 
 app.command("local")(local)

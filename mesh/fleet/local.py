@@ -1,4 +1,4 @@
-"""Teachers of one service as processes of this machine, as many as the coordinator desires."""
+"""Runs teachers of one service on this machine, as many as the coordinator wants."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from ..local import TEACHER_READY, TeacherSpec
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at its processes.
+#: Seconds between two looks at the processes.
 _LOOK_S: Final = 0.1
-#: Times to live for which one that has served is not registered, after which it is taken for hung:
-#: time enough to register again in a Redis that was emptied.
+#: A teacher that was ready and is not registered for so many TTLs is killed as hung. That leaves
+#: time to register again after Redis was emptied.
 _SILENT_TTLS: Final = 5.0
-#: Seconds beyond their own grace period that teachers have to end.
+#: Seconds added to the grace period of teachers.
 _MARGIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFleet:
-    """What a fleet is.
+    """Settings of a fleet.
 
     Attributes:
-        teacher: what each teacher is started with.
-        coordinator: Redis URL that they are told.
-        prefix: of the names of its teachers, another one with each start of a fleet.
-        least: fewest teachers while any is desired.
-        most: never more teachers.
-        log_dir: folder for the output of each; None keeps only the last lines.
+        teacher: options of each teacher.
+        coordinator: Redis URL of the mesh.
+        prefix: prefix of the names of its teachers, unique to each start of a fleet.
+        least: least number of teachers, unless none is wanted.
+        most: greatest number of teachers.
+        log_dir: folder for their output; None: only the last lines are kept.
     """
 
     teacher: TeacherSpec
@@ -64,39 +64,45 @@ class LocalFleet:
             )
 
     def command(self, name: str) -> Command:
-        """What starts the teacher of this name."""
+        """Return the command that starts a teacher."""
         log_file = None if self.log_dir is None else self.log_dir / f"{name}.log"
         return self.teacher.command(name, self.coordinator, log=log_file)
 
 
 @dataclass(slots=True)
-class Teacher:
-    """A teacher that runs, or has just ended; `told` to leave, and killed at the deadline.
+class FleetTeacher:
+    """A teacher that runs, or has just ended.
 
-    `seen_s` is when it was last registered, or it was not known, or not expected of it.
+    Attributes:
+        name: its name.
+        process: its process.
+        started_s: time of its start.
+        seen_s: latest time at which it was registered, or need not have been.
+        leaving: it was told to leave.
+        deadline_s: a leaving teacher is killed then.
     """
 
     name: str
     process: Process
     started_s: float
     seen_s: float
-    told: bool = False
+    leaving: bool = False
     deadline_s: float = 0.0
 
 
-class FleetRunner:
+class LocalFleetRunner:
     """Starts, drains and replaces the teachers of a fleet; used by one thread.
 
     Args:
-        fleet: what it is.
-        desired: how many teachers the service should have; None: not known, all stays. Asked often.
-        rng: spreads the pauses before a teacher that died is replaced.
-        command: what starts the teacher of a name; None: the fleet's own.
-        registered: names of the teachers that are registered; None: not known. Asked often.
+        fleet: its settings.
+        desired: returns the number of teachers; None: unknown, nothing changes. Called often.
+        rng: jitters the pauses before a teacher that died is replaced.
+        command: returns the command that starts a teacher; None: that of the fleet.
+        registered: returns the names of registered teachers; None: unknown. Called often.
 
     Attributes:
-        teachers: the oldest first.
-        ready: names of those that serve, or are about to leave.
+        teachers: the teachers, oldest first.
+        ready: names of teachers that have become ready.
     """
 
     def __init__(
@@ -112,18 +118,18 @@ class FleetRunner:
         self._desired = desired
         self._registered = registered
         self._rng = rng or random.Random()
-        self.teachers: list[Teacher] = []
+        self.teachers: list[FleetTeacher] = []
         self.ready: set[str] = set()
-        self._rest = RetryPause()
+        self._pause = RetryPause()
         self._count = 0
         self._started = 0
 
     def run(self, stop: Stop) -> None:
-        """Keep the fleet until `stop` is requested; then let all teachers finish.
+        """Run the fleet until `stop` is requested; then drain all teachers.
 
         Raises:
-            UsageError: teachers cannot be started as they are told to.
-            ProcessFailed: a teacher does not even end when it is killed.
+            UsageError: the options of teachers are invalid.
+            ProcessFailed: a teacher does not end even when it is killed.
         """
         try:
             while not stop.wait(_LOOK_S):
@@ -132,7 +138,7 @@ class FleetRunner:
             self._end()
 
     def look(self, now: float) -> None:
-        """See who has ended, who is late to end, and who is to come or go."""
+        """Handle teachers that have ended or are late, and start or drain some."""
         for teacher in [one for one in self.teachers if not one.process.alive]:
             self.teachers.remove(teacher)
             self._ended(teacher, now)
@@ -144,14 +150,16 @@ class FleetRunner:
                 bound = "" if count == desired else f", of {desired} desired"
                 log.info("%s: teachers from now on: %d%s", fleet.teacher.service, count, bound)
             self._count = count
-        hands = [FleetProcess(one.name, one.name in self.ready, one.told) for one in self.teachers]
-        self._carry_out(fleet_change(hands, self._count, self._rest, now), now)
+        processes = [
+            FleetProcess(one.name, one.name in self.ready, one.leaving) for one in self.teachers
+        ]
+        self._apply(fleet_change(processes, self._count, self._pause, now), now)
 
     def _kill_late(self, now: float) -> None:
-        """Who has been told to leave and does not, and who hangs."""
+        """Kill teachers that are late to leave, or hang."""
         registered, silent_s = self._registered(), _SILENT_TTLS * self._fleet.teacher.ttl_s
         for teacher in self.teachers:
-            if teacher.told:
+            if teacher.leaving:
                 if now > teacher.deadline_s:
                     log.warning("%s has not finished in time and is killed", teacher.name)
                     teacher.process.kill()
@@ -163,52 +171,52 @@ class FleetRunner:
                 )
                 teacher.process.kill()
 
-    def _carry_out(self, found: FleetChange, now: float) -> None:
+    def _apply(self, found: FleetChange, now: float) -> None:
         for _ in range(found.start):
             try:
                 self._start(now)
-            except ProcessFailed as error:  # no memory, no descriptors: later, perhaps
+            except ProcessFailed as error:  # there may be memory or descriptors later
                 log.error("%s", error)
-                self._rest = pause_after_exit(self._rest, 0.0, now, self._rng)
+                self._pause = pause_after_exit(self._pause, 0.0, now, self._rng)
                 break
         for teacher in self.teachers:
             if teacher.name in found.drain:
-                teacher.told = True
+                teacher.leaving = True
                 teacher.deadline_s = now + self._fleet.teacher.grace_s + _MARGIN_S
                 teacher.process.send_signal(signal.SIGTERM)
-                teacher.process.send_signal(signal.SIGCONT)  # a suspended one could not act on it
+                teacher.process.send_signal(signal.SIGCONT)  # it may be suspended
                 log.info("%s drains", teacher.name)
 
     def _start(self, now: float) -> None:
         name = f"{self._fleet.prefix}-{self._started + 1}"
         ready = re.compile(TEACHER_READY)
         process = start(
-            self._command(name), echo=lambda line: self._heard(name, ready.search(line))
+            self._command(name), echo=lambda line: self._note_ready(name, ready.search(line))
         )
         self._started += 1
-        self.teachers.append(Teacher(name, process, now, now))
+        self.teachers.append(FleetTeacher(name, process, now, now))
         log.info("%s starts", name)
 
-    def _heard(self, name: str, ready: re.Match[str] | None) -> None:
-        """A line of a teacher's output, in a thread of its own."""
+    def _note_ready(self, name: str, ready: re.Match[str] | None) -> None:
+        """Record that a teacher is ready; any thread may call it."""
         if ready is not None and name not in self.ready:
             self.ready.add(name)
             log.info("%s serves at %s", name, ready[3])
 
-    def _ended(self, teacher: Teacher, now: float) -> None:
+    def _ended(self, teacher: FleetTeacher, now: float) -> None:
         ready, how = teacher.name in self.ready, describe_exit(teacher.process.returncode or 0)
         self.ready.discard(teacher.name)
-        if teacher.told:
+        if teacher.leaving:
             log.info("%s has left: it %s", teacher.name, how)
             return
-        said = next((line for line in reversed(teacher.process.tail()) if line.strip()), "")
+        last = next((line for line in reversed(teacher.process.tail()) if line.strip()), "")
         if teacher.process.returncode == UsageError.exit_code and not ready:
-            raise UsageError(f"no teacher can be started so: {said.removeprefix('edl: ')}")
-        self._rest = pause_after_exit(self._rest, now - teacher.started_s, now, self._rng)
-        pause_s = max(0.0, self._rest.until_s - now)
+            raise UsageError(f"no teacher can be started so: {last.removeprefix('edl: ')}")
+        self._pause = pause_after_exit(self._pause, now - teacher.started_s, now, self._rng)
+        pause_s = max(0.0, self._pause.until_s - now)
         log.warning(
             "%s %s; another may start in %.1f s; its last line: %s",
-            teacher.name, how, pause_s, said,
+            teacher.name, how, pause_s, last,
         )  # fmt: skip
 
     def _end(self) -> None:

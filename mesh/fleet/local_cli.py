@@ -1,4 +1,4 @@
-"""`edl fleet local`: the teachers of a service on this machine, as many as it should have."""
+"""`edl fleet local`: teachers of a service on this machine, as many as it should have."""
 
 from __future__ import annotations
 
@@ -19,34 +19,33 @@ from ...supervise import end_with_parent
 
 def local(
     service: Annotated[str, typer.Option(help="Name of the service.")],
-    model: Annotated[
-        str, typer.Option(help="What each teacher serves: a path, or module:function.")
-    ],
+    model: Annotated[str, typer.Option(help="Model of each teacher: a path, or module:function.")],
     options: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="OPTIONS",
-            help="Behind --: further options of 'edl teacher serve', for each teacher.",
+            help="After --: further options of 'edl teacher serve'.",
         ),
     ] = None,
     least: Annotated[
-        int, typer.Option("--min", min=0, help="Fewest teachers while any is desired.")
+        int, typer.Option("--min", min=0, help="Least number of teachers, unless none is wanted.")
     ] = 0,
     most: Annotated[
         int | None,
-        typer.Option("--max", min=0, help="Most teachers. Default: one for each core."),
+        typer.Option("--max", min=0, help="Greatest number of teachers. Default: one per core."),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a teacher.")] = 1,
-    micro_batch: Annotated[int, typer.Option(min=1, help="Samples of one run of the model.")] = 8,
+    micro_batch: Annotated[int, typer.Option(min=1, help="Samples per run of the model.")] = 8,
     ttl: Annotated[
-        float, typer.Option(metavar="SECONDS", help="A teacher that is silent so long is gone.")
+        float,
+        typer.Option(metavar="SECONDS", help="A teacher is dead without a heartbeat for so long."),
     ] = DEFAULT_TTL_S,
     grace: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.0, help="For a teacher to finish what it has."),
+        typer.Option(metavar="SECONDS", min=0.0, help="Time for a teacher to finish its requests."),
     ] = 10.0,
     logs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For the output of each teacher.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for the output of each teacher.")
     ] = None,
     coordinator: Coordinator = DEFAULT_URL,
     tls_ca: TlsCa = None,
@@ -56,11 +55,11 @@ def local(
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Run teachers of a service on this machine: as many as the coordinator desires.
+    """Run teachers of a service on this machine: as many as the coordinator wants.
 
-    It starts some when students need them, replaces those that die, and lets go of those that are
-    not needed any more: of all when no student is there. Ctrl-C lets all finish and leave; when
-    this process dies, they do so too.
+    Starts teachers when students need them, replaces those that die, and drains those that are not
+    needed any more: all, if there is no student. Ctrl-C drains all; they also end if this process
+    dies.
     """
     from contextlib import ExitStack
 
@@ -69,8 +68,8 @@ def local(
     from ...logs import configure_logging
     from ..cores import available_cores
     from ..local import TeacherSpec
-    from .asking import FLEET, Asking
-    from .local import FleetRunner, LocalFleet
+    from .local import LocalFleet, LocalFleetRunner
+    from .service_poller import FLEET_PREFIX, ServicePoller
 
     end_with_parent(grace + 10.0)
     configure_logging(verbose, log_format)
@@ -82,16 +81,20 @@ def local(
             check_service(service), model, threads, micro_batch, ttl, grace, tuple(options or ())
         ),
         coordinator,
-        check_member("teachers", f"{FLEET}{host}-{os.getpid()}"),
+        check_member("teachers", f"{FLEET_PREFIX}{host}-{os.getpid()}"),
         least,
         len(available_cores()) if most is None else most,
         logs,
     )
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
-    asking = Asking(coordinator, service, client_security(tls_ca, tls_cert, tls_key, token_file))
+    poller = ServicePoller(
+        coordinator, service, client_security(tls_ca, tls_cert, tls_key, token_file)
+    )
     with stop_on_signals() as stop, ExitStack() as undo:
-        undo.callback(asking.stop)
-        asking.start()
+        undo.callback(poller.stop)
+        poller.start()
         typer.echo(f"fleet ready: {service}, {fleet.least} to {fleet.most} teachers")
-        FleetRunner(fleet, lambda: asking.latest, registered=lambda: asking.registered).run(stop)
+        LocalFleetRunner(fleet, lambda: poller.latest, registered=lambda: poller.registered).run(
+            stop
+        )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ....coordinator.registry.keys import check_service
 from ....errors import UsageError
-from ....mesh.fleet.asking import FLEET
+from ....mesh.fleet.service_poller import FLEET_PREFIX
 from ....mesh.kubernetes.resources import (
     COMPONENT_LABEL,
     MANAGED_BY_LABEL,
@@ -297,7 +297,7 @@ def _env(resource: Object, coordinator: str | None) -> list[Object]:
     values: dict[str, Any] = {
         "HOME": "/tmp",
         # a fleet's: the coordinator's number is of those beside it that others have started
-        "EDL_TEACHER_ID": f"{FLEET}$(POD_NAME)",
+        "EDL_TEACHER_ID": f"{FLEET_PREFIX}$(POD_NAME)",
         "EDL_ADVERTISE": "$(POD_IP)",
         **({"EDL_COORDINATOR": url} if url else {}),
         **(spec.get("env") or {}),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from ....mesh.fleet.asking import Asking
+from ....mesh.fleet.service_poller import ServicePoller
 from ....proto.security import ClientSecurity
 
 #: Coordinators that are asked at once: each may be one that does not answer.
@@ -22,15 +22,15 @@ class Numbers:
 
     def __init__(self, security: ClientSecurity | None = None) -> None:
         self._security = security
-        self._asked: dict[tuple[str, str], Asking] = {}
+        self._asked: dict[tuple[str, str], ServicePoller] = {}
 
     def of(self, url: str, service: str) -> int | None:
         """What the mesh at a Redis URL desires of the operator for a service that is kept.
 
         Teachers that others have started there are subtracted. None: nobody says it now.
         """
-        asking = self._asked.get((url, service))
-        return None if asking is None or asking.registered is None else asking.latest
+        poller = self._asked.get((url, service))
+        return None if poller is None or poller.registered is None else poller.latest
 
     def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Ask for these, pairs of URL and service, and no others from now on.
@@ -40,12 +40,14 @@ class Numbers:
         kept = set(wanted)
         gone = [self._asked.pop(pair) for pair in list(self._asked) if pair not in kept]
         new = {
-            pair: Asking(*pair, self._security) for pair in sorted(kept) if pair not in self._asked
+            pair: ServicePoller(*pair, self._security)
+            for pair in sorted(kept)
+            if pair not in self._asked
         }
-        _each(Asking.stop, gone)
-        _each(Asking.ask, new.values())
-        for asking in new.values():
-            asking.start()
+        _each(ServicePoller.stop, gone)
+        _each(ServicePoller.poll, new.values())
+        for poller in new.values():
+            poller.start()
         self._asked.update(new)
 
     def stop(self) -> None:
@@ -53,9 +55,9 @@ class Numbers:
         self.keep(())
 
 
-def _each(what: Callable[[Asking], None], askings: Collection[Asking]) -> None:
+def _each(what: Callable[[ServicePoller], None], pollers: Collection[ServicePoller]) -> None:
     """Many at once: each may be one that takes its time."""
-    if askings:
+    if pollers:
         with ThreadPoolExecutor(_AT_ONCE, "edl-numbers") as pool:
-            for _ in pool.map(what, askings):
+            for _ in pool.map(what, pollers):
                 pass

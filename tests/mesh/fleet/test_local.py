@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edl.errors import UsageError
-from edl.mesh.fleet.local import FleetRunner, LocalFleet
+from edl.mesh.fleet.local import LocalFleet, LocalFleetRunner
 from edl.mesh.local import TeacherSpec
 from edl.supervise import Command
 from edl.tests.ground.programs import python
@@ -41,7 +41,7 @@ class Fleet:
         spec = TeacherSpec("s", "m", ttl_s=0.04, grace_s=5.0)
         local = LocalFleet(spec, "redis://nowhere", "f", 0, most)
         desired, registered = lambda: self.desired, lambda: self.registered
-        self.runner = FleetRunner(local, desired, random.Random(1), self._command, registered)
+        self.runner = LocalFleetRunner(local, desired, random.Random(1), self._command, registered)
 
     def _command(self, name: str) -> Command:
         self.started.append(name)
@@ -49,7 +49,7 @@ class Fleet:
 
     @property
     def running(self) -> list[str]:
-        return [one.name for one in self.runner.teachers if one.process.alive and not one.told]
+        return [one.name for one in self.runner.teachers if one.process.alive and not one.leaving]
 
 
 def test_there_are_as_many_as_are_desired_within_bounds(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,7 @@
-"""How whoever comes first on a machine asks its agent for it: by a file, which needs no mesh.
+"""How the owner of a machine asks its agent to yield: by files, without the mesh.
 
-Folder `agents/NAME` of the cache, readable by the agent's user alone: `lock` is held by the agent
-that runs as NAME, `yield` says until when the machine is asked for, `state` what the agent does.
+Folder `agents/NAME` of the cache, accessible by the agent's user only: `lock` is held by the agent
+that runs as NAME, `yield` says until when it has to yield, `state` is written by the agent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ...errors import ProcessFailed, UsageError
 _POLL_S: Final = 0.05
 
 
-class Corner:
+class AgentDirectory:
     """The folder of one agent.
 
     Args:
-        cache: the agents' folder.
-        machine_id: the agent's name.
+        cache: cache folder of agents.
+        machine_id: name of the agent.
     """
 
     def __init__(self, cache: Path, machine_id: str) -> None:
@@ -36,11 +36,11 @@ class Corner:
         self._folder = cache / "agents" / quote(machine_id, safe="").replace(".", "%2E")  # ".." too
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Be the agent of this name on this machine.
+    def lock(self) -> Iterator[None]:
+        """Hold the lock of this name in the body.
 
         Raises:
-            UsageError: another one is, or the folder cannot be written.
+            UsageError: another agent holds it, or the folder cannot be written.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -55,7 +55,7 @@ class Corner:
                     f"an agent runs as machine {self.machine_id} here already: name another one "
                     "by --machine, with other --devices"
                 ) from None
-            self.tell({})
+            self.write_state({})
             yield
 
     @property
@@ -70,8 +70,8 @@ class Corner:
             return False
         return False
 
-    def ask(self, for_s: float | None) -> None:
-        """Ask for the machine, for so long; None: until `give_up`. Raises UsageError."""
+    def request_yield(self, for_s: float | None) -> None:
+        """Ask the agent to yield for so long, None: until `cancel_yield`; may raise UsageError."""
         until = None if for_s is None else time.time() + for_s
         try:
             _write(self._folder / "yield", {"until": until})
@@ -81,37 +81,37 @@ class Corner:
                 "user that it runs as"
             ) from None
 
-    def give_up(self) -> None:
-        """Not to ask for it any more."""
+    def cancel_yield(self) -> None:
+        """Let the agent lend the machine again."""
         with contextlib.suppress(FileNotFoundError):
             (self._folder / "yield").unlink()
 
-    def asked_for_s(self) -> float | None:
-        """Seconds for which it is still asked for; inf: until further notice; None: it is not."""
-        told = _read(self._folder / "yield")
-        if told is None:
+    def yield_left_s(self) -> float | None:
+        """Return the seconds that it still has to yield; inf: without end; None: it need not."""
+        request = _read(self._folder / "yield")
+        if request is None:
             return None
-        until = told.get("until")
+        until = request.get("until")
         if until is None:
             return math.inf
         left_s = float(until) - time.time() if isinstance(until, int | float) else 0.0
         return left_s if left_s > 0 else None
 
-    def tell(self, state: Mapping[str, Any]) -> None:
-        """Say what the agent does, to whoever asked; what cannot be written is not said."""
+    def write_state(self, state: Mapping[str, Any]) -> None:
+        """Write the state of the agent, if possible."""
         with contextlib.suppress(OSError):
             _write(self._folder / "state", dict(state))
 
-    def told(self) -> Mapping[str, Any]:
-        """What the agent said last."""
+    def read_state(self) -> Mapping[str, Any]:
+        """Return the latest state of the agent."""
         return _read(self._folder / "state") or {}
 
 
-def corners(cache: Path, machine_id: str | None) -> list[Corner]:
-    """Of the agents that run here, or of the one that is named.
+def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
+    """Return the directories of the agents that run here, or of the named one.
 
     Raises:
-        UsageError: there is none.
+        UsageError: none runs.
     """
     from urllib.parse import unquote
 
@@ -119,7 +119,7 @@ def corners(cache: Path, machine_id: str | None) -> list[Corner]:
     if machine_id is None:
         with contextlib.suppress(OSError):
             names = sorted(unquote(entry.name) for entry in (cache / "agents").iterdir())
-    found = [corner for name in names if (corner := Corner(cache, name)).runs]
+    found = [agent for name in names if (agent := AgentDirectory(cache, name)).runs]
     if not found:
         who = "no agent" if machine_id is None else f"no agent of the name {machine_id}"
         raise UsageError(
@@ -129,27 +129,29 @@ def corners(cache: Path, machine_id: str | None) -> list[Corner]:
     return found
 
 
-def wait_given_back(found: list[Corner], timeout_s: float, tell: Callable[[str], None]) -> None:
-    """Return when none of the agents has anything running on this machine.
+def wait_until_yielded(
+    agents: list[AgentDirectory], timeout_s: float, tell: Callable[[str], None]
+) -> None:
+    """Wait until no teacher of these agents runs.
 
     Raises:
-        ProcessFailed: one still has after `timeout_s`.
+        ProcessFailed: one still runs after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
-    for corner in found:
-        while corner.runs and corner.told().get("state") != "yielded":
+    for agent in agents:
+        while agent.runs and agent.read_state().get("state") != "yielded":
             if time.monotonic() >= deadline:
-                state = corner.told().get("state", "unknown")
+                state = agent.read_state().get("state", "unknown")
                 raise ProcessFailed(
-                    f"{corner.machine_id} has not given the machine back within {timeout_s:g} s: "
+                    f"{agent.machine_id} has not given the machine back within {timeout_s:g} s: "
                     f"it is {state}"
                 )
             time.sleep(_POLL_S)
-        tell(f"{corner.machine_id} has given this machine back")
+        tell(f"{agent.machine_id} has given this machine back")
 
 
 def _write(file: Path, value: Mapping[str, Any]) -> None:
-    """All of it or nothing."""
+    """Write a file atomically."""
     part = file.with_name(f".{file.name}-{os.getpid()}")
     part.write_text(json.dumps(value))
     part.replace(file)

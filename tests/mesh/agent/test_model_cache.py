@@ -17,7 +17,7 @@ import pytest
 from edl.coordinator.machines import Deployment
 from edl.errors import ContentMismatch, EdlError, ModelError, ModelUnavailable, UsageError
 from edl.mesh.agent import download
-from edl.mesh.agent.fetching import Cache
+from edl.mesh.agent.model_cache import ModelCache
 from edl.teacher.backends.selection import content_of
 from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S
@@ -34,7 +34,7 @@ def of(url: str, content: str, **more: object) -> Deployment:
     return Deployment("a", url, content, **more)  # type: ignore[arg-type]
 
 
-def fetched(cache: Cache, deployment: Deployment) -> Path:
+def fetched(cache: ModelCache, deployment: Deployment) -> Path:
     return cache.fetch(deployment, lambda: None, lambda text: None)
 
 
@@ -51,12 +51,12 @@ def refuses(
 ) -> None:
     """That it cannot be fetched, and nothing is left of it."""
     with pytest.raises(error, match=words):
-        fetched(Cache(cache, **options), deployment)
+        fetched(ModelCache(cache, **options), deployment)
     assert left(cache) == []
 
 
 def test_a_folder_is_fetched_once_and_kept_under_its_content(tmp_path: Path, model: Path) -> None:
-    content, cache = content_of(str(model)), Cache(tmp_path)
+    content, cache = content_of(str(model)), ModelCache(tmp_path)
     told: list[str] = []
     deployment = of(f"file://{model}", content)
     place = cache.fetch(deployment, lambda: None, told.append)
@@ -64,7 +64,7 @@ def test_a_folder_is_fetched_once_and_kept_under_its_content(tmp_path: Path, mod
     assert cache.contents() == (content,)
     assert told
     assert fetched(cache, of("file:///nowhere", content)) == place  # it need not be fetched again
-    assert fetched(Cache(tmp_path), deployment) == place
+    assert fetched(ModelCache(tmp_path), deployment) == place
     with (place / "net.weights").open("ab") as weights:
         weights.write(b"!")
     assert content_of(str(fetched(cache, deployment))) == content, "it was changed"
@@ -81,15 +81,15 @@ def test_a_fetch_that_is_given_up_leaves_nothing(tmp_path: Path, model: Path) ->
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        Cache(tmp_path).fetch(of(f"file://{model}", content_of(str(model))), give_up, print)
+        ModelCache(tmp_path).fetch(of(f"file://{model}", content_of(str(model))), give_up, print)
     assert left(tmp_path) == []
     for owner in ("999999999", str(os.getpid())):  # the first was killed
         (tmp_path / "models" / f".part-{owner}-ab").mkdir()
-    Cache(tmp_path)
+    ModelCache(tmp_path)
     assert left(tmp_path) == [f".part-{os.getpid()}-ab"]
     (tmp_path / "models").chmod(0o777)
     with pytest.raises(UsageError, match="others may write"):
-        Cache(tmp_path)
+        ModelCache(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_models_used_longest_ago_make_room_and_one_without_room_is_refused_befor
         folder.mkdir(parents=True)
         (folder / "x").write_bytes(b"x" * 1400)
     os.utime(old / "models" / ("1" * 64), (1.0, 1.0))
-    fetched(Cache(old, most_bytes=8000), deployment)
+    fetched(ModelCache(old, most_bytes=8000), deployment)
     assert set(left(old)) == {"2" * 64, content}
     words = "room for 2,000 .*--cache-gib"
     refuses(tmp_path, deployment, ModelUnavailable, words, most_bytes=2000)
@@ -149,7 +149,7 @@ def test_a_disk_that_is_full_meanwhile_leaves_nothing(
 
 
 def test_over_http_a_file_comes_with_the_one_beside_it(tmp_path: Path, server: str) -> None:
-    served, cache = tmp_path / "served", Cache(tmp_path / "cache")
+    served, cache = tmp_path / "served", ModelCache(tmp_path / "cache")
     (served / "net.json").write_text("{}")
     (served / "net.pdiparams").write_bytes(b"weights" * 1000)
     content = content_of(str(served))
@@ -159,13 +159,13 @@ def test_over_http_a_file_comes_with_the_one_beside_it(tmp_path: Path, server: s
         fetched(cache, of(f"{server}/other.onnx", "0" * 64))
     (served / "net.json").write_text("[]")
     with pytest.raises(ContentMismatch):
-        fetched(Cache(tmp_path / "third"), of(f"{server}/net.json", content))
+        fetched(ModelCache(tmp_path / "third"), of(f"{server}/net.json", content))
 
 
 def test_a_server_that_never_ends_or_says_nothing_is_given_up(tmp_path: Path, server: str) -> None:
     words, endless = "is longer than the 10,000,000 bytes", of(f"{server}/endless.onnx", "0" * 64)
     refuses(tmp_path / "cache", endless, ModelUnavailable, words, most_bytes=10_000_000)
-    told, cache = threading.Event(), Cache(tmp_path / "cache")
+    told, cache = threading.Event(), ModelCache(tmp_path / "cache")
 
     def give_up() -> None:
         if told.is_set():

@@ -1,4 +1,4 @@
-"""What the coordinator says of one service, asked again and again in a thread of its own."""
+"""Polls the coordinator about one service, in a thread."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ...scheduler.autoscale import left_to_fleets
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two questions.
-ASK_S: Final = 0.5
-#: What the names of teachers begin with that a fleet has started.
-FLEET: Final = "fleet-"
+#: Seconds between two polls.
+POLL_S: Final = 0.5
+#: Prefix of the names of teachers that a fleet has started.
+FLEET_PREFIX: Final = "fleet-"
 
 
-class Asking:
-    """Keeps the last number that a service manager has told, and who is registered.
+class ServicePoller:
+    """Keeps the latest number of teachers that a fleet should have, and who is registered.
 
     Args:
         url: Redis URL of the mesh.
-        service: whose number.
-        security: how to call managers; None: neither TLS nor token.
+        service: name of the service.
+        security: credentials for managers; None: neither TLS nor token.
     """
 
     def __init__(self, url: str, service: str, security: ClientSecurity | None = None) -> None:
@@ -36,43 +36,40 @@ class Asking:
         self._security = security
         self._latest: int | None = None
         self._registered: frozenset[str] | None = None
-        self._trouble = ""
-        self._asking = Periodic("edl-fleet-asks", ASK_S, self.ask)
+        self._error = ""
+        self._thread = Periodic("edl-fleet-poller", POLL_S, self.poll)
 
     @property
     def latest(self) -> int | None:
-        """How many teachers are desired of a fleet, as far as it is known; None: nobody said it.
-
-        Those that were started by hand count.
-        """
+        """Number of teachers that fleets should run, without others; None: unknown."""
         return self._latest
 
     @property
     def registered(self) -> frozenset[str] | None:
-        """Names of the service's teachers; None: nobody says it now."""
+        """Names of the service's teachers; None: the coordinator does not answer."""
         return self._registered
 
     def start(self) -> None:
-        """Begin; once only."""
-        self._asking.start()
+        """Start the thread; call it once."""
+        self._thread.start()
 
     def stop(self) -> None:
-        """End, within seconds."""
-        self._asking.stop()
+        """Stop the thread, within seconds."""
+        self._thread.stop()
 
-    def ask(self) -> None:
-        """Ask once. What was told before stands while nobody answers."""
+    def poll(self) -> None:
+        """Poll once; the number stays as it is if nobody answers."""
         try:
             found = fetch_status(self._url, self._service, security=self._security).services
         except EdlError as error:
             self._registered = None
-            if str(error) != self._trouble:
+            if str(error) != self._error:
                 log.warning("%s; the fleet stays as it is", error)
-            self._trouble = str(error)
+            self._error = str(error)
             return
-        if self._trouble:
+        if self._error:
             log.info("the coordinator answers again")
-        self._trouble = ""
+        self._error = ""
         registered = None
         for status in found:
             if status.name == self._service:
@@ -83,9 +80,9 @@ class Asking:
 
 
 def others(status: pb.ServiceStatus) -> int:
-    """Teachers that serve, and that somebody else has started than a fleet."""
+    """Return the number of serving teachers that no fleet has started."""
     return sum(
-        not teacher.teacher_id.startswith(FLEET)
+        not teacher.teacher_id.startswith(FLEET_PREFIX)
         and state_of(teacher.admission, teacher.state) == "serving"
         for teacher in status.teachers
     )

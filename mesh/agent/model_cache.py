@@ -1,4 +1,4 @@
-"""Models on this machine: fetched by their URL, kept whole or not at all, never another content."""
+"""Models on this machine: downloaded by URL, stored atomically, checked by content."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ...coordinator.machines import Deployment
 from ...errors import ContentMismatch, ModelError, ModelUnavailable, UsageError
 from .download import download
 
-#: Of the free room, what a model may take.
+#: Share of the free disk space that a model may take.
 _ROOM: Final = 0.95
-#: A model that was used so lately is not removed to make room.
-_LATELY_S: Final = 3600.0
+#: A model that was used within so many seconds is not removed.
+_RECENT_S: Final = 3600.0
 
 
-class Cache:
+class ModelCache:
     """A folder of models, each in a folder named by its content. Several agents may share it.
 
     Args:
-        folder: where they lie.
-        most_bytes: they are kept up to so many, those used last; None: all are kept.
+        folder: the folder.
+        most_bytes: the least recently used models are removed above this; None: none are.
     """
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
@@ -45,10 +45,10 @@ class Cache:
                 f"others may write to {self._folder}, and so change a model after it was looked "
                 "at: name a folder of your own by --cache"
             )
-        self._tidy()
+        self._remove_leftovers()
 
     def contents(self) -> tuple[str, ...]:
-        """Of the models that are there."""
+        """Return the contents of all models."""
         with contextlib.suppress(OSError):
             names = [entry.name for entry in self._folder.iterdir()]
             return tuple(sorted(name for name in names if not name.startswith(".")))
@@ -57,43 +57,43 @@ class Cache:
     def fetch(
         self, deployment: Deployment, check: Callable[[], None], tell: Callable[[str], None]
     ) -> Path:
-        """The model of a deployment, whose content was looked at just now.
+        """Return the model of a deployment, after its content was checked.
 
         Args:
-            deployment: which.
-            check: called often; what it raises ends the fetching.
-            tell: given a line on what is being done.
+            deployment: the deployment.
+            check: called often; an exception from it aborts the download.
+            tell: called with a line about the progress.
 
         Returns:
-            A folder that holds this model and nothing else.
+            A folder with this model only.
 
         Raises:
-            ContentMismatch: what lies at the URL is something else.
-            ModelError: no model lies there.
-            ModelUnavailable: it cannot be had now, or there is no room for it.
-            UsageError: the URL needs something that is not installed.
+            ContentMismatch: the URL has another content.
+            ModelError: the URL has no model.
+            ModelUnavailable: it cannot be downloaded now, or there is no room for it.
+            UsageError: the URL needs a library that is not installed.
         """
-        place = self._folder / deployment.content_id
-        if place.is_dir():
+        folder = self._folder / deployment.content_id
+        if folder.is_dir():
             with contextlib.suppress(ModelError):
-                self._verify(place, deployment)
-                os.utime(place)
-                return place
-            tell(f"{place} is not what it was: fetching it again")
-            shutil.rmtree(place, ignore_errors=True)
-        # Never used again: one that was given up may be written to for a moment yet.
+                self._verify(folder, deployment)
+                os.utime(folder)
+                return folder
+            tell(f"{folder} is not what it was: fetching it again")
+            shutil.rmtree(folder, ignore_errors=True)
+        # A new name each time: an aborted download may still write for a moment.
         part = self._folder / f".part-{os.getpid()}-{next(self._parts)}"
         try:
             download(deployment.model_url, part, self._room(), check, tell)
             self._verify(part, deployment)
-            self._keep(part, place)
+            self._keep(part, folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        self._prune(place)
-        return place
+        self._prune(folder)
+        return folder
 
     def _verify(self, folder: Path, deployment: Deployment) -> None:
-        """Before anything opens it: a program that reads a model may be led astray by another."""
+        """Check the content before any program opens the model, as a model may be malicious."""
         from ...teacher.backends.selection import content_of
 
         steps = [value for name, value in deployment.options if name == "preprocess"]
@@ -107,19 +107,19 @@ class Cache:
             )
 
     def _room(self) -> int:
-        """Bytes that a model may take: of the disk, and of what agents may keep."""
+        """Return the bytes that a model may take."""
         free = int(shutil.disk_usage(self._folder).free * _ROOM)
         return free if self._most_bytes is None else min(free, self._most_bytes)
 
-    def _keep(self, part: Path, place: Path) -> None:
+    def _keep(self, part: Path, folder: Path) -> None:
         try:
-            part.rename(place)
+            part.rename(folder)
         except OSError as error:
-            if not place.is_dir():  # else another agent has put the same there meanwhile
-                raise ModelUnavailable(f"{place} cannot be made: {error.strerror}") from None
+            if not folder.is_dir():  # else another agent has stored it meanwhile
+                raise ModelUnavailable(f"{folder} cannot be made: {error.strerror}") from None
 
     def _prune(self, keep: Path) -> None:
-        """Remove what was used longest ago, while there is too much."""
+        """Remove the least recently used models above the limit."""
         if self._most_bytes is None:
             return
         with contextlib.suppress(OSError):
@@ -132,14 +132,14 @@ class Cache:
                 for entry in models
             }
             for entry in models:
-                recent = time.time() - entry.stat().st_mtime < _LATELY_S
+                recent = time.time() - entry.stat().st_mtime < _RECENT_S
                 if sum(sizes.values()) <= self._most_bytes or entry == keep or recent:
                     continue
                 shutil.rmtree(entry, ignore_errors=True)
                 del sizes[entry]
 
-    def _tidy(self) -> None:
-        """Remove what agents have left that were killed."""
+    def _remove_leftovers(self) -> None:
+        """Remove partial downloads of agents that were killed."""
         with contextlib.suppress(OSError):
             for entry in self._folder.glob(".part-*"):
                 owner = entry.name.split("-")[1]

@@ -1,7 +1,7 @@
-"""The teacher of a machine: carries out what is wanted of it, one step after another, in a thread.
+"""Runs the teacher of a machine, one step after the other, in a thread.
 
-What is wanted may change at any moment. A model on its way, or one that loads, is given up then; a
-teacher that serves finishes what it has, and only when it is gone does the next one begin.
+The wanted deployment may change at any moment. A download or a loading model is aborted then. A
+teacher that serves is drained, and the next one starts when it has ended.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from ...errors import EdlError, ProcessFailed, UsageError
 from ...scheduler.backoff import RetryPause
 from ...supervise import Process, describe_exit, python_command, start
 from ..local import TEACHER_READY
-from .fetching import Cache
+from .model_cache import ModelCache
 from .settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
-#: How soon it is seen that something else is wanted while a model loads.
+#: Seconds between two looks for another wanted deployment while a model loads.
 _SLICE_S: Final = 0.1
-#: What cannot work is tried again after half a minute to ten minutes, what may, sooner.
+#: Bounds of the pause before a retry: after wrong usage, and after other failures.
 _WRONG_S: Final = (30.0, 600.0)
 _FAILED_S: Final = (5.0, 300.0)
-#: Beyond its grace period a teacher gets this long to end.
+#: Seconds added to the grace period of a teacher.
 _LEAVE_S: Final = 5.0
-#: A teacher that stayed so long has started well: what failed before is forgotten.
+#: After so many seconds earlier failures of a deployment are forgotten.
 _HEALTHY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class HostView:
-    """How the teacher of a machine does.
+class HostStatus:
+    """State of the teacher of a machine.
 
     Attributes:
-        state: one of `records.STATES`, but "yielded".
-        service: whose it is; where it failed, whose it was to be.
-        content_id: of it.
-        why: what it waits for, or what went wrong, in words.
-        blocked: `attempt_of` those that are not to be tried yet.
-        troubles: what went wrong with each of these, in words.
+        state: one of `records.STATES`, except "yielded".
+        service: service of the teacher, or of the one that failed.
+        content_id: its content.
+        why: what it waits for, or the error.
+        blocked: `attempt_of` deployments that are not retried yet.
+        troubles: the error of each of these.
     """
 
     state: State = "idle"
@@ -60,20 +60,20 @@ class HostView:
     troubles: tuple[str, ...] = ()
 
 
-class Host:
-    """Has the teacher that is wanted, or none.
+class TeacherHost:
+    """Runs the wanted teacher, or none.
 
     Args:
-        settings: of the agent.
-        cache: where models lie.
-        on_change: called when `view` has changed, in any thread.
-        rng: spreads attempts.
+        settings: settings of the agent.
+        cache: cache of models.
+        on_change: called when `status` has changed, in any thread.
+        rng: jitters pauses.
     """
 
     def __init__(
         self,
         settings: AgentSettings,
-        cache: Cache,
+        cache: ModelCache,
         on_change: Callable[[], None] = lambda: None,
         rng: random.Random | None = None,
     ) -> None:
@@ -84,38 +84,38 @@ class Host:
         self._changed = threading.Condition()
         self._wanted: Deployment | None = None
         self._stopping = False
-        self._view = HostView()
-        self._rests: dict[str, RetryPause] = {}  # by attempt; made anew with each change
+        self._status = HostStatus()
+        self._pauses: dict[str, RetryPause] = {}  # by attempt; replaced, never changed
         self._troubles: dict[str, str] = {}
-        self._has = _Has()
+        self._teacher = _RunningTeacher()
         self._thread = threading.Thread(target=self._run, name="edl-host", daemon=True)
 
     @property
-    def view(self) -> HostView:
-        """How it is, as of now."""
-        now, rests = time.monotonic(), self._rests
-        blocked = tuple(name for name, rest in rests.items() if now < rest.until_s)
+    def status(self) -> HostStatus:
+        """Current state."""
+        now, pauses = time.monotonic(), self._pauses
+        blocked = tuple(name for name, pause in pauses.items() if now < pause.until_s)
         troubles = tuple(self._troubles.get(name, "") for name in blocked)
-        return replace(self._view, blocked=blocked, troubles=troubles)
+        return replace(self._status, blocked=blocked, troubles=troubles)
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing of a teacher runs here."""
-        return self._has.process is None and self._view.state in ("idle", "failing")
+    def is_empty(self) -> bool:
+        """Whether no teacher runs or starts here."""
+        return self._teacher.process is None and self._status.state in ("idle", "failing")
 
     def start(self) -> None:
-        """Begin; once only."""
+        """Start the thread; call it once."""
         self._thread.start()
 
-    def want(self, deployment: Deployment | None) -> None:
-        """Have a teacher of this from now on, or none. Returns at once."""
+    def set_wanted(self, deployment: Deployment | None) -> None:
+        """Set the deployment to serve; None: no teacher. Returns at once."""
         with self._changed:
             if deployment != self._wanted:
                 self._wanted = deployment
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let the teacher finish what it has, within its grace period, and end."""
+        """Drain the teacher within its grace period, and end the thread."""
         with self._changed:
             self._wanted, self._stopping = None, True
             self._changed.notify_all()
@@ -131,55 +131,55 @@ class Host:
                 if self._is_over(wanted):
                     self._end()
                 elif wanted is not None:
-                    self._begin(wanted)
-            except InterruptedError:  # something else is wanted: look what
+                    self._start(wanted)
+            except InterruptedError:  # another deployment is wanted
                 self._end()
             except EdlError as error:
                 self._end()
                 self._fail(wanted, error)
             except Exception as error:
-                log.exception("a step of the host failed by our own mistake")
+                log.exception("a bug: a step of the teacher host failed")
                 self._end()
                 self._fail(wanted, ProcessFailed(f"{type(error).__name__}: {error}"))
             if wanted is None and self._stopping:
                 return
 
     def _next(self) -> Deployment | None:
-        """What is wanted, as soon as something has to be done for it."""
+        """Wait until there is something to do; return the wanted deployment."""
         with self._changed:
             while not self._due():
                 self._changed.wait(self._sleep_s())
             return self._wanted
 
     def _is_over(self, wanted: Deployment | None) -> bool:
-        """Whether there is a teacher that has ended, or that is not wanted."""
-        has = self._has
-        if has.process is None:
+        """Whether the teacher has ended, or is not wanted any more."""
+        teacher = self._teacher
+        if teacher.process is None:
             return False
-        return not has.process.alive or not _same(has.deployment, wanted)
+        return not teacher.process.alive or not _same(teacher.deployment, wanted)
 
     def _due(self) -> bool:
-        has, wanted = self._has, self._wanted
-        if has.process is not None:
+        teacher, wanted = self._teacher, self._wanted
+        if teacher.process is not None:
             if self._is_over(wanted):
                 return True
-            if has.deployment is not None and time.monotonic() - has.since_s > _HEALTHY_S:
-                name = attempt_of(has.deployment)
-                self._rests = {n: rest for n, rest in self._rests.items() if n != name}
+            if teacher.deployment is not None and time.monotonic() - teacher.since_s > _HEALTHY_S:
+                name = attempt_of(teacher.deployment)
+                self._pauses = {n: pause for n, pause in self._pauses.items() if n != name}
             return False
         if wanted is None:
-            if self._view.state == "failing" and not self.view.blocked:
+            if self._status.state == "failing" and not self.status.blocked:
                 self._show("idle", None)
             return self._stopping
-        return self._rests.get(attempt_of(wanted), RetryPause()).until_s <= time.monotonic()
+        return self._pauses.get(attempt_of(wanted), RetryPause()).until_s <= time.monotonic()
 
     def _sleep_s(self) -> float | None:
-        """How long nothing can become due by itself; a teacher's end is looked for."""
-        if self._has.process is not None:
+        """Return the seconds until a retry is due; None: there is none."""
+        if self._teacher.process is not None:
             return _SLICE_S
         now = time.monotonic()
         return min(
-            (rest.until_s - now for rest in self._rests.values() if now < rest.until_s),
+            (pause.until_s - now for pause in self._pauses.values() if now < pause.until_s),
             default=None,
         )
 
@@ -188,21 +188,23 @@ class Host:
         if self._stopping or not _same(deployment, self._wanted):
             raise InterruptedError
 
-    def _begin(self, deployment: Deployment) -> None:
+    def _start(self, deployment: Deployment) -> None:
         self._show("fetching", deployment)
 
         def check() -> None:
             self._check(deployment)
 
-        def tell(text: str) -> None:
+        def log_progress(text: str) -> None:
             log.info("%s", text)
             self._show("fetching", deployment, text)
 
-        model = self._cache.fetch(deployment, check, tell)
+        model = self._cache.fetch(deployment, check, log_progress)
         check()
         self._show("starting", deployment)
-        self._has = _Has(deployment, self._spawn(deployment, model), time.monotonic())
-        self._await_ready(deployment, self._has.process)
+        self._teacher = _RunningTeacher(
+            deployment, self._spawn(deployment, model), time.monotonic()
+        )
+        self._await_ready(deployment, self._teacher.process)
         self._show("serving", deployment)
 
     def _spawn(self, deployment: Deployment, model: Path) -> Process:
@@ -218,8 +220,8 @@ class Host:
             f"--teacher-id={own.machine_id}",
             f"--devices={','.join(own.devices)}",
             *arguments(deployment.options),
-            *own.teacher.arguments(),  # last: of an option that stands there twice, this counts
-            # Not on the command line, which everybody on this machine may read.
+            *own.teacher.arguments(),  # last, as these override options of the deployment
+            # A variable, as all users of this machine may read command lines.
             env={"EDL_COORDINATOR": own.coordinator},
             log=None if log_dir is None else log_dir / f"{deployment.service}.log",
         )
@@ -236,56 +238,56 @@ class Host:
                 return
             except ProcessFailed:
                 if not process.alive:
-                    raise ProcessFailed(_ending(process)) from None
+                    raise ProcessFailed(_describe_end(process)) from None
                 if left_s <= 0:
                     raise
 
     def _end(self) -> None:
-        """Let the teacher finish what it has; at once where it has ended already."""
-        has = self._has
-        if has.process is None or has.deployment is None:
+        """Drain the teacher, if it has not ended already."""
+        teacher = self._teacher
+        if teacher.process is None or teacher.deployment is None:
             return
-        if not has.process.alive:
-            self._has = _Has()
-            self._ended(has)
+        if not teacher.process.alive:
+            self._teacher = _RunningTeacher()
+            self._ended(teacher)
             return
-        self._show("draining", has.deployment)
-        has.process.send_signal(signal.SIGTERM)
-        if has.process.wait(self._settings.teacher.grace_s + _LEAVE_S) is None:
-            log.warning("the teacher of %s did not end: killed", has.deployment.service)
-            has.process.kill()
-            has.process.wait(_LEAVE_S)
-        self._has = _Has()
+        self._show("draining", teacher.deployment)
+        teacher.process.send_signal(signal.SIGTERM)
+        if teacher.process.wait(self._settings.teacher.grace_s + _LEAVE_S) is None:
+            log.warning("the teacher of %s did not end: killed", teacher.deployment.service)
+            teacher.process.kill()
+            teacher.process.wait(_LEAVE_S)
+        self._teacher = _RunningTeacher()
         self._show("idle", None)
 
-    def _ended(self, has: _Has) -> None:
-        """A teacher ended though nobody here wished it."""
-        assert has.deployment is not None
-        assert has.process is not None
-        if self._view.state == "serving":
-            self._fail(has.deployment, ProcessFailed(_ending(has.process)))
+    def _ended(self, teacher: _RunningTeacher) -> None:
+        """Record a teacher that ended unasked."""
+        assert teacher.deployment is not None
+        assert teacher.process is not None
+        if self._status.state == "serving":
+            self._fail(teacher.deployment, ProcessFailed(_describe_end(teacher.process)))
 
     def _fail(self, deployment: Deployment | None, error: EdlError) -> None:
         if deployment is None:
             return
         base_s, cap_s = _WRONG_S if isinstance(error, UsageError) else _FAILED_S
         name, now = attempt_of(deployment), time.monotonic()
-        rest = self._rests.get(name, RetryPause()).failed(now, self._rng, base_s, cap_s, sure=0.5)
-        self._rests = {**self._rests, name: rest}
+        pause = self._pauses.get(name, RetryPause()).failed(now, self._rng, base_s, cap_s, sure=0.5)
+        self._pauses = {**self._pauses, name: pause}
         self._troubles[name] = str(error)
-        log.error("%s; it is tried again in %.0f s at the earliest", error, rest.until_s - now)
+        log.error("%s; it is tried again in %.0f s at the earliest", error, pause.until_s - now)
         self._show("failing", deployment, str(error))
 
     def _show(self, state: State, deployment: Deployment | None, why: str = "") -> None:
         service = "" if deployment is None else deployment.service
         content = "" if deployment is None else deployment.content_id
-        self._view = HostView(state, service, content, why)
+        self._status = HostStatus(state, service, content, why)
         self._on_change()
 
 
 @dataclass(frozen=True, slots=True)
-class _Has:
-    """The teacher that is there."""
+class _RunningTeacher:
+    """The teacher that runs, or none."""
 
     deployment: Deployment | None = None
     process: Process | None = None
@@ -293,13 +295,13 @@ class _Has:
 
 
 def _same(one: Deployment | None, other: Deployment | None) -> bool:
-    """Whether a teacher of the one is a teacher of the other."""
+    """Whether both need the same teacher."""
     if one is None or other is None:
         return one is other
     return (one.service, one.content_id) == (other.service, other.content_id)
 
 
-def _ending(process: Process) -> str:
-    said = next((line.strip() for line in reversed(process.tail()) if line.strip()), "")
-    last = f"; its last line: {said}" if said else ""
-    return f"{process.name} {describe_exit(process.returncode or 0)}{last}"
+def _describe_end(process: Process) -> str:
+    last = next((line.strip() for line in reversed(process.tail()) if line.strip()), "")
+    ending = f"; its last line: {last}" if last else ""
+    return f"{process.name} {describe_exit(process.returncode or 0)}{ending}"

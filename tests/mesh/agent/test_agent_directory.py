@@ -9,61 +9,61 @@ from pathlib import Path
 import pytest
 
 from edl.errors import ProcessFailed, UsageError
+from edl.mesh.agent.agent_directory import AgentDirectory, running_agents, wait_until_yielded
 from edl.mesh.agent.cli import default_name, parse_time
 from edl.mesh.agent.hardware import OtherLoad, find_devices, memory_bytes
-from edl.mesh.agent.yielding import Corner, corners, wait_given_back
 from edl.teacher.config import parse_devices
 from edl.tests.waiting import wait_until
 
 
 def test_who_asks_is_heard_until_the_time_is_over_or_it_is_given_up(tmp_path: Path) -> None:
-    corner = Corner(tmp_path, "m/1:2")
-    with corner.held():
-        assert corner.asked_for_s() is None
-        (found,) = corners(tmp_path, None)
+    directory = AgentDirectory(tmp_path, "m/1:2")
+    with directory.lock():
+        assert directory.yield_left_s() is None
+        (found,) = running_agents(tmp_path, None)
         assert found.machine_id == "m/1:2"
-        found.ask(None)
-        assert corner.asked_for_s() == math.inf
-        found.ask(60.0)
-        assert 50 < (corner.asked_for_s() or 0) <= 60
-        found.give_up()
-        found.give_up()  # twice does no harm
-        assert corner.asked_for_s() is None
-        found.ask(0.001)
-        wait_until(lambda: corner.asked_for_s() is None)
+        found.request_yield(None)
+        assert directory.yield_left_s() == math.inf
+        found.request_yield(60.0)
+        assert 50 < (directory.yield_left_s() or 0) <= 60
+        found.cancel_yield()
+        found.cancel_yield()  # twice does no harm
+        assert directory.yield_left_s() is None
+        found.request_yield(0.001)
+        wait_until(lambda: directory.yield_left_s() is None)
         (folder,) = (tmp_path / "agents").iterdir()
         for text in ("", "[]", '{"until": "soon"}', "{"):  # somebody else's
             (folder / "yield").write_text(text)
-            assert corner.asked_for_s() is None
+            assert directory.yield_left_s() is None
 
 
 def test_an_agent_is_one_per_name_and_found_while_it_runs(tmp_path: Path) -> None:
     for _ in range(2):
-        with Corner(tmp_path, "m").held():
-            with pytest.raises(UsageError, match="--machine"), Corner(tmp_path, "m").held():
+        with AgentDirectory(tmp_path, "m").lock():
+            with pytest.raises(UsageError, match="--machine"), AgentDirectory(tmp_path, "m").lock():
                 pass
-            assert len(corners(tmp_path, "m")) == 1
+            assert len(running_agents(tmp_path, "m")) == 1
             (folder,) = (tmp_path / "agents").iterdir()
             assert folder.stat().st_mode & 0o077 == 0
             with pytest.raises(UsageError, match="of the name n"):
-                corners(tmp_path, "n")
+                running_agents(tmp_path, "n")
         with pytest.raises(UsageError, match="no agent runs here"):
-            corners(tmp_path, None)
+            running_agents(tmp_path, None)
     for number, name in enumerate(("..", ".", "host.example", "a/b"), 2):
-        with Corner(tmp_path, name).held():
-            assert [one.machine_id for one in corners(tmp_path, None)] == [name]
+        with AgentDirectory(tmp_path, name).lock():
+            assert [one.machine_id for one in running_agents(tmp_path, None)] == [name]
             folders = list((tmp_path / "agents").iterdir())
             assert len([one for one in folders if one.is_dir()]) == number
 
 
 def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
-    corner, told = Corner(tmp_path, "m"), list[str]()
-    with corner.held():
-        corner.tell({"state": "draining"})
+    directory, told = AgentDirectory(tmp_path, "m"), list[str]()
+    with directory.lock():
+        directory.write_state({"state": "draining"})
         with pytest.raises(ProcessFailed, match="it is draining"):
-            wait_given_back([corner], 0.1, told.append)
-        corner.tell({"state": "yielded"})
-        wait_given_back([corner], 5.0, told.append)
+            wait_until_yielded([directory], 0.1, told.append)
+        directory.write_state({"state": "yielded"})
+        wait_until_yielded([directory], 5.0, told.append)
     assert told == ["m has given this machine back"]
 
 
