@@ -1,6 +1,5 @@
-"""Descriptions in YAML files, read strictly: clusters, jobs, scenarios."""
+"""Frozen dataclasses as YAML files: jobs, meshes, clusters and scenarios, read strictly."""
 
-from .reading import parse, read
-from .writing import write
+from .yaml_files import parse, read, write
 
 __all__ = ["parse", "read", "write"]

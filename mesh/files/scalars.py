@@ -1,4 +1,4 @@
-"""One value of a description: text, a number with its unit, true or false, one of several words."""
+"""Single values of YAML files: text, numbers with units, true and false."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import yaml
 
 from ...scheduler.units import EXAMPLES, LARGEST, SPELLINGS, Number, sensible
-from .blame import Place, shown
+from .yaml_tree import FileLocation, describe_node
 
 _TAG = "tag:yaml.org,2002:"
 _WHOLE = re.compile(r"[-+]?[0-9](_?[0-9])*")
@@ -16,52 +16,54 @@ _WITH_UNIT = re.compile(rf"({_REAL.pattern})\s*([^\d\s].*)")
 ANY = Number()
 
 
-def text(node: yaml.Node, place: Place) -> str:
-    """Text; what YAML takes for a number or a date has to be in quotes."""
+def text(node: yaml.Node, location: FileLocation) -> str:
+    """Return a text; one that YAML takes for a number or a date must be in quotes."""
     if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}null":
-        place.blame(node, f"expects text, got {shown(node)}")
+        location.fail(node, f"expects text, got {describe_node(node)}")
     if node.tag != f"{_TAG}str":
-        place.blame(node, f"expects text, got {shown(node)}: put it in quotes if it is meant so")
+        location.fail(
+            node, f"expects text, got {describe_node(node)}: put it in quotes if it is meant so"
+        )
     return str(node.value)
 
 
-def truth(node: yaml.Node, place: Place) -> bool:
-    """True or false."""
+def truth(node: yaml.Node, location: FileLocation) -> bool:
+    """Return a boolean."""
     if node.tag != f"{_TAG}bool" or not isinstance(node, yaml.ScalarNode):
-        place.blame(node, f"expects true or false, got {shown(node)}")
+        location.fail(node, f"expects true or false, got {describe_node(node)}")
     return str(node.value).lower() in ("true", "yes", "on")
 
 
-def whole(node: yaml.Node, place: Place, rule: Number = ANY) -> int:
-    """A whole number within the bounds; with a unit, the amount in it has to be whole."""
+def whole(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> int:
+    """Return an integer within the bounds, also after conversion from a unit."""
     written = _written(node)
     real = None if written is None else amount(written, rule)
     if written is not None and _WHOLE.fullmatch(written) and len(written) < 30:
-        value: int | None = int(written)  # a float has not all of its digits
+        value: int | None = int(written)  # a float would lose digits
     else:
         value = int(real) if real is not None and real.is_integer() else None
     if value is None or not rule.takes(value):
-        place.blame(node, _complaint("a whole number", rule, real, node))
+        location.fail(node, _complaint("a whole number", rule, real, node))
     return value
 
 
-def number(node: yaml.Node, place: Place, rule: Number = ANY) -> float:
-    """A finite number within the bounds, alone or with a unit behind it."""
+def number(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> float:
+    """Return a finite number within the bounds, with or without a unit."""
     written = _written(node)
     real = None if written is None else amount(written, rule)
     if real is None or not rule.takes(real):
-        place.blame(node, _complaint("a number", rule, real, node))
+        location.fail(node, _complaint("a number", rule, real, node))
     return real
 
 
 def _complaint(kind: str, rule: Number, value: float | None, node: yaml.Node) -> str:
     far = value is not None and not sensible(value)
     most = f"; no figure here is beyond {LARGEST:g}, or nearer to 0 than {1 / LARGEST:g}"
-    return f"expects {form(kind, rule)}, got {shown(node)}{most if far else ''}"
+    return f"expects {form(kind, rule)}, got {describe_node(node)}{most if far else ''}"
 
 
 def _written(node: yaml.Node) -> str | None:
-    """The text of a number; None where it is no scalar, or stands in quotes without a unit."""
+    """Return the text of a number; None: it is not a scalar, or in quotes without a unit."""
     if not isinstance(node, yaml.ScalarNode):
         return None
     quoted = node.style in ("'", '"')
@@ -69,7 +71,7 @@ def _written(node: yaml.Node) -> str | None:
 
 
 def amount(written: str, rule: Number) -> float | None:
-    """The number that a text stands for, alone or with a unit; None where it is none."""
+    """Return the number that a text means, with or without a unit; None: none."""
     if _REAL.fullmatch(written):
         return float(written)
     parts = _WITH_UNIT.fullmatch(written)
@@ -80,7 +82,7 @@ def amount(written: str, rule: Number) -> float | None:
 
 
 def form(kind: str, rule: Number) -> str:
-    """What is expected, in words."""
+    """Describe the expected number."""
     words = f"{kind}{rule.bounds()}"
     if not rule.unit:
         return words

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Self
 from ...errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
-from ..files.programs import check_env, check_name, check_program
+from ..files.program_checks import check_env, check_name, check_program
 from ..kubernetes.resources import quantity
 
 #: Resource names without a domain that the API server accepts.

@@ -12,8 +12,8 @@ from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Di
 from ...scheduler.planner import MeshPlan, plan
 from ...scheduler.units import Number
 from ...scheduler.verdicts import Aim
-from ..files.blame import unknown_key
 from ..files.scalars import amount, form
+from ..files.yaml_tree import unknown_key
 
 #: Points of a range that is not counted one by one.
 POINTS, MOST_POINTS = 9, 64

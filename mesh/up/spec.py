@@ -17,7 +17,7 @@ from ...coordinator.store.redis_url import parse
 from ...errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
-from ..files.programs import check_env, check_name, check_program, check_words
+from ..files.program_checks import check_env, check_name, check_program, check_words
 
 #: Placeholder for the Redis URL in the command of a student.
 URL: Final = "{coordinator}"

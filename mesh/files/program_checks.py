@@ -1,4 +1,4 @@
-"""What a description says of a program: its name, its words, its environment."""
+"""Checks of programs in YAML files: names, command lines and environment variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_name(key: str, name: str) -> None:
-    """Raises ValueError where `name` is none of a job, a service or a student."""
+    """Raise ValueError unless `name` is a valid name of a job, a service or a student."""
     if not is_name(name):
         raise ValueError(
             f"{key}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or"
@@ -22,16 +22,16 @@ def check_name(key: str, name: str) -> None:
 
 
 def check_program(train: str, command: str, ours: tuple[str, ...], said_by: str) -> None:
-    """Check that one of both is given, and its words.
+    """Check that exactly one of both is given, and its command line.
 
     Args:
         train: arguments of `edl student train`, as in a shell, the job file first.
-        command: any other program and its arguments, as in a shell.
+        command: another program and its arguments, as in a shell.
         ours: options that `train` must not have.
-        said_by: where the file says what these options would.
+        said_by: keys of the file that set these options.
 
     Raises:
-        ValueError: one is wrong; the message begins with its key.
+        ValueError: one is invalid; the message begins with its key.
     """
     if bool(train.strip()) == bool(command.strip()):
         raise ValueError(
@@ -47,7 +47,7 @@ def check_program(train: str, command: str, ours: tuple[str, ...], said_by: str)
 def check_words(
     key: str, text: str, ours: tuple[str, ...] = (), said_by: str = ""
 ) -> tuple[str, ...]:
-    """The words of `text`, split as a shell does it.
+    """Split a command line like a shell.
 
     Raises:
         ValueError: it cannot be split, or has one of the options `ours`.
@@ -65,7 +65,7 @@ def check_words(
 
 
 def check_env(env: Mapping[str, str]) -> None:
-    """Raises ValueError where something is no name of a variable, or no value that one can have."""
+    """Raise ValueError if a name or a value of a variable is invalid."""
     if odd := [name for name in env if not _VARIABLE.fullmatch(name)]:
         raise ValueError(f"env: expects names of variables, got {odd[0]!r:.100}")
     if odd := [name for name, value in env.items() if "\0" in value]:

@@ -1,19 +1,67 @@
-"""A YAML file as a tree of nodes with line numbers; what could harm the reader is refused before.
+"""YAML text as a tree of nodes with line numbers, and errors that name file, line and key.
 
-Nothing is constructed: tags are only compared, so no file can name a class of ours. Anchors are
-refused, as a few lines of them can stand for gigabytes; so is what is nested deeper than any
-description is.
+No object is constructed: tags are only compared, so a file cannot name a class. Anchors are
+refused, as a few lines of them can expand to gigabytes; so is deep nesting.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Collection
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 
 from ...errors import UsageError
-from .blame import Place, shown
+
+
+class FileLocation:
+    """A file and a key in it, such as `devices[1].price_per_hour`."""
+
+    __slots__ = ("key", "name")
+
+    def __init__(self, name: str, key: str = "") -> None:
+        self.name = name
+        self.key = key
+
+    def of(self, key: str) -> FileLocation:
+        """Return the location of a key of this mapping."""
+        key = key if key and key.isprintable() and len(key) <= 60 else repr(key[:60])
+        return FileLocation(self.name, f"{self.key}.{key}" if self.key else key)
+
+    def at(self, index: int) -> FileLocation:
+        """Return the location of an item of this list."""
+        return FileLocation(self.name, f"{self.key}[{index}]")
+
+    def fail(self, node: yaml.Node, what: str) -> NoReturn:
+        """Raise a UsageError about this location: `name:line: key: what`."""
+        line = node.start_mark.line + 1
+        raise UsageError(f"{self.name}:{line}: {self.key}{': ' if self.key else ''}{what}")
+
+
+def unknown_key(key: str, known: Collection[str]) -> str:
+    """Return the message about an unknown key, with the most similar known one, or all."""
+    near = difflib.get_close_matches(key, known, 1) or [
+        name for name in known if difflib.get_close_matches(key, name.split("_"), 1)
+    ]
+    if near:
+        return f"unknown key; did you mean {near[0]!r}?"
+    return f"unknown key; there are: {', '.join(known)}"
+
+
+def describe_node(node: yaml.Node) -> str:
+    """Describe the content of a node in a few words."""
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    text = str(node.value)
+    if not text and node.tag == "tag:yaml.org,2002:null":
+        return "nothing"
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -21,10 +69,10 @@ _TAG = "tag:yaml.org,2002:"
 
 
 def load(path: str | os.PathLike[str]) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
-        UsageError: there is no such file, it is none, it is above `MAX_BYTES`, or it is not text.
+        UsageError: it cannot be read, is larger than `MAX_BYTES`, or is not UTF-8.
     """
     name = os.fspath(path)
     try:
@@ -47,15 +95,15 @@ def load(path: str | os.PathLike[str]) -> str:
 
 
 def compose(text: str, name: str) -> yaml.MappingNode:
-    """The tree of the one document that the text holds.
+    """Parse a text with one document, a mapping.
 
     Args:
         text: YAML.
-        name: of the file, for errors.
+        name: name of the file, for errors.
 
     Raises:
-        UsageError: it is not YAML, is empty, holds several documents, anchors or tags of its own,
-            is nested too deep, or is not a mapping.
+        UsageError: it is not YAML, is empty, has several documents, anchors or tags, is nested too
+            deeply, or is not a mapping.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -66,7 +114,9 @@ def compose(text: str, name: str) -> yaml.MappingNode:
     if root is None or root.tag == f"{_TAG}null":
         raise UsageError(f"{name} is empty: expects a mapping, `key: value` a line")
     if not isinstance(root, yaml.MappingNode):
-        Place(name).blame(root, f"expects a mapping, `key: value` a line, got {shown(root)}")
+        FileLocation(name).fail(
+            root, f"expects a mapping, `key: value` a line, got {describe_node(root)}"
+        )
     return root
 
 
@@ -93,6 +143,6 @@ def _check(text: str, name: str, loader: type[yaml.SafeLoader]) -> None:
 def _complaint(error: yaml.YAMLError, text: str, name: str) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken"
-    # A character that no YAML has is named by its place in the text, in bytes or in characters.
+    # Errors about an invalid character have a position in the text instead of a mark.
     line = text.count("\n", 0, getattr(error, "position", 0)) if mark is None else mark.line
     return f"{name}:{line + 1}: not YAML: {problem}"

@@ -1,0 +1,229 @@
+"""Reads and writes frozen dataclasses as YAML files, strictly: each error names its line.
+
+The dataclass is the schema: its fields are the keys, its types say what is valid, its defaults what
+is optional. A ValueError of its `__post_init__` becomes an error at the line of its mapping.
+Nothing is evaluated or guessed: unknown or repeated keys, `nan`, and quoted numbers are errors.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from ...errors import UsageError
+from ...scheduler.units import Number
+from . import scalars
+from .yaml_tree import FileLocation, compose, describe_node, load, unknown_key
+
+T = TypeVar("T")
+
+
+def read(path: str | os.PathLike[str], kind: type[T]) -> T:
+    """Read a YAML file.
+
+    Args:
+        path: path of the file, at most 1 MiB.
+        kind: a dataclass with fields of: `str`, `bool`, `int`, `float` (with
+            `scheduler.units.Number` in `Annotated`: with bounds, and with units: `10 Gbit/s`),
+            `Literal`, `X | None`, other unions (the first that fits), `Path` (relative to the
+            file), `tuple[X, ...]`, `tuple[X, Y]`, `Mapping[str, X]`, `dict[str, X]`, and
+            dataclasses of these.
+
+    Raises:
+        UsageError: the file cannot be read, is not YAML, or is not a valid `kind`. The message is
+            `name:line: key: what is wrong; what is expected`.
+    """
+    return parse(load(path), kind, os.fspath(path))
+
+
+def parse(text: str, kind: type[T], name: str = "text") -> T:
+    """Read a YAML text.
+
+    Args:
+        text: YAML.
+        kind: as for `read`.
+        name: name for errors; a `Path` in the text is relative to its folder.
+
+    Raises:
+        UsageError: as for `read`.
+    """
+    if len(text) > 1 << 20:
+        raise UsageError(f"{name} is larger than 1 MiB: that is no description")
+    value: T = _dataclass(compose(text, name), kind, FileLocation(name))
+    return value
+
+
+def _value(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
+    """Convert a node to a type."""
+    rule = scalars.ANY
+    while get_origin(kind) is Annotated:
+        rule = next((mark for mark in get_args(kind)[1:] if isinstance(mark, Number)), rule)
+        kind = get_args(kind)[0]
+    if kind is float:
+        return scalars.number(node, location, rule)
+    if kind is int:
+        return scalars.whole(node, location, rule)
+    if kind is bool:
+        return scalars.truth(node, location)
+    if kind is str:
+        return scalars.text(node, location)
+    if kind is Path:
+        return Path(location.name).parent / scalars.text(node, location)
+    if is_dataclass(kind):
+        return _dataclass(node, kind, location)
+    return _compound(node, kind, location)
+
+
+def _compound(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _word(node, arguments, location)
+    if origin in (Union, types.UnionType):
+        return _union(node, arguments, location)
+    if origin is tuple:
+        return _tuple(node, arguments, location)
+    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return {
+            key: _value(child, arguments[1], location.of(key))
+            for key, child in _items(node, location)
+        }
+    raise TypeError(f"{location.key}: files cannot hold a {kind}")
+
+
+def _dataclass(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
+    """Convert a mapping to a dataclass."""
+    known = {field.name: field for field in fields(kind) if field.init}
+    hints = get_type_hints(kind, include_extras=True)
+    given: dict[str, Any] = {}
+    for key, child in _items(node, location):
+        if key not in known:
+            location.of(key).fail(child, unknown_key(key, known))
+        given[key] = _value(child, hints[key], location.of(key))
+    missing = [name for name, field in known.items() if name not in given and _required(field)]
+    if missing:
+        location.fail(node, f"{_quoted(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+    try:
+        return kind(**given)
+    except ValueError as error:
+        location.fail(node, str(error))
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _items(node: yaml.Node, location: FileLocation) -> list[tuple[str, yaml.Node]]:
+    """Return keys and values of a mapping whose keys are unique texts."""
+    if not isinstance(node, yaml.MappingNode):
+        location.fail(node, f"expects a mapping, `key: value` a line, got {describe_node(node)}")
+    seen: dict[str, yaml.Node] = {}
+    for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            location.fail(key_node, "a key is text")
+        key = str(key_node.value)
+        if key in seen:
+            line = seen[key].start_mark.line + 1
+            location.of(key).fail(key_node, f"the key is there already, at line {line}")
+        seen[key] = key_node
+    return [(str(key_node.value), child) for key_node, child in node.value]
+
+
+def _tuple(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> tuple[Any, ...]:
+    if not isinstance(node, yaml.SequenceNode):
+        location.fail(node, f"expects a list, `- item` a line, got {describe_node(node)}")
+    children: list[yaml.Node] = node.value
+    if kinds[-1] is not Ellipsis:
+        if len(children) != len(kinds):
+            location.fail(node, f"expects a list of {len(kinds)}, got {len(children)}")
+    else:
+        kinds = (kinds[0],) * len(children)
+    return tuple(
+        _value(child, kind, location.at(index))
+        for index, (child, kind) in enumerate(zip(children, kinds, strict=True))
+    )
+
+
+def _word(node: yaml.Node, words: tuple[Any, ...], location: FileLocation) -> Any:
+    """Convert a node to one of several words, which YAML may take for other types."""
+    text = node.value if isinstance(node, yaml.ScalarNode) else None
+    found = [word for word in words if str(word) == text]
+    if found:
+        return found[0]
+    expected = _either([repr(word) for word in words])
+    return location.fail(node, f"expects {expected}, got {describe_node(node)}")
+
+
+def _union(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> Any:
+    """Convert a node to the first type that fits; if none does, report what all expect."""
+    empty = node.tag == "tag:yaml.org,2002:null"
+    rest = [kind for kind in kinds if kind is not type(None)]
+    if empty and len(rest) < len(kinds):
+        return None
+    if isinstance(node, yaml.SequenceNode):  # report an error in the item of the list
+        rest = [kind for kind in rest if get_origin(kind) is tuple] or rest
+    errors: list[UsageError] = []
+    for kind in rest:
+        try:
+            return _value(node, kind, location)
+        except UsageError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        wholly = [str(error).partition(": expects ")[2].partition(", got ")[0] for error in errors]
+        if all(wholly):
+            location.fail(node, f"expects {_either(wholly)}, got {describe_node(node)}")
+    raise errors[-1]
+
+
+def _either(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def write(path: str | os.PathLike[str], value: object, heading: str = "") -> None:
+    """Write a YAML file atomically; an existing one is replaced.
+
+    Args:
+        path: path of the file.
+        value: a dataclass that `read` can read; fields with their default are left out.
+        heading: comment lines above it, without `#`.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    comment = "".join(f"# {line}\n" for line in heading.splitlines())
+    text = comment + yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True, width=100)
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _plain(value: object) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in fields(value)
+            if field.init and getattr(value, field.name) != field.default
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value
