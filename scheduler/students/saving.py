@@ -110,6 +110,19 @@ class CheckpointHistory:
         )
 
 
+def expected_digest(origin: CheckpointEntry, history: CheckpointHistory) -> str:
+    """Return the digest that the checkpoint of a generation must have; "": it is not known yet.
+
+    Args:
+        origin: the checkpoint as the generation names it; without a digest, a node must write it
+            first. It is the first that the generation adds to the history.
+        history: as the board has it.
+    """
+    newest = history.newest
+    joined = newest.digest if newest is not None and newest.name == origin.name else ""
+    return origin.digest or joined
+
+
 def may_join(history: CheckpointHistory, step: int, generation: int) -> bool:
     """Whether a save of the current generation continues the history.
 

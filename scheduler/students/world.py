@@ -1,10 +1,11 @@
 """Which nodes form the next world of a training, and when: the reducer that the leading node runs.
 
 A *world* is a numbered list of nodes. It ends when one of its ranks fails, when a node is lost or
-wants to leave, or when it is recalled at a safe point because a new node waits. Once all its living
-nodes have ended their ranks, the next world is formed, within the limits. It starts from the newest
-checkpoint: one on disk, or a newer snapshot in the memory of a node, which then writes it (the
-*keeper*). `failures.py` decides what to do about a failure.
+wants to leave, or when it is recalled: at a safe point because a new node waits, or at once because
+its ranks wait for each other. Once all its living nodes have ended their ranks, the next world is
+formed, within the limits. It starts from the newest checkpoint: one on disk, or a newer snapshot in
+the memory of a node, which then writes it (the *keeper*). `failures.py` decides what to do about a
+failure.
 
 Nodes need equal *fingerprints*: a mapping of each of `FIELDS` to a JSON value. A node takes it from
 its settings and job file before the world is known, so before `on_scale` changes anything. A field
@@ -15,9 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Final, Literal
 
-from .failures import REMEMBERED, ExcludeNode, RankFailure, StopJob, react_to_failures
+from .failures import (
+    REMEMBERED,
+    BlockedWorld,
+    ExcludeNode,
+    RankFailure,
+    StopJob,
+    react_to_failures,
+)
 from .saving import CheckpointEntry
 
 Fingerprint = Mapping[str, Any]
@@ -105,6 +114,20 @@ def moves_positions(changes: Iterable[Difference]) -> bool:
     return any(change.field in ORDER for change in changes)
 
 
+def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
+    """Return the order of the data of a generation: the fields `ORDER`, and "restarts_epoch".
+
+    The latter: the epoch that the checkpoint was saved in starts anew, as its positions stand for
+    other samples now.
+
+    Args:
+        own: fingerprint of the generation.
+        saved: fingerprint of the checkpoint that it starts from; empty: none, or unknown.
+    """
+    order = {name: own[name] for name in ORDER if name in own}
+    return {**order, "restarts_epoch": moves_positions(since_checkpoint(saved, own))}
+
+
 def differences_in_words(changes: Sequence[Difference], there: str) -> str:
     """Return each difference with both values."""
     return "; ".join(change.in_words(there) for change in changes)
@@ -129,6 +152,7 @@ class WorldLimits:
         gather_s: see `GATHER_S`.
         ranks: ranks of each node.
         rows: rows of a step, of all ranks; 0: unknown, or each rank reads its own.
+        hang_s: see `failures.py`.
     """
 
     least: int
@@ -136,6 +160,7 @@ class WorldLimits:
     gather_s: float = GATHER_S
     ranks: int = 1
     rows: int = 0
+    hang_s: float = inf
 
     @property
     def room(self) -> int:
@@ -188,6 +213,7 @@ class World:
         reason: why it was formed.
         fingerprint: fingerprint of all its nodes; empty: unknown.
         untried: nodes that joined a running job and have not made a step in it.
+        data_order: of its ranks, see the function; empty: unknown, as an older version formed it.
     """
 
     number: int
@@ -199,6 +225,7 @@ class World:
     reason: str = ""
     fingerprint: Fingerprint = field(default_factory=dict)
     untried: tuple[str, ...] = ()
+    data_order: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def restored(self) -> int:
@@ -214,11 +241,13 @@ class WorldProgress:
         stepped: its ranks have reported a step.
         left_s: seconds to the end of the job; None: unknown.
         forming_s: seconds that forming this world took.
+        blocked: whom it waits for in vain; None: nobody.
     """
 
     stepped: bool = False
     left_s: float | None = None
     forming_s: float = 0.0
+    blocked: BlockedWorld | None = None
 
     @property
     def near_end(self) -> bool:
@@ -235,11 +264,16 @@ class KeepWorld:
 
 @dataclass(frozen=True, slots=True)
 class RecallWorld:
-    """All nodes of generation `number` end their ranks: at a safe point, or `at_once`."""
+    """All nodes of generation `number` end their ranks: at a safe point, or `at_once`.
+
+    Attributes:
+        hung: ranks that are to blame; for their nodes they have failed.
+    """
 
     number: int
     at_once: bool
     reason: str
+    hung: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +329,8 @@ def decide(
         return _next(limits, world, members, saved, failures, pace.stepped)
     if failures:
         return RecallWorld(world.number, True, failures[0].in_words())
+    if pace.blocked and settled:
+        return RecallWorld(world.number, True, pace.blocked.why, pace.blocked.ranks)
     if forgotten:
         return RecallWorld(world.number, False, "the job board had lost its memory")
     if gone := [one.node for one in own if one.leaving]:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...coordinator.jobs import JobBoard
-from ...errors import CheckpointUnavailable, GenerationSuperseded
-from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
+from ...errors import CheckpointUnavailable, GenerationSuperseded, UsageError
+from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, expected_digest
 from ...scheduler.students.world import Fingerprint
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.manifest import Provenance
@@ -238,18 +238,31 @@ class CheckpointManager:
             return f"not known: {error}"
         return "none" if whole is None else f"that of step {whole.step}"
 
-    def find(self, origin: CheckpointEntry) -> Checkpoint | None:
+    def find(self, origin: CheckpointEntry, history: CheckpointHistory) -> Checkpoint | None:
         """The checkpoint that a generation begins with; None: it is not on the disk (yet).
 
         One that could not join the history before has joined it now: that is noted in its folder.
 
+        Args:
+            origin: the checkpoint, as the generation names it.
+            history: as the board has it now.
+
         Raises:
             CheckpointUnavailable: the place cannot be read now.
+            UsageError: a checkpoint of this name has another manifest.
         """
         found = self._finding.find(origin.name)
         if found is None or found.problem:
             return None
-        if found.digest == origin.digest:
+        expected = expected_digest(origin, history)
+        if expected and found.digest != expected:
+            raise UsageError(
+                f"the checkpoint {found.location} is not the one that the job goes on from: the"
+                f" hash of its manifest begins with {found.digest[:12]}, and not with"
+                f" {expected[:12]}. Start this node with the --checkpoint that the others have, or"
+                " remove what another program has written there"
+            )
+        if origin.digest:
             self._finding.mark(origin)
             return found
         return found if found.sequence else None

@@ -16,11 +16,11 @@ from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
     Fingerprint,
     WorldLimits,
+    data_order,
     differences,
     differences_in_words,
     expected_fingerprint,
     has_members,
-    moves_positions,
     since_checkpoint,
 )
 from ..checkpoint import Checkpoint
@@ -79,6 +79,7 @@ class Supervisor:
             self._means.gather_s,
             settings.ranks_per_node,
             settings.total_batch or 0,
+            settings.hang_s,
         )
         self._leading = RendezvousLeader(
             board, settings.job, limits, self._keeping.judge.newest, self._said
@@ -186,11 +187,13 @@ class Supervisor:
 
     def _check_fits_job(self, view: RendezvousView) -> None:
         world = view.generation.world if view.generation else None
-        expected = expected_fingerprint(world, view.members)
+        self._check_equal(expected_fingerprint(world, view.members), "in the job")
+
+    def _check_equal(self, expected: Fingerprint, there: str) -> None:
         if changes := differences(expected, self._fingerprint):
             raise UsageError(
                 f"node {self._node} is refused, as its settings are not those of the other nodes"
-                f" of job {self._settings.job}: {differences_in_words(changes, 'in the job')}."
+                f" of job {self._settings.job}: {differences_in_words(changes, there)}."
                 " Start it with the job's settings, or another job with --job NAME"
             )
 
@@ -227,8 +230,6 @@ class Supervisor:
             time.sleep(_TURN_S)
         view = self._seat.view
         self._show(view)
-        if self._term is not None:
-            self._term.watch(view.reports)
         if view.outcome is not None:
             return self._job_ended(view.outcome)
         if stop.requested and not self._leaving_since_s:
@@ -260,7 +261,7 @@ class Supervisor:
                 self._starting_since_s = 0.0
                 self._concluded(RunResult("left"))
             elif self._term is not None and recall.at_once:
-                self._term.end(recall.reason)
+                self._term.end(recall.reason, recall.hung)
             elif self._term is not None:
                 self._term.leave(recall.reason)
 
@@ -274,6 +275,9 @@ class Supervisor:
         if self._node in world.barred:
             raise EdlError(f"the job goes on without node {self._node}: {world.reason}")
         ours = self._node in world.nodes
+        if ours:
+            expected = {**world.fingerprint, **world.data_order}
+            self._check_equal(expected, f"in generation {world.number}")
         self._teller.generation(generation, ours)
         self._keeping.begin(generation, writes=world.keeper == self._node)
         self._seat.tell(
@@ -293,7 +297,8 @@ class Supervisor:
         restored = generation.world.restored
         if generation.world.origin is not None:
             try:
-                checkpoint = self._keeping.find(generation.world.origin)
+                history = (self._seat.view.generation or generation).history
+                checkpoint = self._keeping.find(generation.world.origin, history)
             except CheckpointUnavailable as error:
                 log.warning("%s; it is tried again", error)
             if checkpoint is None:
@@ -323,7 +328,7 @@ class Supervisor:
     def _orders(self, generation: Generation, checkpoint: Checkpoint | None) -> list[Order]:
         first = generation.first_rank(self._node)
         saved = checkpoint.provenance.fingerprint if checkpoint else {}
-        moved = moves_positions(since_checkpoint(saved, self._fingerprint))
+        order = {**data_order(self._fingerprint, saved), **generation.world.data_order}
         return [
             Order(
                 self._settings,
@@ -336,7 +341,7 @@ class Supervisor:
                 checkpoint.location if checkpoint else "",
                 checkpoint.world if checkpoint else 0,
                 self._keeping.keys,
-                moved,
+                order["restarts_epoch"],
             )
             for local in range(self._settings.ranks_per_node)
         ]

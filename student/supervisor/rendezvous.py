@@ -63,7 +63,7 @@ class NodeInfo:
             "failures": [one.to_json() for one in self.failures],
             "result": dict(self.result),
             "fingerprint": dict(self.fingerprint),
-            "recall": None if self.recall is None else asdict(self.recall),
+            "recall": None if self.recall is None else _recall_to_json(self.recall),
         }
 
     @classmethod
@@ -81,7 +81,7 @@ class NodeInfo:
                     **given,
                     "endpoints": tuple(given.get("endpoints", ())),
                     "failures": tuple(map(RankFailure.from_json, given.get("failures", ()))),
-                    "recall": None if recall is None else RecallWorld(**recall),
+                    "recall": None if recall is None else _recall_from_json(recall),
                 }
             )
         except (TypeError, AttributeError) as error:
@@ -158,6 +158,7 @@ class Generation:
             "reason": world.reason,
             "fingerprint": dict(world.fingerprint),
             "untried": list(world.untried),
+            "data_order": dict(world.data_order),
         }
 
     @classmethod
@@ -179,6 +180,7 @@ class Generation:
                 body["reason"],
                 body.get("fingerprint", {}),
                 tuple(body.get("untried", ())),
+                body.get("data_order", {}),
             )
             history = CheckpointHistory.from_json(record.history)
             return cls(world, places, body["previous_ranks"], history)
@@ -194,6 +196,18 @@ def generation_of(
         NodeEndpoints(node, facts[node].endpoints, facts[node].host) for node in world.nodes
     )
     return Generation(world, places, len(previous or ()))
+
+
+def _recall_to_json(recall: RecallWorld) -> dict[str, Any]:
+    told = {**asdict(recall), "hung": list(recall.hung)}
+    if not recall.hung:  # older versions refuse a recall with a field that they do not know
+        del told["hung"]
+    return told
+
+
+def _recall_from_json(value: Mapping[str, Any]) -> RecallWorld:
+    given = _known(RecallWorld, value)
+    return RecallWorld(**{**given, "hung": tuple(given.get("hung", ()))})
 
 
 def _known(cls: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:

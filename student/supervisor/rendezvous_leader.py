@@ -11,6 +11,7 @@ from typing import Any
 from ...coordinator.jobs import JobBoard
 from ...coordinator.store import Leads
 from ...errors import CheckpointUnavailable
+from ...scheduler.students import failures
 from ...scheduler.students.failures import StopJob
 from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
@@ -22,6 +23,7 @@ from ...scheduler.students.world import (
     WorldDecision,
     WorldLimits,
     WorldProgress,
+    data_order,
     decide,
     is_over,
 )
@@ -133,18 +135,17 @@ class RendezvousLeader:
     ) -> WorldProgress:
         if generation is None:
             return WorldProgress()
-        told = [
-            one.facts
-            for one in view.reports
-            if one.generation == generation.number and one.facts.get("step", 0) > 0
-        ]
+        current = [one for one in view.reports if one.generation == generation.number]
+        peers_s = {one.rank: float(one.facts.get("peers_s", 0.0)) for one in current}
+        blocked = failures.blocked(peers_s, len(generation.endpoints), self._limits.hang_s)
+        told = [one.facts for one in current if one.facts.get("step", 0) > 0]
         if not told:
-            return WorldProgress(forming_s=self._forming_s)
+            return WorldProgress(forming_s=self._forming_s, blocked=blocked)
         if self._published_s:
             self._forming_s, self._published_s = now_s - self._published_s, 0.0
             self._note("stepping", generation.number, after_s=round(self._forming_s, 3))
         left = [one["left_s"] for one in told if one.get("left_s") is not None]
-        return WorldProgress(True, min(left, default=None), self._forming_s)
+        return WorldProgress(True, min(left, default=None), self._forming_s, blocked)
 
     def _do(
         self,
@@ -183,6 +184,10 @@ class RendezvousLeader:
         if world.keeper and world.origin is not None:
             name = unique_name_of(world.restored, world.number)
             world = replace(world, origin=replace(world.origin, name=name))
+        # What a keeper writes was trained in the order of this very job.
+        on_disk = None if world.keeper else newest.checkpoint
+        saved = {} if on_disk is None else on_disk.provenance.fingerprint
+        world = replace(world, data_order=data_order(world.fingerprint, saved))
         following = generation_of(world, view.facts, before.endpoints if before else None)
         history = newest.history.to_json(), CheckpointHistory(newest.entry).to_json()
         if not self._board.publish(self._job, fence, world.number, following.to_json(), history):

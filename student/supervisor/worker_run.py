@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...coordinator.jobs import JobBoard, RankReport
+from ...coordinator.jobs import JobBoard
 from ...coordinator.store.memory_store import MemoryStore
 from ...errors import GenerationSuperseded, UnavailableError
 from ...scheduler.students import failures
@@ -146,9 +146,8 @@ class WorkerRun:
         self._hang_s = orders[0].settings.hang_s
         self._restored = restored
         self._heard = heard
-        self._world = orders[0].world
         self._asked_to_leave = ""
-        self._deadlocked = False
+        self._blocked = ""  # why the leader says that ranks hang
         self._first_end: tuple[float, bool] | None = None  # when, and whether in good order
 
     def turn(self, wait_s: float) -> RunResult | None:
@@ -171,34 +170,18 @@ class WorkerRun:
         self._round_up(running, now_s)
         return None
 
-    def watch(self, reports: Sequence[RankReport]) -> None:
-        """End the ranks where those of the whole world wait for each other.
-
-        Args:
-            reports: of ranks, as the job board shows them.
-        """
-        if self._deadlocked or self._asked_to_leave:
-            return
-        peers_s = [
-            float(one.facts.get("peers_s", 0.0))
-            for one in reports
-            if one.generation == self.generation
-        ]
-        if failures.deadlocked(peers_s, self._world, self._hang_s):
-            self._deadlocked = True
-            log.warning("all ranks wait for each other for %g s; they are killed", min(peers_s))
-            self.crew.kill("hang")
-
     def leave(self, why: str) -> None:
         """Have the ranks go at the next safe point; once is enough."""
         if not self._asked_to_leave:
             self._asked_to_leave = why
             self.crew.leave()
 
-    def end(self, why: str) -> None:
-        """End the ranks at once; that is no failure of theirs."""
+    def end(self, why: str, hung: Sequence[int] = ()) -> None:
+        """End the ranks at once; that is no failure but of those that `hung`."""
         self._asked_to_leave = self._asked_to_leave or why
+        self._blocked = self._blocked or (why if hung else "")
         self.desk.close()
+        self.crew.kill("hang", hung)
         self.crew.kill(why)
 
     def close(self) -> None:
@@ -247,8 +230,9 @@ class WorkerRun:
     def _failure(self, rank: RankProcess) -> RankFailure | None:
         if rank.killed_for == "hang":
             how = "it was suspended" if rank.suspended else "it did not say why"
-            if self._deadlocked:
-                how = f"all {self._world} ranks waited for each other"
+            if self._blocked:
+                waits = "" if rank.peers_s else rank.waiting_for
+                how = self._blocked + (f", and it for {waits}" if waits else "")
             return self._told(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
         if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edl.scheduler.students.world import (
+    data_order,
     differences,
     differences_in_words,
     moves_positions,
@@ -37,3 +38,10 @@ def test_seed_and_rows_move_positions() -> None:
     assert moves_positions(since_checkpoint(JOB, {**JOB, "rows": 241}))
     assert moves_positions(since_checkpoint(JOB, {**JOB, "seed": 1}))
     assert not moves_positions(since_checkpoint(JOB, {**JOB, "optimizer": {}}))
+
+
+def test_a_generation_has_the_order_of_its_job_and_restarts_an_epoch_of_another_order() -> None:
+    order = {"seed": 0, "rows": 240}
+    for saved in ({}, JOB, {**JOB, "optimizer": {}}):
+        assert data_order(JOB, saved) == {**order, "restarts_epoch": False}
+    assert data_order(JOB, {**JOB, "rows": 241}) == {**order, "restarts_epoch": True}

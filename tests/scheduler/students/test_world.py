@@ -12,11 +12,12 @@ from edl.scheduler.students.failures import (
     IN_VAIN,
     SAME_STEP,
     START_S,
+    BlockedWorld,
     ExcludeNode,
     RankFailure,
     RankProgress,
     StopJob,
-    deadlocked,
+    blocked,
     hung,
     positions_in_words,
     react_to_failures,
@@ -260,11 +261,31 @@ class TestHangs:
         assert hung([sign(1, suspended=True, waiting_for="the other ranks")], HANG_S, 10.0) == (1,)
         assert hung([sign(0), sign(1, step=4), sign(2)], HANG_S, 10.0) == (1,)
 
-    def test_a_world_whose_ranks_all_wait_for_each_other_is_deadlocked(self) -> None:
-        assert deadlocked([10.0, 12.0], 2, HANG_S)
-        assert not deadlocked([9.9, 12.0], 2, HANG_S), "one has just come"
-        assert not deadlocked([12.0], 2, HANG_S), "the other one has not said that it waits"
-        assert not deadlocked([0.0], 1, HANG_S)
+    def test_a_world_whose_ranks_all_wait_for_each_other_is_blocked(self) -> None:
+        found = BlockedWorld((0, 1), "all 2 ranks waited for each other")
+        assert blocked({1: 12.0, 0: 10.0}, 2, HANG_S) == found
+        assert not blocked({0: 9.9, 1: 12.0}, 2, HANG_S), "one has just come"
+        assert not blocked({0: START_S}, 2, HANG_S), "the other one has not started"
+        assert not blocked({}, 0, HANG_S)
+
+    def test_a_world_is_blocked_by_ranks_that_never_come(self) -> None:
+        found = blocked({0: START_S, 1: 0.0, 2: START_S + 1.0}, 3, HANG_S)
+        assert found == BlockedWorld((1,), "the other ranks waited 120 s for rank 1")
+        found = blocked({0: 0.0, 1: 300.0, 2: 0.0}, 3, 100.0)
+        assert found == BlockedWorld((0, 2), "the other ranks waited 300 s for ranks 0, 2")
+        assert not blocked({0: START_S - 0.1, 1: 0.0}, 2, HANG_S), "it may take as long as a start"
+        assert not blocked({0: START_S, 1: 0.1, 2: 0.0}, 3, HANG_S), "rank 1 has made progress"
+        assert not blocked({0: 0.0, 1: 0.0}, 2, HANG_S)
+        assert not blocked({0: 0.0}, 1, HANG_S)
+
+    def test_the_leader_recalls_a_blocked_world_at_once(self) -> None:
+        world, members = World(3, ("a", "b")), running(3, "a", "b")
+        pace = replace(STEPPING, blocked=BlockedWorld((1,), "rank 1 does not come"))
+        recall = RecallWorld(3, True, "rank 1 does not come", (1,))
+        assert decide(ANY, world, members, pace, 0) == recall
+        assert decide(ANY, world, members, pace, 0, settled=False) == KeepWorld(), (
+            "ranks may have waited for the board"
+        )
 
     @given(st.lists(SIGN, max_size=6, unique_by=lambda one: one.rank))
     def test_silence_is_blamed_on_a_rank(self, signs: list[RankProgress]) -> None:

@@ -2,9 +2,10 @@
 
 `python -m edl.tests.student.supervisor.stand_in LINK_FD`. The "job file" is JSON: `steps`,
 `step_s`, `batch` if the settings have none, and faults: `crash`: {"step", "rank", "times"} (counted
-in a file beside it), `stuck`: a step before which all ranks wait for each other, `usage`: an error
-of the user, `asks`: a shard is asked for first. Before step `gate` all ranks wait for a file of
-that name, or until they are to leave. Each writes its pid to a file.
+in a file beside it), `stuck`: a step before which all ranks wait for each other, `absent`: {"step",
+"rank"}: once that rank waits for its feed there, `second_s`: of waiting for other ranks, as told,
+`usage`: an error of the user, `asks`: a shard is asked for first. Before step `gate` all ranks wait
+for a file of that name, or until they are to leave. Each writes its pid to a file.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class StandIn:
             self.wait_at_gate()
             if self.step + 1 == self.job.get("stuck"):
                 threading.Event().wait()
+            self.stay_away()
             votes = self.group.gather({"leave": self.link.leaving, "save": self.due()})
             self.waits = ""
             if any(one["leave"] for one in votes):
@@ -133,6 +135,14 @@ class StandIn:
             gate = self.spec.with_suffix(".gate")
             while not gate.exists() and not self.link.leaving:
                 time.sleep(0.005)
+
+    def stay_away(self) -> None:
+        absent, mark = self.job.get("absent"), self.spec.with_suffix(".absent")
+        here = {"step": self.step + 1, "rank": self.order.rank}
+        if here == absent and not mark.exists():
+            mark.touch()
+            self.waits = "the next batch of the feed"
+            threading.Event().wait()
 
     def crash(self) -> None:
         crash, step = self.job.get("crash"), self.step + 1
@@ -182,7 +192,10 @@ def pulse(rank: StandIn) -> None:
     while True:
         time.sleep(0.5)
         if waits := rank.waits:
-            peers_s = time.monotonic() - rank.waits_since_s if waits == "other ranks" else 0.0
+            peers_s = 0.0
+            if waits == "other ranks":
+                waited_s = time.monotonic() - rank.waits_since_s
+                peers_s = waited_s * rank.job.get("second_s", 1.0)
             rank.link.tell(words.Progress(rank.step, 0, waiting_for=waits, peers_s=peers_s))
 
 

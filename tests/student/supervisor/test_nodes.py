@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -195,6 +196,20 @@ def test_ranks_that_wait_for_each_other_hang(fleet: Fleet) -> None:
         assert "that step failed 3 times" in error
 
 
+def test_a_rank_that_waits_while_the_others_wait_for_it_hangs(fleet: Fleet) -> None:
+    """Its node does not see that: a rank that waits for something does not hang."""
+    fleet.settings = {"nodes": (2, 2)}
+    fleet.job = {"absent": {"step": 17, "rank": 1}, "second_s": 20.0}
+    fleet.start("a", "b")
+    fleet.finished()
+    (_, again) = fleet.events("generation")
+    assert re.fullmatch(
+        r"rank 1 on node [ab] hung on step 17 of epoch 0: no step for 30 s or more; the other ranks"
+        r" waited 120 s for rank 1, and it for the next batch of the feed",
+        again["why"],
+    )
+
+
 def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
     fleet.job = {"usage": "job.py:3, in model(): no layers"}
     assert fleet.start("a").error(UsageError) == "job.py:3, in model(): no layers"
@@ -316,6 +331,7 @@ def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> No
     assert record is not None
     world = Generation.from_record(record).world
     assert world.fingerprint == {"seed": 0, "total_batch": 4}, "of the job, for who comes later"
+    assert world.data_order == {"seed": 0, "restarts_epoch": False}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.jobs import JobBoard
+from edl.coordinator.jobs import GenerationRecord, JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
@@ -19,7 +20,7 @@ from edl.logs import FORMAT_VARIABLE
 from edl.scheduler.students.failures import RankFailure
 from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from edl.scheduler.students.shards import Shard
-from edl.scheduler.students.world import World
+from edl.scheduler.students.world import RecallWorld, World
 from edl.student.checkpoint import Repository, SnapshotWriter
 from edl.student.checkpoint.names import unique_name_of
 from edl.student.settings import TrainSettings
@@ -29,7 +30,12 @@ from edl.student.supervisor.checkpoints import CheckpointManager, CheckpointVeri
 from edl.student.supervisor.dependencies import NodeDependencies
 from edl.student.supervisor.launch import LOOPBACK, free_endpoints, launched, nodes_of, own_address
 from edl.student.supervisor.node import Supervisor
-from edl.student.supervisor.rendezvous import Generation, NodeEndpoints, RendezvousSession
+from edl.student.supervisor.rendezvous import (
+    Generation,
+    NodeEndpoints,
+    NodeInfo,
+    RendezvousSession,
+)
 from edl.student.supervisor.reporter import NodeReporter
 from edl.student.supervisor.worker_run import ShardServer
 from edl.student.words import Ask
@@ -107,6 +113,17 @@ def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: RendezvousS
     board.return_with_another_past()
     wait_until(lambda: board.names() == ["b"] and seat.view.outcome is None)
     assert board.outcome(JOB) is None
+
+
+def test_nodes_of_other_versions_read_recalls_and_generations() -> None:
+    recall = RecallWorld(3, True, "rank 1 does not come")
+    for told in (recall, replace(recall, hung=(1,))):
+        written = json.loads(json.dumps(NodeInfo(recall=told).to_json()))
+        assert ("hung" in written["recall"]) == bool(told.hung), "older ones know no such field"
+        written["recall"]["of a newer version"] = 1
+        assert NodeInfo.from_json(written).recall == told
+    body = {name: one for name, one in NO_NODES.items() if name != "data_order"}
+    assert Generation.from_record(GenerationRecord(1, body, 0)).world.data_order == {}
 
 
 def test_what_other_nodes_tell_steers_no_terminal() -> None:
@@ -203,12 +220,13 @@ def steps(place: Path | str) -> list[int]:
 
 
 def published(board: JobBoard, world: World) -> Generation:
-    """A generation of the first node of `world`, which leads."""
+    """A generation of the nodes of `world`, of which the first leads."""
     node = world.nodes[0]
     if world.number == 1:
         board.join(JOB, node, {}, 3600.0)
         assert board.lead(JOB, node, 3600.0)
-    generation = Generation(world, (NodeEndpoints(node, ("127.0.0.1:1",)),))
+    places = tuple(NodeEndpoints(one, ("127.0.0.1:1",)) for one in world.nodes)
+    generation = Generation(world, places)
     assert board.publish(JOB, of_job(board, JOB, node), world.number, generation.to_json())
     return generation
 
@@ -262,9 +280,16 @@ def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: P
     try:
         origin = replace(written.entry, sequence=1)
         keeping.begin(published(board, World(2, ("a",), origin)), writes=False)
-        assert keeping.find(replace(origin, digest="of another one")) is None
-        assert keeping.find(replace(origin, name=unique_name_of(5, 1), digest="")) is None
-        assert keeping.find(origin) is not None
+        nothing = CheckpointHistory()
+        with pytest.raises(UsageError, match=f"begins with {written.digest[:12]}, and not with 00"):
+            keeping.find(replace(origin, digest="0" * 64), nothing)
+        unwritten = replace(origin, digest="")
+        assert keeping.find(unwritten, nothing) is None, "it has not joined the history"
+        assert keeping.find(replace(unwritten, name=unique_name_of(5, 1)), nothing) is None
+        assert keeping.find(origin, nothing) is not None
+        assert keeping.find(unwritten, nothing) is not None, "joined, as its folder says"
+        with pytest.raises(UsageError, match="and not with 00"):
+            keeping.find(unwritten, CheckpointHistory(replace(origin, digest="0" * 64)))
     finally:
         keeping.close()
     newest = repository.newest_valid()
@@ -304,6 +329,31 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
         stop.request()
         running.join(DEADLINE_S)
     assert not running.is_alive()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("origin", "data_order", "says"),
+    [
+        ("0" * 64, {}, "not the one that the job goes on from"),
+        ("", {"seed": 7, "rows": 9}, "seed is 0 here and 7 in generation 1"),
+    ],
+    ids=["another checkpoint of its name", "another order of the data"],
+)
+def test_a_node_refuses_a_generation_that_it_cannot_train(
+    tmp_path: Path, origin: str, data_order: dict[str, Any], says: str
+) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    spec, place = str(tmp_path / "job.json"), str(tmp_path / "saved")
+    board = JobBoard(MemoryStore())
+    saved = Repository(place).save(contents(5)).entry
+    begun = World(1, ("b", "a"), replace(saved, digest=origin or saved.digest))
+    published(board, replace(begun, data_order=data_order))
+    settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
+    teller, means = NodeReporter(Plain(lambda line: None)), NodeDependencies(STAND_IN)
+    with pytest.raises(UsageError, match=says):
+        Supervisor(settings, board, "a", LOOPBACK, teller, means).run(Stop())
+    assert [one.node_id for one in board.nodes(JOB)] == ["b"]
 
 
 @pytest.mark.parametrize(("usage", "gave_up"), [(False, False), (True, False), (False, True)])
