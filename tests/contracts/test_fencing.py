@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from redis import Redis
 
-from edl.coordinator.jobs import JobBoard
+from edl.coordinator.jobs import JobBoard, open_board
 from edl.coordinator.machines import Deployment, MachineBoard, Order
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.queue import Progress, QueueBoard
@@ -23,7 +30,13 @@ from edl.coordinator.store import (
     Stamp,
     Store,
 )
+from edl.errors import GenerationSuperseded
+from edl.scheduler.students.saving import CheckpointHistory
+from edl.student.checkpoint import Checkpoint, Repository
+from edl.student.supervisor.checkpoints import HistoryFence
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
+from edl.tests.student.checkpoint.history import contents
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 DEPLOYED = Deployment("s", "s3://bucket/model", "ab" * 32)
 LOST = LogEntry("lost", "t", "")
@@ -121,6 +134,113 @@ def test_a_write_of_an_earlier_leadership_is_refused(
     assert case.write(store, now)
 
 
+# --- saves, which carry the number of their generation
+
+
+def begin(board: JobBoard, leader: str, number: int, newest: Checkpoint | None) -> HistoryFence:
+    """Begin a generation with a checkpoint; the fence of its saves."""
+    fence = board.lead("j", leader, SHORT_S)
+    assert fence is not None
+    record = board.generation("j")
+    history = CheckpointHistory(None if newest is None else newest.entry).to_json()
+    assert board.publish("j", fence, number, {}, (record.history if record else {}, history))
+    return HistoryFence(board, "j", number, "" if newest is None else newest.name)
+
+
+def save(repository: Repository, fence: HistoryFence, step: int) -> Checkpoint | None:
+    return repository.join(repository.write(contents(step), fence), fence)
+
+
+class Interrupted(HistoryFence):
+    """Something happens between what a save decides and what it writes."""
+
+    happens: Callable[[], object]
+
+    def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
+        self.happens()
+        return super().replace(known, history)
+
+
+def steps(folder: Path) -> dict[int, bool]:
+    """The steps of the checkpoints that are there, and whether they count."""
+    return {one.step: one.counts for one in Repository(str(folder)).list()}
+
+
+def test_a_save_of_an_earlier_generation_does_not_join_and_prunes_nothing(
+    hold: Hold, tmp_path: Path
+) -> None:
+    boards: Holds[JobBoard] = hold(JobBoard)
+    repository = Repository(str(tmp_path), keep=1)
+    fence = begin(boards.one, "a", 1, None)
+    first = save(repository, fence, 10)
+    late = Interrupted(boards.one, "j", 1, fence.after)
+
+    def succeed() -> None:
+        boards.pass_s(SHORT_S + 0.01)
+        save(Repository(str(tmp_path)), begin(boards.another, "b", 2, first), 15)
+
+    late.happens = succeed
+    with pytest.raises(GenerationSuperseded):
+        save(repository, late, 20)
+    assert steps(tmp_path) == {15: True, 10: True, 20: False}
+    record = boards.another.generation("j")
+    assert record is not None
+    assert record.history["newest"]["step"] == 15
+    assert record.history["dropped"] == []
+
+
+def save_and_stop(url: str, folder: str, stops: str) -> None:
+    """A process that saves step 20 of generation 1, keeps no other, and stops itself on the way."""
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    class Stopping(Repository):
+        def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
+            if stops == "prune":
+                stop()
+            super()._clear_behind(saved, served)
+
+    repository = Stopping(folder, keep=1)
+    fence = Interrupted(open_board(url, DEADLINE_S), "j", 1, repository.list()[0].name)
+    fence.happens = stop if stops == "save" else lambda: None
+    with contextlib.suppress(GenerationSuperseded):
+        save(repository, fence, 20)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("stops", "left"),
+    [
+        ("save", {15: True, 10: True, 20: False}),
+        ("prune", {25: True, 20: True}),  # what the save named left the history with it
+    ],
+)
+def test_a_saver_that_was_stopped_changes_nothing_of_its_successor(
+    redis: Redis, private_valkey_url: str, tmp_path: Path, stops: str, left: dict[int, bool]
+) -> None:
+    board = open_board(private_valkey_url, DEADLINE_S)
+    save(Repository(str(tmp_path)), begin(board, "a", 1, None), 10)
+    program = [sys.executable, "-P", "-m", "edl.tests.contracts.test_fencing"]
+    saver = subprocess.Popen([*program, private_valkey_url, str(tmp_path), stops])
+    try:
+        os.waitid(os.P_PID, saver.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        newest = Repository(str(tmp_path)).newest_valid()
+        assert newest is not None
+        assert newest.step == (10 if stops == "save" else 20)
+        wait_until(lambda: board.lead("j", "b", SHORT_S) is not None)
+        save(Repository(str(tmp_path)), begin(board, "b", 2, newest), newest.step + 5)
+        before = board.generation("j")
+        saver.send_signal(signal.SIGCONT)
+        assert saver.wait(DEADLINE_S) == 0
+        assert board.generation("j") == before
+        assert steps(tmp_path) == left
+    finally:
+        saver.kill()
+        saver.wait()
+        board.close()
+
+
 def test_a_token_grows_when_the_store_has_lost_everything(stores: Holds[Store]) -> None:
     before = stores.one.lead("k", "a", LONG_S)
     assert (before.change, stores.one.lead("k", "a", LONG_S).change) == ("first", "kept")
@@ -175,3 +295,7 @@ def test_a_name_is_forgotten_when_it_was_not_in_use_for_long(stores: Holds[Store
     for name in ("old", "new", "never"):
         stores.another.forget("names", name, SHORT_S / 2)
     assert stores.another.signed("names") == ["new"]
+
+
+if __name__ == "__main__":
+    save_and_stop(*sys.argv[1:])
