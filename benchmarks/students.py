@@ -21,8 +21,8 @@ from typing import Final
 from ..coordinator.jobs import JobBoard
 from ..coordinator.store.memory_store import MemoryStore
 from ..errors import ProcessFailed
+from ..student.link import ShardServer
 from ..student.settings import Deal, TrainSettings
-from ..student.supervisor.worker_run import ShardServer
 from ..student.supervisor.workers import WorkerGroup
 from ..student.words import Order
 from .report import MIN_ROUNDS, Estimate, Goal, Report, Row

@@ -19,12 +19,12 @@ from ..logs import configure_logging, is_json, log_as
 from ..scheduler.students.saving import OVERHEAD
 from ..supervise import end_with_parent
 from . import options
+from .launch import CARDS
 from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, TrainSettings
-from .supervisor.launch import CARDS
 
 if TYPE_CHECKING:
-    from .supervisor.dependencies import NodeOutcome
-    from .supervisor.launch import LaunchInfo
+    from .launch import LaunchInfo
+    from .supervisor.agent import NodeOutcome
 
 #: Paddle notes at its import that it could not compile extensions, which nobody here does.
 _COMPILES = "paddle.utils.cpp_extension.extension_utils"
@@ -81,7 +81,7 @@ def train(
     checkpoint could not be written, 1 when the job failed; after a signal as that signal has it.
     """
     end_with_parent()
-    from .supervisor.launch import launched, nodes_of
+    from .launch import launched, nodes_of
 
     start = launched(os.environ, socket.gethostname())
     settings = TrainSettings(
@@ -111,7 +111,7 @@ def train(
         tuple(accept_change or ()),
     )
     if dry_run:
-        from .supervisor.dry_run import plan
+        from .dry_run import plan
 
         for line in plan(settings):
             typer.echo(line)
@@ -129,11 +129,10 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
 
     from ..coordinator.jobs import open_board
     from .job.spec import load_job
+    from .launch import own_address
     from .show import open_display
-    from .supervisor.dependencies import NodeDependencies
-    from .supervisor.launch import own_address
-    from .supervisor.node import Supervisor
-    from .supervisor.reporter import DisplayHandler, NodeReporter
+    from .supervisor.agent import NodeDependencies, Supervisor
+    from .supervisor.ui import DisplayHandler, NodeReporter
 
     if not Path(settings.spec).is_file():
         load_job(settings.spec)  # which says what is wrong

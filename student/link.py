@@ -1,19 +1,27 @@
 """The line between a supervisor and one of its ranks: `RankPort` here, `RankLink` in the rank.
 
 A socket pair with the messages of `words.py`. The supervisor makes the port and gives the rank's
-end to its child; the rank's first message is its `Order`.
+end to its child; the rank's first message is its `Order`. `ShardServer` answers what ranks ask.
+
+Ranks ask for shards of an epoch. Where all ranks of a world are on one node, the shards are in the
+supervisor's own memory, so that a Redis that is away holds up nobody. Otherwise a question is asked
+again until Redis is back. Questions have numbers: one whose answer was lost on its way is answered
+by the same shard again.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from .. import errors
-from ..errors import EdlError, WireError
+from ..coordinator.jobs import JobBoard, open_board
+from ..errors import EdlError, GenerationSuperseded, UnavailableError, WireError
 from ..proto.channel import Channel
+from ..scheduler.students.shards import Shard
 from .words import (
     Answer,
     Ask,
@@ -25,6 +33,8 @@ from .words import (
     from_rank,
     from_supervisor,
 )
+
+log = logging.getLogger(__name__)
 
 
 class RankPort:
@@ -190,3 +200,71 @@ class RankLink:
                         self._changed.notify_all()
             case Order():
                 raise WireError("a rank is given one order, not two")
+
+
+_AGAIN_S: Final = 0.5
+_OWN: Final = "own"
+
+
+class ShardServer:
+    """Answers of one generation, until `close`.
+
+    Args:
+        board: where the shards are.
+        job: its name there.
+        generation: in whose name it is asked.
+        local: all ranks are on this node: `board` is not asked.
+    """
+
+    def __init__(self, board: JobBoard, job: str, generation: int, local: bool) -> None:
+        self._board, self._job, self._generation = board, job, generation
+        self._closed = threading.Event()
+        self._away = ""
+        if local:
+            self._board = own = open_board(None)
+            fence = own.lead(job, _OWN, 3600.0)
+            assert fence is not None  # nobody else has this board
+            own.publish(job, fence, generation, {})
+
+    @property
+    def waiting(self) -> str:
+        """What questions wait for, in words; empty: nothing."""
+        if not self._away:
+            return ""
+        return f"shards, as the job board is away: {self._away}"
+
+    def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
+        """Ask the board, again while it does not answer and the rank is `alive()`.
+
+        Raises:
+            GenerationSuperseded: the world has changed, or ended.
+        """
+        while alive() and not self._closed.is_set():
+            try:
+                value = self._ask(rank, ask)
+            except UnavailableError as error:
+                if not self._away:
+                    log.warning("ranks go on with the shards they have leased: %s", error)
+                self._away = str(error)
+                self._closed.wait(_AGAIN_S)
+            else:
+                self._away = ""
+                return value
+        raise GenerationSuperseded(f"generation {self._generation} of {self._job} has ended")
+
+    def close(self) -> None:
+        """Nothing is answered any more."""
+        self._closed.set()
+
+    def _ask(self, rank: int, ask: Ask) -> Any:
+        if ask.what == "fill":
+            shards = [Shard(start, stop) for start, stop in ask.shards]
+            self._board.fill(self._job, self._generation, ask.epoch, shards)
+            return None
+        if ask.what == "lease":
+            shard = self._board.lease(
+                self._job, self._generation, ask.epoch, rank, ask.number, ask.most or None
+            )
+            return None if shard is None else [shard.start, shard.stop]
+        self._board.done(self._job, self._generation, ask.epoch, rank, ask.start, ask.stop)
+        return None

@@ -5,14 +5,25 @@ from __future__ import annotations
 from ..store import open_store
 from ..store.facts import Facts
 from .board import JobBoard
-from .records import GenerationRecord, JobEvent, Node, RankReport
+from .records import (
+    Generation,
+    GenerationRecord,
+    JobEvent,
+    Node,
+    NodeEndpoints,
+    NodeInfo,
+    RankReport,
+)
 
 __all__ = [
     "Facts",
+    "Generation",
     "GenerationRecord",
     "JobBoard",
     "JobEvent",
     "Node",
+    "NodeEndpoints",
+    "NodeInfo",
     "RankReport",
     "open_board",
 ]

@@ -16,19 +16,18 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...coordinator.jobs import JobBoard
+from ...coordinator.jobs import Generation, JobBoard
 from ...errors import CheckpointUnavailable, GenerationSuperseded, UsageError
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, expected_digest
 from ...scheduler.students.world import Fingerprint
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.manifest import Provenance
 from ..checkpoint.persisting import LAST_S, Persister
-from .rendezvous import Generation
-from .reporter import NodeReporter
+from .ui import NodeReporter
 
 
 class HistoryFence:
@@ -83,7 +82,7 @@ class CheckpointVerifier:
     """Used by one thread.
 
     Args:
-        repository: where they are; used by the judge alone.
+        repository: where they are; used by the verifier alone.
         patience_s: see `PATIENCE_S`.
     """
 
@@ -128,7 +127,7 @@ class _Look:
         self.over = threading.Event()
         self.taken = False
         threading.Thread(
-            target=self._run, args=(repository,), name="edl-checkpoint-judge", daemon=True
+            target=self._run, args=(repository,), name="edl-checkpoint-verifier", daemon=True
         ).start()
 
     def _run(self, repository: Repository) -> None:
@@ -156,6 +155,10 @@ class CheckpointManager:
         job: its name.
         alone: no other node has this board, so the place is locked.
 
+    Attributes:
+        url: of the checkpoints.
+        verifier: finds the newest valid one.
+
     Raises:
         UsageError: the URL cannot be opened by what is installed, or another training that is
             alone saves there.
@@ -165,19 +168,19 @@ class CheckpointManager:
         self, url: str | None, keep: int, board: JobBoard, job: str, alone: bool = False
     ) -> None:
         self._own = None if url else tempfile.mkdtemp(prefix=_FOLDER)
-        self._url, self._keep = url or str(self._own), keep
+        self.url, self._keep = url or str(self._own), keep
         self._board, self._job = board, job
-        # One for each thread: the supervisor's, the judge's; the persister has a third.
-        self._finding = Repository(self._url, keep)
+        # One for each thread: the supervisor's, the verifier's; the persister has a third.
+        self._finding = Repository(self.url, keep)
         self._lock = self._finding.lock() if alone else None
-        self.judge = CheckpointVerifier(Repository(self._url, keep))
+        self.verifier = CheckpointVerifier(Repository(self.url, keep))
         self._provenance = Provenance()
         self._generation = 0
         self._open()
 
     def _open(self) -> None:
         self._owner = SnapshotOwner()
-        self._saving = Repository(self._url, self._keep)
+        self._saving = Repository(self.url, self._keep)
         self._saving.provenance = self._provenance
         self._persister = Persister(self._owner, self._saving)
         self._persister.start()
@@ -306,52 +309,72 @@ _TURN_S: Final = 0.05
 
 
 def write_last(
-    keeping: CheckpointManager,
-    teller: NodeReporter,
+    checkpoints: CheckpointManager,
+    reporter: NodeReporter,
     room_s: float,
     writer_is_there: Callable[[], bool] | None,
 ) -> None:
     """Write the newest snapshot where no other node does.
 
     Args:
-        keeping: what the node has.
-        teller: shows what is waited for.
+        checkpoints: what the node has.
+        reporter: shows what is waited for.
         room_s: so long is tried.
         writer_is_there: whether the node lives that writes checkpoints; None: it is this one.
 
     Raises:
         CheckpointUnavailable: it cannot be written.
     """
-    if keeping.written() or (writer_is_there and _is_written(keeping, writer_is_there)):
+    if checkpoints.written() or (writer_is_there and _is_written(checkpoints, writer_is_there)):
         return
-    keeping.write()
+    checkpoints.write()
     deadline_s = time.monotonic() + room_s
-    while not keeping.written():
+    while not checkpoints.written():
         if time.monotonic() > deadline_s:
             raise CheckpointUnavailable(
-                f"the checkpoint of step {keeping.snapshot} was not written:"
-                f" {keeping.problem or 'it takes too long'}. The newest one on the disk:"
-                f" {keeping.newest_in_words()}"
+                f"the checkpoint of step {checkpoints.snapshot} was not written:"
+                f" {checkpoints.problem or 'it takes too long'}. The newest one on the disk:"
+                f" {checkpoints.newest_in_words()}"
             )
-        if keeping.problem:
-            teller.waiting(f"the last checkpoint to be written: {keeping.problem}")
+        if checkpoints.problem:
+            reporter.waiting(f"the last checkpoint to be written: {checkpoints.problem}")
         time.sleep(_TURN_S)
 
 
-def check_room(keeping: CheckpointManager, waited_s: float, room_s: float) -> None:
-    """Raises CheckpointUnavailable where what a generation begins with is not written for long."""
-    if keeping.problem and waited_s > room_s:
+def check_arrival(
+    checkpoints: CheckpointManager, step: int, waited_s: float, node: str, found: Sequence[str]
+) -> None:
+    """Raise where what a generation begins with will not come to the disk.
+
+    Args:
+        checkpoints: what the node has.
+        step: of the checkpoint that it waits for.
+        waited_s: for how long.
+        node: the id of this one.
+        found: other nodes, which have found that checkpoint.
+
+    Raises:
+        CheckpointUnavailable: there is no room for it.
+        UsageError: the nodes do not share their checkpoints.
+    """
+    if checkpoints.problem:
         raise CheckpointUnavailable(
-            f"training stops at step {keeping.snapshot}, as its snapshot could not be"
-            f" written for {room_s:g} s: {keeping.problem}. Start the same command again: it goes"
-            f" on from the newest checkpoint on the disk: {keeping.newest_in_words()}"
+            f"training stops at step {checkpoints.snapshot}, as its snapshot could not be written"
+            f" for {waited_s:.0f} s: {checkpoints.problem}. Start the same command again: it goes"
+            f" on from the newest checkpoint on the disk: {checkpoints.newest_in_words()}"
+        )
+    if found:
+        raise UsageError(
+            f"node {node} does not see the checkpoint of step {step}, which node {found[0]} sees:"
+            f" the newest one at {checkpoints.url} is {checkpoints.newest_in_words()}. Nodes share"
+            " their checkpoints: start all of them with a --checkpoint that they reach"
         )
 
 
-def _is_written(keeping: CheckpointManager, writer_is_there: Callable[[], bool]) -> bool:
+def _is_written(checkpoints: CheckpointManager, writer_is_there: Callable[[], bool]) -> bool:
     """Whether the node that writes has written what this one has, too; it is waited for."""
     deadline_s = time.monotonic() + _OTHER_S
-    while not keeping.has(keeping.snapshot):
+    while not checkpoints.has(checkpoints.snapshot):
         if time.monotonic() > deadline_s or not writer_is_there():
             return False
         time.sleep(_TURN_S)

@@ -1,4 +1,4 @@
-"""A node at the job board: what it says of itself, the generations, and its session.
+"""A node at the job board: its session, and what it does while it leads.
 
 The supervisor itself never waits for Redis. It gives its facts to the session and reads the last
 view; a thread of the session beats, looks around, and leads if it is elected. While Redis is away
@@ -10,210 +10,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Self
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
-from ...coordinator.jobs import GenerationRecord, JobBoard, Node, RankReport
+from ...coordinator.jobs import Generation, JobBoard, Node, NodeEndpoints, NodeInfo, RankReport
+from ...coordinator.jobs.records import generation_of
 from ...coordinator.store import Leads
-from ...errors import EdlError, WireError
-from ...scheduler.students.failures import RankFailure
-from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
-from ...scheduler.students.world import Ending, Fingerprint, LiveNode, Phase, RecallWorld, World
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """What a node says of itself.
-
-    Attributes:
-        host: of the machine, for people.
-        endpoints: host:port for each of its ranks in the next generation.
-        phase: what it does; see `scheduler.students.world`.
-        generation: of its ranks, or of its last ones.
-        ending: how these ended.
-        failures: of these.
-        snapshot: step of the newest snapshot in its memory; -1: none.
-        saved: step of the newest checkpoint on the disk that it knows of; 0: none.
-        leaving: it wants to go.
-        result: what its ranks said at the end of the job: step and metrics.
-        recall: of the leader: which generation is to end, and why.
-        says: of the leader: what is waited for.
-        fingerprint: of its settings and job file (`scheduler/students/world.py`).
-    """
-
-    host: str = ""
-    endpoints: tuple[str, ...] = ()
-    phase: Phase = "waiting"
-    generation: int = 0
-    ending: Ending = ""
-    failures: tuple[RankFailure, ...] = ()
-    snapshot: int = -1
-    saved: int = 0
-    leaving: bool = False
-    result: Mapping[str, Any] = field(default_factory=dict)
-    recall: RecallWorld | None = None
-    says: str = ""
-    fingerprint: Fingerprint = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
-            "endpoints": list(self.endpoints),
-            "failures": [one.to_json() for one in self.failures],
-            "result": dict(self.result),
-            "fingerprint": dict(self.fingerprint),
-            "recall": None if self.recall is None else _recall_to_json(self.recall),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` told; fields of a newer version are passed over.
-
-        Raises:
-            WireError: it is something else.
-        """
-        try:
-            given = _known(cls, value)
-            recall = given.pop("recall", None)
-            return cls(
-                **{
-                    **given,
-                    "endpoints": tuple(given.get("endpoints", ())),
-                    "failures": tuple(map(RankFailure.from_json, given.get("failures", ()))),
-                    "recall": None if recall is None else _recall_from_json(recall),
-                }
-            )
-        except (TypeError, AttributeError) as error:
-            raise WireError(f"not what a node tells of itself: {error}") from error
-
-    def member(self, node: Node, seen_s: float = 0.0) -> LiveNode:
-        """As the reducer of worlds sees this node."""
-        return LiveNode(
-            node.node_id,
-            node.joined,
-            seen_s,
-            self.phase,
-            self.generation,
-            self.ending,
-            self.failures,
-            self.snapshot,
-            self.leaving,
-            self.fingerprint,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEndpoints:
-    """A node in a generation, and where its ranks listen."""
-
-    node: str
-    endpoints: tuple[str, ...]
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """What a leader publishes: the world, and what its nodes need to start it.
-
-    Attributes:
-        world: see `scheduler.students.world`.
-        places: of its nodes, in the order of their ranks.
-        previous_ranks: ranks of the generation before; 0: there was none.
-        history: of the job's checkpoints, as the board has it.
-    """
-
-    world: World
-    places: tuple[NodeEndpoints, ...]
-    previous_ranks: int = 0
-    history: CheckpointHistory = field(default_factory=CheckpointHistory)
-
-    @property
-    def number(self) -> int:
-        return self.world.number
-
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        """Of all ranks, by rank."""
-        return tuple(endpoint for place in self.places for endpoint in place.endpoints)
-
-    def first_rank(self, node: str) -> int:
-        """The number of a node's first rank."""
-        before = self.places[: self.world.nodes.index(node)]
-        return sum(len(place.endpoints) for place in before)
-
-    def to_json(self) -> dict[str, Any]:
-        world = self.world
-        return {
-            "nodes": [
-                {"node": place.node, "endpoints": list(place.endpoints), "host": place.host}
-                for place in self.places
-            ],
-            "previous_ranks": self.previous_ranks,
-            "restored": world.restored,
-            "origin": None if world.origin is None else asdict(world.origin),
-            "keeper": world.keeper,
-            "failures": [one.to_json() for one in world.failures],
-            "barred": list(world.barred),
-            "reason": world.reason,
-            "fingerprint": dict(world.fingerprint),
-            "untried": list(world.untried),
-            "data_order": dict(world.data_order),
-        }
-
-    @classmethod
-    def from_record(cls, record: GenerationRecord) -> Self:
-        """The generation that a board holds. Raises WireError if it is none."""
-        number, body = record.number, record.body
-        try:
-            places = tuple(
-                NodeEndpoints(one["node"], tuple(one["endpoints"]), one.get("host", ""))
-                for one in body["nodes"]
-            )
-            world = World(
-                number,
-                tuple(place.node for place in places),
-                None if (origin := body.get("origin")) is None else CheckpointEntry(**origin),
-                body["keeper"],
-                tuple(map(RankFailure.from_json, body["failures"])),
-                tuple(body["barred"]),
-                body["reason"],
-                body.get("fingerprint", {}),
-                tuple(body.get("untried", ())),
-                body.get("data_order", {}),
-            )
-            history = CheckpointHistory.from_json(record.history)
-            return cls(world, places, body["previous_ranks"], history)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise WireError(f"generation {number} at the board is none: {error!r}") from error
-
-
-def generation_of(
-    world: World, facts: Mapping[str, NodeInfo], previous: Sequence[str] | None
-) -> Generation:
-    """A world that is to begin, where its nodes said; `previous`: endpoints of the last one."""
-    places = tuple(
-        NodeEndpoints(node, facts[node].endpoints, facts[node].host) for node in world.nodes
-    )
-    return Generation(world, places, len(previous or ()))
-
-
-def _recall_to_json(recall: RecallWorld) -> dict[str, Any]:
-    told = {**asdict(recall), "hung": list(recall.hung)}
-    if not recall.hung:  # older versions refuse a recall with a field that they do not know
-        del told["hung"]
-    return told
-
-
-def _recall_from_json(value: Mapping[str, Any]) -> RecallWorld:
-    given = _known(RecallWorld, value)
-    return RecallWorld(**{**given, "hung": tuple(given.get("hung", ()))})
-
-
-def _known(cls: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(cls)}
-    return {name: told for name, told in value.items() if name in names}
-
+from ...errors import CheckpointUnavailable, EdlError, WireError
+from ...scheduler.students import failures
+from ...scheduler.students.failures import StopJob
+from ...scheduler.students.saving import CheckpointHistory
+from ...scheduler.students.world import (
+    FinishJob,
+    FormWorld,
+    KeepWorld,
+    LiveNode,
+    RecallWorld,
+    World,
+    WorldDecision,
+    WorldLimits,
+    WorldProgress,
+    data_order,
+    decide,
+    is_over,
+)
+from ..checkpoint.names import unique_name_of
+from .checkpoints import NewestCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +84,7 @@ class RendezvousSession:
         board: of the mesh, or of this process where there is one node.
         job: name of the training.
         node: this node's id.
-        look: called in the seat's thread with each view.
+        look: called in the session's thread with each view.
         ttl_s: see `TTL_S`.
         tick_s: between two looks.
     """
@@ -287,7 +110,7 @@ class RendezvousSession:
         self._away: tuple[float, str] | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="edl-job-seat", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="edl-job-rendezvous", daemon=True)
 
     @property
     def view(self) -> RendezvousView:
@@ -433,3 +256,205 @@ def _facts_of(node: Node) -> NodeInfo:
     except WireError as error:
         log.warning("node %s: %s", node.node_id, error)
         return NodeInfo(leaving=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderOrders:
+    """What a leader tells of the generation: who is to end it, what is waited for."""
+
+    recall: RecallWorld | None = None
+    says: str = ""
+
+
+class RendezvousLeader:
+    """Used by the session's thread alone.
+
+    Args:
+        board: of the job.
+        job: its name.
+        limits: of the user.
+        newest_saved: the newest valid checkpoint on the disk, for what follows a generation (0: the
+            first one) and continues a history; None: not known yet. May raise EdlError.
+        say: tells all nodes, in this node's facts.
+    """
+
+    def __init__(
+        self,
+        board: JobBoard,
+        job: str,
+        limits: WorldLimits,
+        newest_saved: Callable[[int, CheckpointHistory], NewestCheckpoint | None],
+        say: Callable[[LeaderOrders], None],
+    ) -> None:
+        self._board, self._job, self._limits = board, job, limits
+        self._newest_saved, self._say = newest_saved, say
+        self._since_s: dict[str, float] = {}
+        self._known: Generation | None = None
+        self._published_s = 0.0
+        self._forming_s = 0.0
+        self._orders = LeaderOrders()
+
+    def step(self, view: RendezvousView) -> None:
+        """Decide and carry it out. A node that leads no more withdraws its former orders."""
+        if view.fence is None:
+            self._tell(LeaderOrders())
+            return
+        now_s = time.monotonic()
+        self._since_s = {
+            node.node_id: self._since_s.get(node.node_id, now_s) for node in view.nodes
+        }
+        generation = self._generation(view)
+        if view.outcome is not None:
+            return
+        pace = self._pace(view, generation, now_s)
+        world = None if generation is None else _as_written(generation)
+        members = [
+            view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
+            for node in view.nodes
+        ]
+        newest: NewestCheckpoint | None = None
+        why = "the newest checkpoint is being verified"
+        if is_over(world, members):
+            try:
+                history = view.generation.history if view.generation else CheckpointHistory()
+                newest = self._newest_saved(0 if world is None else world.number, history)
+            except CheckpointUnavailable as error:
+                why = f"no generation can begin: {error}"
+            if newest is None:
+                self._tell(replace(self._orders, says=why))
+                return
+        forgotten = view.generation is None and generation is not None
+        self._learn_rows(view)
+        saved = newest.entry if newest else None
+        decision = decide(
+            self._limits, world, members, pace, saved, forgotten=forgotten, settled=view.settled
+        )
+        self._do(decision, view, view.fence, generation, newest)
+
+    def _generation(self, view: RendezvousView) -> Generation | None:
+        """The current one; where the board has lost it, as this node or the others remember it."""
+        if view.generation is not None:
+            self._known = view.generation
+        elif self._known is None:
+            running = [(facts.generation, node) for node, facts in view.facts.items()]
+            number = max((one for one, _ in running), default=0)
+            if number:
+                nodes = tuple(node for one, node in running if one == number)
+                places = tuple(
+                    NodeEndpoints(node, view.facts[node].endpoints, view.facts[node].host)
+                    for node in nodes
+                )
+                fingerprint = view.facts[nodes[0]].fingerprint
+                self._known = Generation(World(number, nodes, fingerprint=fingerprint), places)
+        return self._known
+
+    def _learn_rows(self, view: RendezvousView) -> None:
+        """How many rows a step has, where the feed alone says it; remembered between worlds."""
+        rows = max((int(one.facts.get("total_batch", 0)) for one in view.reports), default=0)
+        if rows:
+            self._limits = replace(self._limits, rows=rows)
+
+    def _pace(
+        self, view: RendezvousView, generation: Generation | None, now_s: float
+    ) -> WorldProgress:
+        if generation is None:
+            return WorldProgress()
+        current = [one for one in view.reports if one.generation == generation.number]
+        peers_s = {one.rank: float(one.facts.get("peers_s", 0.0)) for one in current}
+        blocked = failures.blocked(peers_s, len(generation.endpoints), self._limits.hang_s)
+        told = [one.facts for one in current if one.facts.get("step", 0) > 0]
+        if not told:
+            return WorldProgress(forming_s=self._forming_s, blocked=blocked)
+        if self._published_s:
+            self._forming_s, self._published_s = now_s - self._published_s, 0.0
+            self._note("stepping", generation.number, after_s=round(self._forming_s, 3))
+        left = [one["left_s"] for one in told if one.get("left_s") is not None]
+        return WorldProgress(True, min(left, default=None), self._forming_s, blocked)
+
+    def _do(
+        self,
+        decision: WorldDecision,
+        view: RendezvousView,
+        fence: Leads,
+        generation: Generation | None,
+        newest: NewestCheckpoint | None,
+    ) -> None:
+        match decision:
+            case KeepWorld():
+                self._tell(replace(self._orders, says=decision.reason))
+            case RecallWorld():
+                if decision != self._orders.recall:
+                    log.info("generation %d ends: %s", decision.number, decision.reason)
+                    self._note(
+                        "recall", decision.number, at_once=decision.at_once, why=decision.reason
+                    )
+                self._tell(LeaderOrders(decision, decision.reason))
+            case FormWorld():
+                assert newest is not None  # the last world is over
+                self._form(decision.world, view, fence, generation, newest)
+            case FinishJob():
+                self._end(fence, {"kind": "finished", **_result(view)})
+            case StopJob():
+                self._end(fence, {"kind": "failed", **asdict(decision)})
+
+    def _form(
+        self,
+        world: World,
+        view: RendezvousView,
+        fence: Leads,
+        before: Generation | None,
+        newest: NewestCheckpoint,
+    ) -> None:
+        if world.keeper and world.origin is not None:
+            name = unique_name_of(world.restored, world.number)
+            world = replace(world, origin=replace(world.origin, name=name))
+        # What a keeper writes was trained in the order of this very job.
+        on_disk = None if world.keeper else newest.checkpoint
+        saved = {} if on_disk is None else on_disk.provenance.fingerprint
+        world = replace(world, data_order=data_order(world.fingerprint, saved))
+        following = generation_of(world, view.facts, before.endpoints if before else None)
+        history = newest.history.to_json(), CheckpointHistory(newest.entry).to_json()
+        if not self._board.publish(self._job, fence, world.number, following.to_json(), history):
+            return  # another leads, or was faster, or a save joined: the next look shows it
+        self._known = following
+        self._published_s = time.monotonic()
+        self._note(
+            "generation",
+            world.number,
+            nodes=list(world.nodes),
+            ranks=len(following.endpoints),
+            restored=world.restored,
+            why=world.reason,
+        )
+        self._tell(LeaderOrders())
+
+    def _end(self, fence: Leads, outcome: Mapping[str, Any]) -> None:
+        number = self._known.number if self._known else 0
+        if self._board.finish(self._job, fence, number, outcome):
+            self._note(
+                str(outcome["kind"]), number, **{k: outcome[k] for k in outcome if k != "kind"}
+            )
+
+    def _tell(self, orders: LeaderOrders) -> None:
+        if orders != self._orders:
+            self._orders = orders
+            self._say(orders)
+
+    def _note(self, kind: str, generation: int, **more: Any) -> None:
+        self._board.note(self._job, {"kind": kind, "generation": generation, **more})
+
+
+def _as_written(generation: Generation) -> World:
+    """The world; without its keeper once the keeper's snapshot has joined the history.
+
+    That snapshot is the first that this generation adds.
+    """
+    newest = generation.history.newest
+    if newest is not None and newest.generation >= generation.number:
+        return replace(generation.world, keeper="")
+    return generation.world
+
+
+def _result(view: RendezvousView) -> Mapping[str, Any]:
+    """What the ranks said at the end of the job."""
+    return next((facts.result for facts in view.facts.values() if facts.result), {})

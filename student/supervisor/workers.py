@@ -1,4 +1,4 @@
-"""The processes of the ranks of one generation on this node, and the reports about them."""
+"""The ranks of one generation on this node: their processes, and how it ends for them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,28 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, Self
 
 from ...errors import EdlError, UsageError, WireError
 from ...lifecycle import Stop
-from ...scheduler.students.failures import RankProgress, allowed_s, hung
-from ...scheduler.students.world import Fingerprint
+from ...scheduler.students.failures import FailureKind, RankFailure, RankProgress, allowed_s, hung
+from ...scheduler.students.world import Ending, Fingerprint
 from ...supervise import Process, describe_exit, python_command, start
-from ..link import RankPort
-from ..words import Ask, Failed, Finished, FromRank, Inspected, Leave, Left, Order, Progress, Ready
+from ..link import RankPort, ShardServer
+from ..words import (
+    EXIT_AGAIN,
+    Ask,
+    Failed,
+    Finished,
+    FromRank,
+    Inspected,
+    Leave,
+    Left,
+    Order,
+    Progress,
+    Ready,
+)
 
 log = logging.getLogger(__name__)
 
@@ -195,12 +207,12 @@ class WorkerGroup:
 
 
 def inspect(
-    crew: WorkerGroup, hang_s: float, heard: Callable[[RankProcess, FromRank], None], stop: Stop
+    workers: WorkerGroup, hang_s: float, heard: Callable[[RankProcess, FromRank], None], stop: Stop
 ) -> Fingerprint | None:
-    """The fingerprint that the only rank of `crew`, whose order says `inspect`, finds.
+    """The fingerprint that the only rank of `workers`, whose order says `inspect`, finds.
 
     Args:
-        crew: is closed.
+        workers: is closed.
         hang_s: as of a rank that starts, `scheduler.students.failures`.
         heard: called with what the rank says.
         stop: where it is requested, the rank is ended, and None is returned.
@@ -209,13 +221,13 @@ def inspect(
         UsageError: the job file or a setting is wrong.
         EdlError: the rank ended or hung without a word.
     """
-    (rank,) = crew.ranks
+    (rank,) = workers.ranks
     found: Inspected | Failed | None = None
     try:
-        while crew.running:
+        while workers.running:
             if stop.requested:
                 return None
-            for _, word in crew.news(_INSPECT_TURN_S):
+            for _, word in workers.news(_INSPECT_TURN_S):
                 if isinstance(word, Inspected | Failed):
                     found = word
                 if not isinstance(word, int):
@@ -226,7 +238,7 @@ def inspect(
                     f" {allowed_s(rank.sign(), hang_s):g} s; a larger --hang gives them longer"
                 )
     finally:
-        crew.close()
+        workers.close()
     if isinstance(found, Inspected):
         return found.fingerprint
     if found is not None:
@@ -279,29 +291,185 @@ def _note(rank: RankProcess, word: FromRank | int) -> None:
             rank.code = word
 
 
-def report_of(rank: RankProcess) -> dict[str, Any]:
-    """What `edl status` and the leader see of a rank."""
-    told: dict[str, Any] = {
-        "node": rank.order.node,
-        "pid": rank.process.pid,
-        "step": rank.step,
-        "row_s": [round(value, 9) for value in rank.rates],
-        "left_s": left_s(rank),
-    }
-    if rank.ready is not None:
-        ready = rank.ready
-        told |= {"began_at": ready.step, "steps": ready.steps, "total_batch": ready.total_batch}
-    if rank.progress is not None:
-        told |= asdict(rank.progress)
-    return told | {"waiting_for": rank.waiting_for, "peers_s": rank.peers_s}
+#: Behind a rank that failed the others of its node end by themselves, or are ended after so long.
+PEERS_S: Final = 2.0
+#: Behind one that ended in good order; a snapshot and the last evaluation may be under way.
+FOLLOW_S: Final = 60.0
+#: A rank that lives says so every second while it waits.
+_SILENT_S: Final = 4.0
+#: Of a failure so many are told: those of all that are remembered have to fit on the board.
+_POSITIONS: Final = 1024
 
 
-def left_s(rank: RankProcess) -> float | None:
-    """Seconds to the end of the job, at the pace of this generation; None: not known."""
-    if rank.ready is None or not rank.ready.steps or rank.progress is None:
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a generation ended on this node.
+
+    Attributes:
+        ending: of its ranks.
+        failures: of those that failed.
+        result: step and metrics, where the job is done.
+    """
+
+    ending: Ending
+    failures: tuple[RankFailure, ...] = ()
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def not_started(cls, order: Order, restored: int, why: str) -> Self:
+        """The processes of a node's ranks, of which `order` is for the first, did not start."""
+        failure = RankFailure(
+            order.generation, order.node, order.rank, error=why, restored=restored
+        )
+        return cls("failed", (failure,))
+
+
+class WorkerRun:
+    """The ranks of `orders`; used by the supervisor's thread alone.
+
+    Args:
+        orders: of this node's ranks, at least one.
+        workers: their processes.
+        shard_server: who answers them.
+        restored: step of the checkpoint that they begin with.
+        heard: called with each thing that a rank says.
+    """
+
+    def __init__(
+        self,
+        orders: Sequence[Order],
+        workers: WorkerGroup,
+        shard_server: ShardServer,
+        restored: int,
+        heard: Callable[[RankProcess, FromRank], None],
+    ) -> None:
+        self.workers, self.shard_server = workers, shard_server
+        self.generation, self.node = orders[0].generation, orders[0].node
+        self._hang_s = orders[0].settings.hang_s
+        self._restored = restored
+        self._heard = heard
+        self._asked_to_leave = ""
+        self._blocked = ""  # why the leader says that ranks hang
+        self._first_end: tuple[float, bool] | None = None  # when, and whether in good order
+
+    def turn(self, wait_s: float) -> RunResult | None:
+        """Hear the ranks and watch over them; what became of them once all have ended."""
+        for rank, word in self.workers.news(wait_s):
+            if isinstance(word, int):
+                self._ended(rank)
+            else:
+                self._heard(rank, word)
+        running = self.workers.running
+        if not running:
+            return self._conclude()
+        if any(isinstance(rank.last, Left) for rank in self.workers.ranks):
+            self.shard_server.close()  # who has left waits for no answer
+        now_s = time.monotonic()
+        if not self.shard_server.waiting:  # else all stand still for Redis
+            for number in hung([rank.sign() for rank in running], self._hang_s, now_s):
+                log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
+                self.workers.kill("hang", [number])
+        self._round_up(running, now_s)
         return None
-    done = rank.progress.step - rank.ready.step
-    if done <= 0:
-        return None
-    took_s = rank.at_s - rank.ready_s
-    return round((rank.ready.steps - rank.progress.step) * took_s / done, 3)
+
+    def leave(self, why: str) -> None:
+        """Have the ranks go at the next safe point; once is enough."""
+        if not self._asked_to_leave:
+            self._asked_to_leave = why
+            self.workers.leave()
+
+    def end(self, why: str, hung: Sequence[int] = ()) -> None:
+        """End the ranks at once; that is no failure but of those that `hung`."""
+        self._asked_to_leave = self._asked_to_leave or why
+        self._blocked = self._blocked or (why if hung else "")
+        self.shard_server.close()
+        self.workers.kill("hang", hung)
+        self.workers.kill(why)
+
+    def close(self) -> None:
+        """End what is left, and forget it."""
+        self.shard_server.close()
+        self.workers.close()
+
+    def _ended(self, rank: RankProcess) -> None:
+        safe = rank.code == 0 or (isinstance(rank.last, Left) and rank.last.safe)
+        log.info("rank %d %s", rank.number, rank.ending())
+        if self._first_end is None or (self._first_end[1] and not safe):
+            self._first_end = (time.monotonic(), safe)
+
+    def _round_up(self, running: Sequence[RankProcess], now_s: float) -> None:
+        """End ranks that do not follow one of this node that has ended."""
+        if self._first_end is None:
+            return
+        at_s, safe = self._first_end
+        if now_s - at_s < (FOLLOW_S if safe else PEERS_S):
+            return
+        for rank in running:
+            silent = rank.suspended or now_s - rank.heard_s > _SILENT_S
+            others = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.workers.ranks)
+            self.workers.kill("hang" if silent and not others else "peers", [rank.number])
+
+    def _conclude(self) -> RunResult:
+        self.shard_server.close()
+        failures = [failure for rank in self.workers.ranks if (failure := self._failure(rank))]
+        done = [
+            rank.last
+            for rank in self.workers.ranks
+            if rank.code == 0 and isinstance(rank.last, Finished)
+        ]
+        if done:
+            told = {"step": done[0].step, "metrics": dict(done[0].metrics)}
+            return RunResult("finished", (), told)
+        if failures:
+            return RunResult("failed", tuple(failures))
+        lefts = [rank.last for rank in self.workers.ranks if isinstance(rank.last, Left)]
+        if not self._asked_to_leave and not any(left.safe for left in lefts):
+            rank = self.workers.ranks[0]
+            why = lefts[0].why if lefts else rank.ending()
+            return RunResult("left", (self._told(rank, "adrift", why or "they are gone"),))
+        return RunResult("left")
+
+    def _failure(self, rank: RankProcess) -> RankFailure | None:
+        if rank.killed_for == "hang":
+            how = "it was suspended" if rank.suspended else "it did not say why"
+            if self._blocked:
+                waits = "" if rank.peers_s else rank.waiting_for
+                how = self._blocked + (f", and it for {waits}" if waits else "")
+            return self._told(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
+        if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
+            return None
+        if isinstance(rank.last, Failed):
+            last = rank.last
+            return RankFailure(
+                self.generation,
+                self.node,
+                rank.number,
+                "crash",
+                last.step,
+                last.epoch,
+                tuple(last.positions[:_POSITIONS]),
+                last.error,
+                last.usage,
+                self._restored,
+                last.gave_up,
+            )
+        if rank.code == EXIT_AGAIN:
+            return None
+        said = next((line for line in reversed(rank.process.tail()) if line.strip()), "")
+        return self._told(
+            rank, "killed", rank.ending() + (f"; its last line: {said}" if said else "")
+        )
+
+    def _told(self, rank: RankProcess, how: FailureKind, error: str) -> RankFailure:
+        step = max(rank.step, rank.ready.step) + 1 if rank.ready else 0
+        epoch = rank.progress.epoch if rank.progress else rank.ready.epoch if rank.ready else 0
+        return RankFailure(
+            self.generation,
+            self.node,
+            rank.number,
+            how,
+            step,
+            epoch,
+            error=error,
+            restored=self._restored,
+        )

@@ -128,8 +128,8 @@ def test_callbacks_of_the_reader() -> None:
 
 @pytest.mark.system
 def test_the_example_of_a_job_file_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edl.student.dry_run import rehearse
     from edl.student.job.assembly import assemble
-    from edl.student.job.rehearsal import rehearse
     from edl.teacher.backends.paddle import import_paddle
 
     import_paddle()

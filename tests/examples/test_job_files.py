@@ -11,9 +11,9 @@ import pytest
 
 import edl
 from edl.student import load_job
+from edl.student.dry_run import rehearse
 from edl.student.job.assembly import Assembly, assemble
 from edl.student.job.batches import split
-from edl.student.job.rehearsal import rehearse
 from edl.teacher.backends.paddle import import_paddle
 from edl.teacher.backends.selection import open_backend
 from edl.tests.examples.data import write_imagenet, write_mnist, write_reviews

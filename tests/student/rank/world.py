@@ -12,9 +12,9 @@ from typing import Any
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.student.checkpoint import SnapshotOwner
+from edl.student.launch import LOOPBACK, free_endpoints
+from edl.student.link import ShardServer
 from edl.student.settings import TrainSettings
-from edl.student.supervisor.launch import LOOPBACK, free_endpoints
-from edl.student.supervisor.worker_run import ShardServer
 from edl.student.supervisor.workers import WorkerGroup
 from edl.student.words import FromRank, Order
 

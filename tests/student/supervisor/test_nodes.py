@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.jobs import Facts, JobBoard
+from edl.coordinator.jobs import Facts, Generation, JobBoard, NodeInfo
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import (
     CheckpointUnavailable,
@@ -27,14 +27,12 @@ from edl.errors import (
 from edl.lifecycle import Stop
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.manifest import Provenance
+from edl.student.dry_run import plan
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
-from edl.student.supervisor import node as node_module
-from edl.student.supervisor.dependencies import NodeDependencies, NodeOutcome
-from edl.student.supervisor.dry_run import plan
-from edl.student.supervisor.node import Supervisor
-from edl.student.supervisor.rendezvous import Generation, NodeInfo
-from edl.student.supervisor.reporter import NodeReporter
+from edl.student.supervisor import agent
+from edl.student.supervisor.agent import NodeDependencies, NodeOutcome, Supervisor
+from edl.student.supervisor.ui import NodeReporter
 from edl.student.supervisor.workers import WorkerGroup
 from edl.student.words import Ask, FromRank, Order, Progress
 from edl.tests.stores import memory
@@ -177,7 +175,7 @@ def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_writ
     def no_room(*_: object) -> None:
         raise CheckpointUnavailable("no room")
 
-    monkeypatch.setattr(node_module, "write_last", no_room)
+    monkeypatch.setattr(agent, "write_last", no_room)
     fleet.job = {"crash": {"step": 17, "rank": 0, "times": 9}}
     error = fleet.start("a").error()
     assert "step 17 of epoch 0 (positions 64-67): ValueError: as was asked" in error

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.jobs import GenerationRecord, JobBoard
+from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
@@ -21,23 +21,18 @@ from edl.scheduler.students.failures import RankFailure
 from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import RecallWorld, World
+from edl.student import link
 from edl.student.checkpoint import Repository, SnapshotWriter
 from edl.student.checkpoint.names import unique_name_of
+from edl.student.launch import LOOPBACK, free_endpoints, launched, nodes_of, own_address
+from edl.student.link import ShardServer
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
-from edl.student.supervisor import checkpoints, worker_run
+from edl.student.supervisor import checkpoints
+from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import CheckpointManager, CheckpointVerifier, HistoryFence
-from edl.student.supervisor.dependencies import NodeDependencies
-from edl.student.supervisor.launch import LOOPBACK, free_endpoints, launched, nodes_of, own_address
-from edl.student.supervisor.node import Supervisor
-from edl.student.supervisor.rendezvous import (
-    Generation,
-    NodeEndpoints,
-    NodeInfo,
-    RendezvousSession,
-)
-from edl.student.supervisor.reporter import NodeReporter
-from edl.student.supervisor.worker_run import ShardServer
+from edl.student.supervisor.rendezvous import RendezvousSession
+from edl.student.supervisor.ui import NodeReporter
 from edl.student.words import Ask
 from edl.tests.stores import memory, of_job
 from edl.tests.student.checkpoint.history import contents
@@ -164,7 +159,7 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
             raise RegistryUnavailable("no answer in time")
         return given[-1]
 
-    monkeypatch.setattr(worker_run, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(link, "_AGAIN_S", 0.01)
     monkeypatch.setattr(board, "lease", lossy, raising=False)
     desk = ShardServer(board, JOB, 2, local=False)
     asks = [Ask(number, "lease", 0) for number in (1, 2)]
@@ -311,7 +306,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
     settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
     teller, means = NodeReporter(Plain(lambda line: None)), NodeDependencies(STAND_IN)
     supervisor = Supervisor(settings, board, "a", LOOPBACK, teller, means)
-    write_snapshot(supervisor._keeping, 100)  # noqa: SLF001 - else a rank has to train
+    write_snapshot(supervisor._checkpoints, 100)  # noqa: SLF001 - else a rank has to train
     for number in (1, 2, 3):
         origin = CheckpointEntry(unique_name_of(restored, number), restored)
         published(board, World(number, ("b",), origin, keeper))

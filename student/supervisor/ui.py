@@ -1,15 +1,17 @@
-"""What a supervisor shows of its job: to a display, and as lines where something changes."""
+"""What people see of a node: lines and a display here, reports of its ranks in `edl status`."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
+from typing import Any
 
 from ... import logs
+from ...coordinator.jobs import Generation
 from ...scheduler.students.failures import RankFailure
 from ...standard_streams import visible
 from ..show import Display
 from ..words import Failed, FromRank, Progress, Ready, Scaled
-from .rendezvous import Generation
 from .workers import RankProcess
 
 
@@ -93,3 +95,31 @@ class DisplayHandler(logging.Handler):
             self._display.line(self.format(record))
         except Exception:
             self.handleError(record)
+
+
+def report_of(rank: RankProcess) -> dict[str, Any]:
+    """What `edl status` and the leader see of a rank."""
+    told: dict[str, Any] = {
+        "node": rank.order.node,
+        "pid": rank.process.pid,
+        "step": rank.step,
+        "row_s": [round(value, 9) for value in rank.rates],
+        "left_s": left_s(rank),
+    }
+    if rank.ready is not None:
+        ready = rank.ready
+        told |= {"began_at": ready.step, "steps": ready.steps, "total_batch": ready.total_batch}
+    if rank.progress is not None:
+        told |= asdict(rank.progress)
+    return told | {"waiting_for": rank.waiting_for, "peers_s": rank.peers_s}
+
+
+def left_s(rank: RankProcess) -> float | None:
+    """Seconds to the end of the job, at the pace of this generation; None: not known."""
+    if rank.ready is None or not rank.ready.steps or rank.progress is None:
+        return None
+    done = rank.progress.step - rank.ready.step
+    if done <= 0:
+        return None
+    took_s = rank.at_s - rank.ready_s
+    return round((rank.ready.steps - rank.progress.step) * took_s / done, 3)

@@ -1,19 +1,20 @@
-"""The supervisor of one node: takes part in each generation that names it, until the job ends."""
+"""The supervisor of one node: its loop, its part in each generation, and how it ends."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from ...coordinator.jobs import JobBoard
+from ...coordinator.jobs import Generation, JobBoard
 from ...errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
 from ...lifecycle import Stop
 from ...scheduler.students.failures import RankFailure
 from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
+    GATHER_S,
     Fingerprint,
     WorldLimits,
     data_order,
@@ -24,16 +25,14 @@ from ...scheduler.students.world import (
     since_checkpoint,
 )
 from ..checkpoint import Checkpoint
+from ..launch import free_endpoints
+from ..link import ShardServer
 from ..settings import TrainSettings
 from ..words import FromRank, Order, Progress, Ready, Saved, Scaled
-from .checkpoints import CheckpointManager, NewestCheckpoint, check_room, write_last
-from .dependencies import NodeDependencies, NodeOutcome
-from .launch import free_endpoints
-from .rendezvous import Generation, RendezvousSession, RendezvousView
-from .rendezvous_leader import LeaderOrders, RendezvousLeader
-from .reporter import NodeReporter
-from .worker_run import RunResult, ShardServer, WorkerRun
-from .workers import RankProcess, WorkerGroup, inspect, report_of
+from .checkpoints import CheckpointManager, NewestCheckpoint, check_arrival, write_last
+from .rendezvous import TTL_S, LeaderOrders, RendezvousLeader, RendezvousSession, RendezvousView
+from .ui import NodeReporter, report_of
+from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun, inspect
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +41,48 @@ _TURN_S: Final = 0.05
 _FAREWELL_S: Final = 15.0
 #: When the job is done, ranks that still run have so long.
 _FINISH_S: Final = 60.0
+#: So long is tried to write the last snapshot before the node goes.
+ROOM_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDependencies:
+    """With what a supervisor works.
+
+    Attributes:
+        module: that each rank runs.
+        environment: of ranks, set on top of this process's own.
+        ttl_s: a node that has not beaten for so long is lost.
+        gather_s: so long others are waited for after a node came.
+        room_s: so long is tried to write the last snapshot before the node goes.
+    """
+
+    module: str = RANK_MODULE
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ttl_s: float = TTL_S
+    gather_s: float = GATHER_S
+    room_s: float = ROOM_S
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """How the job ended for this node; `kind`: "finished", or "left" where the node went before."""
+
+    kind: str
+    step: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Supervisor:
-    """See the module.
+    """Trains with the ranks of this node in each generation that names it, until the job ends.
 
     Args:
         settings: of the job.
         board: where its nodes meet.
         node: this node's id, another with each start.
         host: where other nodes reach this one's ranks.
-        teller: shows what happens.
-        means: see there.
+        reporter: shows what happens.
+        dependencies: tests take others.
     """
 
     def __init__(
@@ -62,12 +91,12 @@ class Supervisor:
         board: JobBoard,
         node: str,
         host: str,
-        teller: NodeReporter,
-        means: NodeDependencies | None = None,
+        reporter: NodeReporter,
+        dependencies: NodeDependencies | None = None,
     ) -> None:
         self._settings, self._board, self._node, self._host = settings, board, node, host
-        self._teller, self._means = teller, means or NodeDependencies()
-        self._keeping = CheckpointManager(
+        self._reporter, self._dependencies = reporter, dependencies or NodeDependencies()
+        self._checkpoints = CheckpointManager(
             settings.checkpoint,
             settings.keep,
             board,
@@ -76,20 +105,20 @@ class Supervisor:
         )
         limits = WorldLimits(
             *settings.nodes,
-            self._means.gather_s,
+            self._dependencies.gather_s,
             settings.ranks_per_node,
             settings.total_batch or 0,
             settings.hang_s,
         )
-        self._leading = RendezvousLeader(
-            board, settings.job, limits, self._keeping.judge.newest, self._said
+        self._leader = RendezvousLeader(
+            board, settings.job, limits, self._checkpoints.verifier.newest, self._give_orders
         )
-        self._seat = RendezvousSession(
-            board, settings.job, node, self._leading.step, self._means.ttl_s
+        self._session = RendezvousSession(
+            board, settings.job, node, self._leader.step, self._dependencies.ttl_s
         )
         self._generation: Generation | None = None  # that this node is, or was last, a part of
         self._seen = 0  # number of the newest generation that was looked at
-        self._term: WorkerRun | None = None
+        self._worker_run: WorkerRun | None = None
         self._starting_since_s = 0.0  # waiting for the checkpoint of a generation; 0: not
         self._leaving_since_s = 0.0
         self._ended_since_s = 0.0
@@ -108,35 +137,39 @@ class Supervisor:
             EdlError: the job failed, or goes on without this node.
         """
         try:
-            self._seat.tell(
+            self._session.tell(
                 host=self._host, endpoints=free_endpoints(self._host, self._settings.ranks_per_node)
             )
-            self._newest(self._seat.look())  # which says at once what is wrong
+            self._newest(self._session.look())  # which says at once what is wrong
             fingerprint = self._inspect(stop)
             if fingerprint is None:
                 return NodeOutcome("left")
             self._fingerprint = fingerprint
-            if not self._check_settings(self._seat.look(), stop):
+            if not self._check_settings(self._session.look(), stop):
                 return NodeOutcome("left")
-            self._seat.tell(fingerprint=fingerprint)
-            self._seat.start()
-            self._seat.note({"kind": "joined", "generation": 0, "node": self._node})
+            self._session.tell(fingerprint=fingerprint)
+            self._session.start()
+            self._session.note({"kind": "joined", "generation": 0, "node": self._node})
             while (outcome := self._turn(stop)) is None:
                 pass
-            self._seat.note({"kind": "left", "generation": self._seen, "node": self._node})
+            self._session.note({"kind": "left", "generation": self._seen, "node": self._node})
             return outcome
         finally:
             self._close()
 
     def _inspect(self, stop: Stop) -> Fingerprint | None:
         """The fingerprint of the job as this node has it; None: `stop` was requested."""
-        self._teller.waiting("the functions of the job file")
-        desk = ShardServer(self._board, self._settings.job, 1, local=True)
+        self._reporter.waiting("the functions of the job file")
+        shard_server = ShardServer(self._board, self._settings.job, 1, local=True)
         order = Order(self._settings, node=self._node, inspect=True)
-        crew = WorkerGroup(
-            [order], desk, self._teller.line, self._means.module, self._means.environment
+        workers = WorkerGroup(
+            [order],
+            shard_server,
+            self._reporter.line,
+            self._dependencies.module,
+            self._dependencies.environment,
         )
-        return inspect(crew, self._settings.hang_s, self._teller.heard, stop)
+        return inspect(workers, self._settings.hang_s, self._reporter.heard, stop)
 
     def _check_settings(self, view: RendezvousView, stop: Stop) -> bool:
         """Raise UsageError where this node's settings are not those of the job.
@@ -152,7 +185,7 @@ class Supervisor:
         while (newest := self._newest(view)) is None:
             if stop.requested:
                 return False
-            self._teller.waiting("the newest checkpoint to be verified")
+            self._reporter.waiting("the newest checkpoint to be verified")
         if newest.checkpoint is not None:
             self._check_fits_checkpoint(newest.checkpoint)
         return True
@@ -161,8 +194,8 @@ class Supervisor:
         """The checkpoint that the next generation begins with; None: it is being verified."""
         generation = view.generation
         if generation is None:
-            return self._keeping.judge.newest(0, CheckpointHistory())
-        return self._keeping.judge.newest(generation.number, generation.history)
+            return self._checkpoints.verifier.newest(0, CheckpointHistory())
+        return self._checkpoints.verifier.newest(generation.number, generation.history)
 
     def _check_fits_checkpoint(self, newest: Checkpoint) -> None:
         saved, accepted = newest.provenance.fingerprint, self._settings.accept_changes
@@ -181,7 +214,7 @@ class Supervisor:
                 f" Start with these, give an empty --checkpoint, or allow the change with {options}"
             )
         if changes:
-            self._teller.say(
+            self._reporter.say(
                 f"accepted changes: {differences_in_words(changes, 'in the checkpoint')}"
             )
 
@@ -197,38 +230,22 @@ class Supervisor:
                 " Start it with the job's settings, or another job with --job NAME"
             )
 
-    def _check_shared(self, generation: Generation) -> None:
-        """Raise UsageError where others have found the checkpoint that this node does not see."""
-        restored = generation.world.restored
-        found = [
-            node
-            for node, facts in self._seat.view.facts.items()
-            if facts.generation == generation.number and facts.saved >= restored
-        ]
-        if found:
-            raise UsageError(
-                f"node {self._node} does not see the checkpoint of step {restored}, which node"
-                f" {found[0]} sees: the newest one at {self._settings.checkpoint} is"
-                f" {self._keeping.newest_in_words()}. Nodes share their checkpoints: start all of"
-                " them with a --checkpoint that they reach"
-            )
-
     def _close(self) -> None:
         try:
-            if self._term is not None:
-                self._term.close()
+            if self._worker_run is not None:
+                self._worker_run.close()
         finally:
-            self._seat.stop()
-            self._keeping.close()
-            self._teller.close()
+            self._session.stop()
+            self._checkpoints.close()
+            self._reporter.close()
 
     def _turn(self, stop: Stop) -> NodeOutcome | None:
-        if self._term is not None:
-            if (conclusion := self._term.turn(_TURN_S)) is not None:
+        if self._worker_run is not None:
+            if (conclusion := self._worker_run.turn(_TURN_S)) is not None:
                 self._concluded(conclusion)
         else:
             time.sleep(_TURN_S)
-        view = self._seat.view
+        view = self._session.view
         self._show(view)
         if view.outcome is not None:
             return self._job_ended(view.outcome)
@@ -241,7 +258,7 @@ class Supervisor:
             if (failure := self._final_failure) is not None:
                 raise _error_of(failure.error, failure.usage, failure.gave_up)
             self._write_last()
-            return NodeOutcome("left", max(self._keeping.saved, self._keeping.snapshot, 0))
+            return NodeOutcome("left", max(self._checkpoints.saved, self._checkpoints.snapshot, 0))
         return None
 
     # --- generations
@@ -257,19 +274,19 @@ class Supervisor:
         for recall in [facts.recall for facts in view.facts.values() if facts.recall]:
             if self._generation is None or recall.number != self._generation.number:
                 continue
-            if self._term is None and self._starting_since_s:  # there is nothing to end yet
+            if self._worker_run is None and self._starting_since_s:  # there is nothing to end yet
                 self._starting_since_s = 0.0
                 self._concluded(RunResult("left"))
-            elif self._term is not None and recall.at_once:
-                self._term.end(recall.reason, recall.hung)
-            elif self._term is not None:
-                self._term.leave(recall.reason)
+            elif self._worker_run is not None and recall.at_once:
+                self._worker_run.end(recall.reason, recall.hung)
+            elif self._worker_run is not None:
+                self._worker_run.leave(recall.reason)
 
     def _begin(self, generation: Generation) -> None:
-        if self._term is not None:
+        if self._worker_run is not None:
             log.warning("generation %d began without this node's word", generation.number)
-            self._term.close()
-            self._term = None
+            self._worker_run.close()
+            self._worker_run = None
         self._starting_since_s = 0.0
         world = generation.world
         if self._node in world.barred:
@@ -278,14 +295,14 @@ class Supervisor:
         if ours:
             expected = {**world.fingerprint, **world.data_order}
             self._check_equal(expected, f"in generation {world.number}")
-        self._teller.generation(generation, ours)
-        self._keeping.begin(generation, writes=world.keeper == self._node)
-        self._seat.tell(
+        self._reporter.generation(generation, ours)
+        self._checkpoints.begin(generation, writes=world.keeper == self._node)
+        self._session.tell(
             phase="running" if ours else "waiting",
             generation=generation.number,
             failures=(),
             ending="",
-            snapshot=self._keeping.snapshot,
+            snapshot=self._checkpoints.snapshot,
         )
         if ours:
             self._generation, self._starting_since_s = generation, time.monotonic()
@@ -297,33 +314,42 @@ class Supervisor:
         restored = generation.world.restored
         if generation.world.origin is not None:
             try:
-                history = (self._seat.view.generation or generation).history
-                checkpoint = self._keeping.find(generation.world.origin, history)
+                history = (self._session.view.generation or generation).history
+                checkpoint = self._checkpoints.find(generation.world.origin, history)
             except CheckpointUnavailable as error:
                 log.warning("%s; it is tried again", error)
             if checkpoint is None:
                 waited_s = time.monotonic() - self._starting_since_s
-                check_room(self._keeping, waited_s, self._means.room_s)
-                if waited_s > self._means.room_s:
-                    self._check_shared(generation)
+                if waited_s > self._dependencies.room_s:
+                    facts = self._session.view.facts.items()
+                    found = [
+                        node
+                        for node, told in facts
+                        if told.generation == generation.number and told.saved >= restored
+                    ]
+                    check_arrival(self._checkpoints, restored, waited_s, self._node, found)
                 return
-            self._seat.tell(saved=restored)
+            self._session.tell(saved=restored)
         self._starting_since_s = 0.0
         self._ended_since_s = 0.0
-        self._keeping.trains(checkpoint, self._fingerprint)
+        self._checkpoints.trains(checkpoint, self._fingerprint)
         orders = self._orders(generation, checkpoint)
         local = len(generation.world.nodes) == 1
-        desk = ShardServer(self._board, self._settings.job, generation.number, local)
+        shard_server = ShardServer(self._board, self._settings.job, generation.number, local)
         try:
-            crew = WorkerGroup(
-                orders, desk, self._teller.line, self._means.module, self._means.environment
+            workers = WorkerGroup(
+                orders,
+                shard_server,
+                self._reporter.line,
+                self._dependencies.module,
+                self._dependencies.environment,
             )
         except EdlError as error:
-            self._concluded(_not_started(orders[0], restored, str(error)))
+            self._concluded(RunResult.not_started(orders[0], restored, str(error)))
             return
-        self._term = WorkerRun(orders, crew, desk, restored, self._heard)
+        self._worker_run = WorkerRun(orders, workers, shard_server, restored, self._heard)
         if self._leaving_since_s:
-            self._term.leave("this node leaves")
+            self._worker_run.leave("this node leaves")
 
     def _orders(self, generation: Generation, checkpoint: Checkpoint | None) -> list[Order]:
         first = generation.first_rank(self._node)
@@ -340,7 +366,7 @@ class Supervisor:
                 generation.endpoints,
                 checkpoint.location if checkpoint else "",
                 checkpoint.world if checkpoint else 0,
-                self._keeping.keys,
+                self._checkpoints.keys,
                 order["restarts_epoch"],
             )
             for local in range(self._settings.ranks_per_node)
@@ -348,24 +374,24 @@ class Supervisor:
 
     def _concluded(self, conclusion: RunResult) -> None:
         """The ranks of this node have ended."""
-        if self._term is not None:
-            self._term.close()
-            self._term = None
+        if self._worker_run is not None:
+            self._worker_run.close()
+            self._worker_run = None
         for failure in conclusion.failures:
-            self._teller.failed(failure)
+            self._reporter.failed(failure)
         self._ended_since_s = time.monotonic()
         self._finished = conclusion.ending == "finished"
         final = [failure for failure in conclusion.failures if failure.is_final]
         if final and self._generation and self._node in self._generation.world.untried:
             self._final_failure, self._leaving_since_s = final[0], self._ended_since_s
-        self._seat.tell(
+        self._session.tell(
             leaving=bool(self._leaving_since_s),
             phase="ended",
             ending=conclusion.ending,
             failures=conclusion.failures,
             result=conclusion.result,
-            snapshot=self._keeping.snapshot,
-            saved=self._keeping.saved,
+            snapshot=self._checkpoints.snapshot,
+            saved=self._checkpoints.saved,
             endpoints=free_endpoints(self._host, self._settings.ranks_per_node),
         )
 
@@ -375,51 +401,53 @@ class Supervisor:
         number = rank.order.generation
         match word:
             case Saved():
-                self._seat.tell(snapshot=word.step)
+                self._session.tell(snapshot=word.step)
                 if self._is_first():
-                    self._keeping.write()
+                    self._checkpoints.write()
             case Scaled() if rank.number == 0:
-                self._seat.note({"kind": "scaled", "generation": number, **asdict(word)})
+                self._session.note({"kind": "scaled", "generation": number, **asdict(word)})
             case Ready() | Progress():
-                self._seat.report(number, rank.number, report_of(rank))
-        self._teller.heard(rank, word)
+                self._session.report(number, rank.number, report_of(rank))
+        self._reporter.heard(rank, word)
 
     def _is_first(self) -> bool:
         """Whether this node, of its generation, is the one that writes checkpoints."""
         return self._generation is not None and self._generation.world.nodes[0] == self._node
 
-    def _said(self, orders: LeaderOrders) -> None:
-        self._seat.tell(recall=orders.recall, says=orders.says)
+    def _give_orders(self, orders: LeaderOrders) -> None:
+        self._session.tell(recall=orders.recall, says=orders.says)
 
     def _show(self, view: RendezvousView) -> None:
         """Tell what is waited for."""
-        self._teller.leader_says(
+        self._reporter.leader_says(
             next((facts.says for facts in view.facts.values() if facts.says), "")
         )
-        if self._term is not None:
-            self._teller.waiting(self._term.desk.waiting)
+        if self._worker_run is not None:
+            self._reporter.waiting(self._worker_run.shard_server.waiting)
         elif self._starting_since_s and self._generation is not None:
-            problem = f": {self._keeping.problem}" if self._keeping.problem else ""
+            problem = f": {self._checkpoints.problem}" if self._checkpoints.problem else ""
             step = self._generation.world.restored
-            self._teller.waiting(f"the checkpoint of step {step}{problem}")
+            self._reporter.waiting(f"the checkpoint of step {step}{problem}")
         else:
-            self._teller.waiting("the end of the job" if self._finished else "the next generation")
+            self._reporter.waiting(
+                "the end of the job" if self._finished else "the next generation"
+            )
 
     # --- the end
 
     def _leave(self) -> None:
         """Go with all that was trained: the ranks first, at a safe point."""
         self._leaving_since_s = time.monotonic()
-        self._teller.say("leaving at the next safe point; once more, and it ends at once")
-        self._seat.tell(leaving=True)
-        if self._term is not None:
-            self._term.leave("this node leaves")
+        self._reporter.say("leaving at the next safe point; once more, and it ends at once")
+        self._session.tell(leaving=True)
+        if self._worker_run is not None:
+            self._worker_run.leave("this node leaves")
 
     def _may_go(self, view: RendezvousView) -> bool:
         """Whether a node that wants to leave is not needed any more."""
-        if self._term is not None or self._starting_since_s:
+        if self._worker_run is not None or self._starting_since_s:
             return False
-        if self._generation is None or self._seat.away:
+        if self._generation is None or self._session.away:
             return True
         others = [
             name for name, facts in view.facts.items() if name != self._node and not facts.leaving
@@ -431,13 +459,13 @@ class Supervisor:
     def _job_ended(self, told: Mapping[str, Any]) -> NodeOutcome | None:
         """Let the ranks end, write what is not written; then say how the job ended."""
         failed = told.get("kind") == "failed"
-        if self._term is not None:
+        if self._worker_run is not None:
             if failed:
-                self._term.end("the job ended")
+                self._worker_run.end("the job ended")
             elif not self._ended_since_s:
                 self._ended_since_s = time.monotonic()
             elif time.monotonic() - self._ended_since_s > _FINISH_S:
-                self._term.end("the job ended")
+                self._worker_run.end("the job ended")
             return None
         try:
             self._write_last()
@@ -456,10 +484,10 @@ class Supervisor:
             return
         first = self._generation.world.nodes[0]
         write_last(
-            self._keeping,
-            self._teller,
-            self._means.room_s,
-            None if self._is_first() else lambda: first in self._seat.view.facts,
+            self._checkpoints,
+            self._reporter,
+            self._dependencies.room_s,
+            None if self._is_first() else lambda: first in self._session.view.facts,
         )
 
 
@@ -468,10 +496,3 @@ def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:
     if gave_up:
         return NoTeacherAvailable(report)
     return UsageError(report) if usage else EdlError(report)
-
-
-def _not_started(order: Order, restored: int, why: str) -> RunResult:
-    failure = RankFailure(
-        order.generation, order.node, order.rank, "crash", error=why, restored=restored
-    )
-    return RunResult("failed", (failure,))

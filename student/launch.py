@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ...coordinator.store.redis_url import parse
-from ...errors import UsageError
+from ..coordinator.store.redis_url import parse
+from ..errors import UsageError
 
 #: Number of this process among all; the first that is set counts.
 _NUMBERS: Final = (
