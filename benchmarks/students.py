@@ -22,9 +22,9 @@ from ..coordinator.jobs import JobBoard
 from ..coordinator.store.memory_store import MemoryStore
 from ..errors import ProcessFailed
 from ..student.link import ShardServer
+from ..student.messages import Order
 from ..student.settings import Deal, TrainSettings
 from ..student.supervisor.workers import WorkerGroup
-from ..student.words import Order
 from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from .checkpoint import Repository
 from .feeding import check_feed
 from .feeding.order import Ordered, why_not
 from .job.assembly import Assembly, assemble
-from .job.sampled import first_batch
+from .job.batches import first_batch
 from .job.scores import Scores
 from .job.spec import NEEDED, OPTIONAL, JobSpec, is_dataset, load_job
 from .settings import TrainSettings

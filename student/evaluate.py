@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from .job.restored import restored
-from .job.sampled import batches_of
+from .job.assembly import restored
+from .job.batches import batches_of
 from .job.scores import Scores
 from .job.spec import JobSpec, Split
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ..errors import ModelError, UsageError
-from .job.batches import Parts
-from .job.restored import restored
-from .job.sampled import first_batch
+from .job.assembly import restored
+from .job.batches import Parts, first_batch
 from .job.spec import JobSpec
 
 Format = Literal["paddle", "onnx"]

@@ -1,6 +1,6 @@
 """The line between a supervisor and one of its ranks: `RankPort` here, `RankLink` in the rank.
 
-A socket pair with the messages of `words.py`. The supervisor makes the port and gives the rank's
+A socket pair with the messages of `messages.py`. The supervisor makes the port and gives the rank's
 end to its child; the rank's first message is its `Order`. `ShardServer` answers what ranks ask.
 
 Ranks ask for shards of an epoch. Where all ranks of a world are on one node, the shards are in the
@@ -22,7 +22,7 @@ from ..coordinator.jobs import JobBoard, open_board
 from ..errors import EdlError, GenerationSuperseded, UnavailableError, WireError
 from ..proto.channel import Channel
 from ..scheduler.students.shards import Shard
-from .words import (
+from .messages import (
     Answer,
     Ask,
     FromRank,

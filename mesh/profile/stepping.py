@@ -29,8 +29,7 @@ from ... import supervise
 from ...errors import EdlError, JobError, ProcessFailed, UsageError
 from ...proto.channel import Channel
 from ...student.job.assembly import Assembly, assemble
-from ...student.job.batches import Parts
-from ...student.job.sampled import batches_of
+from ...student.job.batches import Parts, batches_of
 from ...student.job.spec import is_dataset, load_job
 from ...student.losses.step import logits_of
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .contents import Contents
-    from .opening import open_checkpoint
     from .persisting import Persister
-    from .repository import Repository
+    from .repository import Repository, open_checkpoint
     from .snapshot import SnapshotOwner, SnapshotWriter
 
 __all__ = [
@@ -37,7 +36,7 @@ _HOMES = {
     "Repository": "repository",
     "SnapshotOwner": "snapshot",
     "SnapshotWriter": "snapshot",
-    "open_checkpoint": "opening",
+    "open_checkpoint": "repository",
 }
 
 

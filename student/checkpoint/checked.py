@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Final
 
 from ...errors import CheckpointDamaged, UsageError
 from . import safetensors
+from .checkpoint import Manifest, Provenance
 from .contents import Array, Contents
-from .files import PIECE_BYTES, Draft, Files
-from .manifest import Manifest, Provenance, Written
+from .files import PIECE_BYTES, Draft, Files, Written
 
 STATE: Final = "state.json"
 

@@ -52,7 +52,7 @@ def verify(
 
     Nothing is changed. A training that starts passes damaged checkpoints over.
     """
-    from .opening import located
+    from .repository import located
 
     repository, one = located(place)
     found = repository.list() if one is None else [one]

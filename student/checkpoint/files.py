@@ -1,15 +1,30 @@
-"""Where checkpoints lie: what a folder and an object store have to be able to do."""
+"""Where checkpoints lie: what a folder and an object store have to be able to do.
+
+Names of their folders:
+
+| name | of |
+|---|---|
+| `step-000000000100-g3-67ab12cd03f1` | step 100, saved by generation 3 of an elastic training |
+| `step-000000000100` | step 100, saved by a program that uses `Repository` itself |
+| `step-000000000100-67ab12cd03f1` | the same: the name was taken, or the store cannot rename |
+
+The last part is a token: the second in which the save began, in 8 hexadecimal digits, and 4 random
+ones.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from ...errors import UsageError
-from .manifest import Written
 
 Piece = bytes | memoryview
 
@@ -17,6 +32,14 @@ Piece = bytes | memoryview
 PIECE_BYTES: Final = 8 << 20
 #: What a killed writer left is removed when it is so old, where nothing tells sooner that it died.
 LEFTOVER_S: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written: its length and the SHA-256 of its bytes, in hexadecimal."""
+
+    nbytes: int
+    sha256: str
 
 
 class Draft(Protocol):
@@ -117,3 +140,43 @@ def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
     for piece in pieces:
         for begin in range(0, len(piece), PIECE_BYTES):
             yield piece[begin : begin + PIECE_BYTES]
+
+
+_NAME: Final = re.compile(
+    r"step-([0-9]{12})(?:-g([0-9]{1,12})(?=-))?(?:-([0-9a-f]{8})[0-9a-f]{4})?", re.ASCII
+)
+MOST_STEPS: Final = 10**12
+
+
+def name_of(step: int) -> str:
+    """The folder's name; `step` is below `MOST_STEPS`."""
+    return f"step-{step:012d}"
+
+
+def unique_name_of(step: int, generation: int | None = None) -> str:
+    """A name that no other process chooses at the same time."""
+    saved_by = "" if generation is None else f"-g{generation}"
+    return f"{name_of(step)}{saved_by}-{token()}"
+
+
+def token() -> str:
+    """12 hexadecimal digits: the current second, and four random ones."""
+    return f"{int(time.time()) & 0xFFFFFFFF:08x}{os.urandom(2).hex()}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of the checkpoint in a folder of that name; None: the name is of something else."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def generation_of(name: str) -> int | None:
+    """The generation that saved it; None: a program without generations."""
+    found = _NAME.fullmatch(name)
+    return None if found is None or found[2] is None else int(found[2])
+
+
+def begun_s(name: str) -> int | None:
+    """When the save into a folder with a token began, in seconds since the epoch."""
+    found = _NAME.fullmatch(name)
+    return None if found is None or found[3] is None else int(found[3], 16)

@@ -14,9 +14,18 @@ from typing import Any, BinaryIO
 
 from ...errors import CheckpointUnavailable, EdlError, UsageError
 from ...extras import install_command
-from .files import LEFTOVER_S, Draft, Lock, Piece, written
-from .manifest import MANIFEST, Written
-from .names import begun_s, step_of, unique_name_of
+from .checkpoint import MANIFEST
+from .files import (
+    LEFTOVER_S,
+    Draft,
+    Lock,
+    Piece,
+    Written,
+    begun_s,
+    step_of,
+    unique_name_of,
+    written,
+)
 
 
 class FsspecFiles:

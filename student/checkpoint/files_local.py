@@ -17,9 +17,19 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ...errors import CheckpointDamaged, CheckpointUnavailable
-from .files import LEFTOVER_S, Draft, Lock, Piece, written
-from .manifest import MANIFEST, Written
-from .names import name_of, step_of, token, unique_name_of
+from .checkpoint import MANIFEST
+from .files import (
+    LEFTOVER_S,
+    Draft,
+    Lock,
+    Piece,
+    Written,
+    name_of,
+    step_of,
+    token,
+    unique_name_of,
+    written,
+)
 
 #: What the names of folders begin with that are no checkpoints yet, or any more.
 _ASIDE: Final = ".aside-"

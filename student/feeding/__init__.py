@@ -11,12 +11,10 @@ checkpoint["feed"] = merged([source.state() of all ranks], saved)
 
 from __future__ import annotations
 
-from .direct import DirectReader
 from .leases import Board, BoardLeases, Leases, StaticLeases
-from .making import check_feed, make_reader, source_for
-from .plan import Sizes
+from .making import DirectReader, check_feed, make_reader, source_for
 from .saving import merged, restored
-from .sharded import ShardedSource
+from .sharded import ShardedSource, Sizes
 from .unsharded import UnshardedSource
 
 __all__ = [

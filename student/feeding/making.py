@@ -11,16 +11,18 @@ from ...scheduler.students.shards import rows_of_rank
 from ..job.distill import Distill
 from ..job.spec import is_dataset
 from ..settings import TrainSettings
-from .direct import DirectReader
 from .leases import Board, BoardLeases, Leases, StaticLeases
 from .order import Ordered, why_not
-from .plan import Sizes
 from .saving import check_fits, restored
-from .sharded import ShardedSource
+from .sharded import ShardedSource, Sizes
 from .unsharded import UnshardedSource
 
 if TYPE_CHECKING:
     from ...distill_reader.reader import DistilReader
+from collections.abc import Iterator
+
+from ...distill_reader.sources.source import ResumableSource
+from ...distill_reader.structure import take_apart
 
 
 def source_for(
@@ -144,3 +146,44 @@ def _batches_of(feed: Any, settings: TrainSettings) -> Any:
             " batches: give --total-batch ROWS, or have it return Batched(dataset, batch_size)"
         )
     return Batched(feed, settings.total_batch, shuffle=True)
+
+
+class DirectReader:
+    """Iterates a source in the training loop's own thread: for jobs that ask no teacher.
+
+    Batches are the source's own, equal to the last bit to those that a `DistilReader` over it
+    gives; one that is iterated again goes on with the next epoch.
+
+    Args:
+        source: of this rank.
+        epoch: number of the first epoch.
+    """
+
+    def __init__(self, source: ResumableSource, epoch: int = 0) -> None:
+        self._source = source
+        self._epoch = epoch
+        self._mark: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epoch; it is begun now."""
+        reading = self._source.begin(self._epoch, 0, self._mark)
+        self._epoch += 1
+        self._mark = None
+        return self._batches(reading)
+
+    def _batches(self, reading: Any) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    batch = next(reading)
+                except StopIteration:
+                    self._mark = reading.end()
+                    return
+                reading.mark(take_apart(batch).arrays)
+                yield batch
+        finally:
+            reading.close()
+
+    def close(self) -> None:
+        """End what the source keeps."""
+        self._source.close()

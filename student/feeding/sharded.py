@@ -1,19 +1,29 @@
-"""`ShardedSource`: the batches of one rank among others that come and go, for a reader."""
+"""`ShardedSource`: the batches of one rank among others that come and go, for a reader.
+
+`DealtPlan` finds out which positions each batch has as the loader asks; `Tally` knows what is
+trained of the rank's shards, when one is done, and how far the rank reads ahead.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
+import numpy as np
+
+from ...distill_reader.sources.map_style import Ids
 from ...distill_reader.sources.source import Mark, close_iterator, leave_garbage_to_the_parent
 from ...errors import UsageError
 from ...proto.arena import Array
+from ...scheduler.students.agreement import useful
+from ...scheduler.students.shards import Ranges, Shard
+from ..job.batches import with_positions
 from .leases import Leases
 from .order import Ordered
-from .plan import DealtPlan, Sizes
-from .positions import with_positions
-from .tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -185,3 +195,194 @@ class _ShardedReading:
         if not (self._ended and self._source._ordered.keeps):
             close_iterator(self._batches)
             self._source._ordered.close()
+
+
+class Sizes(Protocol):
+    """How large this rank's batches are."""
+
+    def rows(self, ordinal: int, left: int) -> int:
+        """Rows of its `ordinal`-th batch, from 0, of the epoch that was begun; 0: no more come.
+
+        All ranks have `left` rows together for this batch and all later ones. None takes more of
+        them than is its part, however far ahead it reads: so each step has its full number until
+        the epoch's last.
+
+        It may wait until that is decided, though not before the epoch's first step: a loader with
+        workers asks for as many as these read ahead before the epoch is begun.
+
+        Raises:
+            EdlError: the rank ends.
+        """
+
+
+class DealtPlan:
+    """A batch sampler that leases positions; the loader iterates it, in whichever thread.
+
+    Args:
+        epoch: its number.
+        ids: of all its samples, in order.
+        leases: positions for this rank.
+        sizes: of its batches.
+        tally: is told of each shard.
+        remaining: positions of the epoch that were not trained before, of all ranks together.
+        total_batch: rows of one step of all ranks together.
+        equal_rows: rows of one step of each rank if all had equal parts.
+
+    Attributes:
+        coming: positions, int64 [rows], of the batches that the loader has asked for and not given.
+        error: what ended it too early; loaders lose what is raised in a thread of theirs.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        ids: Sequence[Any],
+        leases: Leases,
+        sizes: Sizes,
+        tally: Tally,
+        remaining: int,
+        total_batch: int,
+        equal_rows: int,
+    ) -> None:
+        self._epoch = epoch
+        self._ids = ids
+        self._leases = leases
+        self._sizes = sizes
+        self._tally = tally
+        self._have: deque[range] = deque()
+        self._remaining = remaining
+        self._total_batch = total_batch
+        self._equal_rows = max(1, equal_rows)
+        self.coming: deque[Array] = deque()
+        self.error: Exception | None = None
+
+    def __len__(self) -> int:
+        """At most so many batches; how many shows while they are read."""
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[Ids]:
+        try:
+            yield from self._batches()
+        except Exception as error:
+            self.error = error
+
+    def _batches(self) -> Iterator[Ids]:
+        ordinal, left = 0, self._remaining
+        while rows := self._rows(ordinal, left):
+            positions = self._next(rows, useful(rows, left, self._total_batch))
+            if not positions:
+                return
+            self.coming.append(np.array(positions, np.int64))
+            yield [self._ids[position] for position in positions]
+            ordinal, left = ordinal + 1, max(0, left - self._total_batch)
+
+    def _rows(self, ordinal: int, left: int) -> int:
+        """Rows of this rank's next batch; 0: no more come.
+
+        Once it has leased all that is left, other ranks have none: a step would be of this rank's
+        share alone, perhaps of a single row. So it takes as much as if all had equal parts.
+        """
+        rows = self._sizes.rows(ordinal, left)
+        held = sum(map(len, self._have))
+        if rows and held < left:
+            return rows
+        return max(rows, min(self._equal_rows, held))
+
+    def _next(self, rows: int, most: int) -> list[int]:
+        """The next positions, fewer than `rows` where no more are left for this rank."""
+        taken: list[int] = []
+        while len(taken) < rows and (self._have or self._lease(most - len(taken))):
+            held = self._have.popleft()
+            part = held[: rows - len(taken)]
+            taken.extend(part)
+            if rest := held[len(part) :]:
+                self._have.appendleft(rest)
+        return taken
+
+    def _lease(self, most: int) -> bool:
+        given = self._leases.next(self._epoch, most)
+        if given is None:
+            return False
+        shard = Shard(*given)
+        self._tally.leased(self._epoch, shard)
+        self._have.append(range(*shard))
+        return True
+
+
+@dataclass(slots=True)
+class _Open:
+    epoch: int
+    shard: Shard
+    left: int
+
+
+class Tally:
+    """Counts, between the thread that reads and the one that trains.
+
+    Args:
+        done: called with epoch and shard once all of it is trained, in the thread that trains.
+    """
+
+    def __init__(self, done: Callable[[int, Shard], None]) -> None:
+        self._done = done
+        self._changed = threading.Condition()
+        self._open: list[_Open] = []
+        self._trained: dict[int, Ranges] = {}
+        self._handed = 0
+        self._stepped = 0
+
+    def leased(self, epoch: int, shard: Shard) -> None:
+        """The rank has this shard now."""
+        with self._changed:
+            self._open.append(_Open(epoch, shard, shard.rows))
+
+    def begin(self) -> None:
+        """An epoch begins: what was read of another one and not trained is no longer waited for."""
+        with self._changed:
+            self._open.clear()
+            self._handed = self._stepped = 0
+
+    def handed(self) -> None:
+        """One batch more was read."""
+        with self._changed:
+            self._handed += 1
+
+    def trained(self, epoch: int, positions: Array) -> None:
+        """A step has trained a batch of these positions, int64 [rows]; none: it had no batch."""
+        if not len(positions):
+            return
+        complete: list[Shard] = []
+        with self._changed:
+            self._stepped += 1
+            now = Ranges.of_numbers(positions.tolist())
+            self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
+            for one in self._open:
+                if one.epoch == epoch:
+                    start, stop = one.shard
+                    one.left -= int(np.count_nonzero((positions >= start) & (positions < stop)))
+                    if one.left <= 0:
+                        complete.append(one.shard)
+            self._open = [one for one in self._open if one.left > 0]
+            self._changed.notify_all()
+        for shard in complete:
+            self._done(epoch, shard)
+
+    def ranges(self) -> dict[int, Ranges]:
+        """By epoch, what was trained."""
+        with self._changed:
+            return dict(self._trained)
+
+    @property
+    def ahead(self) -> int:
+        """Batches that were read and are not trained."""
+        return self._handed - self._stepped
+
+    def wait(self, ends: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `ends()`, which is looked at whenever something was trained, or woken."""
+        with self._changed:
+            return self._changed.wait_for(ends, timeout_s)
+
+    def wake(self) -> None:
+        """Have who waits look again."""
+        with self._changed:
+            self._changed.notify_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..losses.step import StepLoss
+from ..losses.step import StepLoss, attach_projectors, detach_projectors
 from .distill import Distill
 from .spec import JobSpec
 
@@ -55,3 +55,31 @@ def assemble(spec: JobSpec, steps_total: int | None = None) -> Assembly:
     loss = StepLoss(spec.loss, distill, model, steps_total)
     optimizer = spec.optimizer(model.parameters())
     return Assembly(spec, model, loss, distill, optimizer)
+
+
+def restored(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
+    """The job's model with the parameters of a checkpoint, in inference mode.
+
+    Args:
+        spec: the job file.
+        checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
+
+    Returns:
+        The model, without hints' projectors, and the step that the checkpoint is of.
+
+    Raises:
+        JobError: the job file fails.
+        UsageError: there is no checkpoint, or (CheckpointMismatch) it is of another model.
+        CheckpointUnavailable: it cannot be read now.
+        CheckpointDamaged: it is broken.
+    """
+    from ..checkpoint import open_checkpoint
+    from ..checkpoint.capture import Trained, restore
+
+    contents = open_checkpoint(checkpoint)
+    model = spec.model()
+    attach_projectors(spec.distill(), model)
+    restore(Trained(model), contents, random=False)
+    detach_projectors(model)
+    model.eval()
+    return model, contents.step

@@ -7,7 +7,7 @@ positions as `edl_positions`, soft labels under their names; all else are inputs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...distill_reader.structure import map_leaves, row_count
-from ...errors import UsageError
+from ...errors import BatchError, UsageError
+from ...proto.arena import Array
+from .spec import JobSpec, Split, is_dataset
 
 #: The field that says where each row stands in the order of its epoch: int64 [rows].
 POSITIONS: Final = "edl_positions"
@@ -176,3 +178,70 @@ def _cut(value: Any, start: int, stop: int, rows: int) -> Any:
 
 def _has_rows(value: Any, rows: int) -> bool:
     return bool(getattr(value, "ndim", 0)) and value.shape[0] == rows
+
+
+def with_positions(batch: Any, positions: Array) -> Any:
+    """The batch with its positions, int64 [rows]: the last field, in a dict `POSITIONS`.
+
+    A bare array becomes a tuple, a list of one dict (of a static-graph loader of Paddle) stays one.
+
+    Raises:
+        BatchError: a dict has a field of that name.
+    """
+    if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
+        return [with_positions(batch[0], positions)]
+    if isinstance(batch, Mapping):
+        if POSITIONS in batch:
+            raise BatchError(f"a batch has a field {POSITIONS!r}, which is ours; rename it")
+        return {**batch, POSITIONS: positions}
+    if isinstance(batch, list):
+        return [*batch, positions]
+    return (*batch, positions) if isinstance(batch, tuple) else (batch, positions)
+
+
+def batches_of(
+    spec: JobSpec, part: Split, batch_size: int | None = None
+) -> Generator[Parts, None, None]:
+    """Each batch of `feed(part)`, taken apart.
+
+    Args:
+        spec: the job file.
+        part: "train" or "eval".
+        batch_size: rows of a batch, where the feed is a data set, which has samples alone.
+
+    Raises:
+        JobError: the feed fails, here or while it is read.
+        UsageError: a data set without a batch size.
+    """
+    source = spec.feed(part)
+    if is_dataset(source):
+        if batch_size is None:
+            raise UsageError(
+                f"feed({part!r}) of {spec.path} gives a data set, which has no batches: say"
+                " how many rows one has (--total-batch to train, else --batch-size), or return a"
+                " DataLoader"
+            )
+        from ...distill_reader import Batched
+
+        source = Batched(source, batch_size)
+    with spec.blames("feed"):
+        batches = iter(source)
+    while True:
+        with spec.blames("feed"):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        yield split(batch)
+
+
+def first_batch(spec: JobSpec, part: Split, batch_size: int | None = None) -> Parts:
+    """The first batch of `feed(part)`; raises as `batches_of`, and UsageError where it is empty."""
+    batches = batches_of(spec, part, batch_size)
+    try:
+        found = next(batches, None)
+    finally:
+        batches.close()
+    if found is None:
+        raise UsageError(f"feed({part!r}) of {spec.path} has no batches")
+    return found

@@ -7,8 +7,8 @@ from typing import get_args
 
 from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
-from .kl import kl_divergence
 from .tensors import Tensor, check_hard_label, check_logits, cross_entropy, weighted
+from .terms import kl_divergence
 
 
 class DistillLoss:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
 from ...scheduler.students.weights import always_zero, needs_total, weight_at
-from ..job.distill import Distill, OutputKey
-from .features import feature_l2
-from .kl import as_logits, kl_divergence, logarithm
-from .mse import logits_mse
-from .projectors import attach_projectors
-from .smoothing import smoothed
-from .tensors import cast, weighted
-from .top_k import top_k_divergence
+from ..job.distill import Distill, Hint, OutputKey
+from .tensors import cast, framework_of, layer_class, weighted
+from .terms import (
+    as_logits,
+    feature_l2,
+    kl_divergence,
+    logarithm,
+    logits_mse,
+    smoothed,
+    top_k_divergence,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +228,41 @@ def _check_schedules(distill: Distill) -> None:
                 f"the schedule of {name} runs until the end of the training, whose number of steps"
                 " is not known: give it steps=..., or end the training by --steps"
             )
+
+
+#: Under this name, and the number of its hint, a projector is a sublayer of the student.
+PROJECTOR: Final = "edl_projector_"
+
+
+def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
+    """Make the projectors of all hints sublayers of the model.
+
+    Returns:
+        By the teachers' output, for hints that have one.
+
+    Raises:
+        UsageError: what should make a layer makes something else.
+    """
+    made = {}
+    for number, hint in enumerate(() if distill is None else distill.hints):
+        if hint.projector is not None:
+            made[hint.teacher] = _made(hint, framework_of(model))
+            setattr(model, f"{PROJECTOR}{number}", made[hint.teacher])
+    return made
+
+
+def detach_projectors(model: Any) -> None:
+    """Take them out again: who uses the student has no teachers."""
+    for name in [name for name, _ in model.named_children() if name.startswith(PROJECTOR)]:
+        delattr(model, name)
+
+
+def _made(hint: Hint, framework: Any) -> Any:
+    assert hint.projector is not None
+    layer = hint.projector()
+    if not isinstance(layer, wanted := layer_class(framework)):
+        raise UsageError(
+            f"the projector of the hint {hint.teacher!r} has to make a"
+            f" {framework.__name__}.nn.{wanted.__name__}, it made a {type(layer).__name__}"
+        )
+    return layer

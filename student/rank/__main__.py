@@ -22,13 +22,13 @@ from ...errors import (
 )
 from ...standard_streams import write_whole_lines
 from ...supervise import end_with_parent
-from ..job.blame import blamed, told, trace_of
+from ..job.spec import blamed, told, trace_of
 from ..link import RankLink
-from ..words import EXIT_AGAIN, Failed, Finished, Inspected, Left, Order, Ready
+from ..messages import EXIT_AGAIN, Failed, Finished, Inspected, Left, Order, Ready
 
 if TYPE_CHECKING:
+    from .reporting import RankReporter
     from .starting import Start
-    from .telling import Telling
 
 log = logging.getLogger("edl.student.rank")
 
@@ -42,7 +42,7 @@ class Rank:
     def __init__(self, link: RankLink, order: Order) -> None:
         self._link = link
         self._order = order
-        self._telling: Telling | None = None
+        self._reporter: RankReporter | None = None
         self._started = False
 
     def run(self) -> int:
@@ -74,19 +74,20 @@ class Rank:
 
     def _loop(self, ready: Start) -> int:
         from .loop import Loop
-        from .pulse import Pulse
-        from .telling import Telling
+        from .reporting import Pulse, RankReporter
 
-        telling = Telling(self._order, self._link, ready.saver, ready.evaluation, ready.intake)
-        telling.place = ready.place
-        self._telling = telling
+        reporter = RankReporter(
+            self._order, self._link, ready.saver, ready.evaluation, ready.intake
+        )
+        reporter.place = ready.place
+        self._reporter = reporter
         settings = self._order.settings
         loop = Loop(
             ready.learner,
             ready.intake,
             ready.data,
             ready.shares,
-            telling,
+            reporter,
             lambda: self._link.leaving,
             ready.saver.due,
             ready.place,
@@ -104,27 +105,27 @@ class Rank:
         place, rows = ready.place, ready.data.source.total_batch or 0
         self._link.tell(Ready(place.step, place.epoch, ready.steps or 0, rows))
         self._started = True
-        pulse = Pulse(waiting_for, telling.waits_for)
+        pulse = Pulse(waiting_for, reporter.waits_for)
         try:
             ending = loop.run()
         finally:
             pulse.close()
-            telling.close()
+            reporter.close()
         if ending == "left":
-            self._link.tell(Left(ready.place.step, telling.saved, "as its supervisor asked"))
+            self._link.tell(Left(ready.place.step, reporter.saved, "as its supervisor asked"))
             return EXIT_AGAIN
-        self._link.tell(Finished(ready.place.step, telling.metrics))
+        self._link.tell(Finished(ready.place.step, reporter.metrics))
         return 0
 
     def _left(self, error: BaseException) -> int:
         """A peer or the supervisor is gone: nothing is wrong with the job."""
         log.warning("%s; this rank ends, to go on in the next generation", error)
-        step = 0 if self._telling is None else self._telling.place.step
+        step = 0 if self._reporter is None else self._reporter.place.step
         self._link.tell(Left(step, safe=False, why=str(error)))
         return EXIT_AGAIN
 
     def _failed(self, error: BaseException) -> int:
-        telling = self._telling
+        reporter = self._reporter
         error = blamed(error, self._order.settings.spec)
         # Our own errors say in one line what is wrong; who wrote a job wants to see its lines.
         ours = isinstance(error, EdlError) and not isinstance(error, JobError)
@@ -132,16 +133,16 @@ class Rank:
         words = str(error) if isinstance(error, EdlError) else told(error)
         # Who has not taken a single step in this job cannot have been unlucky.
         usage = isinstance(error, UsageError) and (
-            not self._started or telling is None or telling.place.step == 0
+            not self._started or reporter is None or reporter.place.step == 0
         )
         gave_up = isinstance(error, NoTeacherAvailable)
         if not (usage or gave_up):  # else the command ends with these very words
             log.error("%s", words)
         self._link.tell(
             Failed(
-                0 if telling is None else telling.place.step + 1,
-                0 if telling is None else telling.place.epoch,
-                [] if telling is None else telling.positions,
+                0 if reporter is None else reporter.place.step + 1,
+                0 if reporter is None else reporter.place.epoch,
+                [] if reporter is None else reporter.positions,
                 words,
                 trace,
                 usage=usage,

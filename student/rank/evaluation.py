@@ -13,7 +13,7 @@ from ..job.batches import Parts, split
 from ..job.scores import Scores
 from ..job.spec import JobSpec
 from .collective import Group
-from .precision import Precision
+from .learner import Precision
 
 
 class Evaluation:

@@ -19,7 +19,7 @@ from ..job.assembly import assemble
 from ..job.distill import Distill
 from ..job.spec import load_job
 from ..settings import TrainSettings
-from .precision import Precision
+from .learner import Precision
 from .starting import seed_all, set_device
 
 _DIGITS: Final = 16

@@ -19,9 +19,8 @@ import numpy as np
 from ...errors import UsageError
 from ...scheduler.students.agreement import StepDecision, Vote, decide
 from ..job.batches import Parts
-from .gradients import Learner
-from .intake import OVER, Intake
-from .shares import Shares
+from .intake import OVER, Intake, Shares
+from .learner import Learner
 
 #: A rank that has no batch by then lets the others know that it waits.
 TAKE_S: Final = 1.0

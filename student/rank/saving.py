@@ -15,8 +15,8 @@ from ..checkpoint.capture import Trained, capture
 from ..checkpoint.snapshot import SnapshotWriter
 from ..feeding import ShardedSource, UnshardedSource, merged
 from ..link import RankLink
-from ..words import Order, Saved
-from .gradients import Learner
+from ..messages import Order, Saved
+from .learner import Learner
 from .loop import Place
 
 log = logging.getLogger(__name__)

@@ -20,17 +20,14 @@ from ..job.assembly import Assembly, assemble
 from ..job.batches import Parts, split
 from ..job.spec import JobSpec, is_dataset, load_job
 from ..link import RankLink
+from ..messages import Order, Scaled
 from ..settings import TrainSettings
-from ..words import Order, Scaled
 from .collective import Group, device_of, join
 from .evaluation import Evaluation
-from .gradients import Learner
-from .intake import Intake
+from .intake import Intake, Shares
+from .learner import Learner, LearningRate, Precision, scaled
 from .loop import Place
-from .precision import Precision
 from .saving import EPOCH, FACTOR, FEED, METRICS, Saver
-from .scaling import LearningRate, scaled
-from .shares import Shares
 
 log = logging.getLogger(__name__)
 

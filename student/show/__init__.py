@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ..words import Progress
+from ..messages import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

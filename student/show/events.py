@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import UsageError
 from ...extras import install_command
-from ..words import Progress
+from ..messages import Progress
 from .picture import Picture
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..words import Progress
-from .picture import Picture
-from .wording import parts, place
+from ..messages import Progress
+from .picture import Picture, parts, place
 
 #: A line of progress each so many seconds.
 EVERY_S: Final = 10.0

@@ -13,10 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..words import Progress
+from ..messages import Progress
 from . import print_plainly
-from .picture import Picture
-from .wording import count, duration, figures, size, teachers
+from .picture import Picture, count, duration, figures, size, teachers
 
 _PER_S: Final = 4
 _BAR: Final = 30

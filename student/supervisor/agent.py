@@ -27,8 +27,8 @@ from ...scheduler.students.world import (
 from ..checkpoint import Checkpoint
 from ..launch import free_endpoints
 from ..link import ShardServer
+from ..messages import FromRank, Order, Progress, Ready, Saved, Scaled
 from ..settings import TrainSettings
-from ..words import FromRank, Order, Progress, Ready, Saved, Scaled
 from .checkpoints import CheckpointManager, NewestCheckpoint, check_arrival, write_last
 from .rendezvous import TTL_S, LeaderOrders, RendezvousLeader, RendezvousSession, RendezvousView
 from .ui import NodeReporter, report_of

@@ -25,7 +25,7 @@ from ...errors import CheckpointUnavailable, GenerationSuperseded, UsageError
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, expected_digest
 from ...scheduler.students.world import Fingerprint
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
-from ..checkpoint.manifest import Provenance
+from ..checkpoint.checkpoint import Provenance
 from ..checkpoint.persisting import LAST_S, Persister
 from .ui import NodeReporter
 

@@ -35,7 +35,7 @@ from ...scheduler.students.world import (
     decide,
     is_over,
 )
-from ..checkpoint.names import unique_name_of
+from ..checkpoint.files import unique_name_of
 from .checkpoints import NewestCheckpoint
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from ... import logs
 from ...coordinator.jobs import Generation
 from ...scheduler.students.failures import RankFailure
 from ...standard_streams import visible
+from ..messages import Failed, FromRank, Progress, Ready, Scaled
 from ..show import Display
-from ..words import Failed, FromRank, Progress, Ready, Scaled
 from .workers import RankProcess
 
 

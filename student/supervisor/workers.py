@@ -19,7 +19,7 @@ from ...scheduler.students.failures import FailureKind, RankFailure, RankProgres
 from ...scheduler.students.world import Ending, Fingerprint
 from ...supervise import Process, describe_exit, python_command, start
 from ..link import RankPort, ShardServer
-from ..words import (
+from ..messages import (
     EXIT_AGAIN,
     Ask,
     Failed,

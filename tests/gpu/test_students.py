@@ -18,8 +18,7 @@ from edl.benchmarks.pacing import Repeated
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.student import DistillLoss, smoothed_cross_entropy
-from edl.student.losses.mse import logits_mse
-from edl.student.losses.top_k import top_k_divergence
+from edl.student.losses.terms import logits_mse, top_k_divergence
 from edl.tests.gpu import networks
 from edl.tests.gpu.conftest import ROWS, Start, TestDevice, needs_gpu
 from edl.tests.gpu.test_teachers import Rows

@@ -18,22 +18,22 @@ from typer.testing import CliRunner
 
 from edl.errors import EdlError, GenerationSuperseded, UsageError, WireError
 from edl.proto.channel import Channel
-from edl.student import cli, words
+from edl.student import cli, messages
 from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings
 
 SETTINGS = TrainSettings(spec="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
-ORDER = words.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), True)
+ORDER = messages.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), True)
 SAID = (
-    words.Ready(3, 1, 90),
-    words.Progress(
+    messages.Ready(3, 1, 90),
+    messages.Progress(
         4, 1, 8, 16, {"total": 0.5}, {"accuracy": 0.1}, 0.1, 0.2, 80.0, 2, 100, "labels"
     ),
-    words.Saved(4, 1, 0.001),
-    words.Scaled(2, 3),
-    words.Finished(9, {"accuracy": 1.0}),
-    words.Left(9, False, "a peer"),
-    words.Failed(5, 1, [1, 2], "ValueError: no", "Traceback", True),
+    messages.Saved(4, 1, 0.001),
+    messages.Scaled(2, 3),
+    messages.Finished(9, {"accuracy": 1.0}),
+    messages.Left(9, False, "a peer"),
+    messages.Failed(5, 1, [1, 2], "ValueError: no", "Traceback", True),
 )
 
 
@@ -54,8 +54,10 @@ def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> N
     for word in SAID:
         assert link.tell(word)
     assert tuple(port.receive() for _ in SAID) == SAID
-    assert words.from_supervisor(words.Leave().to_json()) == words.Leave()
-    assert words.from_supervisor(words.Answer(3, [1, 2]).to_json()) == words.Answer(3, [1, 2])
+    assert messages.from_supervisor(messages.Leave().to_json()) == messages.Leave()
+    assert messages.from_supervisor(messages.Answer(3, [1, 2]).to_json()) == messages.Answer(
+        3, [1, 2]
+    )
 
 
 def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLink]) -> None:
@@ -92,9 +94,9 @@ def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]
 def test_malformed_messages_are_refused() -> None:
     for message in ({"kind": "leave"}, {"kind": "x"}, {"kind": "saved", "step": 3}):
         with pytest.raises(WireError):
-            words.from_rank(message)
+            messages.from_rank(message)
     with pytest.raises(WireError):
-        words.from_supervisor({"kind": "ready"})
+        messages.from_supervisor({"kind": "ready"})
     port, fd = RankPort.pair()
     with closing(port), closing(Channel.attach(fd)) as channel:
         channel.send("leave")

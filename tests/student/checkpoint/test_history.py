@@ -16,8 +16,8 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import CheckpointHistory, due_beside
 from edl.student.checkpoint import Checkpoint, Repository
+from edl.student.checkpoint.checkpoint import MANIFEST
 from edl.student.checkpoint.cli import app
-from edl.student.checkpoint.manifest import MANIFEST
 from edl.student.supervisor.checkpoints import CheckpointManager, HistoryFence
 from edl.tests.cli_output import json_of, run
 from edl.tests.stores import of_job

@@ -21,8 +21,9 @@ from edl.student.checkpoint import (
     open_checkpoint,
     safetensors,
 )
+from edl.student.checkpoint.checkpoint import Manifest
 from edl.student.checkpoint.cli import app
-from edl.student.checkpoint.manifest import Manifest, Written
+from edl.student.checkpoint.files import Written
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import clear_memory, memory_url
 from edl.tests.student.checkpoint.samples import check, contents_of, damage, flip, newest_step
@@ -202,7 +203,7 @@ def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckpointDamaged, match="beside its folder"):
         Manifest.unpack(packed)
     with monkeypatch.context() as patch:
-        patch.setattr("edl.student.checkpoint.manifest.FORMAT", "another")
+        patch.setattr("edl.student.checkpoint.checkpoint.FORMAT", "another")
         packed = Manifest(1, 1, 0.0, {}).pack()
     with pytest.raises(CheckpointDamaged, match="of format 'another'"):
         Manifest.unpack(packed)

@@ -30,9 +30,9 @@ from edl.student.feeding import (
     merged,
     restored,
 )
-from edl.student.feeding.positions import with_positions
 from edl.student.feeding.sharded import DEFAULT_AHEAD
-from edl.student.rank.shares import Shares
+from edl.student.job.batches import with_positions
+from edl.student.rank.intake import Shares
 from edl.tests.student.feeding.ranks import (
     Numbers,
     batched,

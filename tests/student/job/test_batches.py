@@ -16,12 +16,9 @@ from edl.errors import UsageError
 from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.student import Distill, Hint
-from edl.student.feeding.positions import with_positions
-from edl.student.job.batches import POSITIONS, split
-from edl.student.losses.kl import kl_divergence
-from edl.student.losses.mse import logits_mse
+from edl.student.job.batches import POSITIONS, split, with_positions
 from edl.student.losses.step import StepLoss
-from edl.student.losses.top_k import top_k_divergence
+from edl.student.losses.terms import kl_divergence, logits_mse, top_k_divergence
 from edl.student.rank.intake import OVER, Intake
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.waiting import DEADLINE_S

@@ -14,13 +14,15 @@ from edl.errors import UsageError
 from edl.scheduler.students.weights import Linear, Steps
 from edl.student import Distill, DistillLoss, Hint
 from edl.student.losses import smoothed_cross_entropy
-from edl.student.losses.features import feature_l2
-from edl.student.losses.kl import as_logits, kl_divergence
-from edl.student.losses.mse import logits_mse
-from edl.student.losses.projectors import PROJECTOR, detach_projectors
-from edl.student.losses.step import StepLoss
+from edl.student.losses.step import PROJECTOR, StepLoss, detach_projectors
 from edl.student.losses.tensors import cast
-from edl.student.losses.top_k import top_k_divergence
+from edl.student.losses.terms import (
+    as_logits,
+    feature_l2,
+    kl_divergence,
+    logits_mse,
+    top_k_divergence,
+)
 from edl.teacher.backends.paddle import import_paddle
 
 pytestmark = pytest.mark.system

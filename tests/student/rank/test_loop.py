@@ -13,9 +13,8 @@ from edl.errors import PeerLost
 from edl.scheduler.students.agreement import RowShares
 from edl.student.job.batches import Parts
 from edl.student.rank.collective import Alone
-from edl.student.rank.intake import OVER
+from edl.student.rank.intake import MARGIN, OVER, Shares
 from edl.student.rank.loop import Loop, Place
-from edl.student.rank.shares import MARGIN, Shares
 
 BATCH = Parts((), None, {}, None, 4)
 

@@ -14,9 +14,9 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.student.checkpoint import SnapshotOwner
 from edl.student.launch import LOOPBACK, free_endpoints
 from edl.student.link import ShardServer
+from edl.student.messages import FromRank, Order
 from edl.student.settings import TrainSettings
 from edl.student.supervisor.workers import WorkerGroup
-from edl.student.words import FromRank, Order
 
 JOB = Path(__file__).with_name("small_job.py")
 DEADLINE_S = 90.0

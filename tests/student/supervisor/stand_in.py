@@ -24,7 +24,7 @@ import numpy as np
 
 from edl.errors import EdlError, NoTeacherAvailable
 from edl.scheduler.students.saving import SaveSchedule
-from edl.student import words
+from edl.student import messages
 from edl.student.checkpoint import Contents, SnapshotWriter, open_checkpoint
 from edl.student.link import RankLink
 from edl.supervise import end_with_parent
@@ -38,7 +38,7 @@ class PeerGone(Exception):
 class Group:
     """Gathers a few numbers from all ranks; rank 0 collects them and sends them out."""
 
-    def __init__(self, order: words.Order) -> None:
+    def __init__(self, order: messages.Order) -> None:
         host, _, port = order.endpoints[0].rpartition(":")
         address = (host, int(port))
         self._rank, self._world = order.rank, order.world
@@ -73,7 +73,7 @@ def pid_file(spec: Path, node: str, rank: int) -> Path:
 
 
 class StandIn:
-    def __init__(self, link: RankLink, order: words.Order) -> None:
+    def __init__(self, link: RankLink, order: messages.Order) -> None:
         self.link, self.order, self.settings = link, order, order.settings
         self.spec = Path(order.settings.spec)
         self.job: dict[str, Any] = json.loads(self.spec.read_text())
@@ -97,12 +97,12 @@ class StandIn:
     def run(self) -> int:
         if self.order.inspect:
             told = {"seed": self.settings.seed, "total_batch": self.settings.total_batch}
-            self.link.tell(words.Inspected(told))
+            self.link.tell(messages.Inspected(told))
             return 0
         previous, world = self.order.previous_world, self.order.world
         if previous not in (0, world):
-            self.link.tell(words.Scaled(previous, world))
-        self.link.tell(words.Ready(self.step, 0, self.job["steps"], self.batch))
+            self.link.tell(messages.Scaled(previous, world))
+        self.link.tell(messages.Ready(self.step, 0, self.job["steps"], self.batch))
         if "asks" in self.job:
             self.waits = "a shard"
             self.link.lease(0)
@@ -116,18 +116,18 @@ class StandIn:
             self.waits = ""
             if any(one["leave"] for one in votes):
                 self.save()
-                self.link.tell(words.Left(self.step))
-                return words.EXIT_AGAIN
+                self.link.tell(messages.Left(self.step))
+                return messages.EXIT_AGAIN
             self.crash()
             time.sleep(self.job["step_s"])
             self.step += 1
             rows = -(-self.batch // world)
-            self.link.tell(words.Progress(self.step, 0, rows, self.batch, step_s=0.001 * rows))
+            self.link.tell(messages.Progress(self.step, 0, rows, self.batch, step_s=0.001 * rows))
             if any(one["save"] for one in votes):
                 self.save()
         if self.saved_step < self.step:
             self.save()
-        self.link.tell(words.Finished(self.step, {"accuracy": 0.5}))
+        self.link.tell(messages.Finished(self.step, {"accuracy": 0.5}))
         return 0
 
     def wait_at_gate(self) -> None:
@@ -153,7 +153,7 @@ class StandIn:
         if before < crash["times"]:
             marks.write_text("x" * (before + 1))
             positions = list(range(self.step * self.batch, step * self.batch))
-            self.link.tell(words.Failed(step, 0, positions, "ValueError: as was asked"))
+            self.link.tell(messages.Failed(step, 0, positions, "ValueError: as was asked"))
             sys.exit(1)
 
     def due(self) -> bool:
@@ -164,28 +164,28 @@ class StandIn:
         if self.writer is not None:
             weights = {"model/w": np.full(64, self.step, np.float32)}
             slot = self.writer.write(Contents(self.step, self.order.world, weights, {}))
-            self.link.tell(words.Saved(self.step, slot))
+            self.link.tell(messages.Saved(self.step, slot))
 
 
 def main(fd: int) -> int:
     end_with_parent(1.0)
-    link = RankLink.attach(fd, lambda: os._exit(words.EXIT_AGAIN))
+    link = RankLink.attach(fd, lambda: os._exit(messages.EXIT_AGAIN))
     order = link.order()
     try:
         rank = StandIn(link, order)
     except PeerGone as error:
-        link.tell(words.Left(0, False, str(error)))
-        return words.EXIT_AGAIN
+        link.tell(messages.Left(0, False, str(error)))
+        return messages.EXIT_AGAIN
     except EdlError as error:
         gave_up = isinstance(error, NoTeacherAvailable)
-        link.tell(words.Failed(0, error=str(error), usage=not gave_up, gave_up=gave_up))
+        link.tell(messages.Failed(0, error=str(error), usage=not gave_up, gave_up=gave_up))
         return 2
     threading.Thread(target=pulse, args=(rank,), daemon=True).start()
     try:
         return rank.run()
     except (PeerGone, EdlError) as error:
-        link.tell(words.Left(rank.step, False, str(error)))
-        return words.EXIT_AGAIN
+        link.tell(messages.Left(rank.step, False, str(error)))
+        return messages.EXIT_AGAIN
 
 
 def pulse(rank: StandIn) -> None:
@@ -196,7 +196,7 @@ def pulse(rank: StandIn) -> None:
             if waits == "other ranks":
                 waited_s = time.monotonic() - rank.waits_since_s
                 peers_s = waited_s * rank.job.get("second_s", 1.0)
-            rank.link.tell(words.Progress(rank.step, 0, waiting_for=waits, peers_s=peers_s))
+            rank.link.tell(messages.Progress(rank.step, 0, waiting_for=waits, peers_s=peers_s))
 
 
 if __name__ == "__main__":

@@ -26,15 +26,15 @@ from edl.errors import (
 )
 from edl.lifecycle import Stop
 from edl.student.checkpoint import Checkpoint, Repository
-from edl.student.checkpoint.manifest import Provenance
+from edl.student.checkpoint.checkpoint import Provenance
 from edl.student.dry_run import plan
+from edl.student.messages import Ask, FromRank, Order, Progress
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import agent
 from edl.student.supervisor.agent import NodeDependencies, NodeOutcome, Supervisor
 from edl.student.supervisor.ui import NodeReporter
 from edl.student.supervisor.workers import WorkerGroup
-from edl.student.words import Ask, FromRank, Order, Progress
 from edl.tests.stores import memory
 from edl.tests.student.checkpoint.samples import newest_step
 from edl.tests.student.rank.world import settings as rank_settings

@@ -23,9 +23,10 @@ from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import RecallWorld, World
 from edl.student import link
 from edl.student.checkpoint import Repository, SnapshotWriter
-from edl.student.checkpoint.names import unique_name_of
+from edl.student.checkpoint.files import unique_name_of
 from edl.student.launch import LOOPBACK, free_endpoints, launched, nodes_of, own_address
 from edl.student.link import ShardServer
+from edl.student.messages import Ask
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import checkpoints
@@ -33,7 +34,6 @@ from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import CheckpointManager, CheckpointVerifier, HistoryFence
 from edl.student.supervisor.rendezvous import RendezvousSession
 from edl.student.supervisor.ui import NodeReporter
-from edl.student.words import Ask
 from edl.tests.stores import memory, of_job
 from edl.tests.student.checkpoint.history import contents
 from edl.tests.student.checkpoint.samples import GatedRepository

@@ -1,6 +1,6 @@
 """What a supervisor and its ranks say to each other: one small dataclass for each message.
 
-| from | words |
+| from | messages |
 |---|---|
 | the supervisor | `Order` first of all; then `Leave`, and an `Answer` to each `Ask` |
 | a rank | `Ready`, `Progress`, `Saved`, `Ask`, `Scaled`; at last `Finished`, `Left` or `Failed` |
@@ -25,7 +25,7 @@ EXIT_AGAIN: Final = 75
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class RankMessage:
     """What all messages have in common."""
 
     def to_json(self) -> Message:
@@ -46,7 +46,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Order(Word):
+class Order(RankMessage):
     """All that a rank has to know; the first message that it gets.
 
     Attributes:
@@ -93,12 +93,12 @@ class Order(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Leave(Word):
+class Leave(RankMessage):
     """Go at the next safe point: snapshot, `Left`, exit code 75."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Word):
+class Answer(RankMessage):
     """To the `Ask` of the same number; `error` is the name of one of ours, `value` its words."""
 
     number: int
@@ -107,7 +107,7 @@ class Answer(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected(Word):
+class Inspected(RankMessage):
     """Every function of the job file that a training begins with was called, without an error.
 
     Attributes:
@@ -118,7 +118,7 @@ class Inspected(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready(Word):
+class Ready(RankMessage):
     """The job file is loaded, the checkpoint restored, the group formed: the first step begins.
 
     Attributes:
@@ -134,7 +134,7 @@ class Ready(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress(Word):
+class Progress(RankMessage):
     """One step is done.
 
     Attributes:
@@ -174,7 +174,7 @@ class Progress(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved(Word):
+class Saved(RankMessage):
     """A complete snapshot lies in slot `slot`; the copy held the step up for `blocked_s`."""
 
     step: int
@@ -188,7 +188,7 @@ What = Literal["fill", "lease", "done"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Word):
+class Ask(RankMessage):
     """A question to the supervisor, which gives an `Answer` of the same number.
 
     Attributes:
@@ -208,7 +208,7 @@ class Ask(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled(Word):
+class Scaled(RankMessage):
     """`on_scale(old, new)` of the job was called on this rank, once for this change."""
 
     old: int
@@ -216,7 +216,7 @@ class Scaled(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished(Word):
+class Finished(RankMessage):
     """The job is done; the metrics are those of its last evaluation."""
 
     step: int
@@ -224,7 +224,7 @@ class Finished(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Left(Word):
+class Left(RankMessage):
     """Gone at a safe point, with all that was trained in the snapshot; or a peer is gone.
 
     Attributes:
@@ -238,7 +238,7 @@ class Left(Word):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(Word):
+class Failed(RankMessage):
     """The user's code, or ours, raised.
 
     Attributes:

@@ -1,18 +1,24 @@
-"""What a rank tells its supervisor of its steps, and writes into the log of ids."""
+"""What a rank tells its supervisor of its steps and waits, and writes into the log of ids.
+
+A rank that waits for its batch or for other ranks says so every second: silence then means that it
+hangs. One that computes says nothing until its step is done. So of a world that stands still the
+one that is silent holds it up.
+"""
 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from ...errors import EdlError
 from ..link import RankLink
-from ..words import Order, Progress
+from ..messages import Order, Progress
 from .evaluation import Evaluation
 from .intake import Intake
 from .loop import Place, Taken
@@ -23,7 +29,7 @@ TELL_EVERY_S: Final = 0.05
 _RATE_S: Final = 10.0
 
 
-class Telling:
+class RankReporter:
     """The loop's watcher; see `loop.Watcher`.
 
     Attributes:
@@ -163,3 +169,31 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EdlError(f"the log of ids {path} cannot be written: {error.strerror}") from error
+
+
+EVERY_S = 1.0
+
+
+class Pulse:
+    """Calls `tell(what)` every second for as long as `waiting_for()` says what is waited for.
+
+    Args:
+        waiting_for: in words; empty: nothing.
+        tell: called from a thread of its own.
+    """
+
+    def __init__(self, waiting_for: Callable[[], str], tell: Callable[[str], None]) -> None:
+        self._waiting_for = waiting_for
+        self._tell = tell
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="edl-rank-pulse", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            if what := self._waiting_for():
+                self._tell(what)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()

@@ -1,0 +1,255 @@
+"""The terms of a loss: means over rows, in the dtype of the student's outputs.
+
+| psi of | after |
+|---|---|
+| `kl_divergence` | the paper, section 3.3; Hinton et al. 2015 |
+| `logits_mse` | Ba and Caruana 2014 |
+| `top_k_divergence` | the first, of which only the K greatest classes and the rest's mass came |
+
+Besides, `smoothed_cross_entropy` (Szegedy et al. 2016) of hard labels, and `feature_l2` (Romero et
+al. 2015) of feature maps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import UsageError
+from ...proto.forms import SUM_TOLERANCE, SoftLabelIs
+from .tensors import (
+    Tensor,
+    cast,
+    check_hard_label,
+    check_logits,
+    check_soft_label,
+    cross_entropy,
+    framework_of,
+    is_integer,
+    take_along_last,
+)
+
+
+def kl_divergence(
+    student_logits: Tensor,
+    soft_label: Tensor | None,
+    temperature: float = 1.0,
+    soft_label_is: SoftLabelIs | None = None,
+    soft_label_temperature: float = 1.0,
+) -> Tensor:
+    """`KL(softmax(teacher / T) || softmax(student / T))`, a mean over all but the last axis.
+
+    Without the factor T^2, which belongs to its weight. No gradient flows into the soft label.
+
+    Args:
+        student_logits: float [N, ..., C].
+        soft_label: float [N, ..., C], of any float dtype.
+        temperature: T, above 0.
+        soft_label_is: what the teacher's numbers are; probabilities are brought to temperature T:
+            p^(T0/T), normalised. None: probabilities if all rows are, else logits.
+        soft_label_temperature: T0, of the softmax that made probabilities.
+
+    Returns:
+        A scalar tensor of the dtype of the logits.
+
+    Raises:
+        UsageError: shapes or dtypes that do not fit.
+    """
+    check_logits(student_logits)
+    check_soft_label(student_logits, soft_label)
+    assert soft_label is not None
+    framework = framework_of(student_logits)
+    log_softmax = framework.nn.functional.log_softmax
+    with framework.no_grad():
+        teacher = cast(soft_label, student_logits.dtype)
+        if soft_label_is is None:
+            teacher = as_logits(teacher)
+        elif soft_label_is == "probabilities":
+            teacher = logarithm(teacher)
+        log_p = log_softmax(teacher / (temperature / soft_label_temperature), -1)
+        p = log_p.exp()
+    log_q = log_softmax(student_logits / temperature, -1)
+    return (p * (log_p - log_q)).sum(-1).mean()
+
+
+def as_logits(soft_label: Tensor) -> Tensor:
+    """Soft labels as logits: of probabilities their logarithm, others as given.
+
+    They are probabilities if no number is negative and each row sums to 1, as far as numbers of 16
+    bits can. It is decided on the device, which nothing has to wait for.
+
+    Args:
+        soft_label: float [N, ..., C].
+    """
+    framework = framework_of(soft_label)
+    off = (cast(soft_label, "float32").sum(-1) - 1).abs().max()
+    known = framework.logical_and(soft_label.min() >= 0, off <= SUM_TOLERANCE)
+    return framework.where(known.broadcast_to(soft_label.shape), logarithm(soft_label), soft_label)
+
+
+def logarithm(probabilities: Tensor) -> Tensor:
+    """Their logarithm; 0 has none: the smallest normal number stands for it, and weighs nothing."""
+    tiny = float(framework_of(probabilities).finfo(probabilities.dtype).tiny)
+    return probabilities.clip(min=tiny).log()
+
+
+def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
+    """The mean over rows and classes of `(student - teacher)^2`.
+
+    Args:
+        student_logits: float [N, ..., C].
+        soft_label: the teacher's logits, float [N, ..., C], of any float dtype. No gradient flows
+            into them.
+
+    Returns:
+        A scalar tensor of the dtype of the logits.
+
+    Raises:
+        UsageError: shapes or dtypes that do not fit.
+    """
+    check_logits(student_logits)
+    check_soft_label(student_logits, soft_label)
+    assert soft_label is not None
+    return (student_logits - cast(soft_label.detach(), student_logits.dtype)).square().mean()
+
+
+#: In the place of the logarithm of 0, for float32.
+_NEVER = -1e30
+
+
+def top_k_divergence(
+    student_logits: Tensor,
+    values: Tensor,
+    indices: Tensor,
+    tail: Tensor,
+    temperature: float = 1.0,
+    soft_label_is: SoftLabelIs = "logits",
+) -> Tensor:
+    """KL divergence of K + 1 events: each class that came, and "one of the others".
+
+    What the teacher says of the others among themselves did not travel; the student is left free
+    there, where a dense label that is filled up evenly would press it to be even. It never exceeds
+    the divergence over all classes, and with K = C it is that.
+
+    The tail holds for one temperature alone: 1 for logits, and for probabilities that of the
+    teacher's softmax. `temperature` has to be that.
+
+    Args:
+        student_logits: float [N, ..., C].
+        values: the K greatest logits or probabilities, float [N, ..., K].
+        indices: their classes, int [N, ..., K].
+        tail: of logits the logarithm of the sum of the exponentials of the others, of probabilities
+            their sum; float [N, ...].
+        temperature: T, by which the student's logits are divided.
+        soft_label_is: what the values are.
+
+    Returns:
+        A scalar tensor, float32 (float64 of such logits), the mean over all but the last axis.
+
+    Raises:
+        UsageError: shapes or dtypes that do not fit.
+    """
+    _check(student_logits, values, indices, tail)
+    if "64" not in str(student_logits.dtype):
+        student_logits = cast(student_logits, "float32")
+    framework, dtype = framework_of(student_logits), student_logits.dtype
+    whole = values.shape[-1] == student_logits.shape[-1]
+    with framework.no_grad():
+        kept, rest = cast(values, dtype), cast(tail, dtype)
+        if soft_label_is == "probabilities":
+            kept, rest = logarithm(kept), logarithm(rest)
+        events = kept if whole else _joined(kept, rest.clip(min=_NEVER))
+        log_p = framework.nn.functional.log_softmax(events, -1)
+        p = log_p.exp()
+    log_q = _student(student_logits / temperature, cast(indices, "int64"), whole)
+    return (p * (log_p - log_q)).sum(-1).mean()
+
+
+def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
+    """Logarithms of the student's probabilities of the K + 1 events, [N, ..., K + 1]."""
+    framework = framework_of(logits)
+    functional = framework.nn.functional
+    log_q = functional.log_softmax(logits, -1)
+    kept = take_along_last(log_q, indices)
+    if whole:
+        return kept
+    # By a sum over the others, as 1 minus the sum of those kept loses all digits of a small tail.
+    classes = cast(functional.one_hot(indices, logits.shape[-1]).sum(-2), logits.dtype)
+    return _joined(kept, framework.logsumexp(log_q + classes * _NEVER, -1))
+
+
+def _joined(kept: Tensor, rest: Tensor) -> Tensor:
+    return framework_of(kept).concat([kept, rest.unsqueeze(-1)], -1)
+
+
+def _check(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor) -> None:
+    check_logits(student_logits)
+    rows, classes = list(student_logits.shape[:-1]), student_logits.shape[-1]
+    k = values.shape[-1] if values.ndim else 0
+    fits = list(values.shape[:-1]) == rows and list(indices.shape) == list(values.shape)
+    if not fits or list(tail.shape) != rows or not 1 <= k <= classes:
+        raise UsageError(
+            f"top-k labels for student_logits of {list(student_logits.shape)} are values and"
+            f" indices of {[*rows, 'K']} and a tail of {rows}, not {list(values.shape)},"
+            f" {list(indices.shape)} and {list(tail.shape)}"
+        )
+    if not is_integer(indices) or is_integer(values):
+        raise UsageError("of top-k labels the indices are integers, the values floats")
+
+
+def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float = 0.1) -> Tensor:
+    """Cross entropy with `(1 - smoothing) * one_hot(label) + smoothing / C`.
+
+    Args:
+        logits: float [N, ..., C].
+        hard_label: int [N, ...] or [N, ..., 1].
+        smoothing: from 0 to below 1; 0 is plain cross entropy, bit for bit.
+
+    Returns:
+        A scalar tensor of the dtype of the logits: the mean over all but the last axis.
+
+    Raises:
+        UsageError: shapes, dtypes or a smoothing that cannot be.
+    """
+    check_logits(logits)
+    check_hard_label(logits, hard_label)
+    return smoothed(cross_entropy(logits, hard_label), logits, smoothing)
+
+
+def smoothed(hard: Tensor, logits: Tensor, smoothing: float) -> Tensor:
+    """A hard term of which a part is the cross entropy with the uniform distribution instead."""
+    if not 0 <= smoothing < 1:
+        raise UsageError(f"label smoothing is from 0 to below 1, not {smoothing}")
+    if smoothing == 0:
+        return hard
+    return (1 - smoothing) * hard + smoothing * uniform_cross_entropy(logits)
+
+
+def uniform_cross_entropy(logits: Tensor) -> Tensor:
+    """Cross entropy of logits [N, ..., C] with 1/C for each class, a scalar tensor."""
+    return -framework_of(logits).nn.functional.log_softmax(logits, -1).mean()
+
+
+def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: str = "") -> Tensor:
+    """The mean of the squared differences of two feature maps.
+
+    Args:
+        student: float [N, ...].
+        teacher: float [N, ...], of the shape of the student's once that is projected. No gradient
+            flows into it.
+        projector: a layer from the student's feature map to the teacher's shape; None: none.
+        name: of the teacher's output, for messages.
+
+    Returns:
+        A scalar tensor of the dtype of the student's.
+
+    Raises:
+        UsageError: the shapes differ.
+    """
+    own = student if projector is None else projector(student)
+    if list(own.shape) != list(teacher.shape):
+        made = "is" if projector is None else "is projected to"
+        raise UsageError(
+            f"the feature map {name!r} of the teachers is {list(teacher.shape)}, the student's"
+            f" {made} {list(own.shape)}: give the hint a projector= that makes it the same"
+        )
+    return (own - cast(teacher.detach(), own.dtype)).square().mean()
