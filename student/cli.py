@@ -18,13 +18,197 @@ from ..lifecycle import stop_on_signals
 from ..logs import configure_logging, is_json, log_as
 from ..scheduler.students.saving import OVERHEAD
 from ..supervise import end_with_parent
-from . import options
 from .launch import CARDS
-from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, TrainSettings
+from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, Amp, Deal, LrPolicy, TrainSettings
 
 if TYPE_CHECKING:
     from .launch import LaunchInfo
     from .supervisor.agent import NodeOutcome
+
+_WORLD = "Nodes and ranks"
+_LENGTH = "How long"
+_BATCH = "Batches"
+_SAVING = "Checkpoints"
+_LOOKING = "Looking on"
+
+JobFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="JOB.py",
+        help="The job file: Python with model(), loss(), optimizer() and feed(); docs/job-file.md.",
+    ),
+]
+Job = Annotated[
+    str | None,
+    typer.Option("--job", help="Name of the training in the mesh. Default: that of the job file."),
+]
+Nodes = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_NODES",
+        metavar="[MIN:]MAX",
+        help="How many nodes may train together, as in 1:4; this command is one of them. "
+        "Default: as many as the launcher started, else 1.",
+        rich_help_panel=_WORLD,
+    ),
+]
+RanksPerNode = Annotated[
+    int,
+    typer.Option(min=1, help="Student processes of this node.", rich_help_panel=_WORLD),
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_COORDINATOR",
+        help="Redis URL of the mesh: nodes meet there, and teachers are found there.",
+        rich_help_panel=_WORLD,
+    ),
+]
+Teachers = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT,...",
+        help="Teachers to ask where there is no coordinator.",
+        rich_help_panel=_WORLD,
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_HOST",
+        help="Address by which other nodes reach the ranks of this one. Default: POD_IP, else "
+        "the one on the way to the coordinator.",
+        rich_help_panel=_WORLD,
+    ),
+]
+Hang = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="A rank without a step for so long is killed, and the world formed anew.",
+        rich_help_panel=_WORLD,
+    ),
+]
+Epochs = Annotated[
+    int | None, typer.Option(min=1, help="End after so many epochs.", rich_help_panel=_LENGTH)
+]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="End after so many steps.", rich_help_panel=_LENGTH)
+]
+TotalBatch = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Rows of a step over all ranks, whatever their number. Default: the feed's own.",
+        rich_help_panel=_BATCH,
+    ),
+]
+MicroBatch = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Rows of one forward pass at most; gradients of several are added up.",
+        rich_help_panel=_BATCH,
+    ),
+]
+DealOption = Annotated[
+    Deal,
+    typer.Option(
+        "--deal",
+        help="dynamic: ranks lease shards and get rows in proportion to their speed; static: "
+        "equal parts, the same whatever the timing.",
+        rich_help_panel=_BATCH,
+    ),
+]
+ShardRows = Annotated[
+    int | None,
+    typer.Option(min=1, help="Samples of a shard. Default: chosen.", rich_help_panel=_BATCH),
+]
+Seed = Annotated[
+    int,
+    typer.Option(min=0, help="Of parameters and of the order of samples.", rich_help_panel=_BATCH),
+]
+AmpOption = Annotated[Amp, typer.Option("--amp", help="Mixed precision.", rich_help_panel=_BATCH)]
+LrPolicyOption = Annotated[
+    LrPolicy,
+    typer.Option(
+        "--lr-policy",
+        help="What becomes of the learning rate when the number of ranks changes.",
+        rich_help_panel=_BATCH,
+    ),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Folder or URL (s3://, gs://, hdfs://) that all nodes reach; training goes on from "
+        "the newest valid checkpoint there. Default: a temporary one, for one node.",
+        rich_help_panel=_SAVING,
+    ),
+]
+AcceptChange = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-change",
+        metavar="FIELD",
+        help="Go on from a checkpoint although this setting, as `seed` or `total_batch`, has "
+        "changed since; may be given several times.",
+        rich_help_panel=_SAVING,
+    ),
+]
+SaveEverySteps = Annotated[
+    int | None,
+    typer.Option(min=1, help="Steps between two checkpoints.", rich_help_panel=_SAVING),
+]
+SaveEvery = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Seconds between two checkpoints.",
+        rich_help_panel=_SAVING,
+    ),
+]
+SaveOverhead = Annotated[
+    float,
+    typer.Option(
+        metavar="PART",
+        help="Without the two above: save the first step, then as often as takes this part of the "
+        "time at most; 0: only when the world changes and at the end.",
+        rich_help_panel=_SAVING,
+    ),
+]
+Keep = Annotated[
+    int, typer.Option(min=1, help="Checkpoints that are kept.", rich_help_panel=_SAVING)
+]
+Events = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write event files of TensorBoard.", rich_help_panel=_LOOKING
+    ),
+]
+IdLog = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Each rank writes which samples each of its steps trained.",
+        rich_help_panel=_LOOKING,
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print what would be done; no rank is started."),
+]
+From = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint",
+        metavar="PLACE",
+        help="A checkpoint, or a place with several: then the newest valid one.",
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Rows of a batch, where the feed does not say it.")
+]
 
 #: Paddle notes at its import that it could not compile extensions, which nobody here does.
 _COMPILES = "paddle.utils.cpp_extension.extension_utils"
@@ -42,32 +226,32 @@ def student() -> None:
 
 @app.command()
 def train(
-    job_file: options.JobFile,
-    job: options.Job = None,
-    nodes: options.Nodes = "",
-    ranks_per_node: options.RanksPerNode = 1,
-    coordinator: options.Coordinator = None,
-    teachers: options.Teachers = "",
-    host: options.Host = None,
-    hang: options.Hang = DEFAULT_HANG_S,
-    epochs: options.Epochs = None,
-    steps: options.Steps = None,
-    total_batch: options.TotalBatch = None,
-    micro_batch: options.MicroBatch = None,
-    deal: options.DealOption = "dynamic",
-    shard_rows: options.ShardRows = None,
-    seed: options.Seed = 0,
-    amp: options.AmpOption = "off",
-    lr_policy: options.LrPolicyOption = "keep",
-    checkpoint: options.Checkpoint = None,
-    accept_change: options.AcceptChange = None,
-    save_every_steps: options.SaveEverySteps = None,
-    save_every: options.SaveEvery = None,
-    save_overhead: options.SaveOverhead = OVERHEAD,
-    keep: options.Keep = DEFAULT_KEEP,
-    events: options.Events = None,
-    id_log: options.IdLog = None,
-    dry_run: options.DryRun = False,
+    job_file: JobFile,
+    job: Job = None,
+    nodes: Nodes = "",
+    ranks_per_node: RanksPerNode = 1,
+    coordinator: Coordinator = None,
+    teachers: Teachers = "",
+    host: Host = None,
+    hang: Hang = DEFAULT_HANG_S,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    total_batch: TotalBatch = None,
+    micro_batch: MicroBatch = None,
+    deal: DealOption = "dynamic",
+    shard_rows: ShardRows = None,
+    seed: Seed = 0,
+    amp: AmpOption = "off",
+    lr_policy: LrPolicyOption = "keep",
+    checkpoint: Checkpoint = None,
+    accept_change: AcceptChange = None,
+    save_every_steps: SaveEverySteps = None,
+    save_every: SaveEvery = None,
+    save_overhead: SaveOverhead = OVERHEAD,
+    keep: Keep = DEFAULT_KEEP,
+    events: Events = None,
+    id_log: IdLog = None,
+    dry_run: DryRun = False,
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
@@ -176,12 +360,12 @@ def _absolute(place: str | Path | None) -> str | None:
 
 @app.command()
 def evaluate(
-    job_file: options.JobFile,
-    checkpoint: options.From,
+    job_file: JobFile,
+    checkpoint: From,
     part: Annotated[
         Literal["eval", "train"], typer.Option(help="Which feed of the job file.")
     ] = "eval",
-    batch_size: options.BatchSize = None,
+    batch_size: BatchSize = None,
 ) -> None:
     """Show the loss and the metrics of a checkpoint over the job's feed."""
     from .evaluate import evaluate as run
@@ -192,11 +376,11 @@ def evaluate(
 
 @app.command()
 def export(
-    job_file: options.JobFile,
-    checkpoint: options.From,
+    job_file: JobFile,
+    checkpoint: From,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the model goes.")],
     onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX model, too.")] = False,
-    batch_size: options.BatchSize = None,
+    batch_size: BatchSize = None,
 ) -> None:
     """Write a checkpoint as an inference model of Paddle, for `edl-teacher serve` or Paddle itself.
 

@@ -10,11 +10,11 @@ from ..errors import UsageError
 from ..scheduler.students.shards import rows_of_rank, shard_rows
 from ..scheduler.students.world import WorldLimits
 from .checkpoint import Repository
+from .evaluate import Scores
 from .feeding import check_feed
-from .feeding.order import Ordered, why_not
+from .feeding.positions import Ordered, why_not
 from .job.assembly import Assembly, assemble
 from .job.batches import first_batch
-from .job.scores import Scores
 from .job.spec import NEEDED, OPTIONAL, JobSpec, is_dataset, load_job
 from .settings import TrainSettings
 

@@ -11,11 +11,9 @@ checkpoint["feed"] = merged([source.state() of all ranks], saved)
 
 from __future__ import annotations
 
-from .leases import Board, BoardLeases, Leases, StaticLeases
-from .making import DirectReader, check_feed, make_reader, source_for
-from .saving import merged, restored
+from .positions import Board, BoardLeases, Leases, StaticLeases, merged, restored
 from .sharded import ShardedSource, Sizes
-from .unsharded import UnshardedSource
+from .sources import DirectReader, UnshardedSource, check_feed, make_reader, source_for
 
 __all__ = [
     "Board",

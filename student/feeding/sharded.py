@@ -22,8 +22,7 @@ from ...proto.arena import Array
 from ...scheduler.students.agreement import useful
 from ...scheduler.students.shards import Ranges, Shard
 from ..job.batches import with_positions
-from .leases import Leases
-from .order import Ordered
+from .positions import Leases, Ordered
 
 log = logging.getLogger(__name__)
 

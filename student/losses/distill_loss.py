@@ -7,8 +7,7 @@ from typing import get_args
 
 from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
-from .tensors import Tensor, check_hard_label, check_logits, cross_entropy, weighted
-from .terms import kl_divergence
+from .terms import Tensor, check_hard_label, check_logits, cross_entropy, kl_divergence, weighted
 
 
 class DistillLoss:

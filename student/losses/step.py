@@ -10,15 +10,18 @@ from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
 from ...scheduler.students.weights import always_zero, needs_total, weight_at
 from ..job.distill import Distill, Hint, OutputKey
-from .tensors import cast, framework_of, layer_class, weighted
 from .terms import (
     as_logits,
+    cast,
     feature_l2,
+    framework_of,
     kl_divergence,
+    layer_class,
     logarithm,
     logits_mse,
     smoothed,
     top_k_divergence,
+    weighted,
 )
 
 

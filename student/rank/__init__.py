@@ -8,9 +8,7 @@
 | `intake.py` | the local batches, taken in a thread of their own; how many rows each has |
 | `collective.py` | what ranks tell each other by `paddle.distributed`; nothing at world 1 |
 | `learner.py` | one step of the optimizer, mixed precision, the learning rate of another world |
-| `saving.py` | what of all ranks goes into a snapshot |
-| `evaluation.py` | the job's metrics over its evaluation data, divided among ranks |
-| `reporting.py` | what the supervisor hears of each step and each wait, and the log of ids |
+| `reporting.py` | what the supervisor gets: each step and wait, snapshots; the log of ids |
 
 Importing it is light; Paddle is loaded when a rank starts.
 """

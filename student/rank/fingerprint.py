@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..feeding.making import ordered_of
+from ..feeding.sources import ordered_of
 from ..job.assembly import assemble
 from ..job.distill import Distill
 from ..job.spec import load_job

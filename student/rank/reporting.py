@@ -2,27 +2,34 @@
 
 A rank that waits for its batch or for other ranks says so every second: silence then means that it
 hangs. One that computes says nothing until its step is done. So of a world that stands still the
-one that is silent holds it up.
+one that is silent holds it up. At safe points a `Saver` puts what is of all ranks into memory that
+outlives them.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from ...errors import EdlError
+from ...errors import EdlError, MemoryRefused
+from ...scheduler.students.saving import SaveSchedule
+from ..checkpoint.capture import Trained, capture
+from ..checkpoint.snapshot import SnapshotWriter
+from ..evaluate import RankEvaluation
+from ..feeding import ShardedSource, UnshardedSource, merged
 from ..link import RankLink
-from ..messages import Order, Progress
-from .evaluation import Evaluation
+from ..messages import Order, Progress, Saved
 from .intake import Intake
+from .learner import Learner
 from .loop import Place, Taken
-from .saving import Saver
 
 #: Steps that follow each other faster are told of together: reading losses waits for the device.
 TELL_EVERY_S: Final = 0.05
@@ -39,7 +46,7 @@ class RankReporter:
     """
 
     def __init__(
-        self, order: Order, link: RankLink, saver: Saver, evaluation: Evaluation, intake: Intake
+        self, order: Order, link: RankLink, saver: Saver, evaluation: RankEvaluation, intake: Intake
     ) -> None:
         self._order = order
         self._link = link
@@ -197,3 +204,91 @@ class Pulse:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
+
+
+log = logging.getLogger(__name__)
+
+#: Keys of a checkpoint's state.
+EPOCH: Final = "epoch"
+FEED: Final = "feed"
+FACTOR: Final = "learning_rate_factor"
+METRICS: Final = "metrics"
+#: Saves whose cost says what the next one costs; the first one is dearer, as its memory is new.
+_COSTS: Final = 2
+
+
+@dataclass(slots=True)
+class Saver:
+    """Writes snapshots of this rank's node; all ranks call `save` at the same steps.
+
+    Attributes:
+        order: says into which memory, if this rank has any.
+        link: is told of each.
+        trained: Paddle's objects.
+        learner: of this rank.
+        source: of this rank.
+        base: the feed's part of the checkpoint that the generation began with; None: without one.
+        metrics: of the last evaluation.
+        began: the step that the generation began with.
+    """
+
+    order: Order
+    link: RankLink
+    trained: Trained
+    learner: Learner
+    source: ShardedSource | UnshardedSource
+    base: Mapping[str, Any] | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    began: int = 0
+    _writer: SnapshotWriter | None = None
+    _last_step: int = 0
+    _last_s: float = 0.0
+    _costs_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COSTS))
+
+    def __post_init__(self) -> None:
+        self._last_step, self._last_s = self.began, time.monotonic()
+        if self.order.snapshot:
+            self._writer = SnapshotWriter(self.order.snapshot)
+
+    def due(self, step: int) -> bool:
+        """Whether `step` is to be saved; rank 0 decides for all."""
+        if self.order.rank:
+            return False
+        settings = self.order.settings
+        rhythm = SaveSchedule(
+            settings.save_every_steps, settings.save_every_s, settings.save_overhead
+        )
+        now_s = time.monotonic()
+        return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
+
+    def save(self, place: Place) -> bool:
+        """All ranks stand at `place`; whether the snapshot of this node is whole."""
+        began_s = time.monotonic()
+        try:
+            return self._save(place)
+        finally:
+            self._last_step, self._last_s = place.step, time.monotonic()
+            self._costs_s.append(self._last_s - began_s)
+
+    def _save(self, place: Place) -> bool:
+        group = self.learner.group
+        group.average(self.learner.float_buffers())
+        states = group.gather_json(self.source.state())
+        if self._writer is None:
+            return True
+        began = time.perf_counter()
+        state = {
+            EPOCH: place.epoch,
+            FEED: merged(states, self.base),
+            FACTOR: self.learner.rate.factor,
+            METRICS: dict(self.metrics),
+            "generation": self.order.generation,
+        }
+        contents = capture(self.trained, step=place.step, world=group.world, state=state)
+        try:
+            slot = self._writer.write(contents)
+        except MemoryRefused as error:
+            log.warning("step %d is not saved: %s", place.step, error)
+            return False
+        self.link.tell(Saved(place.step, slot, time.perf_counter() - began))
+        return True

@@ -15,6 +15,7 @@ from ...scheduler.students.agreement import RowShares
 from ..checkpoint import open_checkpoint
 from ..checkpoint.capture import Trained, restore
 from ..checkpoint.contents import Contents
+from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
 from ..job.assembly import Assembly, assemble
 from ..job.batches import Parts, split
@@ -23,11 +24,10 @@ from ..link import RankLink
 from ..messages import Order, Scaled
 from ..settings import TrainSettings
 from .collective import Group, device_of, join
-from .evaluation import Evaluation
 from .intake import Intake, Shares
 from .learner import Learner, LearningRate, Precision, scaled
 from .loop import Place
-from .saving import EPOCH, FACTOR, FEED, METRICS, Saver
+from .reporting import EPOCH, FACTOR, FEED, METRICS, Saver
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Start:
     intake: Intake
     shares: Shares
     saver: Saver
-    evaluation: Evaluation
+    evaluation: RankEvaluation
     place: Place
     steps: int | None
     adapt: bool
@@ -210,7 +210,7 @@ def _steps(settings: TrainSettings, source: ShardedSource | UnshardedSource) -> 
     return min(known, default=None)
 
 
-def _evaluation(spec: JobSpec, settings: TrainSettings, precision: Precision) -> Evaluation:
+def _evaluation(spec: JobSpec, settings: TrainSettings, precision: Precision) -> RankEvaluation:
     def feed() -> Any:
         given = spec.feed("eval")
         if not is_dataset(given):
@@ -219,4 +219,4 @@ def _evaluation(spec: JobSpec, settings: TrainSettings, precision: Precision) ->
 
         return Batched(given, settings.micro_batch or settings.total_batch or 64)
 
-    return Evaluation(spec, feed, precision)
+    return RankEvaluation(spec, feed, precision)

@@ -82,12 +82,10 @@ def open_display(console: Console, job: str, events: str | None = None) -> Displ
         from .events import EventFiles
 
         files.append(EventFiles(events))
+    from .displays import Plain, Terminal
+
     if console.is_terminal:
-        from .terminal import Terminal
-
         return Several(Terminal(console, job), *files)
-    from .plain import Plain
-
     return Several(Plain(lambda text: print_plainly(console, text)), *files)
 
 

@@ -13,8 +13,8 @@ import pytest
 from edl.errors import JobError, UsageError
 from edl.student import JobSpec, load_job
 from edl.student.dry_run import Rehearsal, rehearse
+from edl.student.evaluate import Scores
 from edl.student.job.assembly import assemble
-from edl.student.job.scores import Scores
 from edl.student.job.spec import blamed, trace_of
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("paddle")]

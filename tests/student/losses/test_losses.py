@@ -15,9 +15,9 @@ from edl.scheduler.students.weights import Linear, Steps
 from edl.student import Distill, DistillLoss, Hint
 from edl.student.losses import smoothed_cross_entropy
 from edl.student.losses.step import PROJECTOR, StepLoss, detach_projectors
-from edl.student.losses.tensors import cast
 from edl.student.losses.terms import (
     as_logits,
+    cast,
     feature_l2,
     kl_divergence,
     logits_mse,

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from edl.student.messages import Progress
 from edl.student.show import open_display
+from edl.student.show.displays import Plain
 from edl.student.show.picture import Picture
-from edl.student.show.plain import Plain
 
 STEP = Progress(
     step=10,

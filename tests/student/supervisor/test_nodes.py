@@ -30,7 +30,7 @@ from edl.student.checkpoint.checkpoint import Provenance
 from edl.student.dry_run import plan
 from edl.student.messages import Ask, FromRank, Order, Progress
 from edl.student.settings import TrainSettings
-from edl.student.show.plain import Plain
+from edl.student.show.displays import Plain
 from edl.student.supervisor import agent
 from edl.student.supervisor.agent import NodeDependencies, NodeOutcome, Supervisor
 from edl.student.supervisor.ui import NodeReporter

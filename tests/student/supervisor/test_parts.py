@@ -28,7 +28,7 @@ from edl.student.launch import LOOPBACK, free_endpoints, launched, nodes_of, own
 from edl.student.link import ShardServer
 from edl.student.messages import Ask
 from edl.student.settings import TrainSettings
-from edl.student.show.plain import Plain
+from edl.student.show.displays import Plain
 from edl.student.supervisor import checkpoints
 from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import CheckpointManager, CheckpointVerifier, HistoryFence

@@ -1,0 +1,342 @@
+"""Positions of an epoch: in whose order, whom a rank has them from, what a checkpoint knows.
+
+The order of an epoch has the ids that the feed's own sampler draws under (seed, epoch). A
+*position* is a place in it. Every rank draws the same one, so positions name samples among all of
+them; the feed's loader then reads whichever ids it is told, with its own workers and its own
+collating. Ranks lease shards of positions of the job board, or have parts that are fixed ahead. The
+states of all ranks together say what is trained (`merged`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from ...distill_reader.sources.batched import Batched
+from ...distill_reader.sources.map_style import (
+    BatchLoader,
+    EpochPlan,
+    loader_of,
+    own_ranks,
+    seeded,
+    with_inner,
+)
+from ...distill_reader.sources.source import tell_epoch
+from ...errors import UsageError
+from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_rows
+
+
+class Ordered:
+    """A feed whose samples have ids: its epochs' orders, and its loader.
+
+    Args:
+        feed: a `DataLoader` of Paddle or PyTorch over a map-style data set, or a `Batched`.
+        seed: of the order; the same for all ranks.
+
+    Attributes:
+        batch_size: of the feed's own batches; None where it does not say.
+        keeps: whether the loader's workers work for one epoch after another.
+
+    Raises:
+        UsageError: it has no ids, or its sampler divides them among ranks by itself.
+    """
+
+    def __init__(self, feed: Any, seed: int) -> None:
+        if why := why_not(feed):
+            raise UsageError(why)
+        loader = loader_of(feed)
+        assert loader is not None  # else there were a reason
+        self._loader: BatchLoader = loader
+        self._samplers = with_inner(loader.batch_sampler)
+        self._seed = seed
+        self._drawn: tuple[int, list[Any]] = (-1, [])
+        self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
+        self.keeps = loader.keeps
+
+    def identity(self) -> dict[str, Any]:
+        """What has to be equal for positions to name the same samples, as JSON values."""
+        names = [type(sampler).__name__ for sampler in self._samplers]
+        samples = _length(self._loader.dataset)
+        return {"sampler": " of ".join(names), "seed": self._seed, "samples": samples}
+
+    def total(self, epoch: int) -> int:
+        """How many positions the epoch has."""
+        if self._drawn[0] != epoch:
+            self._tell(epoch)
+            with seeded(self._seed, epoch, *self._samplers):
+                self._draw(epoch)
+        return len(self._drawn[1])
+
+    def begin(self, epoch: int, plan_of: Callable[[Sequence[Any]], EpochPlan]) -> Iterator[Any]:
+        """Have the loader read what `plan_of(ids of the epoch in order)` lists, batch by batch."""
+        self._tell(epoch)
+        with seeded(self._seed, epoch, *self._samplers):
+            # Drawn anew even where it is known: workers get their seeds behind it, as when the
+            # loader reads its own epoch.
+            return self._loader.read(plan_of(self._draw(epoch)))
+
+    def close(self) -> None:
+        """End the workers that the loader keeps."""
+        self._loader.close()
+
+    def _tell(self, epoch: int) -> None:
+        if callable(getattr(self._loader.dataset, "set_epoch", None)):
+            self._loader.close()  # workers that were kept have copies, which would not hear of it
+        tell_epoch(epoch, *self._samplers, self._loader.dataset)
+
+    def _draw(self, epoch: int) -> list[Any]:
+        sampler = self._loader.batch_sampler
+        most = 2 * len(sampler) + 1000  # lengths are estimates at times
+        ids: list[Any] = []
+        for number, batch in enumerate(sampler):
+            if number > most:
+                raise UsageError(
+                    f"the batch sampler says that it has {len(sampler)} batches and yields more"
+                    f" than {most}; an epoch needs an end"
+                )
+            ids.extend(batch)
+        self._drawn = (epoch, ids)
+        return ids
+
+
+def why_not(feed: Any) -> str:
+    """Why the samples of a feed cannot be dealt out one by one, and what to give; "": they can."""
+    loader = loader_of(feed)
+    if loader is None:
+        return (
+            f"the batches of a {type(feed).__name__} have no ids, so that its samples cannot be"
+            f" dealt out among ranks that come and go; {_GIVE}"
+        )
+    if isinstance(feed, Sequence) and not isinstance(feed, Batched):
+        return (
+            f"a {type(feed).__name__} of finished batches cannot be dealt out sample by sample;"
+            f" {_GIVE}"
+        )
+    if (own := own_ranks(with_inner(loader.batch_sampler))) is not None:
+        return (
+            f"the loader's sampler divides the samples itself, for rank {own[0]} of {own[1]};"
+            " give the loader a sampler that knows nothing of ranks, such as Paddle's BatchSampler"
+        )
+    if getattr(feed, "in_order", True) is False:
+        return "the loader gives batches in any order: leave in_order=False away"
+    return ""
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):  # its sampler knows what there is
+        return None
+
+
+_GIVE = (
+    "give feed() a map-style DataLoader of Paddle or PyTorch, or Batched(dataset, batch_size), or"
+    " keep the number of nodes fixed, as with --nodes 2:2"
+)
+
+
+class Board(Protocol):
+    """The shards of this rank's generation, as `RankLink` asks its supervisor for them."""
+
+    def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
+        """These are the shards of the epoch; who says so first is believed."""
+
+    def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
+        """The next one for this rank, or its first `most` rows; None: there is none left."""
+
+    def done(self, epoch: int, start: int, stop: int) -> None:
+        """All of this one is trained."""
+
+
+class Leases(Protocol):
+    """Positions for one rank; called by one thread at a time, `done` by another."""
+
+    def begin(self, epoch: int, total: int) -> int:
+        """The rank begins with an epoch of `total` positions.
+
+        Returns:
+            How many of them are still to be trained, by all ranks together.
+        """
+
+    def next(self, epoch: int, most: int) -> Shard | None:
+        """The next positions for this rank, which has use for `most`; None: none are left."""
+
+    def done(self, epoch: int, shard: Shard) -> None:
+        """All that `next` gave in `shard` is trained; returns at once."""
+
+
+class BoardLeases:
+    """Shards of what the checkpoint says is not trained, leased one after another.
+
+    The board hears that one is done when the next is leased, or another epoch begun: so a board
+    that does not answer holds up who reads, and no step.
+
+    Args:
+        board: where they are leased.
+        trained: of each epoch, the positions that the checkpoint holds as trained. All ranks of a
+            generation have the same ones, so that any of them can lay the shards out.
+        world: ranks of the generation.
+        total_batch: rows of one step of all ranks together.
+        rows: of a shard; None: chosen from the epoch and the world.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        trained: Mapping[int, Ranges],
+        world: int,
+        total_batch: int,
+        rows: int | None = None,
+    ) -> None:
+        self._board = board
+        self._trained = trained
+        self._world = world
+        self._batch = total_batch
+        self._rows = rows
+        self._done: deque[tuple[int, Shard]] = deque()
+
+    def begin(self, epoch: int, total: int) -> int:
+        self._tell()
+        remaining = _remaining(self._trained, epoch, total)
+        rows = self._rows or shard_rows(total, self._world, self._batch)
+        self._board.fill(epoch, cut(remaining, rows))
+        return remaining.count
+
+    def next(self, epoch: int, most: int) -> Shard | None:
+        self._tell()
+        leased = self._board.lease(epoch, most)
+        return None if leased is None else Shard(*leased)
+
+    def done(self, epoch: int, shard: Shard) -> None:
+        self._done.append((epoch, shard))
+
+    def _tell(self) -> None:
+        while self._done:
+            epoch, shard = self._done.popleft()
+            self._board.done(epoch, *shard)
+
+
+class StaticLeases:
+    """The positions of `StaticDeal`: known ahead, the same whatever the timing.
+
+    They are the sizes of the rank's batches, too: a source over these leases needs those.
+
+    Args:
+        trained: of each epoch, the positions that the checkpoint holds as trained.
+        total_batch: rows of one step of all ranks together.
+        rank: whose part it is.
+        world: ranks of the generation.
+    """
+
+    def __init__(
+        self, trained: Mapping[int, Ranges], total_batch: int, rank: int, world: int
+    ) -> None:
+        self._trained = trained
+        self._whose = (total_batch, rank, world)
+        self._deals: dict[int, StaticDeal] = {}
+        self._coming: deque[Shard] = deque()
+        self._step = 0
+
+    def begin(self, epoch: int, total: int) -> int:
+        remaining = _remaining(self._trained, epoch, total)
+        self._deals = {epoch: StaticDeal(remaining, *self._whose)}
+        self._coming.clear()
+        self._step = 0
+        return remaining.count
+
+    def rows(self, ordinal: int, left: int) -> int:
+        """Rows of this rank at a step, from 0, of the epoch that was begun last; 0 behind its end.
+
+        With fewer rows than ranks some ranks have none in any step: those behind the others in
+        each. So a rank that has none in one step has none in those behind it.
+        """
+        (deal,) = self._deals.values()
+        return deal.rows(ordinal)
+
+    def next(self, epoch: int, most: int) -> Shard | None:
+        deal = self._deals[epoch]
+        while not self._coming and self._step < deal.steps:
+            self._coming.extend(deal.shards(self._step))
+            self._step += 1
+        return self._coming.popleft() if self._coming else None
+
+    def done(self, epoch: int, shard: Shard) -> None:
+        pass  # nobody else could have it
+
+
+def _remaining(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
+    before = trained.get(epoch, Ranges())
+    if before.minus(Ranges.of([(0, total)])):
+        raise UsageError(
+            f"the checkpoint has trained positions up to {before.pairs[-1][1]} of epoch {epoch},"
+            f" which has only {total} now: the data set, or the sampler, is another one; begin"
+            " with an empty --checkpoint, or give the data that it was made with"
+        )
+    return before.complement(total)
+
+
+#: JSON values.
+State = Mapping[str, Any]
+
+
+def merged(states: Sequence[State], base: State | None) -> dict[str, Any]:
+    """The feed's part of a checkpoint.
+
+    Args:
+        states: `state()` of the sources of all ranks, in the order of ranks, all at one step.
+        base: that part of the checkpoint that the generation began with; None: it began without.
+    """
+    if states[0]["kind"] != "sharded":
+        return {"kind": states[0]["kind"], "ranks": [dict(state) for state in states]}
+    trained = dict(restored(base))
+    for state in states:
+        for epoch, ranges in _trained(state).items():
+            trained[epoch] = trained.get(epoch, Ranges()).union(ranges)
+    return {
+        "kind": "sharded",
+        "order": states[0]["order"],
+        "trained": {str(epoch): ranges.to_json() for epoch, ranges in sorted(trained.items())},
+    }
+
+
+def restored(saved: State | None) -> dict[int, Ranges]:
+    """By epoch, the positions that are trained by what `merged` gave; none of feeds without ids."""
+    return {} if saved is None or saved["kind"] != "sharded" else _trained(saved)
+
+
+def check_fits(saved: State | None, kind: str, order: State | None, world: int) -> None:
+    """Raises UsageError where a checkpoint's part is not of this feed.
+
+    Args:
+        saved: what `merged` gave.
+        kind: of the present source.
+        order: what identifies its order; None: it has none.
+        world: ranks; those of a feed without ids are as many as before.
+    """
+    if saved is None:
+        return
+    if (saved["kind"] == "sharded") != (kind == "sharded"):
+        raise UsageError(
+            f"the checkpoint is of a feed of kind {saved['kind']!r}, and feed('train') is of kind"
+            f" {kind!r} now; give the feed that it was made with, or an empty --checkpoint"
+        )
+    if order is not None and (parted := _parted(saved["order"], order)):
+        raise UsageError(
+            f"the checkpoint is of another order of the samples: {parted}; give the data, the seed"
+            " and the sampler that it was made with, or an empty --checkpoint"
+        )
+    if kind != "sharded" and len(saved["ranks"]) != world:
+        raise UsageError(
+            f"the checkpoint is of {len(saved['ranks'])} ranks and this world has {world}: a feed"
+            " without ids cannot be divided anew; go on with as many as before"
+        )
+
+
+def _trained(state: State) -> dict[int, Ranges]:
+    return {int(epoch): Ranges.from_json(pairs) for epoch, pairs in state["trained"].items()}
+
+
+def _parted(before: State, now: State) -> str:
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(f"{n} was {before.get(n)!r} and is {now.get(n)!r}" for n in names)
