@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from ...errors import PeerLost
 from ...scheduler.students.agreement import RowShares, within
+from ..feeding import ShardedSource, UnshardedSource
+from ..job.batches import Parts, split
 
 #: Behind the last batch of an epoch.
 OVER: Final = object()
@@ -202,3 +205,17 @@ class Shares:
 
     def _free(self, step: int) -> bool:
         return self._promised is None or step <= self._promised
+
+
+@dataclass(frozen=True, slots=True)
+class RankData:
+    """What the loop knows of the data; see `loop.Data`."""
+
+    source: ShardedSource | UnshardedSource
+    label_names: tuple[str, ...]
+
+    def take_apart(self, batch: Any) -> Parts:
+        return split(batch, self.label_names, positions=self.source.has_positions)
+
+    def stepped(self, epoch: int, positions: Any) -> None:
+        self.source.trained(epoch, positions)

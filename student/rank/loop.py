@@ -97,6 +97,10 @@ class Taken:
     wait_s: float
 
 
+def go_on() -> None:
+    """Do not wait: a CPU has done what it was told."""
+
+
 @dataclass(slots=True)
 class Loop:
     """Takes steps; see the module.
@@ -127,7 +131,7 @@ class Loop:
     steps: int | None = None
     epochs: int | None = None
     adapt: bool = True
-    synchronize: Callable[[], None] = lambda: None
+    synchronize: Callable[[], None] = go_on
     waits: bool = False  # for a batch, or to hear what is left of an epoch
     _held: Any = None
     _wait_s: float = 0.0

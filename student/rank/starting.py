@@ -18,32 +18,17 @@ from ..checkpoint.contents import Contents
 from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
 from ..job.assembly import Assembly, assemble
-from ..job.batches import Parts, split
 from ..job.spec import JobSpec, is_dataset, load_job
 from ..link import RankLink
 from ..messages import Order, Scaled
 from ..settings import TrainSettings
 from .collective import Group, device_of, join
-from .intake import Intake, Shares
+from .intake import Intake, RankData, Shares
 from .learner import Learner, LearningRate, Precision, scaled
-from .loop import Place
+from .loop import Place, go_on
 from .reporting import EPOCH, FACTOR, FEED, METRICS, Saver
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RankData:
-    """What the loop knows of the data; see `loop.Data`."""
-
-    source: ShardedSource | UnshardedSource
-    label_names: tuple[str, ...]
-
-    def take_apart(self, batch: Any) -> Parts:
-        return split(batch, self.label_names, positions=self.source.has_positions)
-
-    def stepped(self, epoch: int, positions: Any) -> None:
-        self.source.trained(epoch, positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +104,8 @@ def start(order: Order, link: RankLink) -> Start:
         place,
         steps,
         adapt=settings.deal == "dynamic" and source.total_batch is not None,
-        synchronize=_synchronize if world > 1 and device != "cpu" else _nothing,
+        synchronize=_synchronize if world > 1 and device != "cpu" else go_on,
     )
-
-
-def _nothing() -> None:
-    """A CPU has done what it was told."""
 
 
 def _synchronize() -> None:
