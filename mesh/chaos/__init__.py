@@ -1,1 +1,1 @@
-"""`edl chaos`: a real mesh on this machine, broken on purpose, and what has to hold meanwhile."""
+"""`edl chaos`: injects faults into a real mesh on this machine and checks its invariants."""

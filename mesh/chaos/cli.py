@@ -1,4 +1,4 @@
-"""The command line of chaos: `edl chaos`."""
+"""The command line of chaos runs: `edl chaos`."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ if TYPE_CHECKING:
 EXIT_BROKEN = 1
 TERMINATED = 128 + signal.SIGTERM
 
-Minutes = Annotated[float, typer.Option(help="For how long faults are begun.")]
+Minutes = Annotated[float, typer.Option(help="Minutes during which faults are injected.")]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, show_default="random", help="Which faults: an equal seed, equal faults."),
+    typer.Option(
+        min=0, show_default="random", help="Of the fault plan: equal seeds, equal faults."
+    ),
 ]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]
 Logs = Annotated[
     Path | None,
     typer.Option(
         file_okay=False,
-        show_default="a new one, kept if an invariant breaks",
-        help="Folder for the output of every process, and what students were given.",
+        show_default="a temporary one, kept if an invariant breaks",
+        help="New folder for the output of every process, and the samples students received.",
     ),
 ]
 Deceive = Annotated[
     bool,
     typer.Option(
         "--deceive",
-        help="Have teachers answer with labels of other samples, too, which only a comparison with "
-        "other teachers can find: there are six then, as who lies takes three to say.",
+        help="Also answer with labels of other samples, which only a comparison of teachers "
+        "reveals. Starts six teachers: three are needed to tell which one is wrong.",
     ),
 ]
 
@@ -53,19 +55,20 @@ def chaos(
     logs: Logs = None,
     deceive: Deceive = False,
 ) -> None:
-    """Break a real mesh on this machine, about every two seconds, and check what has to hold.
+    """Inject faults into a real mesh on this machine and check its invariants.
 
-    Four teachers, two students, a manager and a Redis, each a process of its own,
-    are killed, suspended, cut off, delayed, drained and made to answer nonsense.
+    Starts four teachers, two students, a manager and Redis, each as a process.
+    About every two seconds one is killed, suspended, partitioned, delayed,
+    drained or made to answer wrongly.
 
-    Exit code 0: every sample came once, in order, with its label; the streams
+    Exit code 0: every sample arrived once, in order, with its labels; the streams
     kept moving, memory did not grow, and nothing is left behind.
 
-    Exit code 1: something of that does not hold; the report says what and where.
+    Exit code 1: an invariant is broken; the report names it and the first example.
     """
     end_with_parent()
     from ...lifecycle import stop_on_signals
-    from .report import as_json, lines
+    from .report import as_json, report_lines
     from .settings import ChaosSettings
 
     settings = ChaosSettings(
@@ -77,7 +80,7 @@ def chaos(
     typer.echo(f"seed {settings.seed}")
     with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
         report = _run(settings, logs, stop)
-        for line in lines(report):
+        for line in report_lines(report):
             typer.echo(line)
         if json is not None:
             _write(json, as_json(report))
@@ -86,8 +89,8 @@ def chaos(
 
 
 def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
-    """The run itself; its folder stays if it was named, or if not all held."""
-    from .leaks import MARK, Belongings
+    """Run it; keep the folder of logs if it was named, or if an invariant is broken."""
+    from .monitoring import RUN_ID_VARIABLE, LeftoverCheck
     from .run import run_chaos
 
     def check() -> None:
@@ -97,12 +100,12 @@ def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    folder = _folder(logs)
-    os.environ[MARK] = mark = f"{os.getpid()}-{settings.seed}"
-    before = Belongings.before(mark)
+    folder = _log_folder(logs)
+    os.environ[RUN_ID_VARIABLE] = run_id = f"{os.getpid()}-{settings.seed}"
+    leftover_check = LeftoverCheck.before(run_id)
     keep = True
     try:
-        report = run_chaos(settings, folder, before, say=say, stop=stop, check=check)
+        report = run_chaos(settings, folder, leftover_check, say=say, stop=stop, check=check)
         keep = not report.held
         return report
     except (KeyboardInterrupt, SystemExit):
@@ -115,7 +118,7 @@ def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
             say(f"logs: {folder}")
 
 
-def _folder(logs: Path | None) -> Path:
+def _log_folder(logs: Path | None) -> Path:
     if logs is None:
         return Path(tempfile.mkdtemp(prefix="edl-chaos-"))
     from ...errors import UsageError

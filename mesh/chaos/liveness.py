@@ -1,37 +1,38 @@
-"""When a student had a healthy teacher, and how long nothing came to it all the same."""
+"""Measures liveness in a run's trace: pauses of a student's stream, and recovery after faults."""
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...proto.arena import Array
-from .deceit import lies
-from .faults import BY_NAME, Whom
-from .trace import Done, Figures, RunTrace
+from .fault_plan import KIND_BY_NAME, FaultTarget
+from .run_trace import InjectedFault, MembershipSnapshot, RunTrace, StudentStats, StudentTrace
 
-#: Time is looked at in steps of this length.
+#: Resolution of the measurement of pauses.
 STEP_S = 0.1
-#: Figures older than this say nothing about now.
-FRESH_S = 1.0
-#: When so many teachers as there are students, and all that they share, were unharmed for so long,
-#: each student is owed one, whatever its reader believes: some leases, and the pause before a lost
-#: teacher is asked again.
+#: Statistics older than this say nothing about the present.
+MAX_STATS_AGE_S = 1.0
+#: Once as many teachers as there are students, the manager and Redis have been healthy for so long,
+#: each student must be served, whatever its reader believes. It covers some lease TTLs, and the
+#: back-off before a failed teacher is tried again.
 OWED_AFTER_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """The longest time in which nothing came though a teacher was healthy.
+class LongestPause:
+    """The longest time in which a student received nothing although a teacher was healthy.
 
     Attributes:
-        seconds: how long.
-        began_s: since when.
-        next_id: the id that came next, or was due.
-        healthy: teachers that were healthy meanwhile; none: the student was owed one.
-        covered_s: for how long the student had a healthy teacher, in the whole run.
+        seconds: its length.
+        began_s: its start.
+        next_id: the id that arrived after it, or was due.
+        healthy: healthy teachers that the reader was sending to; empty if it was sending to none
+            although it must be served (`OWED_AFTER_S`).
+        covered_s: seconds of the whole run in which a teacher was healthy for the student.
     """
 
     seconds: float
@@ -41,42 +42,78 @@ class Pause:
     covered_s: float
 
 
-def harmed(done: Done) -> tuple[float, float]:
-    """From when until when a fault harmed its target."""
-    return done.at_s, math.inf if done.healed_s is None else done.healed_s
+def longest_pause(trace: RunTrace, student: str) -> LongestPause:
+    """Find the longest pause between two deliveries to a student, or after the last one.
 
-
-def longest_pause(trace: RunTrace, student: str) -> Pause:
-    """Looks at every step between two deliveries, from the first one to the end.
-
-    A teacher is healthy for a student while its reader sends to it and nothing harms it. Time in
-    which the machine stood still counts for nobody.
+    A teacher is healthy for a student while its reader sends to it and no fault affects it. Stalls
+    of the machine do not count.
     """
     seen = trace.students[student]
     times = np.arange(seen.began_s, max(seen.began_s, seen.ended_s), STEP_S)
     by_teacher = {
-        name: _sends_to(seen.figures, name, times) & ~_within(times, trace, name)
+        name: _sends_to(seen.stats, name, times) & ~_affected(times, trace, name)
         for name in trace.teachers
     }
-    healthy = _owed(trace, times)
+    healthy = _must_be_served(trace, times)
     for mask in by_teacher.values():
         healthy |= mask
     for begin, end in trace.stalls:
         healthy &= ~((times >= begin) & (times < end))
-    came = np.unique(seen.samples["at_s"])
-    # Steps of one number lie between the same two deliveries.
-    after = np.searchsorted(came, times, side="right")
-    best, start = _longest_run(healthy, after)
-    around = slice(start, start + best)
-    return Pause(
-        seconds=best * STEP_S,
-        began_s=float(times[start]) if best else 0.0,
+    arrivals = np.unique(seen.samples["at_s"])
+    # Steps with the same number lie between the same two deliveries.
+    delivery = np.searchsorted(arrivals, times, side="right")
+    length, start = _longest_run(healthy, delivery)
+    around = slice(start, start + length)
+    return LongestPause(
+        seconds=length * STEP_S,
+        began_s=float(times[start]) if length else 0.0,
         next_id=int(np.searchsorted(seen.samples["at_s"], times[start], side="right"))
-        if best
+        if length
         else 0,
         healthy=tuple(name for name, mask in by_teacher.items() if mask[around].any()),
         covered_s=float(healthy.sum()) * STEP_S,
     )
+
+
+def recovery_s(trace: RunTrace, injected: InjectedFault) -> float | None:
+    """Seconds from the healing of a fault until the mesh had recovered; None: not in this run.
+
+    The mesh has recovered once every student has received something since, and
+
+    - after a fault of a teacher: it holds its lease, and its assigned students send to it;
+    - after a guest has drained: its lease is gone;
+    - after the death of an engine: its successor sends to a teacher;
+    - after a fault of the manager or Redis: every student holds its lease and has teachers
+      assigned, and every teacher that no other fault affects holds its lease.
+    """
+    if injected.healed_s is None:
+        return None
+    first = bisect.bisect_left(trace.snapshots, injected.healed_s, key=lambda one: one.at_s)
+    for snapshot in trace.snapshots[first:]:
+        served = _all_served(trace, injected.healed_s, snapshot.at_s)
+        if served and _target_recovered(trace, injected, snapshot):
+            return snapshot.at_s - injected.healed_s
+    return None
+
+
+def missing_at_end(trace: RunTrace) -> list[str]:
+    """Describe the leases, assignments and deliveries that are missing at the end of a run."""
+    if not trace.snapshots:
+        return ["there is no snapshot of the leases"]
+    last = trace.snapshots[-1]
+    missing = [f"{name} has no lease" for name in trace.teachers if name not in last.teachers]
+    last_healed_s = max((one.healed_s or 0.0 for one in trace.faults), default=0.0)
+    for name, seen in trace.students.items():
+        stats = _stats_at(seen, math.inf)
+        if name not in last.students:
+            missing.append(f"{name} has no lease")
+        if not last.assigned.get(name):
+            missing.append(f"{name} has no teacher assigned")
+        if stats is None or not stats.teachers:
+            missing.append(f"{name} sends to no teacher: {stats and stats.waiting_for}")
+        if not (seen.samples["at_s"] > last_healed_s).any():
+            missing.append(f"{name} received nothing after the last fault was healed")
+    return missing
 
 
 def _longest_run(mask: Array, groups: Array) -> tuple[int, int]:
@@ -90,32 +127,101 @@ def _longest_run(mask: Array, groups: Array) -> tuple[int, int]:
     return int(lengths[at]), int(starts[at])
 
 
-def _sends_to(figures: tuple[Figures, ...], teacher: str, times: Array) -> Array:
-    """At each time, whether the latest figures, if they are fresh, name the teacher."""
-    if not figures:
+def _sends_to(stats: tuple[StudentStats, ...], teacher: str, times: Array) -> Array:
+    """For each time, whether the latest statistics are recent and name the teacher."""
+    if not stats:
         return np.zeros(len(times), bool)
-    told = np.array([one.at_s for one in figures])
-    named = np.array([teacher in one.teachers for one in figures])
-    latest = np.searchsorted(told, times, side="right") - 1
-    fresh = (latest >= 0) & (times - told[latest] <= FRESH_S)
-    return np.asarray(named[latest] & fresh)
+    written = np.array([one.at_s for one in stats])
+    named = np.array([teacher in one.teachers for one in stats])
+    latest = np.searchsorted(written, times, side="right") - 1
+    recent = (latest >= 0) & (times - written[latest] <= MAX_STATS_AGE_S)
+    return np.asarray(named[latest] & recent)
 
 
-def _within(times: Array, trace: RunTrace, target: str | None, after_s: float = 0.0) -> Array:
-    """At each time, whether a fault harms `target`, or did shortly before; None: what all share."""
+def _affected_s(injected: InjectedFault) -> tuple[float, float]:
+    """From when until when a fault affected its target."""
+    return injected.at_s, math.inf if injected.healed_s is None else injected.healed_s
+
+
+def _affected(times: Array, trace: RunTrace, target: str | None, after_s: float = 0.0) -> Array:
+    """For each time, whether a fault affects `target`, or did in the last `after_s` seconds.
+
+    None as the target stands for the manager and Redis.
+    """
     mask = np.zeros(len(times), bool)
-    for done in trace.faults:
-        control = BY_NAME[done.fault.kind].whom is Whom.CONTROL
-        if not done.skipped and (control if target is None else done.fault.target == target):
-            begin, end = harmed(done)
+    for one in trace.faults:
+        control = KIND_BY_NAME[one.fault.kind].target is FaultTarget.CONTROL_PLANE
+        if not one.skipped and (control if target is None else one.fault.target == target):
+            begin, end = _affected_s(one)
             mask |= (times >= begin) & (times < end + after_s)
     return mask
 
 
-def _owed(trace: RunTrace, times: Array) -> Array:
-    liars = {lie.fault.target for lie in lies(trace)}  # a reader may do without them for minutes
+def _must_be_served(trace: RunTrace, times: Array) -> Array:
+    """For each time, whether every student must be served: see `OWED_AFTER_S`."""
+    # A reader may avoid a teacher for minutes after it found wrong labels.
+    liars = {one.fault.target for one in trace.wrong_label_faults}
     honest = [name for name in trace.teachers if name not in liars]
-    well = [~_within(times, trace, name, OWED_AFTER_S) for name in honest]
-    shared = ~_within(times, trace, None, OWED_AFTER_S)
-    enough = np.sum(well, axis=0, initial=0) >= len(trace.students)
-    return np.asarray(enough & shared & (times >= OWED_AFTER_S))
+    healthy = [~_affected(times, trace, name, OWED_AFTER_S) for name in honest]
+    control_plane = ~_affected(times, trace, None, OWED_AFTER_S)
+    enough = np.sum(healthy, axis=0, initial=0) >= len(trace.students)
+    return np.asarray(enough & control_plane & (times >= OWED_AFTER_S))
+
+
+def _all_served(trace: RunTrace, since_s: float, until_s: float) -> bool:
+    """Whether every student has received a sample in between."""
+    for seen in trace.students.values():
+        times = seen.samples["at_s"]
+        at = int(np.searchsorted(times, since_s, side="right"))
+        if at >= len(times) or times[at] > until_s:
+            return False
+    return True
+
+
+def _target_recovered(
+    trace: RunTrace, injected: InjectedFault, snapshot: MembershipSnapshot
+) -> bool:
+    target = injected.fault.target
+    latest = _stats_since_healing(trace, injected, snapshot.at_s)
+    match KIND_BY_NAME[injected.fault.kind].target:
+        case FaultTarget.TEACHER:
+            return target in snapshot.teachers and all(
+                stats is not None and target in stats.teachers
+                for name, stats in latest.items()
+                if target in snapshot.assigned.get(name, ())
+            )
+        case FaultTarget.GUEST:
+            return target not in snapshot.teachers
+        case FaultTarget.STUDENT:
+            former, now = _stats_at(trace.students[target], injected.at_s), latest[target]
+            killed = None if former is None else former.engine_pid
+            return now is not None and now.engine_pid != killed and bool(now.teachers)
+        case FaultTarget.CONTROL_PLANE:
+            return (
+                set(trace.students) <= snapshot.students
+                and all(snapshot.assigned.get(name) for name in trace.students)
+                and _unaffected_teachers(trace, snapshot.at_s) <= snapshot.teachers
+            )
+
+
+def _stats_since_healing(
+    trace: RunTrace, injected: InjectedFault, at_s: float
+) -> dict[str, StudentStats | None]:
+    """The latest statistics of each student at a time; None if older than the healing."""
+    latest = {name: _stats_at(seen, at_s) for name, seen in trace.students.items()}
+    since_s = injected.healed_s or 0.0
+    return {name: one if one and one.at_s >= since_s else None for name, one in latest.items()}
+
+
+def _stats_at(seen: StudentTrace, at_s: float) -> StudentStats | None:
+    index = bisect.bisect_right(seen.stats, at_s, key=lambda one: one.at_s)
+    return seen.stats[index - 1] if index else None
+
+
+def _unaffected_teachers(trace: RunTrace, at_s: float) -> set[str]:
+    affected = {
+        one.fault.target
+        for one in trace.faults
+        if not one.skipped and _affected_s(one)[0] <= at_s < _affected_s(one)[1]
+    }
+    return set(trace.teachers) - affected

@@ -1,4 +1,4 @@
-"""What a chaos run found: in words, and as JSON; the seed that repeats it stands first."""
+"""The report of a chaos run, as text and as JSON; it begins with the seed that repeats the run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .checks import Finding
-from .faults import BY_NAME, Fault
-from .recovery import recovery_s
+from .fault_plan import KIND_BY_NAME, Fault
+from .invariants import InvariantResult
+from .liveness import recovery_s
+from .run_trace import InjectedFault, RunTrace
 from .settings import ChaosSettings
-from .trace import Done, RunTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,71 +19,72 @@ class ChaosReport:
     """Everything that a run found.
 
     Attributes:
-        settings: what was run.
-        plan: what was to be broken.
-        trace: what was seen.
-        findings: the invariants, checked.
+        settings: of the run.
+        plan: the faults that were planned.
+        trace: what was recorded.
+        results: of the invariants.
         seconds: how long students trained, from the first sample to the last.
-        interrupted: it was ended early: less was broken than was planned.
+        interrupted: the run was ended early, so that not all planned faults were injected.
     """
 
     settings: ChaosSettings
     plan: tuple[Fault, ...]
     trace: RunTrace
-    findings: tuple[Finding, ...]
+    results: tuple[InvariantResult, ...]
     seconds: float
     interrupted: bool
 
     @property
     def held(self) -> bool:
         """Whether every invariant holds."""
-        return all(finding.held for finding in self.findings)
+        return all(result.held for result in self.results)
 
     @property
-    def done(self) -> tuple[Done, ...]:
-        """Faults that were carried out, and had an effect."""
-        return tuple(one for one in self.trace.faults if not (one.skipped or one.in_vain))
+    def effective_faults(self) -> tuple[InjectedFault, ...]:
+        """Faults that were not skipped, and had an effect."""
+        return tuple(one for one in self.trace.faults if not (one.skipped or one.without_effect))
 
 
-def lines(report: ChaosReport) -> Iterator[str]:
-    """The report in words, line by line."""
+def report_lines(report: ChaosReport) -> Iterator[str]:
+    """Yield the lines of the text report."""
     deceive = " --deceive" if report.settings.deceive else ""
     minutes = report.settings.seconds / 60
     seed = report.settings.seed
     yield f"seed {seed}: edl chaos --minutes {minutes:g} --seed {seed}{deceive}"
     early = f" of {report.settings.seconds:.0f}, interrupted" if report.interrupted else ""
     skipped = sum(bool(one.skipped) for one in report.trace.faults)
-    in_vain = sum(one.in_vain for one in report.trace.faults)
-    counts = f"{len(report.done)} faults, {in_vain} without effect, {skipped} skipped"
+    without_effect = sum(one.without_effect for one in report.trace.faults)
+    faults = len(report.effective_faults)
+    counts = f"{faults} faults, {without_effect} without effect, {skipped} skipped"
     yield f"ran {report.seconds:.0f} s{early}: {counts}"
     stalled_s = sum(end - begin for begin, end in report.trace.stalls)
-    yield f"machine: load up to {report.trace.load:.1f}, stood still for {stalled_s:.1f} s"
+    yield f"machine: load up to {report.trace.max_load:.1f}, stalled for {stalled_s:.1f} s"
     yield ""
     for one in report.trace.faults:
         yield _fault_line(report.trace, one)
     yield ""
-    yield from _by_kind(report)
+    yield from _lines_by_kind(report)
     yield ""
-    for finding in report.findings:
-        yield f"{'held  ' if finding.held else 'BROKEN'}  {finding.name} ({finding.checked})"
-        for text in finding.broken:
+    for result in report.results:
+        yield f"{'held  ' if result.held else 'BROKEN'}  {result.name} ({result.checked})"
+        for text in result.broken:
             yield f"        {text}"
 
 
 def as_json(report: ChaosReport) -> dict[str, Any]:
-    """The same for programs; the keys are those of the values' classes."""
+    """The report for programs."""
     return {
         "seed": report.settings.seed,
         "settings": asdict(report.settings),
         "seconds": report.seconds,
         "interrupted": report.interrupted,
         "held": report.held,
-        "invariants": [{**asdict(one), "held": one.held} for one in report.findings],
+        "invariants": [{**asdict(one), "held": one.held} for one in report.results],
         "students": {
             name: {"samples": len(seen.samples), "trouble": seen.trouble}
             for name, seen in report.trace.students.items()
         },
-        "load": report.trace.load,
+        "load": report.trace.max_load,
         "stalls": report.trace.stalls,
         "planned": len(report.plan),
         "faults": [
@@ -101,29 +102,30 @@ def as_json(report: ChaosReport) -> dict[str, Any]:
     }
 
 
-def _fault_line(trace: RunTrace, one: Done) -> str:
+def _fault_line(trace: RunTrace, one: InjectedFault) -> str:
     text = f"{one.at_s:7.1f} s  {one.fault.kind:<16} {one.fault.target:<10}"
     if one.skipped:
         return f"{text} skipped: {one.skipped}"
-    met = "" if one.effects is None else f"{one.effects} {BY_NAME[one.fault.kind].meets}"
-    if one.in_vain:
-        return f"{text} without effect: {met}"
-    lasted = "not over" if one.healed_s is None else f"{one.healed_s - one.at_s:.1f} s"
+    unit = KIND_BY_NAME[one.fault.kind].effect_unit
+    effects = "" if one.effects is None else f"{one.effects} {unit}"
+    if one.without_effect:
+        return f"{text} without effect: {effects}"
+    lasted = "not healed" if one.healed_s is None else f"lasted {one.healed_s - one.at_s:.1f} s"
     took_s = recovery_s(trace, one)
-    recovered = "not as before in this run" if took_s is None else f"as before {took_s:.1f} s later"
-    said = [f"lasted {lasted}", recovered, *filter(None, [met])]
-    return f"{text} {', '.join(said)}{one.trouble and f'; {one.trouble}'}"
+    recovered = "no recovery in this run" if took_s is None else f"recovery {took_s:.1f} s later"
+    parts = [lasted, recovered, *filter(None, [effects])]
+    return f"{text} {', '.join(parts)}{one.trouble and f'; {one.trouble}'}"
 
 
-def _by_kind(report: ChaosReport) -> Iterator[str]:
-    for name, kind in BY_NAME.items():
-        done = [one for one in report.done if one.fault.kind == name]
-        if not done:
+def _lines_by_kind(report: ChaosReport) -> Iterator[str]:
+    for name, kind in KIND_BY_NAME.items():
+        faults = [one for one in report.effective_faults if one.fault.kind == name]
+        if not faults:
             continue
-        took = [took_s for one in done if (took_s := recovery_s(report.trace, one)) is not None]
+        took = [took_s for one in faults if (took_s := recovery_s(report.trace, one)) is not None]
         times = (
-            f"as before after {statistics.median(took):.1f} s (median), {max(took):.1f} s (longest)"
+            f"recovery in {statistics.median(took):.1f} s (median), {max(took):.1f} s (longest)"
             if took
-            else "never as before"
+            else "no recovery"
         )
-        yield f"{len(done):4} x {name:<16} {kind.text}: {times}"
+        yield f"{len(faults):4} x {name:<16} {kind.description}: {times}"

@@ -1,4 +1,4 @@
-"""A chaos run from start to end: the cast, the plan carried out, the trace, what was found."""
+"""A chaos run from start to end: starts the mesh, carries out the plan, checks the invariants."""
 
 from __future__ import annotations
 
@@ -9,153 +9,152 @@ from pathlib import Path
 
 from ...errors import ProcessFailed
 from ...lifecycle import Stop
-from .cast import SLICE_S, START_S, Cast
-from .checks import check_invariants, whole_again
-from .director import Director
-from .faults import BY_NAME, Fault
-from .leaks import Belongings
-from .plan import make_plan
+from .elastic_training import ElasticTraining
+from .fault_injector import FaultInjector
+from .fault_plan import KIND_BY_NAME, Fault, make_plan
+from .invariants import check_invariants, mesh_recovered
+from .monitoring import LeftoverCheck, MeshMonitor
+from .processes import POLL_S, SERVICE, START_TIMEOUT_S, ChaosMesh
 from .report import ChaosReport
+from .run_trace import RunTrace, StudentTrace, read_samples, read_stats
 from .settings import ChaosSettings
-from .trace import RunTrace, Seen, read_figures, read_samples
-from .training import Training
-from .watching import Watcher
 
-#: How long the mesh may take, at the end, to be whole.
-SETTLE_S = 30.0
-_LOOK_S = 0.5
+#: How long the mesh may take to recover at the end of a run.
+RECOVERY_TIMEOUT_S = 30.0
+_RECOVERY_POLL_S = 0.5
 
 
 def run_chaos(
     settings: ChaosSettings,
     folder: Path,
-    belongings: Belongings,
+    leftover_check: LeftoverCheck,
     *,
     say: Callable[[str], None],
     stop: Stop,
     check: Callable[[], None],
 ) -> ChaosReport:
-    """Start a mesh, break it as the plan says, and check what came of it.
+    """Start a mesh, inject the planned faults, and check the invariants.
 
     Args:
         settings: what to run.
-        folder: for logs and what students write.
-        belongings: what there was before; `left` of it is a part of the check.
-        say: told of each fault as it begins.
-        stop: ends the run early; what was seen until then is checked.
-        check: called while the mesh starts; what it raises ends that, and nothing is checked.
+        folder: for logs and the files of students.
+        leftover_check: made before the run; one of the invariants asks it.
+        say: called with a line of text for each fault that begins.
+        stop: ends the run early; the invariants are checked for what has been recorded.
+        check: called while the mesh starts; an exception that it raises ends the run.
 
     Raises:
         ProcessFailed: the mesh did not start.
     """
-    plan = make_plan(settings.seed, settings.stage)
-    run = _Run(settings, folder)
-    with ExitStack() as ending:
-        ending.callback(run.director.close)
-        ending.callback(run.cast.end)
-        ending.callback(run.training.end)
-        run.open(check)
-        ending.callback(run.watcher.stop)
+    plan = make_plan(settings)
+    run = _ChaosRun(settings, folder)
+    with ExitStack() as stack:
+        stack.callback(run.injector.close)
+        stack.callback(run.mesh.close)
+        stack.callback(run.training.stop)
+        run.start(check)
+        stack.callback(run.monitor.stop)
         run.carry_out(plan, say, stop)
-        run.settle(stop)
-        run.end_students()
-    trace = run.trace(belongings.left())
+        run.wait_recovered(stop)
+        run.stop_students()
+    trace = run.trace(leftover_check.leftovers())
     interrupted = stop.requested
-    findings = check_invariants(trace, interrupted=interrupted)
-    return ChaosReport(settings, plan, trace, findings, run.ended_s, interrupted)
+    results = check_invariants(trace, interrupted=interrupted)
+    return ChaosReport(settings, plan, trace, results, run.ended_s, interrupted)
 
 
-class _Run:
-    """One run; its clock begins when every student has its first sample."""
+class _ChaosRun:
+    """One run; its clock begins once every student has received its first sample."""
 
     def __init__(self, settings: ChaosSettings, folder: Path) -> None:
         self._settings = settings
-        self._began = time.monotonic()
-        self._opened_s = 0.0
+        self._created = time.monotonic()
+        self._startup_s = 0.0
         self._troubles: dict[str, str] = {}
         self.ended_s = 0.0
-        self.cast = Cast(settings, folder, self._began)
-        self.training = Training(self.cast.url, folder)
-        self.director = Director(self.cast, settings.stage, self.clock)
-        self.watcher = Watcher(self.cast.url, self.clock)
+        self.mesh = ChaosMesh(settings, folder, self._created)
+        self.training = ElasticTraining(self.mesh.url, folder)
+        self.injector = FaultInjector(self.mesh, settings, self.clock)
+        self.monitor = MeshMonitor(self.mesh.url, SERVICE, self.clock)
 
     def clock(self) -> float:
-        """Seconds since it began."""
-        return time.monotonic() - self._began - self._opened_s
+        """Seconds since the run began."""
+        return time.monotonic() - self._created - self._startup_s
 
-    def open(self, check: Callable[[], None]) -> None:
-        """Start everybody, and wait until students train. Raises ProcessFailed."""
-        self.cast.start(check)
-        self.training.open(check)
-        self.cast.start_students()
-        deadline = time.monotonic() + START_S
-        while not all(len(read_samples(part.samples)) for part in self.cast.parts.values()):
+    def start(self, check: Callable[[], None]) -> None:
+        """Start every process, and wait until all students train. Raises ProcessFailed."""
+        self.mesh.start(check)
+        self.training.start(check)
+        self.mesh.start_students()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        configs = self.mesh.student_configs.values()
+        while not all(len(read_samples(config.samples_file)) for config in configs):
             check()
-            for process in self.cast.students.values():
+            for process in self.mesh.students.values():
                 if not process.alive or time.monotonic() > deadline:
                     raise ProcessFailed(
-                        f"{process.name} got no sample: {' | '.join(process.tail(2))}"
+                        f"{process.name} received no sample: {' | '.join(process.tail(2))}"
                     )
-            time.sleep(SLICE_S)
-        self.cast.start_misconfigured(check)
-        self._opened_s = time.monotonic() - self._began
-        self.watcher.start()
+            time.sleep(POLL_S)
+        self.mesh.start_misconfigured(check)
+        self._startup_s = time.monotonic() - self._created
+        self.monitor.start()
 
     def carry_out(self, plan: tuple[Fault, ...], say: Callable[[str], None], stop: Stop) -> None:
-        """Begin each fault and take it away, in time; returns early when `stop` is requested."""
-        moments = [(fault.at_s, True, fault) for fault in plan]
-        moments += [(one.at_s + one.lasts_s, False, one) for one in plan if one.lasts_s]
-        moments.sort(key=lambda moment: (moment[0], moment[1], moment[2].number))
-        for at_s, begins, fault in moments:
+        """Inject and heal each fault at its time; return early when `stop` is requested."""
+        events = [(fault.at_s, True, fault) for fault in plan]
+        events += [(one.at_s + one.lasts_s, False, one) for one in plan if one.lasts_s]
+        events.sort(key=lambda event: (event[0], event[1], event[2].number))
+        for at_s, begins, fault in events:
             if stop.wait(max(0.0, at_s - self.clock())):
                 return
             if not begins:
-                self.director.heal(fault)
+                self.injector.heal(fault)
                 continue
-            skipped = self.director.begin(fault)
-            lasts = f" for {fault.lasts_s:.1f} s" if fault.lasts_s else ""
+            skipped = self.injector.inject(fault)
+            duration = f" for {fault.lasts_s:.1f} s" if fault.lasts_s else ""
             say(
-                f"{self.clock():7.1f} s  {fault.target}: {BY_NAME[fault.kind].text}{lasts}"
-                + (f" (skipped: {skipped})" if skipped else "")
+                f"{self.clock():7.1f} s  {fault.target}: {KIND_BY_NAME[fault.kind].description}"
+                f"{duration}" + (f" (skipped: {skipped})" if skipped else "")
             )
         stop.wait(max(0.0, self._settings.seconds - self.clock()))
 
-    def settle(self, stop: Stop) -> None:
-        """Wait until the mesh is whole, or the time for that is over."""
-        deadline = time.monotonic() + SETTLE_S
-        while time.monotonic() < deadline and not stop.wait(_LOOK_S):
-            if whole_again(self.trace()).held:
+    def wait_recovered(self, stop: Stop) -> None:
+        """Wait until the mesh has recovered, at most `RECOVERY_TIMEOUT_S`."""
+        deadline = time.monotonic() + RECOVERY_TIMEOUT_S
+        while time.monotonic() < deadline and not stop.wait(_RECOVERY_POLL_S):
+            if mesh_recovered(self.trace()).held:
                 return
 
-    def end_students(self) -> None:
-        """Tell them to end, once nothing holds them up any more."""
-        self.director.heal_all()
-        self.watcher.stop()
+    def stop_students(self) -> None:
+        """Heal every fault, then stop the students and the elastic training."""
+        self.injector.heal_all()
+        self.monitor.stop()
         self.ended_s = self.clock()
-        self._troubles = self.cast.end_students()
-        self.training.end()
+        self._troubles = self.mesh.stop_students()
+        self.training.stop()
 
-    def trace(self, left: tuple[str, ...] = ()) -> RunTrace:
-        """What was seen so far."""
+    def trace(self, leftovers: tuple[str, ...] = ()) -> RunTrace:
+        """Collect what has been recorded so far."""
         return RunTrace(
             self._settings.teacher_names,
-            {name: self._seen(name) for name in self.cast.parts},
-            self.director.done,
-            self.watcher.snapshots,
-            self.watcher.stalls,
-            left,
-            self.watcher.load,
-            self.training.seen,
+            {name: self._student_trace(name) for name in self.mesh.student_configs},
+            self.injector.injected,
+            self.monitor.snapshots,
+            self.monitor.stalls,
+            leftovers,
+            self.monitor.max_load,
+            self.training.result,
             self._settings.refusing_names,
             self._settings.misconfigured_names,
         )
 
-    def _seen(self, name: str) -> Seen:
-        part = self.cast.parts[name]
-        samples = read_samples(part.samples).copy()
-        samples["at_s"] -= self._opened_s
-        figures = tuple(one.later(-self._opened_s) for one in read_figures(part.figures))
+    def _student_trace(self, name: str) -> StudentTrace:
+        config = self.mesh.student_configs[name]
+        samples = read_samples(config.samples_file).copy()
+        samples["at_s"] -= self._startup_s
+        stats = tuple(one.shifted(-self._startup_s) for one in read_stats(config.stats_file))
         began_s = float(samples["at_s"][0]) if len(samples) else 0.0
-        return Seen(
-            samples, figures, began_s, self.ended_s or self.clock(), self._troubles.get(name, "")
+        return StudentTrace(
+            samples, stats, began_s, self.ended_s or self.clock(), self._troubles.get(name, "")
         )

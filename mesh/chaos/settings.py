@@ -1,4 +1,4 @@
-"""How a chaos run is cast: so that it fits two cores, and that one teacher feeds a student."""
+"""Settings of a chaos run: its size is chosen for a machine with two cores."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError
-from .plan import Stage
 
-#: Below this nothing would have time to happen.
-LEAST_SECONDS = 10.0
-#: Name of the teacher whose model is another one, with a softmax at its end.
+#: A shorter run ends before faults can have an effect.
+MIN_SECONDS = 10.0
+#: Upper limit of `ChaosSettings.max_concurrent_faults`.
+MAX_CONCURRENT_FAULTS = 2
+#: Name of the teacher that serves a different model, one that ends in a softmax.
 PROBABILITIES = "probabilities"
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosSettings:
-    """What a run is.
+    """What a chaos run starts, and for how long it injects faults.
 
     Attributes:
-        seed: of the plan and of all that is random in carrying it out.
-        seconds: how long faults begin.
-        teachers: how many are always there.
-        guests: how many more may come and go.
-        refusing: how many more are always there, and refuse every sample.
-        students: how many train.
-        ttl_s: of leases.
-        grace_s: that a teacher has to drain.
+        seed: of the fault plan and of every random choice made while it is carried out.
+        seconds: during which faults are injected.
+        teachers: number of teachers that run from start to end.
+        guests: number of temporary teachers, which join and drain again.
+        refusing: number of misconfigured teachers that refuse every sample.
+        students: number of students, each a job of one rank.
+        ttl_s: TTL of leases, in seconds.
+        grace_s: seconds that a teacher has to drain.
         teacher_rate: samples per second of one teacher.
         student_rate: samples per second that one student trains.
-        deceive: have lies, too, that only a comparison with another teacher can find.
+        deceive: also inject wrong labels that only a comparison with another teacher reveals.
     """
 
     seed: int
@@ -45,50 +46,42 @@ class ChaosSettings:
     deceive: bool = False
 
     def __post_init__(self) -> None:
-        if self.seconds < LEAST_SECONDS:
+        if self.seconds < MIN_SECONDS:
             raise UsageError(
                 f"a run of {self.seconds:g} s is too short for chaos: give --minutes at least"
-                f" {LEAST_SECONDS / 60:.2g}"
+                f" {MIN_SECONDS / 60:.2g}"
             )
 
     @property
     def teacher_names(self) -> tuple[str, ...]:
-        """Of those that are always there."""
         return tuple(f"teacher-{number + 1}" for number in range(self.teachers))
 
     @property
     def guest_names(self) -> tuple[str, ...]:
-        """Of those that come and go."""
         return tuple(f"guest-{number + 1}" for number in range(self.guests))
 
     @property
     def refusing_names(self) -> tuple[str, ...]:
-        """Of those that refuse every sample."""
         return tuple(f"refusing-{number + 1}" for number in range(self.refusing))
 
     @property
     def misconfigured_names(self) -> tuple[str, ...]:
-        """Of those that must label nothing: they refuse, or have another model."""
+        """Teachers whose labels no student may use: they refuse, or serve a different model."""
         return (*self.refusing_names, PROBABILITIES)
 
     @property
     def student_names(self) -> tuple[str, ...]:
-        """Jobs of one rank each."""
         return tuple(f"student-{number + 1}" for number in range(self.students))
 
     @property
-    def vigilance(self) -> dict[str, Any]:
-        """What of a student's part depends on whether teachers lie: who lies takes three to say."""
+    def student_options(self) -> dict[str, Any]:
+        """Fields of `StudentConfig` for this run; three teachers must agree to convict a liar."""
         return {"teachers": 3, "compared": 1.0} if self.deceive else {}
 
     @property
-    def stage(self) -> Stage:
-        """What its plan is made for."""
-        return Stage(
-            self.seconds,
-            self.teacher_names,
-            self.guest_names,
-            self.student_names,
-            self.ttl_s,
-            self.deceive,
-        )
+    def max_concurrent_faults(self) -> int:
+        """Number of teachers and control-plane processes that may be faulty at once.
+
+        It leaves at least one healthy teacher for each student.
+        """
+        return min(self.teachers - self.students, MAX_CONCURRENT_FAULTS)

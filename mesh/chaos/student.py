@@ -1,6 +1,6 @@
-"""A student of a chaos run: takes what its reader gives, and writes down each sample that came.
+"""A student of a chaos run: takes batches from its reader and records each sample that arrives.
 
-`python -m edl.mesh.chaos.student JSON`, where JSON is a `Part`. SIGTERM ends it in order.
+Run as `python -m edl.mesh.chaos.student JSON`, where JSON is a `StudentConfig`. SIGTERM stops it.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from ...lifecycle import Periodic, Stop, stop_on_signals
 from ...logs import configure_logging
 from ...proto.arena import Array
 from ...supervise import end_with_parent
-from .samples import INPUT, OUTPUT, digests_of, samples_of
-from .trace import FIGURES_EVERY_S, RECORD, Figures
+from .run_trace import SAMPLE_RECORD, STATS_INTERVAL_S, StudentStats
+from .synthetic_samples import INPUT, OUTPUT, digests_of, samples_of
 
 log = logging.getLogger(__name__)
 
-#: Rows of a batch go from 1 to this, so that no two batches in a row are alike.
-MOST_ROWS = 12
+#: Batches have 1 to `MAX_ROWS` rows, so that two consecutive ones always differ.
+MAX_ROWS = 12
 EPOCH_BATCHES = 200
-MEMORY_EVERY = 5  # figures
+#: Memory is measured with every fifth line of statistics.
+MEMORY_INTERVAL = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one student does.
+class StudentConfig:
+    """Configuration of one student.
 
     Attributes:
-        name: its job's name.
-        service: name of the service.
+        name: of its job.
+        service: whose teachers label its samples.
         coordinator: Redis URL.
-        began: `time.monotonic()` of the run's beginning.
-        folder: where its files go.
-        teachers: how many it wants at least.
-        step_s: seconds that its training step takes for each sample.
+        began: `time.monotonic()` of the beginning of the run.
+        folder: for its files.
+        teachers: the fewest teachers that it asks for.
+        step_s: seconds of its training step for each sample.
         upper_bytes: ut of its reader.
-        shared_memory: whether teachers may read batches where they lie.
-        compared: part of the requests that two teachers label.
+        shared_memory: whether teachers may read its batches in shared memory.
+        compared: share of its requests that two teachers label.
     """
 
     name: str
@@ -64,14 +65,12 @@ class Part:
     compared: float = 0.1
 
     @property
-    def samples(self) -> Path:
-        """The file with its records."""
+    def samples_file(self) -> Path:
         return Path(self.folder) / f"{self.name}.samples"
 
     @property
-    def figures(self) -> Path:
-        """The file with its figures."""
-        return Path(self.folder) / f"{self.name}.figures"
+    def stats_file(self) -> Path:
+        return Path(self.folder) / f"{self.name}.stats"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -81,59 +80,59 @@ class Part:
         return cls(**json.loads(text))
 
 
-class Source:
-    """Batches of one to `MOST_ROWS` samples, whose ids go on from epoch to epoch."""
+class SampleSource:
+    """Batches of 1 to `MAX_ROWS` samples; ids continue from epoch to epoch."""
 
     def __init__(self) -> None:
-        self._next = 0
+        self._next_id = 0
 
     def __len__(self) -> int:
         return EPOCH_BATCHES
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         for number in range(EPOCH_BATCHES):
-            rows = 1 + number * 7 % MOST_ROWS
-            ids = np.arange(self._next, self._next + rows, dtype=np.uint64)
-            self._next += rows
+            rows = 1 + number * 7 % MAX_ROWS
+            ids = np.arange(self._next_id, self._next_id + rows, dtype=np.uint64)
+            self._next_id += rows
             yield {"id": ids, INPUT: samples_of(ids)}
 
 
-def train(part: Part, reader: DistilReader, records: BinaryIO, stop: Stop) -> None:
-    """Take batches, epoch after epoch, at the pace of the step, until `stop`."""
+def train(config: StudentConfig, reader: DistilReader, records: BinaryIO, stop: Stop) -> None:
+    """Take batches, epoch after epoch, at the pace of the training step, until `stop`."""
     while not stop.requested:
         for batch in reader:
-            record(batch, time.monotonic() - part.began, records)
-            if stop.wait(part.step_s * len(batch["id"])):
+            write_records(batch, time.monotonic() - config.began, records)
+            if stop.wait(config.step_s * len(batch["id"])):
                 return
 
 
-def record(batch: dict[str, Array], at_s: float, records: BinaryIO) -> None:
-    """Write down every sample of a batch."""
-    rows = np.empty(len(batch["id"]), RECORD)
+def write_records(batch: dict[str, Array], at_s: float, file: BinaryIO) -> None:
+    """Append a `SAMPLE_RECORD` for every sample of a batch."""
+    rows = np.empty(len(batch["id"]), SAMPLE_RECORD)
     rows["at_s"], rows["id"] = at_s, batch["id"]
     rows["digest"] = digests_of(batch[INPUT], batch[OUTPUT])
-    records.write(rows.tobytes())
+    file.write(rows.tobytes())
 
 
-class Observer:
-    """Writes a line of figures each time that it is told to."""
+class StatsWriter:
+    """Appends lines of statistics to a file."""
 
-    def __init__(self, part: Part, reader: DistilReader, lines: TextIO) -> None:
-        self._part = part
+    def __init__(self, config: StudentConfig, reader: DistilReader, file: TextIO) -> None:
+        self._config = config
         self._reader = reader
-        self._lines = lines
+        self._file = file
         self._count = 0
 
-    def look(self) -> None:
+    def write(self) -> None:
         stats, engine = self._reader.stats, self._reader.engine_pid
         trainer_bytes = engine_bytes = 0
-        if self._count % MEMORY_EVERY == 0:
+        if self._count % MEMORY_INTERVAL == 0:
             with contextlib.suppress(OSError):  # the engine has just been killed
                 engine_bytes, trainer_bytes = pss_bytes(engine), pss_bytes("self")
         self._count += 1
         ejected = dict(zip(stats.ejected, stats.ejected_for, strict=True))
-        figures = Figures(
-            time.monotonic() - self._part.began,
+        line = StudentStats(
+            time.monotonic() - self._config.began,
             tuple(name for name in stats.teachers if ejected.get(name) != "lied"),
             engine,
             stats.volume_bytes,
@@ -144,11 +143,11 @@ class Observer:
             tuple(ejected.items()),
             tuple(name for name, batches in stats.served if batches),
         )
-        self._lines.write(figures.to_line())
+        self._file.write(line.to_line())
 
 
 def pss_bytes(process: int | str) -> int:
-    """Proportional set size: memory of a process, what it shares divided by the sharers."""
+    """Measure the proportional set size: memory, with shared pages divided by their users."""
     for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
@@ -156,36 +155,34 @@ def pss_bytes(process: int | str) -> int:
 
 
 def main() -> None:
-    """Run one student."""
     end_with_parent()
     configure_logging()
-    part = Part.from_json(sys.argv[1])
-    with stop_on_signals() as stop, ExitStack() as ending:
-        # Neither is buffered: what came is in the file, whatever comes next.
-        records = ending.enter_context(part.samples.open("ab", buffering=0))
-        lines = ending.enter_context(part.figures.open("a", buffering=1))
-        reader = ending.enter_context(
+    config = StudentConfig.from_json(sys.argv[1])
+    with stop_on_signals() as stop, ExitStack() as stack:
+        # Neither file is buffered: it holds every sample even if this process is killed.
+        records = stack.enter_context(config.samples_file.open("ab", buffering=0))
+        lines = stack.enter_context(config.stats_file.open("a", buffering=1))
+        reader = stack.enter_context(
             DistilReader(
-                Source(),
-                service=part.service,
-                coordinator=part.coordinator,
+                SampleSource(),
+                service=config.service,
+                coordinator=config.coordinator,
                 feeds=[INPUT],
                 fetches=[OUTPUT],
-                job=part.name,
+                job=config.name,
                 profiles=None,
-                teachers_min=part.teachers,
-                upper_bytes=part.upper_bytes,
-                shared_memory=part.shared_memory,
-                canaries=CanaryPolicy(share=part.compared),
+                teachers_min=config.teachers,
+                upper_bytes=config.upper_bytes,
+                shared_memory=config.shared_memory,
+                canaries=CanaryPolicy(share=config.compared),
             )
         )
-        observer = Periodic(
-            "edl-chaos-figures", FIGURES_EVERY_S, Observer(part, reader, lines).look
-        )
-        observer.start()
-        ending.callback(observer.stop)
-        train(part, reader, records, stop)
-        log.info("ends: %s", reader.stats.line())
+        writer = StatsWriter(config, reader, lines)
+        stats_loop = Periodic("edl-chaos-stats", STATS_INTERVAL_S, writer.write)
+        stats_loop.start()
+        stack.callback(stats_loop.stop)
+        train(config, reader, records, stop)
+        log.info("stopped: %s", reader.stats.line())
 
 
 if __name__ == "__main__":

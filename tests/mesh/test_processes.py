@@ -1,4 +1,4 @@
-"""Processes of the demo and of chaos runs: their cores, their core-seconds, what they leave."""
+"""Processes of the demo and of chaos runs: cores, core-seconds, leftovers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.mesh.chaos import leaks
-from edl.mesh.chaos.leaks import MARK, Belongings
+from edl.mesh.chaos import monitoring
+from edl.mesh.chaos.monitoring import RUN_ID_VARIABLE, LeftoverCheck
 from edl.mesh.cores import available_cores, children_on, pin_process
 from edl.mesh.demo.cores import Cores, CpuMeter
 from edl.supervise import start
@@ -115,22 +115,24 @@ def test_core_seconds_are_counted_by_role_with_descendants_and_without_the_past(
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in place of /dev/shm, which other tests and programs use at the same time."""
-    monkeypatch.setattr(leaks, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(monitoring, "SHARED_MEMORY", tmp_path)
     return tmp_path
 
 
 @pytest.mark.usefixtures("memory")
 def test_a_process_of_the_run_is_found_until_it_ends() -> None:
-    mark = secrets.token_hex(8)
-    before = Belongings.before(mark)
-    stranger, ours = (start(python(DOCILE, env={MARK: one})) for one in ("another", mark))
+    run_id = secrets.token_hex(8)
+    before = LeftoverCheck.before(run_id)
+    stranger, ours = (
+        start(python(DOCILE, env={RUN_ID_VARIABLE: one})) for one in ("another", run_id)
+    )
     try:
         ours.expect("ready", WAIT_S)
         stranger.expect("ready", WAIT_S)
-        (left,) = before.left(settle_s=0.0)
+        (left,) = before.leftovers(settle_s=0.0)
         assert left.startswith(f"process {ours.pid}: ")
         ours.kill()
-        assert before.left(settle_s=10.0) == ()
+        assert before.leftovers(settle_s=10.0) == ()
     finally:
         ours.stop()
         stranger.stop()
@@ -148,14 +150,14 @@ def test_new_shared_memory_is_found_until_another_process_uses_it(memory: Path, 
         time.sleep(60)
     """
     segment = memory / "segment"
-    before = Belongings.before(secrets.token_hex(8))
+    before = LeftoverCheck.before(secrets.token_hex(8))
     segment.write_bytes(bytes(mmap.PAGESIZE))
-    assert f"shared memory {segment}" in before.left(settle_s=0.0)
-    later = Belongings.before(secrets.token_hex(8))
-    assert f"shared memory {segment}" not in later.left(settle_s=0.0)
+    assert f"shared memory {segment}" in before.leftovers(settle_s=0.0)
+    later = LeftoverCheck.before(secrets.token_hex(8))
+    assert f"shared memory {segment}" not in later.leftovers(settle_s=0.0)
     stranger = start(python(code, segment, how))
     try:
         stranger.expect("ready", WAIT_S)
-        assert f"shared memory {segment}" not in before.left(settle_s=0.0)
+        assert f"shared memory {segment}" not in before.leftovers(settle_s=0.0)
     finally:
         stranger.stop()

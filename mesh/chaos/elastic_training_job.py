@@ -1,4 +1,4 @@
-"""The job file of a run's elastic training: a small model that learns slowly."""
+"""Job file of the elastic training in a chaos run: a linear regression with slow steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROWS, FEATURES, BATCH = 4800, 4, 12
 STEP_S = 0.2
 
 
-class Rows(Dataset):  # type: ignore[misc]
-    """Row i follows from i; its label is the sum of its features."""
+class RegressionData(Dataset):  # type: ignore[misc]
+    """Row i is drawn with seed i; its label is the sum of its features."""
 
     def __len__(self) -> int:
         return ROWS
@@ -25,21 +25,18 @@ class Rows(Dataset):  # type: ignore[misc]
 
 
 def model() -> Any:
-    """A regression."""
     return paddle.nn.Linear(FEATURES, 1)
 
 
 def loss(outputs: Any, labels: Any) -> Any:
-    """The squared error, after the time of a step."""
+    """Squared error; sleeps for the duration of a step."""
     time.sleep(STEP_S)
     return paddle.nn.functional.mse_loss(outputs, labels)
 
 
 def optimizer(parameters: Any) -> Any:
-    """SGD."""
     return paddle.optimizer.SGD(learning_rate=0.05, parameters=parameters)
 
 
 def feed(split: str) -> Any:
-    """Batches of the rows."""
-    return DataLoader(Rows(), batch_size=BATCH)
+    return DataLoader(RegressionData(), batch_size=BATCH)

@@ -1,4 +1,4 @@
-"""A gate between two sockets, the lies that it tells, and the director who strikes through it."""
+"""The proxy of a chaos run, the responses that it corrupts, and the injector that controls it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.errors import RetryableError, WireError
-from edl.mesh.chaos.director import Director
-from edl.mesh.chaos.faults import BY_NAME, Fault
-from edl.mesh.chaos.gate import Gate
-from edl.mesh.chaos.lies import LIES, Liar
-from edl.mesh.chaos.plan import Stage
+from edl.mesh.chaos.fault_injector import FaultInjector
+from edl.mesh.chaos.fault_plan import KIND_BY_NAME, Fault
+from edl.mesh.chaos.proxy import ChaosProxy
+from edl.mesh.chaos.response_corruptor import CORRUPTIONS, ResponseCorruptor
+from edl.mesh.chaos.settings import ChaosSettings
 from edl.proto import frames
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse
@@ -34,7 +34,7 @@ WAIT_S = 60.0
 QUIET_S = 0.2
 
 
-class Capitals(BaseRequestHandler):
+class UppercaseHandler(BaseRequestHandler):
     def handle(self) -> None:
         with suppress(OSError):
             while data := self.request.recv(1 << 16):
@@ -43,7 +43,7 @@ class Capitals(BaseRequestHandler):
 
 @pytest.fixture
 def echo() -> Iterator[str]:
-    with ThreadingTCPServer(("127.0.0.1", 0), Capitals) as server:
+    with ThreadingTCPServer(("127.0.0.1", 0), UppercaseHandler) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.02,))
         serving.start()
         yield f"127.0.0.1:{server.server_address[1]}"
@@ -52,13 +52,13 @@ def echo() -> Iterator[str]:
 
 
 @pytest.fixture
-def gate(echo: str) -> Iterator[Gate]:
-    with Gate("test", echo) as gate:
-        yield gate
+def proxy(echo: str) -> Iterator[ChaosProxy]:
+    with ChaosProxy("test", echo) as proxy:
+        yield proxy
 
 
-def connect(gate: Gate) -> socket.socket:
-    host, _, port = gate.address.partition(":")
+def connect(proxy: ChaosProxy) -> socket.socket:
+    host, _, port = proxy.address.partition(":")
     return socket.create_connection((host, int(port)), timeout=WAIT_S)
 
 
@@ -71,51 +71,51 @@ def ask(client: socket.socket, words: bytes = b"hello") -> bytes:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_silence_and_delay_hold_back_and_break_nothing(gate: Gate, connected: bool) -> None:
+def test_held_and_delayed_data_arrives_in_the_end(proxy: ChaosProxy, connected: bool) -> None:
     if not connected:
-        gate.silence()
-    with connect(gate) as client:
-        gate.silence()
+        proxy.hold()
+    with connect(proxy) as client:
+        proxy.hold()
         client.settimeout(QUIET_S)
         with pytest.raises(TimeoutError):
             ask(client)
-        gate.heal()
+        proxy.heal()
         client.settimeout(WAIT_S)
         assert client.recv(5) == b"HELLO"
-        assert gate.struck == 1
-        gate.delay(0.01)
+        assert proxy.effects == 1
+        proxy.delay(0.01)
         assert ask(client) == b"HELLO"
-        gate.heal()
+        proxy.heal()
         assert ask(client) == b"HELLO"
-        assert gate.struck == 3, "there and back, and none since it is healed"
+        assert proxy.effects == 3, "both directions, and none after it was healed"
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_cut_ends_what_there_is_and_lets_in_what_comes(gate: Gate, silent: bool) -> None:
-    with connect(gate) as client:
+@pytest.mark.parametrize("held", [False, True])
+def test_open_connections_are_closed_and_new_ones_accepted(proxy: ChaosProxy, held: bool) -> None:
+    with connect(proxy) as client:
         assert ask(client) == b"HELLO"
-        if silent:
-            gate.silence()
-        gate.cut()
-        assert gate.struck == 1
+        if held:
+            proxy.hold()
+        proxy.close_connections()
+        assert proxy.effects == 1
         assert client.recv(5) == b""
-    gate.heal()
-    with connect(gate) as another:
+    proxy.heal()
+    with connect(proxy) as another:
         assert ask(another) == b"HELLO"
 
 
-def test_closing_wakes_whoever_waits_and_leaves_no_thread(echo: str) -> None:
-    gate = Gate("closing", echo)
-    with connect(gate) as client:
+def test_close_wakes_clients_and_leaves_no_thread(echo: str) -> None:
+    proxy = ChaosProxy("closing", echo)
+    with connect(proxy) as client:
         assert ask(client) == b"HELLO"
-        gate.silence()
-        gate.close()
-        gate.close()
+        proxy.hold()
+        proxy.close()
+        proxy.close()
         assert client.recv(5) == b""
-    # Nobody listens at the gate's own port on the other address of loopback.
-    with Gate("closing") as aimless, connect(aimless) as client:
+    # Nothing listens at the proxy's own port on the other address of loopback.
+    with ChaosProxy("closing") as without_target, connect(without_target) as client:
         assert client.recv(5) == b""
-    assert not [one for one in threading.enumerate() if one.name == "edl-gate-closing"]
+    assert not [one for one in threading.enumerate() if one.name == "edl-proxy-closing"]
 
 
 ROWS, CLASSES = 4, 6
@@ -127,19 +127,19 @@ PROOF = bytes(range(REPLY_BYTES))
 
 
 def result(number: int, labels: Array = LABELS, *, described: bool = False) -> bytes:
-    """A teacher's answer to a request, as it goes over the wire."""
+    """A teacher's response to a request, as it goes over the wire."""
     told = DESCRIPTION.to_bytes() if described else b""
     pieces = frames.result_frame(number, {"soft": labels}, told, device_s=0.01, draining=False)
     return b"".join(bytes(one) for one in pieces)
 
 
 REFUSED = frames.error_frame(9, RetryableError("busy"))
-#: What a teacher sends by one connection: only its first result has the description.
-SAID = PROOF + result(1, described=True) + REFUSED + result(2) + frames.goaway_frame()
+#: Bytes of one connection of a teacher: only the first result has the description.
+SENT = PROOF + result(1, described=True) + REFUSED + result(2) + frames.goaway_frame()
 
 
-def heard(said: bytes, *numbers: int) -> dict[int, LabelResponse]:
-    """The answers that a reader takes from these frames. Raises WireError where they are none."""
+def responses_in(sent: bytes, *numbers: int) -> dict[int, LabelResponse]:
+    """Parse a teacher's frames as a reader does. Raises WireError if they are invalid."""
     ours, theirs = socket.socketpair()
     with closing(theirs):
         ours.setblocking(False)
@@ -147,7 +147,7 @@ def heard(said: bytes, *numbers: int) -> dict[int, LabelResponse]:
         for number in numbers:
             connection.put(number, LabelRequest({"x": np.zeros((ROWS, 2), np.float32)}), 9.0, {})
         connection.send()
-        theirs.sendall(said)
+        theirs.sendall(sent)
         theirs.shutdown(socket.SHUT_WR)
         answers: dict[int, LabelResponse] = {}
         with closing(connection), suppress(ConnectionError):
@@ -158,23 +158,23 @@ def heard(said: bytes, *numbers: int) -> dict[int, LabelResponse]:
         return answers
 
 
-def spoilt(kind: str, seed: int = 1, labels: Array = LABELS) -> LabelResponse:
-    liar = Liar(seed)
-    liar.tell(kind)
-    said = liar.connection()(PROOF + result(1, labels, described=True))
-    return heard(said[REPLY_BYTES:], 1)[1]
+def corrupted(kind: str, seed: int = 1, labels: Array = LABELS) -> LabelResponse:
+    corruptor = ResponseCorruptor(seed)
+    corruptor.use(kind)
+    said = corruptor.new_filter()(PROOF + result(1, labels, described=True))
+    return responses_in(said[REPLY_BYTES:], 1)[1]
 
 
-def test_each_lie_spoils_an_answer_in_its_way() -> None:
-    labels = spoilt("answer-nan").outputs["soft"]
+def test_each_corruption_changes_a_response_in_its_way() -> None:
+    labels = corrupted("answer-nan").outputs["soft"]
     assert (np.isnan(labels).sum(), labels.shape) == (1, LABELS.shape)
-    np.testing.assert_array_equal(spoilt("answer-shape").outputs["soft"], LABELS[1:])
+    np.testing.assert_array_equal(corrupted("answer-shape").outputs["soft"], LABELS[1:])
     np.testing.assert_array_equal(
-        spoilt("answer-other").outputs["soft"], np.roll(LABELS, -1, axis=0)
+        corrupted("answer-other").outputs["soft"], np.roll(LABELS, -1, axis=0)
     )
-    told = spoilt("answer-instance").parameters
+    told = corrupted("answer-instance").parameters
     assert (told["incarnation"], told["teacher_id"]) == ("1700000000002", "t1")
-    single = spoilt("answer-other", labels=LABELS[:1]).outputs["soft"]
+    single = corrupted("answer-other", labels=LABELS[:1]).outputs["soft"]
     np.testing.assert_array_equal(single, np.roll(LABELS[:1], -1, axis=1))
 
 
@@ -182,18 +182,18 @@ def test_a_flipped_bit_never_makes_a_wrong_label_that_looks_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng, right = Random(), result(1, described=True)
-    # All but the labels and the eight bytes of the number.
+    # Everything but the labels and the eight bytes of the request number.
     bits = 8 * (len(right) - LABELS.nbytes - 8)
     fates = set()
     for bit in range(bits):
         monkeypatch.setattr(rng, "randrange", lambda count, bit=bit: bit if count == bits else None)
-        liar = Liar(0)
-        monkeypatch.setattr(liar, "_rng", rng)
-        liar.tell("answer-flip")
-        said = liar.connection()(PROOF + right)[REPLY_BYTES:]
+        corruptor = ResponseCorruptor(0)
+        monkeypatch.setattr(corruptor, "_rng", rng)
+        corruptor.use("answer-flip")
+        said = corruptor.new_filter()(PROOF + right)[REPLY_BYTES:]
         assert sum((a ^ b).bit_count() for a, b in zip(said, right, strict=True)) == 1
         try:
-            answers = heard(said, 1)
+            answers = responses_in(said, 1)
         except WireError:
             fates.add("unreadable")
             continue
@@ -205,92 +205,99 @@ def test_a_flipped_bit_never_makes_a_wrong_label_that_looks_right(
     assert fates == {"unreadable", "readable", "never whole"}
 
 
-def test_a_liar_lies_only_while_it_is_told_to() -> None:
-    liar = Liar(seed=1)
-    through = liar.connection()
+def test_responses_are_corrupted_only_while_a_corruption_is_set() -> None:
+    corruptor = ResponseCorruptor(seed=1)
+    through = corruptor.new_filter()
     assert through(PROOF + result(1, described=True)) == PROOF + result(1, described=True)
-    liar.tell("answer-instance")
-    spoilt = through(result(2))
-    assert liar.spoilt == 1
-    liar.tell(None)
+    corruptor.use("answer-instance")
+    corrupted = through(result(2))
+    assert corruptor.corrupted == 1
+    corruptor.use(None)
     honest = through(result(3)) + through(result(4))
-    assert liar.spoilt == 1
-    answers = heard(result(1, described=True) + spoilt + honest, 1, 2, 3, 4)
+    assert corruptor.corrupted == 1
+    answers = responses_in(result(1, described=True) + corrupted + honest, 1, 2, 3, 4)
     told = [answers[number].parameters["incarnation"] for number in (1, 2, 3, 4)]
     assert told == ["1700000000001", "1700000000002", "1700000000001", "1700000000001"]
 
 
-@given(st.sampled_from([None, *LIES]), st.lists(st.integers(1, 40)))
+@given(st.sampled_from([None, *CORRUPTIONS]), st.lists(st.integers(1, 40)))
 def test_frames_come_through_whole_however_they_arrive(kind: str | None, sizes: list[int]) -> None:
     def sent(pieces: list[bytes]) -> bytes:
-        liar = Liar(seed=1)
-        liar.tell(kind)
-        through = liar.connection()
+        corruptor = ResponseCorruptor(seed=1)
+        corruptor.use(kind)
+        through = corruptor.new_filter()
         return b"".join(through(one) for one in pieces)
 
-    pieces, rest = [], SAID
+    pieces, rest = [], SENT
     for size in sizes:
         pieces.append(rest[:size])
         rest = rest[size:]
-    assert sent([*pieces, rest]) == sent([SAID])
-    assert (sent([SAID]) == SAID) == (kind is None)
+    assert sent([*pieces, rest]) == sent([SENT])
+    assert (sent([SENT]) == SENT) == (kind is None)
     no_result = PROOF + REFUSED + frames.goaway_frame()
-    assert sent([no_result]) == no_result, "only results are spoilt"
+    assert sent([no_result]) == no_result, "only results are corrupted"
 
 
-STAGE = Stage(60.0, ("t1", "t2", "t3"), (), ("s1",), 2.0)
+SETTINGS = ChaosSettings(seed=1, seconds=60.0, teachers=3, students=1)
 
 
-class Stand:
-    """A director, and the gate of a teacher whose socket sends one answer to each connection."""
+class InjectorFixture:
+    """An injector, and the proxy of a teacher that sends one response over each connection."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         port = self.listener.getsockname()[1]
-        self.liar = Liar(seed=1)
-        self.door = Gate("t1", f"127.0.0.1:{port}", answers=self.liar.connection)
-        doors = {"door": self.door, "line": self.door, "liar": self.liar}
-        teacher = SimpleNamespace(process=object(), serves=True, **doors)
-        cast: Any = SimpleNamespace(teachers={"t1": teacher}, manager_door=self.door)
-        self.director = Director(cast, STAGE, itertools.count(step=60).__next__)
+        corruptor = ResponseCorruptor(seed=1)
+        self.proxy = ChaosProxy("t1", f"127.0.0.1:{port}", response_filter=corruptor.new_filter)
+        teacher = SimpleNamespace(
+            process=object(),
+            is_ready=True,
+            proxy=self.proxy,
+            redis_proxy=self.proxy,
+            corruptor=corruptor,
+        )
+        mesh: Any = SimpleNamespace(teachers={"t1": teacher}, manager_proxy=self.proxy)
+        self.injector = FaultInjector(mesh, SETTINGS, itertools.count(step=60).__next__)
 
     def rows(self) -> int:
-        """How many rows of labels somebody who comes through the gate is given."""
+        """Number of rows of labels that a client of the proxy receives."""
         sent = PROOF + result(1, described=True)
-        with socket.create_connection(("127.0.0.1", self.door.port), WAIT_S) as client:
+        with socket.create_connection(("127.0.0.1", self.proxy.port), WAIT_S) as client:
             server, _ = self.listener.accept()
             with server:
                 server.sendall(sent)
             came = b"".join(iter(lambda: client.recv(1 << 16), b""))
-        return len(heard(came[len(PROOF) :], 1)[1].outputs["soft"])
+        return len(responses_in(came[len(PROOF) :], 1)[1].outputs["soft"])
 
 
 @pytest.fixture
-def stand() -> Iterator[Stand]:
-    stand = Stand()
-    with stand.listener, stand.door:
-        yield stand
+def fixture() -> Iterator[InjectorFixture]:
+    fixture = InjectorFixture()
+    with fixture.listener, fixture.proxy:
+        yield fixture
 
 
 def fault(kind: str, number: int = 1) -> Fault:
     return Fault(number, 0.0, kind, "t1", 1.0)
 
 
-@pytest.mark.parametrize("kind", [name for name, kind in BY_NAME.items() if kind.meets])
-def test_what_met_nothing_was_without_effect(kind: str, stand: Stand) -> None:
-    assert stand.director.begin(fault(kind)) == ""
-    stand.director.heal(fault(kind))
-    (done,) = stand.director.done
+@pytest.mark.parametrize("kind", [name for name, kind in KIND_BY_NAME.items() if kind.effect_unit])
+def test_a_fault_that_meets_no_traffic_is_without_effect(
+    kind: str, fixture: InjectorFixture
+) -> None:
+    assert fixture.injector.inject(fault(kind)) == ""
+    fixture.injector.heal(fault(kind))
+    (done,) = fixture.injector.injected
     assert done.healed_s is not None
-    assert done.in_vain
+    assert done.without_effect
 
 
-def test_what_met_something_says_how_much_and_counts_nothing_of_before(stand: Stand) -> None:
+def test_effects_of_earlier_faults_are_not_counted(fixture: InjectorFixture) -> None:
     rows = []
     for number, kind in enumerate(("answer-shape", "delay-teacher", "answer-shape"), 1):
         one = fault(kind, number)
-        stand.director.begin(one)
-        rows.append(stand.rows())
-        stand.director.heal(one)
-    assert [done.effects for done in stand.director.done] == [1, 1, 1]
+        fixture.injector.inject(one)
+        rows.append(fixture.rows())
+        fixture.injector.heal(one)
+    assert [done.effects for done in fixture.injector.injected] == [1, 1, 1]
     assert rows == [len(LABELS) - 1, len(LABELS), len(LABELS) - 1]

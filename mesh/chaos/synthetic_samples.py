@@ -1,4 +1,4 @@
-"""Samples that can be made again from their ids, and the teacher's model, which everyone knows."""
+"""Samples and labels that follow from sample ids, and the models that the teachers serve."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 from ...errors import RequestRefused
 from ...proto.arena import Array
 
-#: What `edl teacher serve --model` is given.
+#: Values for `edl teacher serve --model`.
 MODEL = f"{__name__}:teacher"
 PROBABILITIES_MODEL = f"{__name__}:probabilities_teacher"
 FEATURES = 1024
 CLASSES = 256
 INPUT, OUTPUT = "x", "soft"
-#: The variable that makes a teacher refuse every sample.
+#: Environment variable that makes a teacher refuse every sample.
 REFUSES = "EDL_CHAOS_REFUSES"
 _MIX = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
 
 
 def samples_of(ids: Array) -> Array:
-    """What the samples of these ids are: (n,) uint64 to (n, FEATURES) float32.
+    """Make the samples of these ids: (n,) uint64 to (n, FEATURES) float32.
 
-    Values are whole and have 12 bits, so that float32 holds every sum of a row exactly.
+    Values are integers of 12 bits, so that float32 holds every sum of a row exactly.
     """
     columns = np.arange(FEATURES, dtype=np.uint32) * np.uint32(_MIX[1])
     mixed = (ids.astype(np.uint32)[:, None] + np.uint32(1)) * np.uint32(_MIX[0]) + columns
@@ -36,16 +36,16 @@ def samples_of(ids: Array) -> Array:
 
 
 def labels_of(x: Array) -> Array:
-    """The soft labels of samples: (n, FEATURES) to (n, CLASSES), float32.
+    """Compute the soft labels of samples: (n, FEATURES) to (n, CLASSES), float32.
 
-    Every feature has its part in every label, exactly, as there is a power of two of them.
+    Every label depends on all features of its row, and is exact: FEATURES is a power of two.
     """
     means = x.sum(axis=1, dtype=np.float32) / np.float32(FEATURES)
     return np.asarray(means[:, None] + x[:, :CLASSES], np.float32)
 
 
 def digests_of(x: Array, labels: Array) -> Array:
-    """One number for each sample with its labels, byte for byte: (n,) uint64."""
+    """Hash each sample together with its labels: (n,) uint64."""
     rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(labels), strict=True)
     joined = b"".join(
         hashlib.blake2b(b"".join((one.data, label.data)), digest_size=8).digest()
@@ -55,7 +55,7 @@ def digests_of(x: Array, labels: Array) -> Array:
 
 
 def expected_digests(ids: Array) -> Array:
-    """What `digests_of` gives for samples that nobody has spoilt."""
+    """Return what `digests_of` gives for the samples of these ids with correct labels."""
     x = samples_of(ids)
     return digests_of(x, labels_of(x))
 
@@ -64,16 +64,16 @@ Network = tuple[Callable[[Mapping[str, Array]], dict[str, Any]], list[str], list
 
 
 def teacher() -> Network:
-    """The factory of the teachers' model, which a `--backend paced` runs.
+    """Make the model of the teachers, for `--backend paced`.
 
-    Where the variable `REFUSES` is set it refuses every sample. Its source, and so its content, is
-    the same.
+    It refuses every sample if the environment variable `REFUSES` is set. That does not change its
+    source, and so not its content_id.
     """
     refuses = bool(os.environ.get(REFUSES))
 
     def label(inputs: Mapping[str, Array]) -> dict[str, Any]:
         x = inputs[INPUT]
-        if refuses and x.any() and (x == np.rint(x)).all():  # else it is the self-test
+        if refuses and x.any() and (x == np.rint(x)).all():  # other inputs are the self-test's
             raise RequestRefused("this teacher was started with wrong settings")
         return {OUTPUT: labels_of(x)}
 
@@ -81,7 +81,7 @@ def teacher() -> Network:
 
 
 def probabilities_teacher() -> Network:
-    """The factory of another model, with a softmax at its end."""
+    """Make a different model: the same labels after a softmax."""
     return _network(lambda inputs: {OUTPUT: _softmax(labels_of(inputs[INPUT]))})
 
 
@@ -90,6 +90,5 @@ def _network(label: Callable[[Mapping[str, Array]], dict[str, Any]]) -> Network:
 
 
 def _softmax(labels: Array) -> Array:
-    """The softmax of each row."""
     powers = np.exp(labels - labels.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)

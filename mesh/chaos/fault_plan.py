@@ -1,0 +1,266 @@
+"""Fault kinds, and the plan of a chaos run: which fault strikes which target when.
+
+Planning is pure: the same settings, seed included, give the same plan. The stream must keep moving
+while each student has a healthy teacher, so the plan bounds how many teachers are faulty at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from .settings import ChaosSettings
+
+#: Seconds between the starts of two faults, unless the limits of the plan delay the second one.
+MIN_GAP_S = 0.6
+MAX_GAP_S = 2.2
+#: Start of the first fault, in seconds: until then the mesh settles.
+FIRST_FAULT_S = 3.0
+#: After this part of a run the engine of the last student is not killed any more: only an engine
+#: that lives for minutes shows whether its memory grows.
+LAST_ENGINE_KILL_SHARE = 1 / 3
+#: While the limits allow no fault, planning goes on after so many seconds.
+RETRY_S = 0.25
+
+
+class FaultTarget(Enum):
+    """What a kind of fault strikes."""
+
+    TEACHER = "teacher"
+    #: A teacher that joins for some seconds.
+    GUEST = "guest"
+    STUDENT = "student"
+    #: The manager or Redis.
+    CONTROL_PLANE = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One kind of fault.
+
+    Attributes:
+        name: as it appears in reports.
+        target: what it strikes.
+        description: what is done, for reports.
+        min_duration_s: shortest duration; 0 with `max_duration_s` 0 for an instant fault.
+        max_duration_s: longest duration.
+        settle_s: seconds after the fault in which its target still counts as faulty. It limits
+            what the plan combines, not what the invariants tolerate.
+        cooldown_s: minimum seconds between the starts of two faults of the same target.
+        outlives_ttl: the TTL of leases is added to the duration.
+        weight: how often the kind is drawn, relative to others.
+        needs_comparison: no check of a single response can detect it.
+        effect_unit: what `InjectedFault.effects` counts; empty for faults of processes. A fault
+            that meets no traffic has no effect.
+    """
+
+    name: str
+    target: FaultTarget
+    description: str
+    min_duration_s: float = 0.0
+    max_duration_s: float = 0.0
+    settle_s: float = 2.0
+    cooldown_s: float = 0.0
+    outlives_ttl: bool = False
+    weight: int = 2
+    needs_comparison: bool = False
+    effect_unit: str = ""
+
+
+_TEACHER, _CONTROL = FaultTarget.TEACHER, FaultTarget.CONTROL_PLANE
+_HELD, _DELAYED, _CLOSED = "chunks held back", "chunks delayed", "connections closed"
+_CORRUPTED = "responses corrupted"
+#: Duration (minimum, maximum) and settle time of corrupted responses, in seconds.
+_CORRUPTION_S = (1.0, 2.0, 1.0)
+
+FAULT_KINDS: tuple[FaultKind, ...] = (
+    FaultKind("kill-teacher", _TEACHER, "SIGKILL, then a restart", 0.3, 1.5, 5.0, weight=4),
+    FaultKind(
+        "suspend-teacher", _TEACHER, "SIGSTOP for longer than its TTL", 1.0, 2.0, outlives_ttl=True
+    ),
+    FaultKind(
+        "silence-teacher", _TEACHER, "all its incoming data held back", 1.5, 4.0, effect_unit=_HELD
+    ),
+    FaultKind(
+        "part-teacher",
+        _TEACHER,
+        "partitioned from Redis",
+        1.0,
+        2.0,
+        outlives_ttl=True,
+        effect_unit=_HELD,
+    ),
+    FaultKind(
+        "break-teacher", _TEACHER, "its connections closed", settle_s=1.0, effect_unit=_CLOSED
+    ),
+    FaultKind(
+        "delay-teacher",
+        _TEACHER,
+        "each chunk delayed by 0.2 s",
+        1.5,
+        3.0,
+        1.0,
+        effect_unit=_DELAYED,
+    ),
+    FaultKind("answer-nan", _TEACHER, "labels with a NaN", *_CORRUPTION_S, effect_unit=_CORRUPTED),
+    FaultKind(
+        "answer-flip",
+        _TEACHER,
+        "responses with a flipped bit outside the labels",
+        *_CORRUPTION_S,
+        effect_unit=_CORRUPTED,
+    ),
+    FaultKind(
+        "answer-shape", _TEACHER, "labels without one row", *_CORRUPTION_S, effect_unit=_CORRUPTED
+    ),
+    FaultKind(
+        "answer-instance",
+        _TEACHER,
+        "responses of another incarnation",
+        *_CORRUPTION_S,
+        effect_unit=_CORRUPTED,
+    ),
+    FaultKind(
+        "answer-other",
+        _TEACHER,
+        "labels of other samples",
+        *_CORRUPTION_S,
+        needs_comparison=True,
+        effect_unit=_CORRUPTED,
+    ),
+    FaultKind("drain-teacher", _TEACHER, "SIGTERM, then a restart", settle_s=6.0),
+    FaultKind("add-teacher", FaultTarget.GUEST, "a teacher joins, then drains", 8.0, 15.0, 6.0),
+    FaultKind(
+        "kill-engine",
+        FaultTarget.STUDENT,
+        "SIGKILL of its engine",
+        settle_s=4.0,
+        cooldown_s=16.0,
+        weight=3,
+    ),
+    FaultKind("kill-manager", _CONTROL, "SIGKILL, then a restart", 0.3, 1.5, 4.0),
+    FaultKind("kill-redis", _CONTROL, "SIGKILL, then a restart with no data", 0.3, 1.5, 5.0),
+    FaultKind(
+        "silence-manager", _CONTROL, "partitioned from students", 1.5, 4.0, effect_unit=_HELD
+    ),
+)
+
+KIND_BY_NAME = {kind.name: kind for kind in FAULT_KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a plan.
+
+    Attributes:
+        number: position in the plan, from 1.
+        at_s: start, in seconds since the run began.
+        kind: name of its kind.
+        target: name of the process that it strikes.
+        lasts_s: seconds until it is healed: undone, or the killed process restarted.
+    """
+
+    number: int
+    at_s: float
+    kind: str
+    target: str
+    lasts_s: float
+
+    @property
+    def settled_s(self) -> float:
+        """When the target no longer counts as faulty, according to the plan."""
+        return self.at_s + self.lasts_s + KIND_BY_NAME[self.kind].settle_s
+
+    @property
+    def target_free_s(self) -> float:
+        """When the same target may be struck again."""
+        return max(self.settled_s, self.at_s + KIND_BY_NAME[self.kind].cooldown_s)
+
+
+def make_plan(settings: ChaosSettings) -> tuple[Fault, ...]:
+    """Draw the faults of a run, ordered by start; equal settings give equal plans.
+
+    - A target is struck again only once its last fault has settled (`Fault.target_free_s`).
+    - At most `settings.max_concurrent_faults` teachers and control-plane processes are faulty at
+      once.
+    - Kinds come in random order, as often as their weights say.
+    """
+    rng = Random(settings.seed)
+    kinds = _draw_kinds(
+        rng, [kind for kind in FAULT_KINDS if settings.deceive or not kind.needs_comparison]
+    )
+    plan: list[Fault] = []
+    recent: list[Fault] = []  # those whose targets are not free yet
+    waiting: list[FaultKind] = []  # drawn but not allowed so far: tried first
+    now_s = FIRST_FAULT_S
+    while now_s < settings.seconds:
+        while len(waiting) < len(FAULT_KINDS):
+            waiting.append(next(kinds))
+        recent = [fault for fault in recent if now_s < fault.target_free_s]
+        found = _first_allowed(rng, waiting, recent, settings, now_s)
+        if found is None:
+            now_s = round(now_s + RETRY_S, 2)
+            continue
+        kind, target = found
+        waiting.remove(kind)
+        lasts_s = rng.uniform(kind.min_duration_s, kind.max_duration_s)
+        lasts_s += settings.ttl_s * kind.outlives_ttl
+        plan.append(Fault(len(plan) + 1, now_s, kind.name, target, round(lasts_s, 2)))
+        recent.append(plan[-1])
+        now_s = round(now_s + rng.uniform(MIN_GAP_S, MAX_GAP_S), 2)
+    return tuple(plan)
+
+
+def is_allowed(kind: FaultKind, active: Sequence[Fault], settings: ChaosSettings) -> bool:
+    """Whether a fault of this kind may begin while the `active` ones have not settled."""
+    struck = [KIND_BY_NAME[fault.kind].target for fault in active]
+    faulty = struck.count(FaultTarget.TEACHER) + struck.count(FaultTarget.CONTROL_PLANE)
+    match kind.target:
+        case FaultTarget.TEACHER:
+            return faulty < settings.max_concurrent_faults
+        case FaultTarget.CONTROL_PLANE:
+            return (
+                faulty < settings.max_concurrent_faults and FaultTarget.CONTROL_PLANE not in struck
+            )
+        case FaultTarget.STUDENT | FaultTarget.GUEST:
+            return True
+
+
+def _draw_kinds(rng: Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
+    """Yield kinds without end: each as often as its weight in every shuffled round."""
+    while True:
+        kinds_of_round = [kind for kind in kinds for _ in range(kind.weight)]
+        rng.shuffle(kinds_of_round)
+        yield from kinds_of_round
+
+
+def _first_allowed(
+    rng: Random,
+    waiting: Sequence[FaultKind],
+    recent: Sequence[Fault],
+    settings: ChaosSettings,
+    now_s: float,
+) -> tuple[FaultKind, str] | None:
+    struck = {fault.target for fault in recent}
+    active = [fault for fault in recent if now_s < fault.settled_s]
+    for kind in waiting:
+        free = [name for name in _targets(kind, settings, now_s) if name not in struck]
+        if free and is_allowed(kind, active, settings):
+            return kind, rng.choice(free)
+    return None
+
+
+def _targets(kind: FaultKind, settings: ChaosSettings, now_s: float) -> Sequence[str]:
+    match kind.target:
+        case FaultTarget.TEACHER:
+            return settings.teacher_names
+        case FaultTarget.GUEST:
+            return settings.guest_names
+        case FaultTarget.STUDENT:
+            names = settings.student_names
+            spare_last = len(names) > 1 and now_s > LAST_ENGINE_KILL_SHARE * settings.seconds
+            return names[:-1] if spare_last else names
+        case FaultTarget.CONTROL_PLANE:
+            return ("redis",) if kind.name == "kill-redis" else ("manager",)

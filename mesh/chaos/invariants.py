@@ -1,0 +1,270 @@
+"""The invariants of a chaos run, checked on its trace: one pure function for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...proto.arena import Array
+from .liveness import longest_pause, missing_at_end
+from .memory_growth import max_growth, memory_growth
+from .run_trace import STATS_INTERVAL_S, InjectedFault, RunTrace, StudentTrace
+from .synthetic_samples import expected_digests
+
+#: Longest permitted pause of a student's stream while a teacher is healthy.
+MAX_PAUSE_S = 3.0
+#: Share of the run in which a student must have had a healthy teacher: otherwise the check of its
+#: pauses covers too little.
+MIN_COVERED_SHARE = 0.5
+#: A reader ejects a teacher that refuses every sample within so many seconds of using it, added up
+#: over the run: a new engine knows nothing of the refusals that the killed one met.
+MAX_REFUSING_S = 30.0
+#: Exit code of a node whose settings differ from those of the job.
+EXIT_REFUSED = 2
+#: Statistics, and the batch that the training loop works on, lag behind by so much.
+STATS_LAG_S = 0.6
+#: Wrong labels that were not detected have left the buffer so long after the fault was healed.
+BUFFER_DRAINED_S = 5.0
+_CHUNK_ROWS = 1 << 8
+_MAX_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantResult:
+    """Result of checking one invariant.
+
+    Attributes:
+        name: of the invariant.
+        checked: what was examined, as text.
+        broken: descriptions of violations; empty if the invariant holds.
+    """
+
+    name: str
+    checked: str
+    broken: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> bool:
+        return not self.broken
+
+
+def check_invariants(trace: RunTrace, *, interrupted: bool = False) -> tuple[InvariantResult, ...]:
+    """Check every invariant, in the order of the report.
+
+    Args:
+        trace: of the run.
+        interrupted: the run was ended early; the mesh had no time to recover.
+    """
+    checks = (
+        ids_in_order,
+        labels_correct,
+        honest_teachers_kept,
+        misconfigured_teachers_unused,
+        pauses_bounded,
+        memory_bounded,
+        *(() if interrupted else (mesh_recovered,)),
+        students_exit_cleanly,
+        wrong_seed_refused,
+        nothing_left_behind,
+    )
+    return tuple(check(trace) for check in checks)
+
+
+def ids_in_order(trace: RunTrace) -> InvariantResult:
+    """Every student receives every id once, in order."""
+    broken = []
+    for name, seen in trace.students.items():
+        ids = seen.samples["id"]
+        wrong = np.flatnonzero(ids != np.arange(len(ids), dtype=np.uint64))
+        if len(wrong):
+            at = int(wrong[0])
+            broken.append(
+                f"{name}: id {ids[at]} arrived at {_arrival(seen, at)} instead of id {at}"
+                f" ({len(ids) - len(np.unique(ids))} ids arrived twice)"
+            )
+        if not len(ids):
+            broken.append(f"{name}: nothing arrived")
+    return InvariantResult("each id once, in order", _sample_counts(trace), tuple(broken))
+
+
+def labels_correct(trace: RunTrace) -> InvariantResult:
+    """Samples and labels are correct, byte for byte, except for undetected wrong labels."""
+    broken, undetected = [], 0
+    for name, seen in trace.students.items():
+        differ = np.array([at for chunk in _wrong_rows(seen) for at in chunk], np.int64)
+        excused = _may_be_undetected(trace, seen, seen.samples["at_s"][differ])
+        undetected += int(excused.sum())
+        wrong = differ[~excused]
+        if len(wrong):
+            ids = seen.samples["id"]
+            examples = ", ".join(
+                f"id {ids[at]} at {_arrival(seen, at)}" for at in wrong[:_MAX_EXAMPLES]
+            )
+            broken.append(f"{name}: {len(wrong)} samples, the first: {examples}")
+    excuse = f"; {undetected} with wrong labels that were not detected yet" if undetected else ""
+    return InvariantResult(
+        "labels match their samples", _sample_counts(trace) + excuse, tuple(broken)
+    )
+
+
+def honest_teachers_kept(trace: RunTrace) -> InvariantResult:
+    """No reader ejects a teacher for lying that has not lied."""
+    ejected = {name: _wrongly_ejected(trace, seen) for name, seen in trace.students.items()}
+    broken = [f"{name}: {', '.join(found)}" for name, found in ejected.items() if found]
+    liars = {
+        name
+        for seen in trace.students.values()
+        for one in seen.stats
+        for name in one.ejected_for_lying
+    }
+    checked = f"{len(liars)} teachers ejected for lying"
+    return InvariantResult("no honest teacher is ejected for lying", checked, tuple(broken))
+
+
+def misconfigured_teachers_unused(trace: RunTrace) -> InvariantResult:
+    """No label comes from a misconfigured teacher; readers eject those that refuse every sample."""
+    present = {name for one in trace.snapshots for name in one.teachers}
+    broken = [f"{name} never had a lease" for name in trace.misconfigured if name not in present]
+    ejected = set()
+    for name, seen in trace.students.items():
+        used = {teacher for one in seen.stats for teacher in one.labelling}
+        broken += [f"{name} used labels of {one}" for one in trace.misconfigured if one in used]
+        for teacher in trace.refusing:
+            with_teacher = [one for one in seen.stats if teacher in one.teachers]
+            if any((teacher, "refused") in one.ejected for one in with_teacher):
+                ejected.add(teacher)
+            elif len(with_teacher) * STATS_INTERVAL_S > MAX_REFUSING_S:
+                broken.append(
+                    f"{name} had {teacher} for over {MAX_REFUSING_S:g} s and did not eject it"
+                )
+    checked = f"{len(ejected)} of {len(trace.refusing)} refusing teachers assigned and ejected"
+    return InvariantResult("misconfigured teachers label nothing", checked, tuple(broken))
+
+
+def pauses_bounded(trace: RunTrace) -> InvariantResult:
+    """No stream pauses for longer than `MAX_PAUSE_S` while a teacher is healthy."""
+    broken, checked = [], []
+    for name, seen in trace.students.items():
+        pause = longest_pause(trace, name)
+        share = pause.covered_s / max(seen.ended_s - seen.began_s, 1e-9)
+        checked.append(f"{name} {pause.covered_s:.0f} s, longest pause {pause.seconds:.1f} s")
+        if pause.seconds > MAX_PAUSE_S:
+            if pause.healthy:
+                healthy = f"{', '.join(pause.healthy)} healthy"
+            else:
+                healthy = "enough healthy teachers, none of which it sent to"
+            broken.append(
+                f"{name}: nothing arrived for {pause.seconds:.1f} s before id {pause.next_id}, from"
+                f" {pause.began_s:.1f} s on, with {healthy}"
+            )
+        if share < MIN_COVERED_SHARE:
+            broken.append(f"{name}: had a healthy teacher for only {share:.0%} of the time")
+    return InvariantResult(
+        f"no pause longer than {MAX_PAUSE_S:g} s", "; ".join(checked), tuple(broken)
+    )
+
+
+def memory_bounded(trace: RunTrace) -> InvariantResult:
+    """Memory without the buffer grows by no more than `max_growth`."""
+    broken, checked = [], []
+    for name, seen in trace.students.items():
+        for processes, slope in memory_growth(seen):
+            limit = max_growth(processes, seen.ended_s - seen.began_s)
+            checked.append(f"{name} {processes} {slope / 1024:+.0f} of {limit / 1024:.0f}")
+            if slope > limit:
+                broken.append(f"{name}: {processes} grow by {slope / 1024:.0f} KiB/s")
+    text = f"KiB/s: {', '.join(checked)}" if checked else "the run was too short"
+    return InvariantResult("memory without the buffer does not grow", text, tuple(broken))
+
+
+def mesh_recovered(trace: RunTrace) -> InvariantResult:
+    """At the end every fault is healed, every member holds a lease, and every student is served.
+
+    A reader may still avoid a teacher that lied or failed, if it has others.
+    """
+    injected = [one for one in trace.faults if not one.skipped]
+    broken = [f"{_describe(one)} is not healed" for one in injected if one.healed_s is None]
+    broken += [f"{_describe(one)}: {one.trouble}" for one in injected if one.trouble]
+    broken += missing_at_end(trace)
+    return InvariantResult("the mesh recovers", f"{len(injected)} faults", tuple(broken))
+
+
+def students_exit_cleanly(trace: RunTrace) -> InvariantResult:
+    """No student exits with an error, or ignores SIGTERM."""
+    troubles = [f"{name}: {seen.trouble}" for name, seen in trace.students.items() if seen.trouble]
+    checked = f"{len(trace.students)} students"
+    return InvariantResult("students exit cleanly", checked, tuple(troubles))
+
+
+def wrong_seed_refused(trace: RunTrace) -> InvariantResult:
+    """The elastic training refuses a node with another seed, and goes on to the end."""
+    name, result = "only the node with another seed is refused", trace.training
+    if result is None:
+        return InvariantResult(name, "not checked: Paddle is not installed")
+    broken = [f"the training {result.trouble}"] if result.trouble else []
+    if result.second_exit_code != EXIT_REFUSED or "seed" not in result.second_output:
+        broken.append(
+            f"the second node exited with {result.second_exit_code}: {result.second_output}"
+        )
+    return InvariantResult(name, f"{result.steps} steps trained", tuple(broken))
+
+
+def nothing_left_behind(trace: RunTrace) -> InvariantResult:
+    """No process and no shared memory of the run is left."""
+    return InvariantResult("nothing is left behind", "processes and shared memory", trace.leftovers)
+
+
+def _may_be_undetected(trace: RunTrace, seen: StudentTrace, times: Array) -> Array:
+    """For each time of arrival, whether labels may have been wrong without the reader noticing.
+
+    That is from the start of a fault that only comparisons reveal until the student's reader has
+    ejected the teacher for it; if it never does, until the buffer has drained after the fault.
+    """
+    mask = np.zeros(len(times), bool)
+    for fault in trace.wrong_label_faults:
+        end = np.inf if fault.healed_s is None else fault.healed_s + BUFFER_DRAINED_S
+        detected = (
+            one.at_s + STATS_LAG_S
+            for one in seen.stats
+            if one.at_s >= fault.at_s and fault.fault.target in one.ejected_for_lying
+        )
+        mask |= (times >= fault.at_s) & (times < min(end, next(detected, np.inf)))
+    return mask
+
+
+def _wrongly_ejected(trace: RunTrace, seen: StudentTrace) -> list[str]:
+    """Teachers that a student's reader ejected for lying before they lied, with the time."""
+    names = {name for one in seen.stats for name in one.ejected_for_lying}
+    lied_at = dict.fromkeys(names, np.inf)
+    for fault in trace.wrong_label_faults:
+        teacher = fault.fault.target
+        lied_at[teacher] = min(lied_at.get(teacher, np.inf), fault.at_s)
+    return sorted(
+        f"{name} at {first.at_s:.1f} s"
+        for name, since in lied_at.items()
+        for first in [next((one for one in seen.stats if name in one.ejected_for_lying), None)]
+        if first is not None and first.at_s < since
+    )
+
+
+def _describe(one: InjectedFault) -> str:
+    return f"{one.fault.kind} of {one.fault.target} at {one.at_s:.1f} s"
+
+
+def _sample_counts(trace: RunTrace) -> str:
+    counts = (f"{name} {len(seen.samples)}" for name, seen in trace.students.items())
+    return f"samples: {', '.join(counts)}"
+
+
+def _wrong_rows(seen: StudentTrace) -> Iterator[list[int]]:
+    """Indices of records with an unexpected digest, chunk by chunk to bound the memory."""
+    for start in range(0, len(seen.samples), _CHUNK_ROWS):
+        chunk = seen.samples[start : start + _CHUNK_ROWS]
+        wrong = np.flatnonzero(chunk["digest"] != expected_digests(chunk["id"]))
+        yield [start + int(at) for at in wrong]
+
+
+def _arrival(seen: StudentTrace, at: int) -> str:
+    return f"{seen.samples['at_s'][at]:.1f} s"

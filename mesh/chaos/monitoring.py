@@ -1,0 +1,169 @@
+"""Observes a chaos run from outside: leases in Redis, stalls of the machine, leftovers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ...coordinator.registry import Registry, connect
+from ...errors import EdlError
+from ...lifecycle import Periodic
+from .run_trace import MembershipSnapshot
+
+SNAPSHOT_INTERVAL_S = 0.25
+HEARTBEAT_INTERVAL_S = 0.1
+#: A heartbeat that is later than this shows that the machine did not schedule this process.
+STALL_S = 0.7
+
+#: Environment variable of every process of a run, by which orphans are found.
+RUN_ID_VARIABLE = "EDL_CHAOS_RUN"
+SHARED_MEMORY = Path("/dev/shm")
+#: Segment names of frameworks. No process of a run loads one: these belong to other programs.
+_FOREIGN_PREFIXES = ("paddle_", "torch_")
+_POLL_S = 0.05
+
+
+class MeshMonitor:
+    """Takes snapshots of the leases and measures stalls of the machine, from `start` to `stop`.
+
+    Args:
+        url: of Redis.
+        service: whose members are observed.
+        clock: seconds since the run began.
+    """
+
+    def __init__(self, url: str, service: str, clock: Callable[[], float]) -> None:
+        self._registry: Registry = connect(url)
+        self._service = service
+        self._clock = clock
+        self._snapshots: list[MembershipSnapshot] = []
+        self._stalls: list[tuple[float, float]] = []
+        self._max_load = 0.0
+        self._last_beat = time.monotonic()
+        self._snapshot_loop = Periodic(
+            "edl-chaos-snapshots", SNAPSHOT_INTERVAL_S, self._take_snapshot
+        )
+        self._heartbeat = Periodic("edl-chaos-heartbeat", HEARTBEAT_INTERVAL_S, self._beat)
+
+    @property
+    def snapshots(self) -> tuple[MembershipSnapshot, ...]:
+        return tuple(self._snapshots)
+
+    @property
+    def stalls(self) -> tuple[tuple[float, float], ...]:
+        """(from, to) of each time in which the machine did not schedule this process."""
+        return tuple(self._stalls)
+
+    @property
+    def max_load(self) -> float:
+        """Greatest one-minute load average so far."""
+        return self._max_load
+
+    def start(self) -> None:
+        self._last_beat = time.monotonic()
+        self._snapshot_loop.start()
+        self._heartbeat.start()
+
+    def stop(self) -> None:
+        """Stop both loops. Idempotent."""
+        self._heartbeat.stop()
+        self._snapshot_loop.stop()
+        self._registry.close()
+
+    def _take_snapshot(self) -> None:
+        self._max_load = max(self._max_load, os.getloadavg()[0])
+        try:
+            teachers = self._registry.members("teachers", self._service)
+            students = self._registry.members("students", self._service)
+            rows = self._registry.table(self._service).rows
+        except EdlError:  # Redis is down: an empty snapshot records that
+            self._snapshots.append(MembershipSnapshot(self._clock()))
+            return
+        self._snapshots.append(
+            MembershipSnapshot(
+                self._clock(),
+                frozenset(one.member for one in teachers),
+                frozenset(_job(one.member) for one in students),
+                {_job(name): frozenset(row.teachers) for name, row in rows.items()},
+            )
+        )
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now - self._last_beat > HEARTBEAT_INTERVAL_S + STALL_S:
+            ended_s = self._clock()
+            self._stalls.append((ended_s - (now - self._last_beat), ended_s))
+        self._last_beat = now
+
+
+def _job(student_id: str) -> str:
+    """Job of a student id `job/rank`; here each job has one rank."""
+    return student_id.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverCheck:
+    """Finds processes and shared memory that a run leaves behind.
+
+    Attributes:
+        run_id: value of `RUN_ID_VARIABLE` in the environment of the run's processes.
+        segments: names of the shared memory that existed before the run.
+    """
+
+    run_id: str
+    segments: frozenset[str]
+
+    @classmethod
+    def before(cls, run_id: str) -> Self:
+        """Make the check before the run starts."""
+        return cls(run_id, _segments())
+
+    def leftovers(self, settle_s: float = 5.0) -> tuple[str, ...]:
+        """Describe what is left of the run, after waiting up to `settle_s` seconds for it to go."""
+        deadline = time.monotonic() + settle_s
+        while (found := self._find()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return found
+
+    def _find(self) -> tuple[str, ...]:
+        processes = tuple(
+            f"process {pid}: {command}" for pid, command in _processes_of_run(self.run_id)
+        )
+        new = _segments() - self.segments
+        segments = sorted(new - _segments_in_use()) if new else []
+        return processes + tuple(f"shared memory {SHARED_MEMORY / name}" for name in segments)
+
+
+def _segments() -> frozenset[str]:
+    names = os.listdir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ()
+    return frozenset(name for name in names if not name.startswith(_FOREIGN_PREFIXES))
+
+
+def _processes_of_run(run_id: str) -> list[tuple[int, str]]:
+    """Process id and command line of each process of the run, except this one."""
+    wanted = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        with contextlib.suppress(OSError):  # the process ended, or belongs to another user
+            if pid != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found.append((pid, command.decode(errors="replace").strip()[:200]))
+    return found
+
+
+def _segments_in_use() -> set[str]:
+    """Segments that a live process has open: the run has ended, so they belong to others."""
+    paths: set[str] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process ended, or belongs to another user
+            paths.update((folder / "maps").read_text().split())
+            for descriptor in (folder / "fd").iterdir():
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    paths.add(os.readlink(descriptor))
+    return {Path(path).name for path in paths if path.startswith(f"{SHARED_MEMORY}/")}

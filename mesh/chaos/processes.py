@@ -1,0 +1,271 @@
+"""The processes of a chaos run and the proxies between them: Redis, manager, teachers, students."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ...coordinator.embedded import free_port, server_command
+from ...errors import ProcessFailed
+from ...supervise import Command, Process, python_command, start, stop_all
+from ..local import COORDINATOR_READY, TEACHER_READY, TeacherSpec
+from .proxy import ChaosProxy, ProxyGroup, StreamFilter
+from .response_corruptor import ResponseCorruptor
+from .settings import PROBABILITIES, ChaosSettings
+from .student import MAX_ROWS, StudentConfig
+from .synthetic_samples import MODEL, PROBABILITIES_MODEL, REFUSES
+
+SERVICE = "chaos"
+REDIS_READY = "Ready to accept connections"
+#: Address on which processes behind a proxy listen, at the port number of their proxy.
+BACKEND_HOST = "127.0.0.2"
+START_TIMEOUT_S = 60.0
+POLL_S = 0.1
+STOP_TIMEOUT_S = 15.0
+
+
+@dataclass(eq=False)
+class RestartableProcess:
+    """A process of the run that may be started again under the same name.
+
+    Attributes:
+        command: that starts it.
+        ready_pattern: regular expression of the line that it prints once it is ready.
+        process: the latest one that was started; None before the first.
+    """
+
+    command: Command
+    ready_pattern: str
+    process: Process | None = None
+    _ready: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, on_ready: Callable[[], None] = lambda: None) -> Process:
+        """Start it; once it is ready, `on_ready` is called in another thread."""
+        pattern, ready = re.compile(self.ready_pattern), threading.Event()
+
+        def on_line(line: str) -> None:
+            if not ready.is_set() and pattern.search(line):
+                ready.set()
+                on_ready()
+
+        self._ready = ready
+
+        self.process = start(self.command, echo=on_line)
+        return self.process
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is alive and has become ready."""
+        return self.alive and self._ready.is_set()
+
+    def becomes_ready(self, timeout_s: float) -> bool:
+        """Wait until it is ready or has exited; return whether it is ready."""
+        deadline = time.monotonic() + timeout_s
+        while not self._ready.wait(POLL_S):
+            if not self.alive or time.monotonic() > deadline:
+                return False
+        return True
+
+    def wait_ready(self, check: Callable[[], None]) -> None:
+        """Wait until it is ready, calling `check` meanwhile. Raises ProcessFailed."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._ready.wait(POLL_S):
+            check()
+            if self.process is not None and (not self.alive or time.monotonic() > deadline):
+                self.process.expect(self.ready_pattern, 0.0)  # raises, with the output so far
+
+
+@dataclass(eq=False)
+class ProxiedTeacher(RestartableProcess):
+    """A teacher whose connections all pass through proxies.
+
+    Attributes:
+        proxy: through which readers and managers reach it, by gRPC and by the own transport.
+        redis_proxy: through which it reaches Redis.
+        corruptor: corrupts its responses.
+    """
+
+    proxy: ProxyGroup = field(kw_only=True)
+    redis_proxy: ChaosProxy = field(kw_only=True)
+    corruptor: ResponseCorruptor = field(kw_only=True)
+
+
+class ChaosMesh:
+    """Every process of a run, and the proxies between them. The caller has to call `close`.
+
+    Args:
+        settings: how many processes of each kind, and how fast they are.
+        folder: for logs, and for the files of students.
+        began: `time.monotonic()` of the beginning, for the students.
+
+    Attributes:
+        redis: the Redis server.
+        manager: the coordinator's manager.
+        manager_proxy: through which students reach the manager.
+        teachers: by name, including guests and misconfigured ones.
+        students: by name.
+        student_configs: by the name of the student.
+        url: of Redis, not through a proxy.
+    """
+
+    def __init__(self, settings: ChaosSettings, folder: Path, began: float) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._proxies: list[ChaosProxy] = []
+        port = free_port()
+        self.url = f"redis://127.0.0.1:{port}"
+        self._redis_address = f"127.0.0.1:{port}"
+        redis = replace(server_command(port), log=folder / "redis.log")
+        self.redis = RestartableProcess(redis, REDIS_READY)
+        self.manager_proxy = self._new_proxy("manager")
+        self.manager = RestartableProcess(self._manager_command(), COORDINATOR_READY)
+        names = (
+            *settings.teacher_names,
+            *settings.guest_names,
+            *settings.misconfigured_names,
+        )
+        self.teachers = {name: self._new_teacher(name, at) for at, name in enumerate(names)}
+        self.student_configs = {
+            name: self._student_config(name, at, began)
+            for at, name in enumerate(settings.student_names)
+        }
+        self.students: dict[str, Process] = {}
+
+    def start(self, check: Callable[[], None]) -> None:
+        """Start Redis, the manager and the correct teachers, and wait until they are ready.
+
+        Args:
+            check: called while waiting; an exception that it raises ends the wait.
+
+        Raises:
+            ProcessFailed: one did not become ready.
+        """
+        for process in (self.redis, self.manager):
+            process.start()
+            process.wait_ready(check)
+        self._start_teachers(self._settings.teacher_names, check)
+
+    def start_misconfigured(self, check: Callable[[], None]) -> None:
+        """Start the misconfigured teachers, like `start`.
+
+        Call it once students train: the first content_id that registers becomes the service's, and
+        it must be that of the correct teachers.
+        """
+        self._start_teachers(self._settings.misconfigured_names, check)
+
+    def _start_teachers(self, names: Sequence[str], check: Callable[[], None]) -> None:
+        for name in names:
+            self.teachers[name].start()
+        for name in names:
+            self.teachers[name].wait_ready(check)
+
+    def start_students(self) -> None:
+        """Start every student. Raises ProcessFailed."""
+        for name, config in self.student_configs.items():
+            command = python_command(
+                name,
+                "edl.mesh.chaos.student",
+                config.to_json(),
+                log=self._folder / f"{name}.log",
+            )
+            self.students[name] = start(command)
+
+    def stop_students(self) -> dict[str, str]:
+        """Stop every student with SIGTERM; return, by name, why one did not exit cleanly."""
+        troubles = {
+            name: f"exited by itself: {' | '.join(process.tail(2))}"
+            for name, process in self.students.items()
+            if not process.alive
+        }
+        with contextlib.suppress(ProcessFailed):  # reported by `close`
+            stop_all([one for one in self.students.values() if one.alive], STOP_TIMEOUT_S)
+        for name, process in self.students.items():
+            if name not in troubles and process.returncode != 0:
+                troubles[name] = f"did not exit cleanly within {STOP_TIMEOUT_S:.0f} s of SIGTERM"
+        return troubles
+
+    def close(self) -> None:
+        """Stop every process and close the proxies. Idempotent. Raises ProcessFailed."""
+        teachers = [one.process for one in self.teachers.values() if one.process is not None]
+        others = [one.process for one in (self.manager, self.redis) if one.process is not None]
+        try:
+            stop_all([*self.students.values(), *teachers], self._settings.grace_s)
+            for process in others:
+                process.stop()
+        finally:
+            for proxy in self._proxies:
+                proxy.close()
+
+    def _new_proxy(
+        self,
+        name: str,
+        target: str | None = None,
+        response_filter: Callable[[], StreamFilter] | None = None,
+    ) -> ChaosProxy:
+        proxy = ChaosProxy(name, target, host=BACKEND_HOST, response_filter=response_filter)
+        self._proxies.append(proxy)
+        return proxy
+
+    def _manager_command(self) -> Command:
+        return python_command(
+            "manager",
+            "edl",
+            *("coordinator", "serve", "--redis", self.url, "--ttl", self._settings.ttl_s),
+            *("--host", BACKEND_HOST, "--port", self.manager_proxy.port),
+            *("--advertise", "127.0.0.1"),
+            log=self._folder / "manager.log",
+        )
+
+    def _new_teacher(self, name: str, number: int) -> ProxiedTeacher:
+        corruptor = ResponseCorruptor(self._settings.seed + number)
+        grpc = self._new_proxy(name)
+        transport = self._new_proxy(f"{name}-transport", response_filter=corruptor.new_filter)
+        redis_proxy = self._new_proxy(f"{name}-redis", self._redis_address)
+        spec = TeacherSpec(
+            SERVICE,
+            PROBABILITIES_MODEL if name == PROBABILITIES else MODEL,
+            micro_batch=MAX_ROWS,
+            ttl_s=self._settings.ttl_s,
+            grace_s=self._settings.grace_s,
+            options=(
+                *("--backend", "paced", "--rate", str(self._settings.teacher_rate)),
+                *("--host", BACKEND_HOST, "--port", str(grpc.port), "--advertise", "127.0.0.1"),
+                *("--transport-port", str(transport.port), "--http", "off"),
+            ),
+        )
+        command = spec.command(
+            name,
+            f"redis://{redis_proxy.address}",
+            log=self._folder / f"{name}.log",
+            env={REFUSES: "1"} if name in self._settings.refusing_names else {},
+        )
+        return ProxiedTeacher(
+            command,
+            TEACHER_READY,
+            proxy=ProxyGroup(grpc, transport),
+            redis_proxy=redis_proxy,
+            corruptor=corruptor,
+        )
+
+    def _student_config(self, name: str, number: int, began: float) -> StudentConfig:
+        return StudentConfig(
+            name,
+            SERVICE,
+            self.url,
+            began,
+            str(self._folder),
+            step_s=1 / self._settings.student_rate,
+            # Every other student lets teachers read its batches in shared memory, which bypasses
+            # the proxies; the others send everything over sockets.
+            shared_memory=number % 2 == 0,
+            **self._settings.student_options,
+        )

@@ -1,0 +1,198 @@
+"""TCP proxies on loopback that close connections, hold data back, delay it or corrupt it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Self
+
+_CHUNK_BYTES = 1 << 16
+_CONNECT_TIMEOUT_S = 5.0
+_JOIN_TIMEOUT_S = 5.0
+
+#: Maps received bytes to the bytes that are forwarded instead.
+StreamFilter = Callable[[bytes], bytes]
+
+
+class ChaosProxy:
+    """Listens on a free port of 127.0.0.1 and forwards every byte, unless told otherwise.
+
+    Args:
+        name: for its threads.
+        target: `host:port` to forward to; None for its own port number on `host`.
+        host: address of the target if `target` is None.
+        response_filter: makes, for each connection, the filter of the target's bytes.
+
+    Attributes:
+        effects: chunks that it has held back or delayed, plus connections that it has closed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: str | None = None,
+        *,
+        host: str = "127.0.0.2",
+        response_filter: Callable[[], StreamFilter] | None = None,
+    ) -> None:
+        self._name = name
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        target_host, _, port = (target or f"{host}:{self.port}").rpartition(":")
+        self._target = (target_host, int(port))
+        self._response_filter = response_filter
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._closed = threading.Event()
+        self._delay_s = 0.0
+        self.effects = 0
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._start_thread(self._accept)
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        """`host:port` that clients connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    def hold(self) -> None:
+        """Forward nothing until `heal`; connections stay open."""
+        self._flowing.clear()
+
+    def delay(self, seconds: float) -> None:
+        """Forward each chunk that many seconds later."""
+        self._delay_s = seconds
+
+    def heal(self) -> None:
+        """Forward at once what was held back, and everything that follows."""
+        self._delay_s = 0.0
+        self._flowing.set()
+
+    def close_connections(self) -> None:
+        """Close every open connection; new ones are accepted."""
+        with self._lock:
+            sockets = list(self._sockets)
+            self.effects += len(sockets) // 2  # each connection has two
+        for one in sockets:
+            _shut_down(one)
+
+    def close(self) -> None:
+        """Stop listening, close every connection and join the threads. Idempotent."""
+        self._closed.set()
+        _shut_down(self._listener)
+        self._listener.close()
+        self.close_connections()
+        self.heal()
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(_JOIN_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=f"edl-proxy-{self._name}", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # it was closed
+                return
+            self._start_thread(lambda client=client: self._serve(client))  # type: ignore[misc]
+
+    def _serve(self, client: socket.socket) -> None:
+        """Serve one connection: this thread forwards responses, another one requests."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(client)
+            try:
+                server = socket.create_connection(self._target, timeout=_CONNECT_TIMEOUT_S)
+            except OSError:
+                return
+            stack.enter_context(server)
+            server.settimeout(None)
+            pair = (client, server)
+            for one in pair:
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._sockets.update(pair)
+            if self._closed.is_set():  # `close` may have missed these sockets
+                self.close_connections()
+            requests_done = threading.Event()
+
+            def forward_requests() -> None:
+                self._forward(client, server, bytes)
+                requests_done.set()
+
+            self._start_thread(forward_requests)
+            response_filter = self._response_filter() if self._response_filter else bytes
+            self._forward(server, client, response_filter)
+            requests_done.wait(_JOIN_TIMEOUT_S)
+            with self._lock:
+                self._sockets.difference_update(pair)
+
+    def _forward(self, source: socket.socket, sink: socket.socket, through: StreamFilter) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(_CHUNK_BYTES):
+                if self._delay_s or not self._flowing.is_set():
+                    with self._lock:
+                        self.effects += 1
+                self._flowing.wait()
+                if self._delay_s:
+                    self._closed.wait(self._delay_s)
+                sink.sendall(through(data))
+        for one in (source, sink):
+            _shut_down(one)
+
+
+class ProxyGroup:
+    """Several proxies in front of one process, controlled together like a `ChaosProxy`."""
+
+    def __init__(self, *proxies: ChaosProxy) -> None:
+        self._proxies = proxies
+
+    @property
+    def effects(self) -> int:
+        return sum(proxy.effects for proxy in self._proxies)
+
+    def hold(self) -> None:
+        for proxy in self._proxies:
+            proxy.hold()
+
+    def delay(self, seconds: float) -> None:
+        for proxy in self._proxies:
+            proxy.delay(seconds)
+
+    def heal(self) -> None:
+        for proxy in self._proxies:
+            proxy.heal()
+
+    def close_connections(self) -> None:
+        for proxy in self._proxies:
+            proxy.close_connections()
+
+
+def _shut_down(one: socket.socket) -> None:
+    """Shut a socket down, which wakes threads that wait for it; closing alone does not."""
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,214 @@
+"""The trace of a chaos run: what students received, which faults were injected, who was alive.
+
+Times are seconds since the run began. Each student appends to two files, which survive its death:
+a record for every sample (`read_samples`), and a line of statistics several times a second
+(`read_stats`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ...proto.arena import Array
+from .fault_plan import KIND_BY_NAME, Fault
+
+#: Record of a sample: time of arrival, id, digest of the sample with its labels.
+SAMPLE_RECORD = np.dtype([("at_s", "<f8"), ("id", "<u8"), ("digest", "<u8")])
+
+#: Interval of a student's statistics, in seconds.
+STATS_INTERVAL_S = 0.2
+#: Longer than any line of statistics.
+_TAIL_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class StudentStats:
+    """Statistics of a student at one moment.
+
+    Attributes:
+        at_s: when.
+        teachers: teachers that its reader sends to, without those ejected for lying.
+        engine_pid: process id of its engine.
+        volume_bytes: labelled batches that wait for it.
+        resends: requests beyond the first of their batch, so far.
+        waiting_for: what the stream waits for, as text.
+        trainer_bytes: memory (PSS) of its own process; 0 if not measured this time.
+        engine_bytes: memory (PSS) of its engine; 0 if not measured this time.
+        ejected: names of ejected teachers, each with the reason (`ReaderStats.ejected_for`).
+        labelling: teachers whose labels it has used since they were assigned to it.
+    """
+
+    at_s: float
+    teachers: tuple[str, ...]
+    engine_pid: int
+    volume_bytes: int = 0
+    resends: int = 0
+    waiting_for: str = ""
+    trainer_bytes: int = 0
+    engine_bytes: int = 0
+    ejected: tuple[tuple[str, str], ...] = ()
+    labelling: tuple[str, ...] = ()
+
+    @property
+    def ejected_for_lying(self) -> tuple[str, ...]:
+        return tuple(name for name, reason in self.ejected if reason == "lied")
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+    def shifted(self, seconds: float) -> Self:
+        """Copy whose time is that many seconds later."""
+        return replace(self, at_s=self.at_s + seconds)
+
+    @classmethod
+    def from_line(cls, line: str) -> Self:
+        values: dict[str, Any] = json.loads(line)
+        names = {key: tuple(values[key]) for key in ("teachers", "labelling")}
+        return cls(**values | names | {"ejected": tuple(map(tuple, values["ejected"]))})
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSnapshot:
+    """Leases and assignments in Redis at one moment; empty if Redis did not answer.
+
+    Attributes:
+        at_s: when.
+        teachers: those that hold a lease.
+        students: those that hold a lease.
+        assigned: by student, the teachers assigned to it.
+    """
+
+    at_s: float
+    teachers: frozenset[str] = frozenset()
+    students: frozenset[str] = frozenset()
+    assigned: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedFault:
+    """A fault as it was carried out.
+
+    Attributes:
+        fault: as planned.
+        at_s: when it began.
+        healed_s: when it was undone, or the killed process ready again; None if not in this run.
+        skipped: why it was not injected; empty if it was.
+        effects: how much traffic it met, in units of `FaultKind.effect_unit`; None for faults of
+            processes, and until it is healed.
+        trouble: what went wrong while it was carried out; empty if nothing did.
+    """
+
+    fault: Fault
+    at_s: float
+    healed_s: float | None = None
+    skipped: str = ""
+    effects: int | None = None
+    trouble: str = ""
+
+    @property
+    def without_effect(self) -> bool:
+        """Whether it met no traffic."""
+        return self.effects == 0
+
+
+@dataclass(frozen=True, slots=True)
+class StudentTrace:
+    """What was recorded of one student.
+
+    Attributes:
+        samples: its records, of dtype `SAMPLE_RECORD`, in the order of arrival.
+        stats: its statistics, in order of time.
+        began_s: when its first sample arrived.
+        ended_s: when it was told to stop.
+        trouble: why it did not exit cleanly; empty if it did.
+    """
+
+    samples: Array
+    stats: tuple[StudentStats, ...]
+    began_s: float
+    ended_s: float
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticTrainingResult:
+    """Outcome of the elastic training, and of the node with another seed that tried to join it.
+
+    Attributes:
+        steps: trained at the end.
+        trouble: why it did not exit cleanly; empty if it did.
+        second_exit_code: exit code of the second node.
+        second_output: last line of the second node's output.
+    """
+
+    steps: int
+    trouble: str
+    second_exit_code: int
+    second_output: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunTrace:
+    """What was recorded of a whole run.
+
+    Attributes:
+        teachers: names of those that run from start to end.
+        students: trace of each student, by name.
+        faults: in the order in which they began.
+        snapshots: in order of time.
+        stalls: (from, to) of the times in which the machine did not schedule this program.
+        leftovers: processes and shared memory left behind, as text.
+        max_load: greatest one-minute load average of the machine.
+        training: outcome of the elastic training; None if there was none.
+        refusing: names of teachers that refuse every sample.
+        misconfigured: names of all teachers whose labels no student may use.
+    """
+
+    teachers: tuple[str, ...]
+    students: Mapping[str, StudentTrace]
+    faults: tuple[InjectedFault, ...]
+    snapshots: tuple[MembershipSnapshot, ...]
+    stalls: tuple[tuple[float, float], ...] = ()
+    leftovers: tuple[str, ...] = ()
+    max_load: float = 0.0
+    training: ElasticTrainingResult | None = None
+    refusing: tuple[str, ...] = ()
+    misconfigured: tuple[str, ...] = ()
+
+    @property
+    def wrong_label_faults(self) -> list[InjectedFault]:
+        """Injected faults that only a comparison with another teacher reveals."""
+        return [
+            one
+            for one in self.faults
+            if KIND_BY_NAME[one.fault.kind].needs_comparison and not one.skipped
+        ]
+
+
+def read_samples(path: Path) -> Array:
+    """Read a student's records, without an incomplete last one."""
+    data = path.read_bytes() if path.exists() else b""
+    return np.frombuffer(data[: len(data) - len(data) % SAMPLE_RECORD.itemsize], SAMPLE_RECORD)
+
+
+def read_stats(path: Path) -> tuple[StudentStats, ...]:
+    """Read a student's statistics, without an incomplete last line."""
+    text = path.read_text() if path.exists() else ""
+    return tuple(map(StudentStats.from_line, text.splitlines()[: text.count("\n")]))
+
+
+def latest_stats(path: Path) -> StudentStats | None:
+    """Read the last complete line of a student's statistics, in constant time."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    return StudentStats.from_line(lines[-1].decode()) if lines else None
