@@ -25,16 +25,14 @@ import numpy as np
 from ..distill_reader import DistilReader
 from ..errors import NoTeacherAvailable
 from ..mesh.cores import available_cores, children_on, pin_process
-from ..mesh.demo.cli import QUIET_AND_ALIKE, cache_folder, check_installed
-from ..mesh.demo.cores import Cores
+from ..mesh.demo.cli import PADDLE_ENVIRONMENT, cache_folder, check_installed
+from ..mesh.demo.cpu_cores import CoreAssignment
 from ..mesh.demo.digits import CLASSES, BatchSource, load_digits
-from ..mesh.demo.edl_dist import SERVICE, gather, open_reader
-from ..mesh.demo.modes import FIRST_SEED, distill_loss, label_in_process
-from ..mesh.demo.networks import load_paddle, student_network
-from ..mesh.demo.predictor import Predictor
+from ..mesh.demo.edl_dist import SERVICE, open_reader, wait_for_teachers
+from ..mesh.demo.models import Predictor, load_paddle, student_network
+from ..mesh.demo.modes import FIRST_SEED, StreamCheck, distill_loss, label_in_process
 from ..mesh.demo.run import usable_cache
 from ..mesh.demo.settings import DemoSettings
-from ..mesh.demo.stream_check import StreamCheck
 from ..mesh.demo.teacher_model import obtain_teacher
 from ..mesh.local import LocalMesh, TeacherSpec
 from ..student.losses import DistillLoss
@@ -68,14 +66,14 @@ def run(quick: bool) -> Report:
         quick: fewer steps in a turn.
     """
     check_installed()
-    os.environ.update(QUIET_AND_ALIKE)
+    os.environ.update(PADDLE_ENVIRONMENT)
     steps, rounds = (QUICK_STEPS, MIN_ROUNDS) if quick else (STEPS, ROUNDS)
     upper = DemoSettings().upper_batches
     enough = (rounds + 1) * (steps + LEAD_IN) + upper
     # Teachers that pause until the buffer has sunk far would rest for whole turns.
     settings = replace(DemoSettings(), seeds=1, steps=enough, lower_batches=upper - 2)
     available = available_cores()
-    cores = Cores.divide(available)
+    cores = CoreAssignment.divide(available)
     digits = load_digits(settings.size)
     with ExitStack() as ending:
         ending.callback(pin_process, available)
@@ -95,7 +93,7 @@ def run(quick: bool) -> Report:
         )
         train_online = _student(label_in_process(source, predictor), distill_loss(settings))
         reader = ending.enter_context(open_reader(mesh, digits, settings, cores))
-        gather(reader, settings.teachers, lambda: None)
+        wait_for_teachers(reader, settings.teachers, lambda: None)
         train_labelled = _student(iter(reader), distill_loss(settings))
         from_buffer: list[float] = []
 
@@ -141,7 +139,7 @@ def _student(batches: Iterable[Any], loss: DistillLoss) -> Callable[[int], float
 
 
 @contextlib.contextmanager
-def _mesh(teacher: str, settings: DemoSettings, cores: Cores) -> Iterator[LocalMesh]:
+def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterator[LocalMesh]:
     """Coordinator and teachers, all ready, on the cores that the student leaves."""
     spec = TeacherSpec(SERVICE, teacher, micro_batch=settings.micro_batch)
     with ExitStack() as ending:
@@ -155,7 +153,7 @@ def _mesh(teacher: str, settings: DemoSettings, cores: Cores) -> Iterator[LocalM
         yield mesh
 
 
-def _neighbour(ending: ExitStack, teacher: Path, cores: Cores) -> Child:
+def _neighbour(ending: ExitStack, teacher: Path, cores: CoreAssignment) -> Child:
     """A process that labels without a mesh, on the teachers' cores, when it is told to."""
     module = "edl.benchmarks.pacing.neighbour"
     on = ",".join(map(str, sorted(cores.others)))

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 
 from ...distill_reader import ReaderStats
-from ...mesh.demo.churn import Churn
+from ...mesh.demo.teacher_churn import TeacherChurn
 from ...mesh.local import LocalMesh, TeacherSpec
 
 
 class Churning:
-    """One round after another of `Churn`: a teacher is killed, and a new one comes and joins.
+    """One round of `TeacherChurn` after another: a teacher is killed, and a new one joins.
 
-    A round lasts for as many batches as a student trains, or until its newcomer has joined, if that
-    is later; so never more than one teacher is missing.
+    A round lasts for as many batches as a student trains, or until the new teacher has joined, if
+    that is later; so never more than one teacher is missing.
 
     Args:
         mesh: whose teachers they are.
@@ -41,7 +41,7 @@ class Churning:
         self._batches = batches
         self._say = say
         self._clock = clock
-        self._rounds: list[Churn] = []
+        self._rounds: list[TeacherChurn] = []
         self._began = 0
         self._begin(0)
 
@@ -50,7 +50,7 @@ class Churning:
         over = self._count("join") == len(self._rounds) and batch >= self._began + self._steps
         if over and batch + self._steps <= self._batches:
             self._begin(batch)
-        self._rounds[-1].look(batch - self._began, stats)
+        self._rounds[-1].update(batch - self._began, stats)
 
     @property
     def killed(self) -> int:
@@ -65,17 +65,17 @@ class Churning:
     @property
     def awaits_newcomer(self) -> bool:
         """Whether a new teacher was started and has not joined yet."""
-        return self._rounds[-1].newcomer_is_late
+        return self._rounds[-1].replacement_pending
 
     def _begin(self, batch: int) -> None:
         self._began = batch
         self._rounds.append(
-            Churn(
+            TeacherChurn(
                 hold=self._mesh.suspend,
                 resume=self._mesh.resume,
                 kill=self._mesh.kill,
                 start=self._start,
-                newcomer=f"newcomer-{len(self._rounds) + 1}",
+                replacement=f"newcomer-{len(self._rounds) + 1}",
                 batches=self._steps,
                 say=self._say,
                 clock=self._clock,

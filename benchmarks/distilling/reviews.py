@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...mesh.demo.digits import SPLIT_SEED, Digits
+from ...mesh.demo.digits import SPLIT_SEED, DigitDataset
 from .task import BASE, Task, find
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
     return Task("reviews", data, settings, leave_out, _teacher, _student, about, serving)
 
 
-def encode(texts: Texts) -> Digits:
+def encode(texts: Texts) -> DigitDataset:
     """Split `texts` and number their characters: int64 [N, LENGTH], by their frequency."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(texts))
     held_out = min(HELD_OUT, len(texts) // 4)
@@ -66,8 +66,8 @@ def encode(texts: Texts) -> Digits:
         numbers = [number.get(character, OTHER) for character in text[:LENGTH]]
         rows[at, : len(numbers)] = numbers
     label = np.array([mood for _, mood in texts], np.int64)
-    image: Any = rows  # `Digits` says bytes, and nothing in it depends on that
-    return Digits(image[train], label[train], image[test], label[test])
+    image: Any = rows  # `DigitDataset` says bytes, and nothing in it depends on that
+    return DigitDataset(image[train], label[train], image[test], label[test])
 
 
 def leave_out(rng: np.random.Generator, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...mesh.demo.digits import BatchSource, Digits, Vary
+from ...mesh.demo.digits import Augmentation, BatchSource, DigitDataset
 from ...mesh.demo.settings import DemoSettings
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Task:
     """
 
     name: str
-    data: Digits
+    data: DigitDataset
     settings: DemoSettings
-    vary: Vary
+    vary: Augmentation
     teacher: Callable[[], Layer]
     student: Callable[[], Layer]
     about: str

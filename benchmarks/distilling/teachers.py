@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...mesh.demo.networks import load_paddle
+from ...mesh.demo.models import load_paddle
 from ...mesh.demo.teacher_model import BATCH_SIZE, LEARNING_RATE, SEED, TeacherModel
 from ...student import DistillLoss, Trainer, accuracy
 from .task import Task

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UsageError
-from ...mesh.demo.digits import CLASSES, Digits, augment, load_digits
-from ...mesh.demo.networks import grey_scale
+from ...mesh.demo.digits import CLASSES, DigitDataset, augment, load_digits
+from ...mesh.demo.models import grey_scale
 from ...mesh.demo.settings import DemoSettings
 from .task import BASE, Task, find
 
@@ -69,7 +69,7 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
     if paths is None:
         return None
     train, train_label, test, test_label = (read_idx(path) for path in paths)
-    data = Digits(
+    data = DigitDataset(
         train[:, np.newaxis],
         train_label.astype(np.int64),
         test[:, np.newaxis],
@@ -101,7 +101,7 @@ def download_mnist() -> Path:
     Raises:
         UsageError: it cannot be fetched.
     """
-    from ...mesh.demo.networks import load_paddle
+    from ...mesh.demo.models import load_paddle
 
     paddle = load_paddle()
     try:
@@ -131,7 +131,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8, offset=ends).reshape(shape)
 
 
-def _about(what: str, data: Digits, settings: DemoSettings) -> str:
+def _about(what: str, data: DigitDataset, settings: DemoSettings) -> str:
     return (
         f"{what}: the teacher learns all {len(data.train_label):,} labels, each student"
         f" {settings.labelled}; {len(data.test_label):,} held out"

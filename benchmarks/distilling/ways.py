@@ -12,9 +12,9 @@ from typing import Literal
 
 from ...distill_reader import DistilReader, LabelStore, ReaderStats, Timeouts
 from ...lifecycle import Periodic
-from ...mesh.demo.edl_dist import GATHER_S, POLL_S, gather
-from ...mesh.demo.modes import ModeResult, Training, distill_loss, label_in_process
-from ...mesh.demo.predictor import Predictor
+from ...mesh.demo.edl_dist import POLL_S, TEACHERS_TIMEOUT_S, wait_for_teachers
+from ...mesh.demo.models import Predictor
+from ...mesh.demo.modes import ModeResult, StudentTraining, distill_loss, label_in_process
 from ...mesh.demo.teacher_model import TeacherModel
 from ...mesh.local import LocalMesh, TeacherSpec
 from ...student import DistillLoss
@@ -102,7 +102,7 @@ def _through_the_mesh(task: Task, teacher: TeacherModel, folder: Path) -> dict[W
         churn = _distil(task, "churn", mesh, None, spec)
         for process in mesh.teachers.values():
             if process.alive:
-                process.stop(GATHER_S)
+                process.stop(TEACHERS_TIMEOUT_S)
         offline = _distil(task, "offline", mesh, store)
     return {"steady": steady, "churn": churn, "offline": offline}
 
@@ -118,7 +118,7 @@ def _distil(
     progress = _Progress()
     with _reader(task, way, mesh, store) as reader, ExitStack() as ending:
         if way != "offline":
-            gather(reader, task.settings.teachers, lambda: None)
+            wait_for_teachers(reader, task.settings.teachers, lambda: None)
         churning = None
         if newcomers is not None:
             churning = Churning(
@@ -153,7 +153,7 @@ def _train(
             log.info("%s, %s: %d of %d seeds", task.name, way, done, task.settings.seeds)
 
     stream = iter(batches)  # type: ignore[call-overload]
-    training = Training(
+    training = StudentTraining(
         "n_training" if way == "n_training" else "online" if way == "online" else "edl_dist",
         stream,
         loss,
@@ -188,7 +188,7 @@ def _reader(
         store=store,
         # All from the start, as in the demo: runs of seconds must not spend half on finding n.
         teachers_min=4 * settings.teachers,
-        timeouts=Timeouts(wait_s=2 * GATHER_S),
+        timeouts=Timeouts(wait_s=2 * TEACHERS_TIMEOUT_S),
     ) as reader:
         yield reader
 
@@ -208,7 +208,7 @@ def _looking(churning: Churning, progress: _Progress, reader: DistilReader) -> I
 
 def _await_newcomer(churning: Churning) -> None:
     """On a slow machine the training may end before the last new teacher has joined."""
-    deadline = time.monotonic() + GATHER_S
+    deadline = time.monotonic() + TEACHERS_TIMEOUT_S
     while churning.awaits_newcomer and time.monotonic() < deadline:
         time.sleep(POLL_S)
 

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from ...mesh.demo.digits import BatchSource, load_digits
-from ...mesh.demo.predictor import Predictor
+from ...mesh.demo.models import Predictor
 from ...mesh.demo.settings import DemoSettings
 from ...proto.channel import Channel
 from ...supervise import end_with_parent

@@ -17,18 +17,19 @@ from ...errors import UsageError
 from ...extras import install_command
 from ...supervise import end_with_parent
 
-#: For Paddle here and in the mesh: one thread, so that all label alike, and no notes.
-QUIET_AND_ALIKE = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
+#: Environment of Paddle, here and in the mesh: one thread, so that all processes compute the same
+#: labels, and no log of its build.
+PADDLE_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
 PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
 TERMINATED = 128 + signal.SIGTERM
 
-PicturePath = Annotated[Path, typer.Option(help="Where the picture goes (PNG).")]
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+PicturePath = Annotated[Path, typer.Option(help="Write the picture to this file (PNG).")]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]
 Seeds = Annotated[
     int | None, typer.Option(min=1, show_default="3, quick: 2", help="Students per mode.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Train the teacher even if it is cached.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A few short trainings, to see it work.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Train for a few steps only.")]
 
 
 def demo(
@@ -38,20 +39,20 @@ def demo(
     fresh: Fresh = False,
     quick: Quick = False,
 ) -> None:
-    """Train one student in four ways, kill a teacher on the way, show what happened.
+    """Train one student in four modes, kill a teacher meanwhile, and compare the results.
 
     N-training has no teacher. Online runs the teacher in the training process: on one core, and on
-    all. EDL-Dist asks a mesh of two teacher processes on this machine. The trained teacher is
+    all. EDL-Dist uses a mesh of two teacher processes on this machine. The trained teacher is
     kept in the user's cache folder.
     """
     end_with_parent()
     check_installed()
-    os.environ.update(QUIET_AND_ALIKE)
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its font cache
+    os.environ.update(PADDLE_ENVIRONMENT)
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it logs its font cache
     from rich.console import Console
 
     from ...lifecycle import stop_on_signals
-    from .run import Outputs, run_demo
+    from .run import DemoOutputs, run_demo
     from .settings import DemoSettings
 
     settings = DemoSettings.quick() if quick else DemoSettings()
@@ -65,7 +66,7 @@ def demo(
 
         run_demo(
             settings,
-            Outputs(picture, json),
+            DemoOutputs(picture, json),
             cache_folder(),
             Console(),
             fresh=fresh,
@@ -74,13 +75,13 @@ def demo(
 
 
 def check_installed() -> None:
-    """Raise UsageError, with what to install, unless all that the demo needs is there."""
+    """Raise UsageError, with what to install, if a package of the demo is missing."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UsageError(f"the demo needs {', '.join(missing)}: {install_command('demo')}")
-    server_program()  # the mesh needs it after a minute of training
+    server_program()  # raises now instead of after a minute of training
 
 
 def cache_folder() -> Path:
-    """Where this user's programs keep what they can make again."""
+    """The user's cache folder for the demo."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "demo"

@@ -1,4 +1,4 @@
-"""Handwritten digits: the data of the demo, and the batches that every mode trains on."""
+"""The demo's data set of handwritten digits, and the batches that every mode trains on."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .settings import DemoSettings
 
 Images = npt.NDArray[np.uint8]  # [N, 1, size, size], 0 to 255
 Labels = npt.NDArray[np.int64]  # [N]
-#: image, hard label, number of the batch (one int64).
+#: Images, hard labels, number of the batch (one int64).
 Batch = tuple[Images, Labels, npt.NDArray[np.int64]]
-#: Makes of the rows of a batch others with the same labels, by that generator.
-Vary = Callable[[np.random.Generator, Images], Images]
+#: Augments the images of a batch with randomness of that generator.
+Augmentation = Callable[[np.random.Generator, Images], Images]
 
 CLASSES = 10
-SIZE = 8  # of the images that come with scikit-learn
+SOURCE_SIZE = 8  # rows and columns of the images in scikit-learn
 TEST_DIGITS = 597
 SPLIT_SEED = 2021
 
 
 @dataclass(frozen=True, slots=True)
-class Digits:
-    """The data set, split once and for all."""
+class DigitDataset:
+    """The data set, in a fixed split into training and test digits."""
 
     train_image: Images
     train_label: Labels
@@ -37,37 +37,39 @@ class Digits:
 
     @property
     def sha256(self) -> str:
-        """Hash of every image and label, in order."""
+        """Hash of all images and labels."""
         digest = hashlib.sha256()
         for array in (self.train_image, self.train_label, self.test_image, self.test_label):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
 
-def load_digits(size: int = SIZE) -> Digits:
-    """The 1797 digits that come with scikit-learn: 1200 to train on, 597 held out.
+def load_digits(size: int = SOURCE_SIZE) -> DigitDataset:
+    """Load the 1797 digits of scikit-learn: 1200 for training, 597 for the test.
 
     Args:
-        size: rows and columns of the images, a multiple of 8; beyond 8, they are enlarged
-            (bilinear interpolation).
+        size: rows and columns of the images, a multiple of 8; larger images are interpolated
+            (bilinear).
     """
     from sklearn import datasets
 
     bunch: Any = datasets.load_digits()
     image = (bunch.images * (255 / 16)).round()[:, np.newaxis]
-    if size != SIZE:
-        from scipy import ndimage  # which scikit-learn needs, too
+    if size != SOURCE_SIZE:
+        from scipy import ndimage  # a dependency of scikit-learn
 
-        image = ndimage.zoom(image, (1, 1, size // SIZE, size // SIZE), order=1).round()
+        image = ndimage.zoom(
+            image, (1, 1, size // SOURCE_SIZE, size // SOURCE_SIZE), order=1
+        ).round()
     image = image.astype(np.uint8)
     label = bunch.target.astype(np.int64)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(image))
     test, train = order[:TEST_DIGITS], order[TEST_DIGITS:]
-    return Digits(image[train], label[train], image[test], label[test])
+    return DigitDataset(image[train], label[train], image[test], label[test])
 
 
 def choose_labelled(label: Labels, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Indices of `count` rows, as many of each class, chosen by `seed`."""
+    """Choose `count` rows by `seed`, balanced over the classes; return their indices."""
     classes = int(label.max()) + 1
     order = np.random.default_rng([seed, classes]).permutation(len(label))
     by_class = [order[label[order] == number] for number in range(classes)]
@@ -87,18 +89,20 @@ def augment(rng: np.random.Generator, image: Images, *, shift_pixels: int, noise
 
 
 class BatchSource:
-    """Every batch of a mode, in order: all steps of the first student, then of the next.
+    """All batches of a mode: every step of the first student, then of the next one.
 
-    Re-iterable, and the same each time: batch `number` is a function of the seed and the step
-    alone. That is what makes the modes comparable and the labels checkable.
+    Each iteration yields the same batches: a batch depends on the seed and the step alone. This
+    makes modes comparable, and labels checkable.
 
     Args:
-        digits: the data.
-        settings: how many are drawn, and of which.
-        vary: the augmentation; by default shifts and noise as the settings say.
+        digits: the data set.
+        settings: seeds, steps, batch size and number of labelled digits.
+        vary: the augmentation; by default shifts and noise of the settings.
     """
 
-    def __init__(self, digits: Digits, settings: DemoSettings, vary: Vary | None = None) -> None:
+    def __init__(
+        self, digits: DigitDataset, settings: DemoSettings, vary: Augmentation | None = None
+    ) -> None:
         self._digits = digits
         self._settings = settings
         self._vary = vary or partial(

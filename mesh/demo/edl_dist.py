@@ -1,4 +1,4 @@
-"""The EDL-Dist run: the students learn through the mesh while its teachers come and go."""
+"""The EDL-Dist mode: students train with the mesh while a teacher is killed and another joins."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...errors import NoTeacherAvailable
 from ...lifecycle import Periodic
 from ..cores import children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
-from .churn import Churn, Event
-from .cores import Cores, CpuMeter
-from .digits import CLASSES, BatchSource, Digits
-from .modes import ModeResult, Training, distill_loss
+from .cpu_cores import CoreAssignment, CpuMeter
+from .digits import CLASSES, BatchSource, DigitDataset
+from .modes import ModeResult, StudentTraining, distill_loss
 from .settings import DemoSettings
+from .teacher_churn import TeacherChurn, TeacherEvent
 
 SERVICE = "digits"
 JOB = "demo"
-#: How long the reader may be without the teachers that it needs.
-GATHER_S = 30.0
+#: Longest wait for teachers, in seconds.
+TEACHERS_TIMEOUT_S = 30.0
 POLL_S = 0.05
-NOTE_EVERY_BATCHES = 5
+SAMPLE_EVERY_BATCHES = 5
 METER_EVERY_BATCHES = 100
 RECORD_ALIGNMENT = 64
 
@@ -32,13 +32,13 @@ OnBatch = Callable[[int, ReaderStats], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What the buffer held at one moment.
+class BufferSample:
+    """State of the reader's buffer at one moment.
 
     Attributes:
         at_s: seconds since the run began.
         volume_bytes: labelled batches that wait for the student.
-        teachers: how many the student sends to.
+        teachers: number of teachers that the reader sends to.
     """
 
     at_s: float
@@ -48,27 +48,27 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class EdlDistResult:
-    """What came of the run.
+    """Result of the EDL-Dist mode.
 
     Attributes:
-        result: as of the other modes.
-        reader: its figures at the end.
+        result: like that of other modes.
+        reader: statistics of the reader at the end.
         timeline: the buffer over time.
-        events: what happened to teachers.
-        killed: teachers that a SIGKILL ended.
-        added: new teachers that the student got.
+        events: kills and starts of teachers.
+        killed: number of teachers killed by SIGKILL.
+        added: number of new teachers that joined.
     """
 
     result: ModeResult
     reader: ReaderStats
-    timeline: tuple[Moment, ...]
-    events: tuple[Event, ...]
+    timeline: tuple[BufferSample, ...]
+    events: tuple[TeacherEvent, ...]
     killed: int
     added: int
 
 
 def batch_bytes(settings: DemoSettings) -> int:
-    """Bytes that one labelled batch takes in the reader's buffer."""
+    """Bytes of one labelled batch in the reader's buffer."""
     rows = settings.batch_size
     fields = (rows * settings.size**2, rows * 8, 8, rows * CLASSES * 4)
     return sum(-(-size // RECORD_ALIGNMENT) * RECORD_ALIGNMENT for size in fields)
@@ -77,54 +77,58 @@ def batch_bytes(settings: DemoSettings) -> int:
 def run_edl_dist(
     mesh: LocalMesh,
     spec: TeacherSpec,
-    digits: Digits,
+    digits: DigitDataset,
     settings: DemoSettings,
-    cores: Cores,
+    cores: CoreAssignment,
     *,
     on_batch: OnBatch,
     say: Callable[[str], None],
     check: Callable[[], None],
 ) -> EdlDistResult:
-    """Train all students in one continuous stream through `mesh`, whose teachers are ready.
+    """Train all students on one stream of the mesh.
 
     Args:
-        mesh: coordinator and `settings.teachers` teachers of `spec`.
-        spec: what the new teacher is started with, too.
-        digits: the data.
+        mesh: a coordinator and `settings.teachers` teachers of `spec`, all ready.
+        spec: of the teachers, also of the new one.
+        digits: the data set.
         settings: seeds, steps, thresholds.
-        cores: where the student runs, and where its engine and the new teacher do.
-        on_batch: called after each batch with their number and the reader's figures.
-        say: told of what happens to teachers.
-        check: called while waiting; what it raises ends the run.
+        cores: of the student, and of its engine and the new teacher.
+        on_batch: called after each batch with the number of batches and the reader's statistics.
+        say: called with a line of text for each event of a teacher.
+        check: called while waiting; an exception that it raises ends the run.
     """
     with open_reader(mesh, digits, settings, cores) as reader:
-        gather(reader, settings.teachers, check)
-        meter = _meter(mesh, reader)
-        watch = _Watch(on_batch)
-        churn = _churn(mesh, spec, meter, settings, cores, say)
+        wait_for_teachers(reader, settings.teachers, check)
+        meter = _make_meter(mesh, reader)
+        recorder = _BufferRecorder(on_batch)
+        churn = _make_churn(mesh, spec, meter, settings, cores, say)
         periodic = Periodic(
-            "edl-demo-churn", POLL_S, lambda: churn.look(watch.batches, reader.stats)
+            "edl-demo-churn", POLL_S, lambda: churn.update(recorder.batches, reader.stats)
         )
         periodic.start()
         try:
-            training = Training("edl_dist", iter(reader), distill_loss(settings), digits, settings)
-            training.run(settings.seeds, lambda number: watch.note(number, reader.stats, meter))
+            training = StudentTraining(
+                "edl_dist", iter(reader), distill_loss(settings), digits, settings
+            )
+            training.run(
+                settings.seeds, lambda number: recorder.record(number, reader.stats, meter)
+            )
             meter.sample()
             stats = reader.stats
-            _await_newcomer(churn, check)
+            _wait_for_replacement(churn, check)
         finally:
             periodic.stop()
     return EdlDistResult(
-        result=_with_costs(training.result, meter, stats),
+        result=_add_costs(training.result, meter, stats),
         reader=stats,
-        timeline=tuple(watch.timeline),
+        timeline=tuple(recorder.timeline),
         events=tuple(churn.events),
         killed=_count_killed(mesh, churn.events),
         added=sum(event.kind == "join" for event in churn.events),
     )
 
 
-def _with_costs(result: ModeResult, meter: CpuMeter, stats: ReaderStats) -> ModeResult:
+def _add_costs(result: ModeResult, meter: CpuMeter, stats: ReaderStats) -> ModeResult:
     return replace(
         result,
         teacher_core_s=meter.seconds("teachers"),
@@ -134,8 +138,8 @@ def _with_costs(result: ModeResult, meter: CpuMeter, stats: ReaderStats) -> Mode
     )
 
 
-def _meter(mesh: LocalMesh, reader: DistilReader) -> CpuMeter:
-    """Counts what teachers, engine and coordinator take of the cores."""
+def _make_meter(mesh: LocalMesh, reader: DistilReader) -> CpuMeter:
+    """Make the meter of the core-seconds of teachers, engine and coordinator."""
     return CpuMeter(
         {
             "teachers": [process.pid for process in mesh.teachers.values()],
@@ -144,39 +148,39 @@ def _meter(mesh: LocalMesh, reader: DistilReader) -> CpuMeter:
     )
 
 
-def _count_killed(mesh: LocalMesh, events: Sequence[Event]) -> int:
-    """Of the teachers that were to be killed, those whose process did end by SIGKILL."""
+def _count_killed(mesh: LocalMesh, events: Sequence[TeacherEvent]) -> int:
+    """Count the teachers that were to be killed whose process was ended by SIGKILL."""
     victims = [mesh.teachers[event.teacher] for event in events if event.kind == "kill"]
-    return sum(process.wait(GATHER_S) == -signal.SIGKILL for process in victims)
+    return sum(process.wait(TEACHERS_TIMEOUT_S) == -signal.SIGKILL for process in victims)
 
 
-class _Watch:
-    """Notes what the buffer holds while the students train."""
+class _BufferRecorder:
+    """Records the state of the buffer over time."""
 
     def __init__(self, on_batch: OnBatch) -> None:
         self.batches = 0
-        self.timeline: list[Moment] = []
+        self.timeline: list[BufferSample] = []
         self._on_batch = on_batch
         self._began = time.monotonic()
 
-    def note(self, number: int, stats: ReaderStats, meter: CpuMeter) -> None:
+    def record(self, number: int, stats: ReaderStats, meter: CpuMeter) -> None:
         self.batches = number
-        if number % NOTE_EVERY_BATCHES == 0:
+        if number % SAMPLE_EVERY_BATCHES == 0:
             at_s = time.monotonic() - self._began
-            self.timeline.append(Moment(at_s, stats.volume_bytes, len(stats.teachers)))
+            self.timeline.append(BufferSample(at_s, stats.volume_bytes, len(stats.teachers)))
         if number % METER_EVERY_BATCHES == 0:
             meter.sample()
         self._on_batch(number, stats)
 
 
-def _churn(
+def _make_churn(
     mesh: LocalMesh,
     spec: TeacherSpec,
     meter: CpuMeter,
     settings: DemoSettings,
-    cores: Cores,
+    cores: CoreAssignment,
     say: Callable[[str], None],
-) -> Churn:
+) -> TeacherChurn:
     def kill(teacher_id: str) -> None:
         meter.sample()
         mesh.kill(teacher_id)
@@ -185,12 +189,12 @@ def _churn(
         with children_on(cores.others):
             meter.add("teachers", mesh.start_teacher(teacher_id, spec).pid)
 
-    return Churn(
+    return TeacherChurn(
         hold=mesh.suspend,
         resume=mesh.resume,
         kill=kill,
         start=start,
-        newcomer=f"teacher-{settings.teachers + 1}",
+        replacement=f"teacher-{settings.teachers + 1}",
         batches=settings.batches,
         say=say,
     )
@@ -198,9 +202,9 @@ def _churn(
 
 @contextmanager
 def open_reader(
-    mesh: LocalMesh, digits: Digits, settings: DemoSettings, cores: Cores
+    mesh: LocalMesh, digits: DigitDataset, settings: DemoSettings, cores: CoreAssignment
 ) -> Iterator[DistilReader]:
-    """The reader, its engine on the mesh's cores, its threads on the student's."""
+    """Open a reader whose engine runs on the mesh's cores, its threads on the student's."""
     one = batch_bytes(settings)
     with children_on(cores.others):
         reader = DistilReader(
@@ -212,32 +216,33 @@ def open_reader(
             lower_bytes=settings.lower_batches * one,
             job=JOB,
             profiles=None,
-            # All from the start, so that a run of seconds does not spend half on finding its n; and
-            # more than there are, as one that seems fast on a busy machine counts as several.
+            # Ask for all teachers at once: adapting n would take half of so short a run. Ask for
+            # more than there are, as a teacher that seems fast on a busy machine counts as several.
             teachers_min=4 * settings.teachers,
-            timeouts=Timeouts(wait_s=GATHER_S),
+            timeouts=Timeouts(wait_s=TEACHERS_TIMEOUT_S),
         )
     with reader:
         pin_process(cores.student)
         yield reader
 
 
-def gather(reader: DistilReader, teachers: int, check: Callable[[], None]) -> None:
-    """Wait until the reader has all teachers."""
-    deadline = time.monotonic() + GATHER_S
+def wait_for_teachers(reader: DistilReader, teachers: int, check: Callable[[], None]) -> None:
+    """Wait until the reader sends to that many teachers. Raises NoTeacherAvailable."""
+    deadline = time.monotonic() + TEACHERS_TIMEOUT_S
     while len(reader.stats.teachers) < teachers:
         check()
         if time.monotonic() > deadline:
             raise NoTeacherAvailable(
-                f"{len(reader.stats.teachers)} of {teachers} teachers came within {GATHER_S:.0f} s:"
+                f"{len(reader.stats.teachers)} of {teachers} teachers joined within"
+                f" {TEACHERS_TIMEOUT_S:.0f} s:"
                 f" {reader.stats.waiting_for or 'the others were not assigned'}"
             )
         time.sleep(POLL_S)
 
 
-def _await_newcomer(churn: Churn, check: Callable[[], None]) -> None:
-    """On a slow machine the training may end before the new teacher has loaded its framework."""
-    deadline = time.monotonic() + GATHER_S
-    while churn.newcomer_is_late and time.monotonic() < deadline:
+def _wait_for_replacement(churn: TeacherChurn, check: Callable[[], None]) -> None:
+    """Wait for the new teacher: on a slow machine the training may end before it is ready."""
+    deadline = time.monotonic() + TEACHERS_TIMEOUT_S
+    while churn.replacement_pending and time.monotonic() < deadline:
         check()
         time.sleep(POLL_S)

@@ -1,18 +1,80 @@
-"""The ways to train the same students: without a teacher, with one beside, with the mesh."""
+"""The demo's modes of training, and the check of the stream that students receive."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from ...student import DistillLoss, StepReport, Trainer, accuracy
-from .digits import Batch, BatchSource, Digits
-from .networks import load_paddle, student_network
-from .predictor import Predictor
+from .digits import Batch, BatchSource, DigitDataset
+from .models import Predictor, load_paddle, student_network
 from .settings import DemoSettings
-from .stream_check import StreamCheck, StreamFacts
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """Summary of the batches that a training loop received.
+
+    Attributes:
+        batches: how many.
+        samples: rows of all batches.
+        duplicates: batches whose number had arrived before.
+        out_of_order: batches whose number was not higher than the previous one.
+        sha256: of image, label and soft label of every batch, in the order of arrival.
+    """
+
+    batches: int
+    samples: int
+    duplicates: int
+    out_of_order: int
+    sha256: str
+
+
+class StreamCheck:
+    """Passes a stream of batches through, and counts and hashes what arrives.
+
+    Field 2 of each batch is its number.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._last = -1
+        self._batches = self._samples = self._duplicates = self._out_of_order = 0
+        self._digest = hashlib.sha256()
+
+    def watch(self, batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        """Map each (image, label, number[, soft_label]) to (image, label[, soft_label])."""
+        for image, label, number, *soft in batches:
+            fields = (image, label, *soft)
+            self._count(int(number[0]), fields)
+            yield fields
+
+    @property
+    def summary(self) -> StreamSummary:
+        """Summary of the batches so far."""
+        return StreamSummary(
+            self._batches,
+            self._samples,
+            self._duplicates,
+            self._out_of_order,
+            self._digest.hexdigest(),
+        )
+
+    def _count(self, number: int, fields: tuple[Any, ...]) -> None:
+        self._batches += 1
+        self._samples += len(fields[0])
+        self._duplicates += number in self._seen
+        self._out_of_order += number <= self._last
+        self._seen.add(number)
+        self._last = number
+        for field in fields:
+            self._digest.update(np.ascontiguousarray(field).data)
+
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -25,34 +87,34 @@ TITLES: dict[Mode, str] = {
     "edl_dist": "EDL-Dist",
 }
 
-#: The student of seed s starts from FIRST_SEED + s.
+#: The weights of the student of seed s are initialized with FIRST_SEED + s.
 FIRST_SEED = 1000
 
-#: Called after each batch with the number of batches that this run has trained.
+#: Called after each batch with the number of batches trained so far.
 OnBatch = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """What came of one mode.
+    """Result of one mode.
 
     Attributes:
-        mode: which.
-        accuracy: on the held-out digits, one per seed.
+        mode: its name.
+        accuracy: on the test digits, for each seed.
         seconds: wall time of all trainings together.
-        student_core_s: core-seconds of the training process, without those of `teacher_core_s`.
+        student_core_s: core-seconds of the training process, without `teacher_core_s`.
         teacher_core_s: core-seconds spent on soft labels.
         other_core_s: core-seconds of the reader's engine and of the coordinator with its Redis.
         starved_s: seconds that the student waited for soft labels.
         resends: requests to teachers beyond the first for their batch.
-        stream: what the students received.
+        stream: summary of the batches that the students received.
     """
 
     mode: Mode
     accuracy: tuple[float, ...]
     seconds: float
     student_core_s: float
-    stream: StreamFacts
+    stream: StreamSummary
     teacher_core_s: float = 0.0
     other_core_s: float = 0.0
     starved_s: float = 0.0
@@ -60,29 +122,29 @@ class ModeResult:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput of the students."""
+        """Throughput of the training."""
         return self.stream.samples / self.seconds
 
     @property
     def core_s_per_sample(self) -> float:
-        """Core-seconds per sample, everything included."""
+        """Core-seconds per sample of all processes."""
         total = self.student_core_s + self.teacher_core_s + self.other_core_s
         return total / self.stream.samples
 
 
-class Training:
-    """Students of one mode, one per seed, on consecutive stretches of one stream of batches.
-
-    Attributes:
-        mode: what the result is called.
+class StudentTraining:
+    """Trains the students of one mode, one per seed, on consecutive parts of one stream.
 
     Args:
-        mode: see above.
+        mode: name of the mode.
         batches: (image, label, number[, soft label]), `settings.batches` of them.
-        loss: of the student.
-        digits: those held out tell the accuracy.
+        loss: of the students.
+        digits: the accuracy is measured on the test digits.
         settings: seeds and steps.
         network: makes a student.
+
+    Attributes:
+        mode: name of the mode.
     """
 
     def __init__(
@@ -90,7 +152,7 @@ class Training:
         mode: Mode,
         batches: Iterable[Any],
         loss: DistillLoss,
-        digits: Digits,
+        digits: DigitDataset,
         settings: DemoSettings,
         network: Callable[[], Layer] = student_network,
     ) -> None:
@@ -105,7 +167,7 @@ class Training:
         self._seconds = self._core_s = 0.0
 
     def run(self, seeds: int, on_batch: OnBatch) -> None:
-        """Train this many more students."""
+        """Train that many more students."""
         began, began_cpu = time.perf_counter(), time.process_time()
         for number in range(seeds):
             self._train_student(number * self._settings.steps, on_batch)
@@ -114,9 +176,9 @@ class Training:
 
     @property
     def result(self) -> ModeResult:
-        """What came of the students trained so far."""
+        """Result of the students trained so far."""
         return ModeResult(
-            self.mode, tuple(self._accuracy), self._seconds, self._core_s, self._check.facts
+            self.mode, tuple(self._accuracy), self._seconds, self._core_s, self._check.summary
         )
 
     def _train_student(self, before: int, on_batch: OnBatch) -> None:
@@ -135,17 +197,17 @@ class Training:
         self._accuracy.append(accuracy(student, self._digits.test_image, self._digits.test_label))
 
 
-class Online(Training):
-    """Students with the teacher in their process, which labels each batch before its step."""
+class OnlineTraining(StudentTraining):
+    """Trains students with the teacher in the same process."""
 
-    def __init__(self, digits: Digits, settings: DemoSettings, predictor: Predictor) -> None:
+    def __init__(self, digits: DigitDataset, settings: DemoSettings, predictor: Predictor) -> None:
         batches = label_in_process(BatchSource(digits, settings), predictor)
         super().__init__("online", batches, distill_loss(settings), digits, settings)
         self._predictor = predictor
 
     @property
     def result(self) -> ModeResult:
-        """What came of the students trained so far."""
+        """Result of the students trained so far."""
         both, teacher_core_s = super().result, self._predictor.cpu_s
         return replace(
             both,
@@ -154,21 +216,21 @@ class Online(Training):
         )
 
 
-def n_training(digits: Digits, settings: DemoSettings) -> Training:
-    """Students that learn by hard labels alone (the paper's N-training)."""
+def n_training(digits: DigitDataset, settings: DemoSettings) -> StudentTraining:
+    """Make the training with hard labels only (the paper's N-training)."""
     loss = DistillLoss(alpha=1, beta=0)
-    return Training("n_training", BatchSource(digits, settings), loss, digits, settings)
+    return StudentTraining("n_training", BatchSource(digits, settings), loss, digits, settings)
 
 
 def distill_loss(settings: DemoSettings) -> DistillLoss:
-    """The loss of both modes with a teacher."""
+    """The loss of all modes with a teacher."""
     return DistillLoss(settings.alpha, settings.beta, settings.temperature)
 
 
 def label_in_process(
     batches: Iterable[Batch], predictor: Callable[[Any], Any]
 ) -> Generator[tuple[Any, ...]]:
-    """Each batch with the soft label that `predictor` gives to its image."""
+    """Yield each batch with the soft labels that `predictor` computes for its images."""
     source: Iterator[Batch] = iter(batches)
     for batch in source:
         yield (*batch, predictor(batch[0]))

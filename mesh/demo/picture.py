@@ -1,4 +1,4 @@
-"""The demo's picture: throughput and accuracy of each mode, and the buffer over time."""
+"""Draws the demo's picture: throughput and accuracy of each mode, and the buffer over time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from .churn import Event
 from .edl_dist import EdlDistResult
 from .modes import TITLES
 from .report import DemoReport
+from .teacher_churn import TeacherEvent
 
 COLOURS = {
     "n_training": "#8c8c8c",
@@ -18,13 +18,13 @@ COLOURS = {
     "edl_dist": "#2f6fb0",
 }
 EVENT_COLOURS = {"kill": "#c0392b", "join": "#2e8b57"}
-EVENT_WORDS = {"kill": "killed (SIGKILL)", "join": "joins"}
+EVENT_LABELS = {"kill": "killed (SIGKILL)", "join": "joins"}
 TEACHERS_COLOUR = "#2e8b57"
 MIB = 1 << 20
 
 
 def draw(report: DemoReport, path: Path) -> None:
-    """Write the picture, 16:9, to `path` as PNG; raises OSError."""
+    """Write the picture, 16:9, to `path` as PNG. Raises OSError."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,8 +102,8 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
                   transform=axes.get_yaxis_transform())  # fmt: skip
     axes.set_ylim(0, 1.4 * max(edl.reader.upper_bytes / MIB, *volume, 0.01))
     for event in edl.events:
-        if event.kind in EVENT_WORDS:
-            _mark(axes, event, times[-1] if times else 0.0)
+        if event.kind in EVENT_LABELS:
+            _mark_event(axes, event, times[-1] if times else 0.0)
     teachers = axes.twinx()
     held = [moment.teachers for moment in edl.timeline]
     teachers.step(times, held, where="post", color=TEACHERS_COLOUR, linewidth=2)
@@ -116,9 +116,9 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
     axes.set_xlim(left=0)
 
 
-def _mark(axes: Any, event: Event, end_s: float) -> None:
+def _mark_event(axes: Any, event: TeacherEvent, end_s: float) -> None:
     colour = EVENT_COLOURS[event.kind]
     axes.axvline(event.at_s, color=colour, linewidth=1.5)
-    side = "right" if event.at_s > 0.8 * end_s else "left"  # or it would leave the picture
-    text = f" {event.teacher} {EVENT_WORDS[event.kind]} "
+    side = "right" if event.at_s > 0.8 * end_s else "left"  # so that it stays inside the picture
+    text = f" {event.teacher} {EVENT_LABELS[event.kind]} "
     axes.annotate(text, (event.at_s, axes.get_ylim()[1]), va="top", ha=side, color=colour)

@@ -1,4 +1,4 @@
-"""What the demo found: the table at its end, and the same as JSON."""
+"""The demo's report: a table, sentences that explain it, and JSON."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from .all_cores import MODE as ALL_CORES
-from .cores import Cores
+from .cpu_cores import CoreAssignment
 from .edl_dist import EdlDistResult
 from .modes import TITLES, Mode, ModeResult
+from .online_all_cores import MODE as ALL_CORES
 from .settings import DemoSettings
 from .teacher_model import TeacherModel
 
-#: Below this share of its time the student counts as not held up by its teachers.
+#: If the student waits for labels less than this share of its time, it sets the pace.
 STARVED_SHARE = 0.05
-#: Above this share, lost time or a change of speed between modes is told.
+#: The report mentions lost time, or a change of speed between modes, from this share on.
 DISTURBED_SHARE = 0.15
 NO_OTHER_DEVICE = (
-    "A mesh gains its speed from teachers on other devices. Here they share the student's, so"
+    "A mesh is faster because its teachers have other devices. Here they share the student's, so"
     " expect no more than the speed of Online."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """Everything that the demo found.
+    """Results of a demo.
 
     Attributes:
-        settings: what was run.
-        cores: where it was run.
+        settings: of the run.
+        cores: that it ran on.
         teacher: the teacher's model.
-        modes: what came of each mode.
-        edl_dist: what else is known of the EDL-Dist run.
+        modes: result of each mode.
+        edl_dist: further results of the EDL-Dist mode.
         seconds: wall time of the whole demo.
     """
 
     settings: DemoSettings
-    cores: Cores
+    cores: CoreAssignment
     teacher: TeacherModel
     modes: Mapping[Mode, ModeResult]
     edl_dist: EdlDistResult
@@ -50,27 +50,27 @@ class DemoReport:
 
     @property
     def reference_sha256(self) -> str:
-        """Hash of the same batches, labelled by the same model in the training process."""
+        """Hash of the same batches with labels computed in the training process."""
         return self.modes["online"].stream.sha256
 
     @property
     def same_bytes(self) -> bool:
-        """Whether the mesh gave the very stream that labelling in the training process gives."""
+        """Whether the stream of the mesh equals that of Online, byte for byte."""
         return self.modes["edl_dist"].stream.sha256 == self.reference_sha256
 
     @property
     def step_s(self) -> float:
-        """Core-seconds of a student's step in Online: t_s, for a batch."""
+        """Core-seconds of a student's step in Online: t_s of a batch."""
         return self.modes["online"].student_core_s / self.settings.batches
 
     @property
     def labelling_s(self) -> float:
-        """Core-seconds in which the teacher labels a batch in Online: t_t, for a batch."""
+        """Core-seconds of labelling a batch in Online: t_t of a batch."""
         return self.modes["online"].teacher_core_s / self.settings.batches
 
     @property
     def disturbed_share(self) -> float:
-        """Largest share of a mode's time in which its core did something else, or waited for it."""
+        """Largest share of a mode's time in which other programs used the student's core."""
         shares = [0.0]
         for mode in ("n_training", "online", "edl_dist"):
             found = self.modes[mode]
@@ -82,7 +82,7 @@ class DemoReport:
 
     @property
     def speed_change(self) -> float:
-        """By how much, at most, the same step took more of a core in one mode than in another."""
+        """Largest relative difference between modes in the core-seconds of a student's step."""
         costs = [
             self.modes[mode].student_core_s / self.modes[mode].stream.batches
             for mode in ("n_training", "online", "edl_dist")
@@ -91,24 +91,24 @@ class DemoReport:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other programs held the trainings up, so that their speeds mean little."""
+        """Whether other programs slowed the trainings down, so that their speeds mean little."""
         return not self.shared_device and self.disturbed_share >= DISTURBED_SHARE
 
     @property
     def shared_device(self) -> bool:
-        """Whether student and teachers compute on the same core or GPU."""
+        """Whether student and teachers share one core or one GPU."""
         return self.settings.device != "cpu" or self.cores.student == self.cores.others
 
     @property
     def teachers_at_once(self) -> int:
-        """Teachers that have a core of their own, beside the student's."""
+        """Number of teachers with a core of their own."""
         return 0 if self.shared_device else min(self.settings.teachers, len(self.cores.others))
 
     @property
     def expected_ratio(self) -> float:
-        """How many times as fast as Online EDL-Dist can be: (t_s + t_t) / max(t_s, t_t / n).
+        """Upper bound of EDL-Dist's speed relative to Online: (t_s + t_t) / max(t_s, t_t / n).
 
-        1 where student and teachers share one core or one GPU.
+        1 if student and teachers share one core or one GPU.
         """
         if self.shared_device:
             return 1.0
@@ -117,37 +117,39 @@ class DemoReport:
 
     @property
     def ratio_to_online(self) -> float:
-        """Throughput of EDL-Dist, divided by that of Online on the student's core."""
+        """Throughput of EDL-Dist relative to Online on the student's core."""
         return self.modes["edl_dist"].samples_per_s / self.modes["online"].samples_per_s
 
     @property
     def ratio_to_n_training(self) -> float:
-        """Throughput of EDL-Dist, divided by that without a teacher."""
+        """Throughput of EDL-Dist relative to N-training."""
         return self.modes["edl_dist"].samples_per_s / self.modes["n_training"].samples_per_s
 
     @property
     def gains(self) -> list[float]:
-        """Accuracy of EDL-Dist less that of N-training, seed by seed."""
+        """Accuracy of EDL-Dist minus that of N-training, for each seed."""
         plain, distilled = self.modes["n_training"].accuracy, self.modes["edl_dist"].accuracy
         return [own - base for own, base in zip(distilled, plain, strict=True)]
 
 
-def spread(values: Sequence[float]) -> float:
-    """Standard deviation of a sample; 0 of a single value."""
+def sample_std(values: Sequence[float]) -> float:
+    """Sample standard deviation; 0 for a single value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def table(report: DemoReport) -> Table:
-    """One row per mode."""
+def results_table(report: DemoReport) -> Table:
+    """Make the table, with a row for each mode."""
     settings = report.settings
     result = Table(
-        title="The same student, trained in each way"
+        title="The same student, trained in each mode"
         f" ({settings.seeds} x {settings.steps} steps of {settings.batch_size} images)",
-        caption="±: standard deviation of the seeds. core-ms: milliseconds of one core per step: of"
-        " the training process, of the teachers (with the start of the new one), of the mesh (the"
-        " reader's engine and the coordinator)."
+        caption="±: standard deviation over the seeds. core-ms: core-milliseconds per step of the"
+        " training process, of the teachers (including the start of the new one), and of the mesh"
+        " (the reader's engine and the coordinator)."
         + (
-            " Online (all): on all cores, for its speed alone." if ALL_CORES in report.modes else ""
+            " Online (all): on all cores, only to measure its speed."
+            if ALL_CORES in report.modes
+            else ""
         ),
         title_justify="left",
         caption_justify="left",
@@ -172,30 +174,29 @@ def table(report: DemoReport) -> Table:
     return result
 
 
-def caption(report: DemoReport) -> list[str]:
-    """What the table means, in sentences."""
+def summary_lines(report: DemoReport) -> list[str]:
+    """Explain the table in sentences, a line each."""
     edl = report.modes["edl_dist"]
     gains = [100 * gain for gain in report.gains]
     return [
-        _where_it_ran(report),
-        _what_to_expect(report),
-        *_disturbances(report),
+        _placement(report),
+        _expectation(report),
+        *_disturbance_notes(report),
         f"EDL-Dist reached {report.ratio_to_online:.2f} times the speed of Online, and"
         f" {report.ratio_to_n_training:.2f} times that of N-training, which has no teacher."
-        f" {_what_held_it_up(edl)}",
-        f"Of {report.edl_dist.reader.yielded} batches {edl.stream.batches} came,"
+        f" {_bottleneck(edl)}",
+        f"Of {report.edl_dist.reader.yielded} batches {edl.stream.batches} arrived,"
         f" {edl.stream.duplicates} twice, {edl.stream.out_of_order} out of order"
-        f"{_what_happened(report.edl_dist)}; every byte"
-        f" {'equals' if report.same_bytes else 'DIFFERS FROM'} what the model gives without a"
-        " mesh.",
-        f"Soft labels are worth {statistics.mean(gains):+.1f} ± {spread(gains):.1f} points of"
-        f" accuracy here (seed by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
-        f"{_how_much_it_means(report.settings)}",
+        f"{_churn_clause(report.edl_dist)}; their bytes"
+        f" {'equal' if report.same_bytes else 'DIFFER FROM'} those of the model without a mesh.",
+        f"Soft labels gain {statistics.mean(gains):+.1f} ± {sample_std(gains):.1f} points of"
+        f" accuracy here (by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
+        f"{_short_training_note(report.settings)}",
     ]
 
 
 def as_json(report: DemoReport) -> dict[str, Any]:
-    """The whole report, for `--json`."""
+    """The report for programs."""
     edl = report.edl_dist
     return {
         "machine": {
@@ -211,7 +212,7 @@ def as_json(report: DemoReport) -> dict[str, Any]:
         "gain": {
             "by_seed": report.gains,
             "mean": statistics.mean(report.gains),
-            "spread": spread(report.gains),
+            "spread": sample_std(report.gains),
         },
         "expected": {
             "step_seconds": report.step_s,
@@ -266,7 +267,7 @@ def _cells(result: ModeResult, online: float) -> list[str]:
 
 def _accuracy(values: Sequence[float]) -> str:
     mean = f"{100 * statistics.mean(values):.1f}"
-    return f"{mean} ± {100 * spread(values):.1f}" if len(values) > 1 else mean
+    return f"{mean} ± {100 * sample_std(values):.1f}" if len(values) > 1 else mean
 
 
 def _mode_json(result: ModeResult) -> dict[str, Any]:
@@ -274,7 +275,7 @@ def _mode_json(result: ModeResult) -> dict[str, Any]:
     return {
         "accuracy": list(result.accuracy),
         "accuracy_mean": statistics.mean(result.accuracy),
-        "accuracy_spread": spread(result.accuracy),
+        "accuracy_spread": sample_std(result.accuracy),
         "samples": samples,
         "seconds": result.seconds,
         "samples_per_s": result.samples_per_s,
@@ -290,51 +291,51 @@ def _mode_json(result: ModeResult) -> dict[str, Any]:
     }
 
 
-def _how_much_it_means(settings: DemoSettings) -> str:
-    return " So short a training says little." if settings.steps < DemoSettings().steps else ""
+def _short_training_note(settings: DemoSettings) -> str:
+    return " So short a training proves little." if settings.steps < DemoSettings().steps else ""
 
 
-def _disturbances(report: DemoReport) -> list[str]:
+def _disturbance_notes(report: DemoReport) -> list[str]:
     if report.disturbed:
         return [
             "Other programs used the student's core for up to"
-            f" {report.disturbed_share:.0%} of a training: compare no speeds, and repeat the demo"
-            " on a quiet machine."
+            f" {report.disturbed_share:.0%} of a training: do not compare speeds; repeat the demo"
+            " on an idle machine."
         ]
     if not report.shared_device and report.speed_change >= DISTURBED_SHARE:
         return [
             f"The machine's speed changed by {report.speed_change:.0%} between the trainings"
-            " (student core-ms): take the ratios as rough. `edl bench demo` takes the ways by"
-            " turns, a few steps each, so that they meet the same speeds."
+            " (student core-ms): the ratios are rough. `edl bench demo` alternates between the"
+            " modes, a few steps each, so that all of them see the same speeds."
         ]
     return []
 
 
-def _what_happened(edl: EdlDistResult) -> str:
+def _churn_clause(edl: EdlDistResult) -> str:
     if not edl.killed and not edl.added:
         return ""
-    return f", though {edl.killed} of the teachers was killed and {edl.added} joined"
+    return f", although {edl.killed} of the teachers was killed and {edl.added} joined"
 
 
-def _where_it_ran(report: DemoReport) -> str:
+def _placement(report: DemoReport) -> str:
     if report.settings.device != "cpu":
         return "Student and teachers share one GPU."
     if report.shared_device:
-        return "This machine gives one core: student, teachers and mesh share it in every mode."
+        return "This machine has one core: student, teachers and mesh share it in every mode."
     others = len(report.cores.others)
     where = f"{others} other {'core' if others == 1 else 'cores'}"
     return (
-        "N-training, Online and the student of EDL-Dist have the same single core. EDL-Dist runs"
+        "N-training, Online and the student of EDL-Dist use the same single core. EDL-Dist runs"
         f" its teachers, the reader's engine and the coordinator on {where}."
     )
 
 
-def _what_to_expect(report: DemoReport) -> str:
+def _expectation(report: DemoReport) -> str:
     if report.settings.device != "cpu":
         return NO_OTHER_DEVICE
     t_s_ms, t_t_ms = 1e3 * report.step_s, 1e3 * report.labelling_s
     times = (
-        f"A step takes the student t_s = {t_s_ms:.1f} ms, and its labels take the teacher"
+        f"A step of the student takes t_s = {t_s_ms:.1f} ms, and labelling its batch takes"
         f" t_t = {t_t_ms:.1f} ms."
     )
     if report.shared_device:
@@ -349,11 +350,11 @@ def _what_to_expect(report: DemoReport) -> str:
     )
 
 
-def _what_held_it_up(edl: ModeResult) -> str:
+def _bottleneck(edl: ModeResult) -> str:
     share = edl.starved_s / edl.seconds
     if share < STARVED_SHARE:
-        return "The student set the pace: it hardly ever waited for labels."
+        return "The student was the bottleneck: it hardly ever waited for labels."
     return (
-        f"Its teachers set the pace: the student waited for labels {share:.0%} of the time. All of"
-        " them share the cores of this one machine."
+        f"Its teachers were the bottleneck: the student waited for labels {share:.0%} of the time."
+        " They share the cores of this one machine."
     )

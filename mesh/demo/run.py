@@ -1,4 +1,4 @@
-"""The demo from start to end."""
+"""Runs the demo from start to end, and writes its outputs."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ from ...errors import UsageError
 from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from . import modes
-from .all_cores import MODE as ALL_CORES
-from .all_cores import for_throughput, run_online_on_all_cores
-from .cores import Cores
-from .digits import Digits, load_digits
+from .cpu_cores import CoreAssignment
+from .digits import DigitDataset, load_digits
 from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
-from .networks import load_paddle
+from .models import Predictor, load_paddle
+from .online_all_cores import MODE as ALL_CORES
+from .online_all_cores import for_throughput, run_online_on_all_cores
 from .picture import draw
-from .predictor import Predictor
-from .progress import Display, Stage, open_display
-from .report import DemoReport, as_json, caption, table
+from .progress_display import ProgressDisplay, ProgressStage, open_display
+from .report import DemoReport, as_json, results_table, summary_lines
 from .settings import DemoSettings
 from .teacher_model import TeacherModel, obtain_teacher
 
 INTRODUCTION = (
-    "The same student is trained without a teacher (N-training), with the teacher in its process"
+    "Trains the same student without a teacher (N-training), with the teacher in its process"
     " (Online: on one core, and on all), and with teachers in other processes (EDL-Dist)."
 )
-#: A killed teacher is noticed by its connection at once; by its lease after this long.
+#: TTL of leases. A reader notices the death of a teacher by its connection, at once.
 TTL_S = 3.0
-#: How often a bar is moved: moving it costs as much as a small step.
+#: The bar moves after so many batches: an update costs as much as a small step.
 SHOW_EVERY_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """Where the results go.
+class DemoOutputs:
+    """Files for the results.
 
     Attributes:
-        picture: the PNG.
-        json: the report; None: nowhere.
+        picture: for the PNG.
+        json: for the report; None: it is not written.
     """
 
     picture: Path
@@ -56,50 +55,51 @@ class Outputs:
 
 def run_demo(
     settings: DemoSettings,
-    outputs: Outputs,
+    outputs: DemoOutputs,
     cache: Path,
     console: Console,
     *,
     fresh: bool,
     check: Callable[[], None],
 ) -> DemoReport:
-    """Run everything, and leave table, picture and JSON.
+    """Run all modes, print the table, and write picture and JSON.
 
     Args:
         settings: what to run.
-        outputs: where results go.
-        cache: where the trained teacher is kept.
-        console: where progress and the table are shown.
-        fresh: train the teacher even if there is one.
-        check: called at least ten times a second; what it raises ends the demo in order.
+        outputs: files for the results.
+        cache: folder of the trained teacher.
+        console: for progress and the table.
+        fresh: train the teacher even if it is cached.
+        check: called at least ten times a second; an exception that it raises ends the demo
+            cleanly.
 
     Raises:
-        UsageError: a file cannot be written, found out before the work where that is possible.
+        UsageError: a file cannot be written; raised before the work where that is possible.
     """
     for path in (outputs.picture, outputs.json):
         if path is not None:
             check_writable(path)
     console.print(INTRODUCTION, soft_wrap=True, highlight=False)
     began = time.monotonic()
-    cores = Cores.divide(available_cores())
+    cores = CoreAssignment.divide(available_cores())
     pin_process(cores.student)
     with open_display(console) as display:
         settings, digits = _load(settings, display)
-        run = _Run(settings, cores, display, check, digits)
+        run = _DemoRun(settings, cores, display, check, digits)
         with usable_cache(cache, display.say) as folder:
             teacher = run.obtain_teacher(folder, fresh=fresh)
             results, edl_dist = run.train(teacher)
     report = DemoReport(settings, cores, teacher, results, edl_dist, time.monotonic() - began)
-    console.print(table(report))
-    for line in caption(report):
+    console.print(results_table(report))
+    for line in summary_lines(report):
         console.print(line, soft_wrap=True, highlight=False)
     write_outputs(report, outputs)
     console.print(f"Picture: {outputs.picture.resolve()}", soft_wrap=True, highlight=False)
     return report
 
 
-def _load(settings: DemoSettings, display: Display) -> tuple[DemoSettings, Digits]:
-    """The settings for the device that there is, and the data."""
+def _load(settings: DemoSettings, display: ProgressDisplay) -> tuple[DemoSettings, DigitDataset]:
+    """Load Paddle and the data set; return the settings for the available device."""
     with display.stage("Load Paddle and the digits", 2) as stage:
         paddle = load_paddle()
         if paddle.device.cuda.device_count():
@@ -112,18 +112,18 @@ def _load(settings: DemoSettings, display: Display) -> tuple[DemoSettings, Digit
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """What every part of a run needs."""
+class _DemoRun:
+    """One run of the demo."""
 
     settings: DemoSettings
-    cores: Cores
-    display: Display
+    cores: CoreAssignment
+    display: ProgressDisplay
     check: Callable[[], None]
-    digits: Digits
+    digits: DigitDataset
 
     def obtain_teacher(self, cache: Path, *, fresh: bool) -> TeacherModel:
-        """The teacher's model, trained unless it is in `cache`."""
-        with self.display.stage("Teacher, a CNN that sees all labels", 1) as stage:
+        """Take the teacher from `cache`, or train it."""
+        with self.display.stage("Teacher (a CNN trained on all labels)", 1) as stage:
 
             def on_step(done: int, total: int) -> None:
                 self.check()
@@ -134,16 +134,16 @@ class _Run:
             )
             stage.reach(1, 1)
         origin = "from the cache" if teacher.cached else "trained and exported"
-        self.display.say(f"  {origin}: {teacher.accuracy:.1%} of held-out digits right")
+        self.display.say(f"  {origin}: {teacher.accuracy:.1%} accuracy on test digits")
         return teacher
 
     def train(
         self, teacher: TeacherModel
     ) -> tuple[dict[modes.Mode, modes.ModeResult], EdlDistResult]:
-        """All modes, one after another.
+        """Train all modes, one after another.
 
-        Some students of Online and of N-training come before those of EDL-Dist and some after, as
-        a shared machine changes its speed within a minute.
+        Students of Online and N-training are trained both before and after those of EDL-Dist, as
+        the speed of a shared machine changes within a minute.
         """
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
@@ -156,7 +156,7 @@ class _Run:
         predictor = Predictor(
             teacher.path, micro_batch=settings.micro_batch, device=settings.device
         )
-        online = modes.Online(self.digits, settings, predictor)
+        online = modes.OnlineTraining(self.digits, settings, predictor)
         plain = modes.n_training(self.digits, settings)
         spec = TeacherSpec(
             SERVICE,
@@ -167,7 +167,7 @@ class _Run:
         )
         after = settings.seeds // 2
         before = settings.seeds - after
-        with self._mesh(spec) as mesh:  # idle teachers hardly disturb the others
+        with self._mesh(spec) as mesh:  # idle teachers take hardly any CPU
             self._train(online, before)
             self._train(plain, before)
             edl_dist = self._edl_dist(mesh, spec)
@@ -177,14 +177,14 @@ class _Run:
             results[result.mode] = result
         return {mode: results[mode] for mode in modes.TITLES if mode in results}, edl_dist
 
-    def _train(self, training: modes.Training, seeds: int) -> None:
+    def _train(self, training: modes.StudentTraining, seeds: int) -> None:
         if seeds:
             with self._bar(training.mode, seeds * self.settings.steps) as (_, on_batch):
                 training.run(seeds, on_batch)
 
     @contextlib.contextmanager
     def _mesh(self, spec: TeacherSpec) -> Iterator[LocalMesh]:
-        """Coordinator and teachers, all ready, on the cores that the student leaves."""
+        """Start coordinator and teachers on the mesh's cores; wait until they are ready."""
         names = [f"teacher-{number + 1}" for number in range(self.settings.teachers)]
         with contextlib.ExitStack() as stack:
             title = f"Mesh: coordinator and {len(names)} teacher processes"
@@ -203,7 +203,7 @@ class _Run:
         with self._bar("edl_dist", self.settings.batches) as (stage, on_batch):
 
             def after_batch(number: int, stats: ReaderStats) -> None:
-                stage.note(buffer_line(stats))
+                stage.note(reader_status(stats))
                 on_batch(number)
 
             return run_edl_dist(
@@ -218,7 +218,7 @@ class _Run:
             )
 
     @contextlib.contextmanager
-    def _bar(self, mode: modes.Mode, batches: int) -> Iterator[tuple[Stage, modes.OnBatch]]:
+    def _bar(self, mode: modes.Mode, batches: int) -> Iterator[tuple[ProgressStage, modes.OnBatch]]:
         with self.display.stage(f"Train: {modes.TITLES[mode]}", batches) as stage:
 
             def on_batch(number: int) -> None:
@@ -229,8 +229,8 @@ class _Run:
             yield stage, on_batch
 
 
-def buffer_line(stats: ReaderStats) -> str:
-    """The reader's figures beside the bar."""
+def reader_status(stats: ReaderStats) -> str:
+    """Format the reader's statistics for the text beside the bar."""
     return (
         f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
         f" resends {stats.resends + stats.hedges}"
@@ -239,13 +239,13 @@ def buffer_line(stats: ReaderStats) -> str:
 
 @contextlib.contextmanager
 def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """`preferred` if it can be written, else a temporary folder that goes at the end."""
+    """Yield `preferred` if it is writable, else a temporary folder that is deleted at the end."""
     try:
         preferred.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=preferred):
             pass
     except OSError as error:
-        say(f"  the teacher will not be kept: {preferred} cannot be written ({error.strerror})")
+        say(f"  the teacher is not cached: {preferred} is not writable ({error.strerror})")
         with tempfile.TemporaryDirectory(prefix="edl-demo-") as folder:
             yield Path(folder)
     else:
@@ -253,22 +253,22 @@ def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError where `path` cannot be written; changes nothing."""
+    """Raise UsageError if `path` cannot be written. Creates no file."""
     why = None
     if path.is_dir():
         why = "it is a folder"
     elif path.exists() and not os.access(path, os.W_OK):
-        why = "it may not be overwritten"
+        why = "it is not writable"
     elif not path.parent.is_dir():
         why = f"there is no folder {path.parent}"
     elif not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
-        why = f"nothing may be written to {path.parent}"
+        why = f"the folder {path.parent} is not writable"
     if why is not None:
         raise UsageError(f"cannot write {path}: {why}")
 
 
-def write_outputs(report: DemoReport, outputs: Outputs) -> None:
-    """Write the JSON and the picture, each even if the other fails; raises UsageError."""
+def write_outputs(report: DemoReport, outputs: DemoOutputs) -> None:
+    """Write the JSON and the picture, each even if the other fails. Raises UsageError."""
     failures: list[str] = []
     if outputs.json is not None:
         text = json.dumps(as_json(report), indent=2) + "\n"

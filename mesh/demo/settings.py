@@ -1,4 +1,4 @@
-"""What the demo does, in numbers: chosen so that it fits two cores and three minutes."""
+"""Settings of the demo: their defaults fit two cores and three minutes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """The same for every mode.
+    """Settings, the same for every mode.
 
     Attributes:
         size: rows and columns of an image.
         device: of the student and of the teachers: "cpu" or "gpu:0".
-        seeds: students per mode; each has its own start, labelled digits and augmentation.
+        seeds: students per mode; each has its own weights, labelled digits and augmentation.
         steps: optimizer steps of each student.
         batch_size: digits per step, drawn with repetition from the labelled ones.
-        labelled: digits that the student has labels for, as many of each class.
+        labelled: digits with a hard label, balanced over the classes.
         shift_pixels: largest shift of the augmentation, in each direction.
         noise: standard deviation of the augmentation's noise, in the 256 steps of grey.
         learning_rate: of Adam, for the student.
@@ -50,10 +50,10 @@ class DemoSettings:
 
     @classmethod
     def quick(cls) -> Self:
-        """Everything happens, in a minute; the accuracies mean little."""
+        """Settings of a demo of one minute; its accuracies mean little."""
         return cls(seeds=2, steps=40, teacher_epochs=4, upper_batches=24, lower_batches=8)
 
     @property
     def batches(self) -> int:
-        """Batches of a whole mode."""
+        """Batches that a mode trains, all students together."""
         return self.seeds * self.steps

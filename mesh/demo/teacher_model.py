@@ -1,4 +1,4 @@
-"""The demo's teacher: trained once on all training digits, exported, kept in a cache."""
+"""The demo's teacher model: trained on all training digits, exported, and cached."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ import numpy as np
 
 from ...errors import ModelError, UsageError
 from ...student import DistillLoss, Trainer, accuracy
-from .digits import Digits, augment
-from .networks import load_paddle, teacher_network
-from .predictor import Predictor
+from .digits import DigitDataset, augment
+from .models import Predictor, load_paddle, teacher_network
 from .settings import DemoSettings
 
-NAME = "teacher"  # of the exported files
+NAME = "teacher"  # prefix of the exported files
 MANIFEST = "manifest.json"
-#: Changes whenever the network or its training does, so that an older cache is not taken for it.
+#: Version of network and training: increase it with each change, so that older caches are ignored.
 RECIPE = 2
 SEED = 7
 BATCH_SIZE = 64
 LEARNING_RATE = 2e-3
 CHECKED_DIGITS = 64
 
-#: Called after each step with steps done and steps in all.
+#: Called after each step with the number of steps done, and of all steps.
 OnStep = Callable[[int, int], None]
 
 
@@ -40,9 +39,9 @@ class TeacherModel:
     """An exported teacher.
 
     Attributes:
-        path: prefix of its files, as `edl-teacher serve --model` takes it.
-        accuracy: on the held-out digits.
-        cached: whether it was found, not trained.
+        path: prefix of its files, for `edl-teacher serve --model`.
+        accuracy: on the test digits.
+        cached: whether it came from the cache.
     """
 
     path: Path
@@ -51,38 +50,38 @@ class TeacherModel:
 
 
 def obtain_teacher(
-    digits: Digits, settings: DemoSettings, cache: Path, *, fresh: bool, on_step: OnStep
+    digits: DigitDataset, settings: DemoSettings, cache: Path, *, fresh: bool, on_step: OnStep
 ) -> TeacherModel:
-    """The teacher from `cache`, or a new one that is kept there.
+    """Take the teacher from `cache`, or train one and put it there.
 
     Args:
-        digits: what it is trained on, with all labels.
-        settings: how long, and with which augmentation.
-        cache: folder for the exported models.
-        fresh: train even if there is one.
-        on_step: told of the progress of the training.
+        digits: the data set; it is trained on all labels.
+        settings: epochs and augmentation.
+        cache: folder of exported models.
+        fresh: train even if there is a cached model.
+        on_step: called after each step of the training.
 
     Raises:
         UsageError: the model cannot be written.
-        ModelError: what was written does not answer as what was trained.
+        ModelError: the exported model computes other outputs than the trained one.
     """
-    place = cache / cache_key(digits, settings)
-    if not fresh and (found := read_cached(place)) is not None:
+    folder = cache / cache_key(digits, settings)
+    if not fresh and (found := read_cached(folder)) is not None:
         return found
     network = _train(digits, settings, on_step)
-    reached = accuracy(network, digits.test_image, digits.test_label)
+    measured = accuracy(network, digits.test_image, digits.test_label)
     try:
-        _export(network, reached, digits, settings, place)
-    except (OSError, RuntimeError) as error:  # RuntimeError: what Paddle makes of a full disk
+        _export(network, measured, digits, settings, folder)
+    except (OSError, RuntimeError) as error:  # RuntimeError: Paddle on a full disk
         raise UsageError(
-            f"the teacher's model cannot be written to {place}: {_first_line(error)}."
+            f"the teacher's model cannot be written to {folder}: {_first_line(error)}."
             " Make room, or set XDG_CACHE_HOME to another folder"
         ) from error
-    return TeacherModel(place / NAME, reached, cached=False)
+    return TeacherModel(folder / NAME, measured, cached=False)
 
 
-def cache_key(digits: Digits, settings: DemoSettings) -> str:
-    """Name of the folder for what this training gives: data, recipe and framework."""
+def cache_key(digits: DigitDataset, settings: DemoSettings) -> str:
+    """Name of the model's folder: a hash of data, training and framework."""
     facts = {
         "recipe": RECIPE,
         "digits": digits.sha256,
@@ -94,19 +93,19 @@ def cache_key(digits: Digits, settings: DemoSettings) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def read_cached(place: Path) -> TeacherModel | None:
-    """The model in `place`; None where there is none, or one whose files are not what they were."""
+def read_cached(folder: Path) -> TeacherModel | None:
+    """Read the model in `folder`; None if there is none, or if its files have changed."""
     try:
-        manifest = json.loads((place / MANIFEST).read_text())
+        manifest = json.loads((folder / MANIFEST).read_text())
         for name, digest in manifest["files"].items():
-            if _sha256(place / name) != digest:
+            if _sha256(folder / name) != digest:
                 return None
-        return TeacherModel(place / NAME, float(manifest["accuracy"]), cached=True)
+        return TeacherModel(folder / NAME, float(manifest["accuracy"]), cached=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _train(digits: Digits, settings: DemoSettings, on_step: OnStep) -> Any:
+def _train(digits: DigitDataset, settings: DemoSettings, on_step: OnStep) -> Any:
     paddle = load_paddle()
     paddle.seed(SEED)
     network = teacher_network()
@@ -139,33 +138,33 @@ def _train(digits: Digits, settings: DemoSettings, on_step: OnStep) -> Any:
 
 
 def _export(
-    network: Any, reached: float, digits: Digits, settings: DemoSettings, place: Path
+    network: Any, measured: float, digits: DigitDataset, settings: DemoSettings, folder: Path
 ) -> None:
-    """Write the model beside `place` and move it there whole: no reader sees half of one."""
+    """Write the model to a temporary folder and move it to `folder`, the manifest last."""
     paddle = load_paddle()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".new-") as folder:
-        new = Path(folder) / NAME
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
+        new = Path(temporary) / NAME
         shape = [None, *digits.test_image.shape[1:]]
         spec = [paddle.static.InputSpec(shape, "uint8", name="image")]
         static = paddle.jit.to_static(network, input_spec=spec, full_graph=True)
         paddle.jit.save(static, str(new))
         _check_export(new, network, digits, settings)
-        files = {path.name: _sha256(path) for path in sorted(Path(folder).iterdir())}
-        manifest = {"accuracy": reached, "files": files}
-        (Path(folder) / MANIFEST).write_text(json.dumps(manifest, indent=2))
-        if place.exists():
-            shutil.rmtree(place)
-        os.mkdir(place)
-        for path in Path(folder).iterdir():
-            # The manifest, which makes the rest valid, goes last.
+        files = {path.name: _sha256(path) for path in sorted(Path(temporary).iterdir())}
+        manifest = {"accuracy": measured, "files": files}
+        (Path(temporary) / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.mkdir(folder)
+        for path in Path(temporary).iterdir():
+            # The manifest makes the other files valid.
             if path.name != MANIFEST:
-                os.replace(path, place / path.name)
-        os.replace(Path(folder) / MANIFEST, place / MANIFEST)
+                os.replace(path, folder / path.name)
+        os.replace(Path(temporary) / MANIFEST, folder / MANIFEST)
 
 
-def _check_export(path: Path, network: Any, digits: Digits, settings: DemoSettings) -> None:
-    """A file cut short by a full disk may be written without a complaint: ask it."""
+def _check_export(path: Path, network: Any, digits: DigitDataset, settings: DemoSettings) -> None:
+    """Compare outputs: on a full disk a truncated file may be written without an error."""
     paddle = load_paddle()
     image = digits.test_image[:CHECKED_DIGITS]
     with paddle.no_grad():
@@ -173,7 +172,9 @@ def _check_export(path: Path, network: Any, digits: Digits, settings: DemoSettin
     predictor = Predictor(path, micro_batch=settings.micro_batch, device=settings.device)
     given = predictor(image)
     if not np.allclose(given, expected, rtol=1e-3, atol=1e-3):
-        raise ModelError(f"the model exported to {path} does not answer as the trained one does")
+        raise ModelError(
+            f"the model exported to {path} computes other outputs than the trained one"
+        )
 
 
 def _sha256(path: Path) -> str:

@@ -40,8 +40,7 @@ from edl.benchmarks.report import MIN_ROUNDS, Report
 from edl.benchmarks.sharing.load import ask
 from edl.benchmarks.teaching import on_device
 from edl.errors import ProcessFailed, UsageError
-from edl.mesh.demo.modes import ModeResult
-from edl.mesh.demo.stream_check import StreamFacts
+from edl.mesh.demo.modes import ModeResult, StreamSummary
 from edl.supervise import python_command, start
 from edl.tests.examples.data import write_mnist, write_reviews
 
@@ -123,7 +122,7 @@ def test_pairs_are_compared_by_students_t() -> None:
 
 
 def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> Outcome:
-    facts = StreamFacts(1, 1, 0, 0, "ab" * 32)
+    facts = StreamSummary(1, 1, 0, 0, "ab" * 32)
     values = tuple(point / 100 for point in points)
     result = ModeResult("edl_dist", values, 1.0, 1.0, facts)
     return Outcome(way, result, killed, joined, from_store=1.0 if way == "offline" else 0.0)

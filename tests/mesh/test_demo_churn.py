@@ -1,4 +1,4 @@
-"""What the demo does to teachers, and when; and its check of what the student receives."""
+"""The demo's teacher churn, and its check of the stream that students receive."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import ReaderStats
-from edl.mesh.demo.churn import FIGURES_AGE_S, Churn
-from edl.mesh.demo.stream_check import StreamCheck, StreamFacts
+from edl.mesh.demo.modes import StreamCheck, StreamSummary
+from edl.mesh.demo.teacher_churn import MAX_STATS_AGE_S, TeacherChurn
 
 
 class Mesh:
@@ -21,12 +21,12 @@ class Mesh:
         self.now, self.done = 0.0, Mock()
         self.stats: dict[str, Any] = {"teachers": ("a", "b")}
         self.works(1, 2)
-        self.churn = Churn(
+        self.churn = TeacherChurn(
             hold=self.done.hold,
             resume=self.done.resume,
             kill=self.done.kill,
             start=self.done.start,
-            newcomer="c",
+            replacement="c",
             batches=90,
             say=lambda text: None,
             clock=lambda: self.now,
@@ -37,7 +37,7 @@ class Mesh:
 
     def batch(self, number: int, wait_s: float = 0.0) -> None:
         self.now += wait_s
-        self.churn.look(number, ReaderStats(**self.stats))
+        self.churn.update(number, ReaderStats(**self.stats))
 
     @property
     def kinds(self) -> list[str]:
@@ -45,26 +45,26 @@ class Mesh:
 
 
 @pytest.mark.parametrize("sent_again", ["resends", "hedges"])
-def test_the_whole_story(sent_again: str) -> None:
+def test_a_teacher_is_killed_and_replaced(sent_again: str) -> None:
     mesh = Mesh()
     mesh.batch(35)
     assert mesh.done.mock_calls == []
     mesh.batch(36)
     assert mesh.done.mock_calls == [call.hold("b")], "the busiest"
-    mesh.batch(37, FIGURES_AGE_S)
+    mesh.batch(37, MAX_STATS_AGE_S)
     assert mesh.done.mock_calls[-1] == call.kill("b")
     mesh.batch(38)
     assert mesh.kinds == ["kill"]
     mesh.stats[sent_again] = 2
     mesh.batch(39)
     assert mesh.done.mock_calls[-1] == call.start("c")
-    assert mesh.churn.newcomer_is_late
+    assert mesh.churn.replacement_pending
     mesh.stats["teachers"] = ("a", "c")
     mesh.batch(70, 2.0)
-    assert not mesh.churn.newcomer_is_late
+    assert not mesh.churn.replacement_pending
     assert mesh.kinds == ["kill", "resent", "start", "join"]
     assert [event.batch for event in mesh.churn.events] == [37, 39, 39, 70]
-    assert mesh.churn.events[-1].at_s == pytest.approx(2.0 + FIGURES_AGE_S)
+    assert mesh.churn.events[-1].at_s == pytest.approx(2.0 + MAX_STATS_AGE_S)
     mesh.batch(90)
     assert len(mesh.done.mock_calls) == 3
 
@@ -73,7 +73,7 @@ def test_a_new_teacher_is_started_once_even_if_nothing_is_sent_again() -> None:
     mesh = Mesh()
     mesh.done.start.side_effect = RuntimeError
     mesh.batch(36)
-    mesh.batch(37, FIGURES_AGE_S)
+    mesh.batch(37, MAX_STATS_AGE_S)
     mesh.batch(59)
     assert mesh.kinds == ["kill"]
     with pytest.raises(RuntimeError):
@@ -91,28 +91,28 @@ def test_a_teacher_dies_with_work_in_hand() -> None:
     mesh.works(1, 2)
     mesh.batch(37)
     mesh.works(0, 0)
-    mesh.batch(38, FIGURES_AGE_S / 2)  # its figures are older than the hold
+    mesh.batch(38, MAX_STATS_AGE_S / 2)  # the statistics are older than the hold
     assert mesh.done.mock_calls == [call.hold("b")]
-    mesh.batch(39, FIGURES_AGE_S)
+    mesh.batch(39, MAX_STATS_AGE_S)
     assert mesh.done.mock_calls == [call.hold("b"), call.resume("b")]
     mesh.works(1, 0)
     mesh.batch(40)
-    mesh.batch(41, FIGURES_AGE_S)
+    mesh.batch(41, MAX_STATS_AGE_S)
     assert mesh.done.mock_calls[2:] == [call.hold("a"), call.kill("a")]
     mesh = Mesh()
     mesh.works(0, 0)
     mesh.batch(53)
     assert mesh.done.mock_calls == []
     mesh.batch(54)  # late, one dies that has none
-    mesh.batch(55, FIGURES_AGE_S)
+    mesh.batch(55, MAX_STATS_AGE_S)
     assert mesh.kinds == ["kill"]
 
 
-def test_one_late_look_catches_up_with_all_that_is_due() -> None:
+def test_a_late_update_takes_every_step_that_is_due() -> None:
     mesh = Mesh()
     mesh.stats["resends"] = 1
     mesh.batch(88)
-    mesh.batch(89, FIGURES_AGE_S)
+    mesh.batch(89, MAX_STATS_AGE_S)
     assert mesh.kinds == ["kill", "resent", "start"]
 
 
@@ -122,11 +122,11 @@ def batch(number: int) -> tuple[Any, ...]:
     return image, rng.integers(0, 10, 4), np.array([number]), rng.normal(size=(4, 3))
 
 
-def facts_of(batches: Sequence[tuple[Any, ...]]) -> StreamFacts:
+def summary_of(batches: Sequence[tuple[Any, ...]]) -> StreamSummary:
     check = StreamCheck()
     for _ in check.watch(batches):
         pass
-    return check.facts
+    return check.summary
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,18 @@ def facts_of(batches: Sequence[tuple[Any, ...]]) -> StreamFacts:
     [("0123", 0, 0), ("0112", 1, 1), ("0213", 0, 1), ("0120", 1, 1)],
 )
 def test_counts_repetitions_and_disorder(numbers: str, duplicates: int, out_of_order: int) -> None:
-    facts = facts_of([batch(int(number)) for number in numbers])
-    assert (facts.batches, facts.duplicates, facts.out_of_order) == (4, duplicates, out_of_order)
+    summary = summary_of([batch(int(number)) for number in numbers])
+    assert (summary.batches, summary.duplicates, summary.out_of_order) == (
+        4,
+        duplicates,
+        out_of_order,
+    )
 
 
 def test_another_label_or_another_order_is_another_hash() -> None:
-    whole = facts_of([batch(0), batch(1)]).sha256
+    whole = summary_of([batch(0), batch(1)]).sha256
     image, label, number, soft = batch(1)
     wrong = soft.copy()
     wrong[3, 2] = np.nextafter(wrong[3, 2], 9)
     others = ([batch(0), (image, label, number, wrong)], [batch(1), batch(0)], [batch(0)])
-    assert whole not in {facts_of(other).sha256 for other in others}
+    assert whole not in {summary_of(other).sha256 for other in others}

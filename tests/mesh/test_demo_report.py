@@ -16,25 +16,24 @@ from rich.console import Console
 from edl.distill_reader import ReaderStats
 from edl.errors import UsageError
 from edl.mesh.demo import cli, run
-from edl.mesh.demo.churn import Event
-from edl.mesh.demo.cores import Cores
-from edl.mesh.demo.edl_dist import EdlDistResult, Moment
-from edl.mesh.demo.modes import Mode, ModeResult
-from edl.mesh.demo.progress import open_display
-from edl.mesh.demo.report import DemoReport, as_json, caption, table
+from edl.mesh.demo.cpu_cores import CoreAssignment
+from edl.mesh.demo.edl_dist import BufferSample, EdlDistResult
+from edl.mesh.demo.modes import Mode, ModeResult, StreamSummary
+from edl.mesh.demo.progress_display import open_display
+from edl.mesh.demo.report import DemoReport, as_json, results_table, summary_lines
 from edl.mesh.demo.settings import DemoSettings
-from edl.mesh.demo.stream_check import StreamFacts
+from edl.mesh.demo.teacher_churn import TeacherEvent
 from edl.mesh.demo.teacher_model import TeacherModel
 from edl.tests.cli_output import printed
 
 
 def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
-    text = printed(table(report(starved_s=1.5)), 80)
+    text = printed(results_table(report(starved_s=1.5)), 80)
     rows = dict(" ".join(line.split()).split(" ", 1) for line in text.splitlines() if "±" in line)
     assert rows["N-training"] == "91.0 ± 1.4 500 2.50 200.0 - - - -"
     assert rows["EDL-Dist"] == "94.5 ± 0.7 400 2.00 225.0 100.0 50.0 1.5 2"
     assert "…" not in text
-    assert "90.0 500 2.50" in " ".join(printed(table(report(seeds=1)), 80).split())
+    assert "90.0 500 2.50" in " ".join(printed(results_table(report(seeds=1)), 80).split())
 
 
 def test_the_sentences_follow_the_figures() -> None:
@@ -50,18 +49,21 @@ def test_the_sentences_follow_the_figures() -> None:
         (plain, ("+3.5", "2.00", "t_s = 200.0", "t_t = 300.0", "at most 1.67")),
         (report(wrong, starved_s=2.5), ("3333", "4444", "25%")),
         (
-            replace(plain, cores=Cores.divide({0, 1, 2, 3})),
+            replace(plain, cores=CoreAssignment.divide({0, 1, 2, 3})),
             ("on 3 other cores", "max(t_s, t_t / 2) = 200.0", "at most 2.50"),
         ),
         (n_training(seconds=4.0, student_core_s=4.0), ("speed changed by 125%",)),
         (n_training(seconds=16.0), ("used the student's core for up to 50%",)),
-        (replace(plain, cores=Cores.divide({0})), ("one core", "no more than the speed of Online")),
+        (
+            replace(plain, cores=CoreAssignment.divide({0})),
+            ("one core", "no more than the speed of Online"),
+        ),
         (replace(plain, settings=on_gpu), ("one GPU", "no more than the speed of Online")),
     ):
-        text = " ".join(caption(made))
+        text = " ".join(summary_lines(made))
         assert [figure for figure in figures if figure not in text] == []
-    assert not any("Other programs" in line or "changed" in line for line in caption(plain))
-    assert caption(report(stream("bb"))) != caption(plain)
+    assert not any("Other programs" in line or "changed" in line for line in summary_lines(plain))
+    assert summary_lines(report(stream("bb"))) != summary_lines(plain)
 
 
 def test_json_is_plain_and_complete() -> None:
@@ -76,12 +78,12 @@ def test_json_is_plain_and_complete() -> None:
     assert d["gain"]["by_seed"] == pytest.approx([0.04, 0.03])
 
 
-def stream(sha256: str = "aa", duplicates: int = 0, out_of_order: int = 0) -> StreamFacts:
-    return StreamFacts(40, 4000, duplicates, out_of_order, sha256)
+def stream(sha256: str = "aa", duplicates: int = 0, out_of_order: int = 0) -> StreamSummary:
+    return StreamSummary(40, 4000, duplicates, out_of_order, sha256)
 
 
 def report(
-    edl_stream: StreamFacts | None = None, *, starved_s: float = 0.0, seeds: int = 2
+    edl_stream: StreamSummary | None = None, *, starved_s: float = 0.0, seeds: int = 2
 ) -> DemoReport:
     made = edl_stream or stream()
     edl = ModeResult("edl_dist", (0.94, 0.95)[:seeds], 10.0, 9.0, made, 4.0, 2.0, starved_s, 2)
@@ -90,12 +92,15 @@ def report(
         "online": ModeResult("online", (0.94, 0.95)[:seeds], 20.0, 8.0, stream(), 12.0),
         "edl_dist": edl,
     }
-    timeline = tuple(Moment(float(at), 1024 * at % 4096, 3 - at % 2) for at in range(10))
-    events = (Event("kill", "teacher-2", 13, 3.0), Event("join", "teacher-4", 33, 8.0))
+    timeline = tuple(BufferSample(float(at), 1024 * at % 4096, 3 - at % 2) for at in range(10))
+    events = (
+        TeacherEvent("kill", "teacher-2", 13, 3.0),
+        TeacherEvent("join", "teacher-4", 33, 8.0),
+    )
     reader = ReaderStats(yielded=40, delivered=40, upper_bytes=4096, lower_bytes=1024, resends=2)
     return DemoReport(
         DemoSettings(seeds=seeds, steps=20),
-        Cores(frozenset({0}), frozenset({1})),
+        CoreAssignment(frozenset({0}), frozenset({1})),
         TeacherModel(Path("teacher"), 0.985, cached=True),
         results,
         EdlDistResult(edl, reader, timeline, events, killed=1, added=1),
@@ -116,12 +121,12 @@ def test_outputs_are_checked_before_the_work_and_what_fits_on_a_full_disk_is_wri
         with pytest.raises(UsageError, match=why):
             run.check_writable(path)
     monkeypatch.setattr(run, "draw", draw)
-    outputs = run.Outputs(tmp_path / "p.png", tmp_path / "d.json")
+    outputs = run.DemoOutputs(tmp_path / "p.png", tmp_path / "d.json")
     with pytest.raises(UsageError, match=r"cannot write .*p\.png: No space left on device"):
         run.write_outputs(report(), outputs)
     assert json.loads((tmp_path / "d.json").read_text())["seconds"] == 60.0
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(UsageError, match="nothing may be written"):
+    with pytest.raises(UsageError, match="is not writable"):
         run.check_writable(tmp_path / "picture.png")
 
 

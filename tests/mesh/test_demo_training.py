@@ -14,15 +14,15 @@ from edl.errors import UsageError
 from edl.mesh.demo import modes, teacher_model
 from edl.mesh.demo.digits import (
     CLASSES,
-    SIZE,
+    SOURCE_SIZE,
     TEST_DIGITS,
     BatchSource,
-    Digits,
+    DigitDataset,
     augment,
     choose_labelled,
     load_digits,
 )
-from edl.mesh.demo.predictor import Predictor
+from edl.mesh.demo.models import Predictor
 from edl.mesh.demo.settings import DemoSettings
 from edl.student import DistillLoss
 
@@ -31,7 +31,7 @@ SETTINGS = DemoSettings(teacher_epochs=1)
 
 
 @pytest.fixture(scope="module")
-def digits() -> Digits:
+def digits() -> DigitDataset:
     return load_digits(SETTINGS.size)
 
 
@@ -41,7 +41,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def obtain(
-    digits: Digits, cache: Path, *, fresh: bool = False
+    digits: DigitDataset, cache: Path, *, fresh: bool = False
 ) -> tuple[teacher_model.TeacherModel, int]:
     """The teacher, and how many steps it was trained for."""
     steps: list[int] = []
@@ -52,7 +52,7 @@ def obtain(
 
 
 def test_a_teacher_is_trained_once_then_found_then_trained_when_asked(
-    digits: Digits, cache: Path
+    digits: DigitDataset, cache: Path
 ) -> None:
     made, trained = obtain(digits, cache)
     assert (made.cached, trained > 0) == (False, True)
@@ -68,7 +68,7 @@ def test_a_teacher_is_trained_once_then_found_then_trained_when_asked(
     assert [other == key for other in keys] == [True, False, False]
 
 
-def test_the_exported_model_labels_and_counts_its_time(digits: Digits, cache: Path) -> None:
+def test_the_exported_model_labels_and_counts_its_time(digits: DigitDataset, cache: Path) -> None:
     model, _ = obtain(digits, cache)
     predictor = Predictor(model.path, micro_batch=32)
     logits = predictor(digits.test_image)
@@ -78,7 +78,7 @@ def test_the_exported_model_labels_and_counts_its_time(digits: Digits, cache: Pa
     assert predictor.cpu_s > 0
 
 
-def test_a_damaged_model_is_not_used(digits: Digits, cache: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_is_not_used(digits: DigitDataset, cache: Path, tmp_path: Path) -> None:
     place = obtain(digits, cache)[0].path.parent
     whole = (place / "teacher.pdiparams").read_bytes()
     manifest = teacher_model.MANIFEST
@@ -95,7 +95,9 @@ def test_a_damaged_model_is_not_used(digits: Digits, cache: Path, tmp_path: Path
     assert (model.cached, trained > 0) == (False, True)
 
 
-def test_a_model_that_cannot_be_written_is_one_clear_error(digits: Digits, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_written_is_one_clear_error(
+    digits: DigitDataset, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match=r"cannot be written to .*File exists"):
         obtain(digits, tmp_path / "file")
@@ -110,7 +112,7 @@ def brightness(image: Any) -> Any:
     return mean / 255 * np.arange(10, dtype=np.float32)
 
 
-def test_n_training_is_distillation_without_its_soft_half(digits: Digits) -> None:
+def test_n_training_is_distillation_without_its_soft_half(digits: DigitDataset) -> None:
     steps: list[int] = []
     training = modes.n_training(digits, SMALL)
     training.run(2, steps.append)
@@ -118,7 +120,7 @@ def test_n_training_is_distillation_without_its_soft_half(digits: Digits) -> Non
     plain = training.result
     labelled = modes.label_in_process(BatchSource(digits, SMALL), brightness)
     hard = DistillLoss(1, 0)
-    in_two_runs = modes.Training("edl_dist", labelled, hard, digits, SMALL)
+    in_two_runs = modes.StudentTraining("edl_dist", labelled, hard, digits, SMALL)
     in_two_runs.run(1, lambda number: None)
     assert in_two_runs.result.stream.batches == 3
     in_two_runs.run(1, lambda number: None)
@@ -129,7 +131,9 @@ def test_n_training_is_distillation_without_its_soft_half(digits: Digits) -> Non
     assert plain.student_core_s > 0
 
 
-def test_held_out_digits_are_not_trained_on_and_labelled_ones_are_spread(digits: Digits) -> None:
+def test_held_out_digits_are_not_trained_on_and_labelled_ones_are_spread(
+    digits: DigitDataset,
+) -> None:
     assert digits.test_image.shape == (TEST_DIGITS, 1, 32, 32)
     trained = {image.tobytes() for image in digits.train_image}
     assert not trained & {image.tobytes() for image in digits.test_image}
@@ -146,7 +150,7 @@ def test_held_out_digits_are_not_trained_on_and_labelled_ones_are_spread(digits:
 
 
 def test_a_shift_moves_the_image_and_fills_with_black() -> None:
-    image = np.zeros((200, 1, SIZE, SIZE), np.uint8)
+    image = np.zeros((200, 1, SOURCE_SIZE, SOURCE_SIZE), np.uint8)
     image[:, :, 3, 5] = 200
     moved = augment(np.random.default_rng(0), image, shift_pixels=1, noise=0)
     places = {tuple(np.argwhere(one[0])[0].tolist()) for one in moved}

@@ -17,7 +17,7 @@ import pytest
 from edl.mesh.chaos import monitoring
 from edl.mesh.chaos.monitoring import RUN_ID_VARIABLE, LeftoverCheck
 from edl.mesh.cores import available_cores, children_on, pin_process
-from edl.mesh.demo.cores import Cores, CpuMeter
+from edl.mesh.demo.cpu_cores import CoreAssignment, CpuMeter
 from edl.supervise import start
 from edl.tests.ground.programs import DOCILE, WAIT_S, python
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -48,8 +48,8 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 @needs_affinity
 def test_children_start_on_the_named_cores_and_we_stay_where_we_were() -> None:
-    assert Cores.divide({5, 2, 7}) == Cores(frozenset({2}), frozenset({5, 7}))
-    assert Cores.divide({4}) == Cores(frozenset({4}), frozenset({4}))
+    assert CoreAssignment.divide({5, 2, 7}) == CoreAssignment(frozenset({2}), frozenset({5, 7}))
+    assert CoreAssignment.divide({4}) == CoreAssignment(frozenset({4}), frozenset({4}))
     before = os.sched_getaffinity(0)
     last = max(before)
     with children_on({last}):

@@ -1,6 +1,6 @@
-"""Online distillation with every core of the machine, in a process of its own.
+"""Online training on all cores of the machine, in a child process.
 
-The number of threads is set before Paddle is loaded, and the demo's own process has one.
+Paddle reads its number of threads when it is imported, and the demo's own process has one.
 """
 
 from __future__ import annotations
@@ -16,40 +16,39 @@ from pathlib import Path
 from ...errors import ProcessFailed
 from ...supervise import describe_exit, end_with_parent, python_command, start
 from ..cores import children_on
-from .cores import Cores
-from .modes import Mode, ModeResult, OnBatch
+from .cpu_cores import CoreAssignment
+from .modes import Mode, ModeResult, OnBatch, StreamSummary
 from .settings import DemoSettings
-from .stream_check import StreamFacts
 
 MODE: Mode = "online_all_cores"
-SLICE_S = 0.1
+POLL_S = 0.1
 PROGRESS = re.compile(r"batch (\d+)")
-#: How often the child prints how far it is.
+#: The child prints its progress after so many batches.
 PRINT_EVERY_BATCHES = 10
 
 
 def for_throughput(settings: DemoSettings) -> DemoSettings:
-    """Half a training of one seed."""
+    """Shorten the settings to half a training of one seed: only the throughput is measured."""
     return replace(settings, seeds=1, steps=settings.steps // 2)
 
 
 def run_online_on_all_cores(
     settings: DemoSettings,
     teacher: Path,
-    cores: Cores,
+    cores: CoreAssignment,
     on_batch: OnBatch,
 ) -> ModeResult:
-    """Train one student on all cores, with the teacher in its process, to see the throughput.
+    """Train one student on all cores, with the teacher in its process, to measure the throughput.
 
     Args:
-        settings: as `for_throughput` makes them.
+        settings: made by `for_throughput`.
         teacher: path of the exported model.
         cores: of the machine.
-        on_batch: called ten times a second with the number of batches trained so far; what it
-            raises ends the child.
+        on_batch: called ten times a second with the number of batches trained so far; an
+            exception that it raises stops the child.
 
     Raises:
-        ProcessFailed: the child ended without a result.
+        ProcessFailed: the child exited without a result.
     """
     used = cores.student | cores.others
     settings_json = json.dumps(asdict(settings))
@@ -73,25 +72,24 @@ def run_online_on_all_cores(
         with children_on(used):
             process = start(command, echo=echo)
         try:
-            while (returncode := process.wait(SLICE_S)) is None:
+            while (returncode := process.wait(POLL_S)) is None:
                 on_batch(done)
         finally:
             process.stop()
         if returncode:
-            said = "; ".join(process.tail(3))
-            raise ProcessFailed(f"Online on all cores {describe_exit(returncode)}: {said}")
+            output = "; ".join(process.tail(3))
+            raise ProcessFailed(f"Online on all cores {describe_exit(returncode)}: {output}")
         found = json.loads(result.read_text())
     found["accuracy"] = tuple(found["accuracy"])
-    return ModeResult(**{**found, "stream": StreamFacts(**found["stream"])})
+    return ModeResult(**{**found, "stream": StreamSummary(**found["stream"])})
 
 
 def main(settings_json: str, teacher: str, result_file: str) -> None:
-    """The child: train, print the progress, and write the result to a file."""
+    """Run the child: train, print the progress, and write the result to a file."""
     end_with_parent()
     from .digits import load_digits
-    from .modes import Online
-    from .networks import load_paddle
-    from .predictor import Predictor
+    from .models import Predictor, load_paddle
+    from .modes import OnlineTraining
 
     settings = DemoSettings(**json.loads(settings_json))
     load_paddle().set_device(settings.device)
@@ -104,7 +102,7 @@ def main(settings_json: str, teacher: str, result_file: str) -> None:
         if number % PRINT_EVERY_BATCHES == 0:
             print(f"batch {number}", flush=True)
 
-    training = Online(load_digits(settings.size), settings, predictor)
+    training = OnlineTraining(load_digits(settings.size), settings, predictor)
     training.run(settings.seeds, on_batch)
     Path(result_file).write_text(json.dumps(asdict(replace(training.result, mode=MODE))))
 

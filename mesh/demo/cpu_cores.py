@@ -1,4 +1,4 @@
-"""Which core does what, and how many core-seconds each part of the mesh has used."""
+"""CPU cores of the demo: which process runs on which, and the core-seconds that each role used."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import psutil
 
 
 @dataclass(frozen=True, slots=True)
-class Cores:
-    """Who may run where.
+class CoreAssignment:
+    """Cores of the student, and cores of all other processes.
 
     Attributes:
         student: the one core of the training process, the same in all modes.
-        others: the cores of everything else; the same core again where there is only one.
+        others: the cores of everything else; the same core if there is only one.
     """
 
     student: frozenset[int]
@@ -24,18 +24,19 @@ class Cores:
 
     @classmethod
     def divide(cls, available: Iterable[int]) -> Self:
-        """One core for the student, the rest for the mesh."""
+        """Assign one core to the student, the rest to the mesh."""
         first, *rest = sorted(available)
         return cls(frozenset({first}), frozenset(rest or [first]))
 
 
 class CpuMeter:
-    """Core-seconds of child processes with all their descendants, by role, since it was made.
+    """Counts core-seconds of child processes and their descendants, by role, since its creation.
 
-    A process that dies takes its figures with it: `sample` now and then, and before a kill.
+    The CPU time of a process cannot be read after its death: call `sample` now and then, and before
+    a kill.
 
     Args:
-        roles: for each role, the process ids that it has now; what they used so far is left out.
+        roles: process ids by role; what these processes used before does not count.
     """
 
     def __init__(self, roles: Mapping[str, Iterable[int]]) -> None:
@@ -49,19 +50,19 @@ class CpuMeter:
         self._baseline = {process: used for process, (_, used) in self._latest.items()}
 
     def add(self, role: str, pid: int) -> None:
-        """A process that began after the meter: all that it uses counts."""
+        """Add a process that started after the meter; all its CPU time counts."""
         self._role_of[pid] = role
 
     def sample(self) -> None:
-        """Read the figures of all processes that live."""
-        for pid, role in list(self._role_of.items()):  # another thread may add one
+        """Read the CPU time of all live processes."""
+        for pid, role in list(self._role_of.items()):  # another thread may call `add`
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(pid)
                 for process in (root, *root.children(recursive=True)):
                     self._read(process, role)
 
     def seconds(self, role: str) -> float:
-        """Core-seconds of a role, as of the last sample."""
+        """Return the core-seconds of a role at the last sample."""
         return sum(
             used - self._baseline.get(process, 0.0)
             for process, (own, used) in self._latest.items()

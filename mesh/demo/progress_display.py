@@ -1,4 +1,4 @@
-"""What the demo says while it works: a bar at a terminal, plain lines elsewhere."""
+"""Displays the demo's progress: bars in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-#: Plain output says how far a stage is at each of so many parts of it.
+#: A plain display prints a line after each of so many parts of a stage.
 PLAIN_PARTS = 4
 
 
-class Stage(Protocol):
-    """One piece of work under way."""
+class ProgressStage(Protocol):
+    """A stage of the demo that is in progress."""
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """So much of it is done; of a new total, if one is given."""
+        """Set the number of completed steps, and the total if given."""
 
     def note(self, text: str) -> None:
-        """What is special just now, beside the bar."""
+        """Set the text beside the bar."""
 
 
-class Display(Protocol):
-    """Where the demo says what it does."""
+class ProgressDisplay(Protocol):
+    """Shows the stages of the demo, and messages."""
 
-    def stage(self, title: str, total: int) -> contextlib.AbstractContextManager[Stage]:
-        """A piece of work of `total` steps."""
+    def stage(self, title: str, total: int) -> contextlib.AbstractContextManager[ProgressStage]:
+        """Begin a stage of `total` steps; the context manager ends it."""
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Print a message."""
 
 
 @contextlib.contextmanager
-def open_display(console: Console) -> Generator[Display]:
-    """The display that suits `console`."""
+def open_display(console: Console) -> Generator[ProgressDisplay]:
+    """Open the display for this console: bars if it is a terminal."""
     if not console.is_terminal:
         yield PlainDisplay(console)
         return
@@ -60,23 +60,22 @@ def open_display(console: Console) -> Generator[Display]:
 
 
 class BarDisplay:
-    """One bar per stage, below the lines that were said."""
+    """Shows a bar for each stage, below the messages."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int) -> Generator[Stage]:
-        """Begin a bar; it stays when its work is done."""
+    def stage(self, title: str, total: int) -> Generator[ProgressStage]:
         task = self._progress.add_task(title, total=total, note="")
-        yield _Bar(self._progress, task)
+        yield _BarStage(self._progress, task)
         self._progress.update(task, note="")
 
     def say(self, text: str) -> None:
         self._progress.console.print(text)
 
 
-class _Bar:
+class _BarStage:
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
@@ -89,22 +88,21 @@ class _Bar:
 
 
 class PlainDisplay:
-    """A line when a stage begins and at each quarter of it."""
+    """Prints a line when a stage begins, and at each quarter of it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int) -> Generator[Stage]:
-        """Begin a stage."""
+    def stage(self, title: str, total: int) -> Generator[ProgressStage]:
         self.say(f"{title} ...")
-        yield _Lines(self, title, total)
+        yield _PlainStage(self, title, total)
 
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
 
-class _Lines:
+class _PlainStage:
     def __init__(self, display: PlainDisplay, title: str, total: int) -> None:
         self._display = display
         self._title = title

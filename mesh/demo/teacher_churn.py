@@ -1,0 +1,155 @@
+"""Teacher churn during the EDL-Dist run: one teacher is killed, and a new one is started."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ...distill_reader import ReaderStats
+
+#: Greatest age of the reader's statistics: its engine sends them five times a second.
+MAX_STATS_AGE_S = 0.25
+
+EventKind = Literal["kill", "resent", "start", "join"]
+TeacherAction = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherEvent:
+    """An event in the life of a teacher.
+
+    Attributes:
+        kind: it was killed; its requests were sent again; it was started; it joined.
+        teacher: its teacher_id.
+        batch: batches trained so far.
+        at_s: seconds since the run began.
+    """
+
+    kind: EventKind
+    teacher: str
+    batch: int
+    at_s: float
+
+
+class TeacherChurn:
+    """Kills a teacher after two fifths of a run and starts another one; driven by `update`.
+
+    The new teacher starts as soon as the requests of the killed one were sent again. By then the
+    reader's buffer covers the time that it takes to start.
+
+    The killed teacher has requests in flight: a teacher with some is suspended (SIGSTOP) until the
+    reader's statistics are certain to be newer than that. If they show that it has none, as the
+    buffer is full, it resumes (SIGCONT) and the next opportunity is awaited; after three fifths of
+    the run a teacher is killed in any case.
+
+    Args:
+        hold: suspends the teacher with this teacher_id.
+        resume: resumes it.
+        kill: kills it.
+        start: starts a new teacher with this teacher_id, without waiting for it.
+        replacement: teacher_id of the new teacher.
+        batches: of the whole run.
+        say: called with a line of text for each event.
+        clock: seconds.
+
+    Attributes:
+        events: so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        hold: TeacherAction,
+        resume: TeacherAction,
+        kill: TeacherAction,
+        start: TeacherAction,
+        replacement: str,
+        batches: int,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.events: list[TeacherEvent] = []
+        self._hold_teacher = hold
+        self._resume_teacher = resume
+        self._kill_teacher = kill
+        self._start_teacher = start
+        self._replacement = replacement
+        self._kill_from = 2 * batches // 5
+        self._kill_at_latest = 3 * batches // 5
+        self._replace_at_latest = 2 * batches // 3
+        self._say = say
+        self._clock = clock
+        self._began = clock()
+        self._held_at = 0.0
+        self._victim = ""
+        self._next_step: Callable[[int, ReaderStats], bool] | None = self._hold
+
+    def update(self, batch: int, stats: ReaderStats) -> None:
+        """Take every step that is due.
+
+        Args:
+            batch: batches trained so far.
+            stats: of the reader.
+        """
+        while self._next_step is not None and self._next_step(batch, stats):
+            pass
+
+    @property
+    def replacement_pending(self) -> bool:
+        """Whether the new teacher was started and has not joined yet."""
+        return self._next_step == self._await_replacement
+
+    # Each step returns whether it was due, and sets the next step before it acts: if the action
+    # raises, it is not repeated.
+
+    def _hold(self, batch: int, stats: ReaderStats) -> bool:
+        if batch < self._kill_from or not stats.teachers:
+            return False
+        in_flight = dict(stats.in_flight)
+        victim = max(stats.teachers, key=lambda teacher: in_flight.get(teacher, 0))
+        if not in_flight.get(victim) and batch < self._kill_at_latest:
+            return False
+        self._next_step = self._kill
+        self._victim = victim
+        self._held_at = self._clock()
+        self._hold_teacher(self._victim)
+        return True
+
+    def _kill(self, batch: int, stats: ReaderStats) -> bool:
+        if self._clock() - self._held_at < MAX_STATS_AGE_S:
+            return False
+        in_flight = dict(stats.in_flight).get(self._victim, 0)
+        if not in_flight and batch < self._kill_at_latest:
+            self._next_step = self._hold
+            self._resume_teacher(self._victim)
+            return True
+        self._next_step = self._replace
+        self._kill_teacher(self._victim)
+        self._record("kill", self._victim, batch, f"killed (SIGKILL) with {in_flight} in flight")
+        return True
+
+    def _replace(self, batch: int, stats: ReaderStats) -> bool:
+        resends = stats.resends + stats.hedges  # a late request was hedged before the kill
+        if not resends and batch < self._replace_at_latest:
+            return False
+        self._next_step = self._await_replacement
+        if resends:
+            text = f"its requests are sent to other teachers (resends: {resends})"
+            self._record("resent", self._victim, batch, text)
+        self._record("start", self._replacement, batch, "a new teacher starts")
+        self._start_teacher(self._replacement)
+        return True
+
+    def _await_replacement(self, batch: int, stats: ReaderStats) -> bool:
+        if self._replacement not in stats.teachers:
+            return False
+        self._next_step = None
+        self._record("join", self._replacement, batch, "has joined")
+        return True
+
+    def _record(self, kind: EventKind, teacher: str, batch: int, text: str) -> None:
+        event = TeacherEvent(kind, teacher, batch, self._clock() - self._began)
+        self.events.append(event)
+        self._say(f"  {event.at_s:5.1f} s, batch {batch}: {teacher}: {text}")
