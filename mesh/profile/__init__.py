@@ -1,1 +1,1 @@
-"""`edl profile`: how fast a job's student and its teacher are on this machine."""
+"""`edl profile`: measures the speed of a job's student and teacher on this machine."""

@@ -1,4 +1,4 @@
-"""The command line of profiles: `edl profile`."""
+"""The command line of the profiler: `edl profile`."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
     from ..plan.job_file import Profile
 
 Job = Annotated[
-    Path | None, typer.Option(metavar="JOB.py", help="The job file, as of 'edl student train'.")
+    Path | None, typer.Option(metavar="JOB.py", help="The job file, as for 'edl student train'.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="The teacher, as --model of 'edl-teacher serve' takes it.")
+    str | None, typer.Option(help="The teacher, as for --model of 'edl-teacher serve'.")
 ]
 Out = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FILE.yaml", help="The profile that is written.")
+    Path, typer.Option("--out", "-o", metavar="FILE.yaml", help="Write the profile to this file.")
 ]
 StudentOn = Annotated[
-    str, typer.Option(metavar="KIND", help="What a cluster file calls the student's device.")
+    str, typer.Option(metavar="KIND", help="Kind of the student's device in the cluster file.")
 ]
 TeacherOn = Annotated[
-    str, typer.Option(metavar="KIND", help="What a cluster file calls the teacher's device.")
+    str, typer.Option(metavar="KIND", help="Kind of the teacher's device in the cluster file.")
 ]
 StudentDevice = Annotated[
-    str, typer.Option(help="cpu, or cpu:CORES: the student's process is bound to these.")
+    str, typer.Option(help="cpu, or cpu:CORES to bind the student's process to cores.")
 ]
 TeacherDevice = Annotated[str, typer.Option(help="cpu, cpu:CORES or gpu:N.")]
 Batch = Annotated[
     int | None,
-    typer.Option(min=1, help="Rows of a student's batch, where the feed is a data set."),
+    typer.Option(min=1, help="Rows of a student's batch, if the feed is a data set."),
 ]
-Steps = Annotated[int, typer.Option(min=5, help="Steps of the student that count.")]
+Steps = Annotated[int, typer.Option(min=5, help="Steps of the student that are timed.")]
 Seconds = Annotated[
-    float, typer.Option(min=0, help="After so long no further step of a model begins.")
+    float, typer.Option(min=0, help="Seconds after which no further step of a model begins.")
 ]
-Backend = Annotated[str, typer.Option(help="As --backend of 'edl-teacher serve'.")]
+Backend = Annotated[str, typer.Option(help="As for 'edl-teacher serve'.")]
 RateOption = Annotated[
     float | None, typer.Option("--rate", help="Samples per second, of --backend paced.")
 ]
@@ -57,10 +57,10 @@ def profile(
     backend: Backend = "auto",
     rate: RateOption = None,
 ) -> None:
-    """Time a job's real step and its real teacher on this machine, for 'edl plan'.
+    """Time a job's step and its teacher on this machine, for 'edl plan'.
 
-    First the student, alone, then the teacher, alone. The file that is written
-    says how fast both are; a job description names it under 'profiles'.
+    Times the student alone, then the teacher alone, and writes the rates of both
+    to a file; a job description names it under 'profiles'.
     """
     from ...errors import UsageError
     from ..files import write
@@ -69,10 +69,10 @@ def profile(
         raise UsageError("nothing to time: give --job JOB.py, --model TEACHER, or both")
     if not out.parent.is_dir():
         raise UsageError(f"there is no directory {out.parent} to write {out.name} to")
-    stepped = None if job is None else _student(job, batch, steps, seconds, student_device)
-    rows = batch if stepped is None else stepped.rows
-    timed = None if model is None else _teacher(model, rows, seconds, teacher_device, backend, rate)
-    found = _profile(stepped, timed, rows, (student_on, teacher_on))
+    timings = None if job is None else _student(job, batch, steps, seconds, student_device)
+    rows = batch if timings is None else timings.rows
+    bench = None if model is None else _teacher(model, rows, seconds, teacher_device, backend, rate)
+    found = _profile(timings, bench, rows, (student_on, teacher_on))
     write(out, found, "measured by `edl profile`; a job description names it under `profiles`")
     for line in _lines(found):
         typer.echo(line)
@@ -82,13 +82,13 @@ def profile(
 def _student(job: Path, batch: int | None, steps: int, seconds: float, device: str) -> Any:
     from ...errors import UsageError
     from ...teacher.config import Device, check_cores
-    from .stepping import take_steps
+    from .step_timings import time_steps_in_child
 
     where = Device.parse(device)
     check_cores([where])
     if where.name != "cpu":
         raise UsageError(f"--student-device {device}: expects cpu or cpu:CORES")
-    return take_steps(str(job), batch, steps, seconds, where.cores, _say)
+    return time_steps_in_child(str(job), batch, steps, seconds, where.cores, _say)
 
 
 def _teacher(
@@ -104,28 +104,28 @@ def _teacher(
     return run_offline("bench", config, _say, sizes=sizes, runs=20, seconds=seconds)
 
 
-def _profile(stepped: Any, timed: Any, rows: int | None, on: tuple[str, str]) -> Profile:
+def _profile(timings: Any, bench: Any, rows: int | None, on: tuple[str, str]) -> Profile:
     import platform
 
     from ..plan.job_file import Profile
-    from .figures import label_bytes, source_rate, student_rate, teacher_rate
+    from .rates import label_bytes, source_rate, student_rate, teacher_rate
 
     measured = {"machine": platform.processor() or platform.machine()}
-    if stepped is not None:
-        measured["student"] = f"{len(stepped.whole_s)} steps of {stepped.rows} rows, the median"
-        if stepped.left_out:
-            measured["left out"] = f"hints: {', '.join(stepped.left_out)}"
-    if timed is not None:
-        measured["teacher"] = f"{timed['model']} on {timed['device']}, {timed['threads']} threads"
-        measured["content_id"] = timed["content_id"]
+    if timings is not None:
+        measured["student"] = f"{len(timings.whole_s)} steps of {timings.rows} rows, the median"
+        if timings.left_out:
+            measured["left out"] = f"hints: {', '.join(timings.left_out)}"
+    if bench is not None:
+        measured["teacher"] = f"{bench['model']} on {bench['device']}, {bench['threads']} threads"
+        measured["content_id"] = bench["content_id"]
     return Profile(
-        student={} if stepped is None else {on[0]: student_rate(stepped)},
-        teacher={} if timed is None else {on[1]: teacher_rate(timed["rows"], rows)},
+        student={} if timings is None else {on[0]: student_rate(timings)},
+        teacher={} if bench is None else {on[1]: teacher_rate(bench["rows"], rows)},
         batch=rows,
-        samples=None if stepped is None else stepped.samples or None,
-        sample_bytes=None if stepped is None else stepped.sample_bytes,
-        label_bytes=None if timed is None else label_bytes(timed["outputs"]),
-        source_samples_per_s=None if stepped is None else source_rate(stepped),
+        samples=None if timings is None else timings.samples or None,
+        sample_bytes=None if timings is None else timings.sample_bytes,
+        label_bytes=None if bench is None else label_bytes(bench["outputs"]),
+        source_samples_per_s=None if timings is None else source_rate(timings),
         measured=measured,
     )
 

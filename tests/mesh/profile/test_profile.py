@@ -10,8 +10,8 @@ from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.files import read
 from edl.mesh.plan.job_file import Profile
-from edl.mesh.profile.figures import label_bytes, source_rate, student_rate, teacher_rate
-from edl.mesh.profile.stepping import MeasuredSteps
+from edl.mesh.profile.rates import label_bytes, source_rate, student_rate, teacher_rate
+from edl.mesh.profile.step_timings import StepTimings
 from edl.tests.cli_output import output_of, run
 
 pytestmark = pytest.mark.system
@@ -38,8 +38,8 @@ def distill():
 """
 
 
-def steps(whole_s: tuple[float, ...], half_s: tuple[float, ...]) -> MeasuredSteps:
-    return MeasuredSteps(10, whole_s, half_s, (0.02,), 100, 64.0, ())
+def steps(whole_s: tuple[float, ...], half_s: tuple[float, ...]) -> StepTimings:
+    return StepTimings(10, whole_s, half_s, (0.02,), 100, 64.0, ())
 
 
 def test_what_is_fixed_per_batch_is_told_from_what_a_sample_adds() -> None:

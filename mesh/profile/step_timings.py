@@ -1,13 +1,13 @@
-"""A process that takes steps of a job without teachers and ranks, and times them.
+"""Times the training steps of a job, without teachers and ranks, in a child process.
 
-`python -m edl.mesh.profile.stepping`, started by `take_steps`: libraries read how many threads they
-may use when they are loaded. The soft labels are noise of the right shape, as no step is faster or
-slower for what they say.
+`time_steps_in_child` starts `python -m edl.mesh.profile.step_timings`, as libraries read their
+number of threads when they are imported. The soft labels are noise of the right shape: their values
+do not change the duration of a step. The child sends these messages:
 
 ```
-from it    progress  text             for the operator
-           refused   message          the job cannot do it
-           done      result           JSON, as `MeasuredSteps`
+progress  text             for the operator
+refused   message          the job cannot be timed
+done      result           JSON of `StepTimings`
 ```
 """
 
@@ -33,23 +33,24 @@ from ...student.job.batches import Parts, batches_of
 from ...student.job.spec import is_dataset, load_job
 from ...student.losses.step import logits_of
 
-_LAST_WORDS_S = 5.0
-#: Steps that do not count: the first choose kernels and fill caches.
+_EXIT_TIMEOUT_S = 5.0
+#: Steps that do not count: they select kernels and fill caches.
 WARM_UP = 3
-_TELL_EVERY_S = 2.0
+_PROGRESS_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSteps:
-    """What was timed.
+class StepTimings:
+    """Timings of a job's steps.
 
     Attributes:
         rows: of a batch.
-        whole_s: seconds of each step of a whole batch.
-        half_s: of each step of half a batch, taken in turns with these; empty: one row has no half.
-        source_s: seconds until each batch came from the feed.
-        samples: of an epoch; 0: the feed does not say.
-        sample_bytes: of what teachers get of a sample.
+        whole_s: seconds of each step with a whole batch.
+        half_s: seconds of each step with half a batch, one after each whole one; empty if batches
+            have one row.
+        source_s: seconds until each batch arrived from the feed.
+        samples: of an epoch; 0 if the feed does not tell.
+        sample_bytes: bytes of a sample that are sent to teachers.
         left_out: terms of the loss that need a real teacher.
     """
 
@@ -62,31 +63,31 @@ class MeasuredSteps:
     left_out: tuple[str, ...]
 
 
-def take_steps(
+def time_steps_in_child(
     job: str,
     batch_size: int | None,
     steps: int,
     budget_s: float,
     cores: Sequence[int],
     on_progress: Callable[[str], None],
-) -> MeasuredSteps:
-    """Time steps of a job, in a process of its own.
+) -> StepTimings:
+    """Time steps of a job in a child process.
 
     Args:
         job: path of the job file.
-        batch_size: rows of a batch, where the feed is a data set.
-        steps: how many of a whole batch; as many of half a batch.
-        budget_s: after so long no further step begins, once there were five.
-        cores: the process is bound to; empty: any.
-        on_progress: told in words what is being done.
+        batch_size: rows of a batch, if the feed is a data set.
+        steps: number of steps with a whole batch; as many with half a batch.
+        budget_s: seconds after which no further step begins, once five are done.
+        cores: that the child is bound to; empty for any.
+        on_progress: called with a line of text.
 
     Raises:
-        UsageError: the job file does not work.
-        ProcessFailed: the process ended by itself.
+        UsageError: the job file is wrong.
+        ProcessFailed: the child exited without a result.
     """
     channel, child_end = Channel.pair()
-    given = {"job": job, "batch": batch_size, "steps": steps, "budget": budget_s}
-    process = _start({**given, "cores": list(cores)}, child_end)
+    settings = {"job": job, "batch": batch_size, "steps": steps, "budget": budget_s}
+    process = _start({**settings, "cores": list(cores)}, child_end)
     try:
         for message in channel:
             match message["kind"]:
@@ -96,21 +97,21 @@ def take_steps(
                     raise JobError(message["message"])
                 case "done":
                     return _steps_of(message["result"])
-        process.wait(_LAST_WORDS_S)
-        raise ProcessFailed(f"the steps ended without a result: {' | '.join(process.tail(3))}")
+        process.wait(_EXIT_TIMEOUT_S)
+        raise ProcessFailed(f"timing the steps failed: {' | '.join(process.tail(3))}")
     finally:
         process.stop(0.0)
         channel.close()
 
 
-def _start(words: Mapping[str, Any], child_end: int) -> supervise.Process:
-    cores = words["cores"]
+def _start(settings: Mapping[str, Any], child_end: int) -> supervise.Process:
+    cores = settings["cores"]
     threads = {"OMP_NUM_THREADS": str(len(cores))} if cores else {}
     command = supervise.python_command(
         "steps",
         __name__,
         child_end,
-        json.dumps(words),
+        json.dumps(settings),
         pass_fds=(child_end,),
         env={"GLOG_minloglevel": "2", **threads},
     )
@@ -120,51 +121,51 @@ def _start(words: Mapping[str, Any], child_end: int) -> supervise.Process:
         os.close(child_end)
 
 
-def _steps_of(result: Mapping[str, Any]) -> MeasuredSteps:
+def _steps_of(result: Mapping[str, Any]) -> StepTimings:
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in result.items()
     }
-    return MeasuredSteps(**fields)
+    return StepTimings(**fields)
 
 
 def time_steps(
     job: str, batch_size: int | None, steps: int, budget_s: float, say: Callable[[str], None]
-) -> MeasuredSteps:
-    """The same in this process.
+) -> StepTimings:
+    """Time steps of a job in this process; see `time_steps_in_child`.
 
     Raises:
-        UsageError: the job file does not work, or its feed has no batches.
+        UsageError: the job file is wrong, or its feed has no batches.
     """
     say(f"loading {job}")
     parts = assemble(load_job(job), steps_total=2 * (steps + WARM_UP))
     parts.model.train()
-    taken = _Taken(parts)
-    began = told = time.perf_counter()
+    timer = _StepTimer(parts)
+    began = reported = time.perf_counter()
     for batch, source_s in _endless(parts, batch_size):
-        taken.add(batch, source_s)
+        timer.add(batch, source_s)
         now = time.perf_counter()
-        done = len(taken.whole_s)
-        if now - told > _TELL_EVERY_S:
-            told = now
+        done = len(timer.whole_s)
+        if now - reported > _PROGRESS_INTERVAL_S:
+            reported = now
             place = f"step {done - WARM_UP} of {steps}" if done > WARM_UP else "warming up"
-            say(f"{place}, {batch.rows / taken.whole_s[-1]:.4g} samples/s")
+            say(f"{place}, {batch.rows / timer.whole_s[-1]:.4g} samples/s")
         if done >= steps + WARM_UP or (done >= 5 + WARM_UP and now - began > budget_s):
             break
     spec = parts.spec
     feed = spec.feed("train")
-    return MeasuredSteps(
-        rows=taken.rows,
-        whole_s=tuple(taken.whole_s[WARM_UP:]),
-        half_s=tuple(taken.half_s[WARM_UP:]),
-        source_s=tuple(taken.source_s[WARM_UP:]),
-        samples=_samples(feed, taken.rows),
-        sample_bytes=taken.sample_bytes,
-        left_out=taken.left_out,
+    return StepTimings(
+        rows=timer.rows,
+        whole_s=tuple(timer.whole_s[WARM_UP:]),
+        half_s=tuple(timer.half_s[WARM_UP:]),
+        source_s=tuple(timer.source_s[WARM_UP:]),
+        samples=_samples(feed, timer.rows),
+        sample_bytes=timer.sample_bytes,
+        left_out=timer.left_out,
     )
 
 
-class _Taken:
-    """Steps of one job, and how long each took."""
+class _StepTimer:
+    """Takes steps of a job and records how long each takes."""
 
     def __init__(self, parts: Assembly) -> None:
         self._parts = parts
@@ -178,10 +179,10 @@ class _Taken:
         self.left_out = () if distill is None else tuple(h.teacher for h in distill.hints)
 
     def add(self, batch: Parts, source_s: float) -> None:
-        """Take a step of a batch, and one of half of it."""
+        """Take a step with a batch, and one with half of it."""
         if not self.rows:
             self.rows, self.sample_bytes = batch.rows, _sample_bytes(self._parts, batch)
-        if batch.rows != self.rows:  # the last one of an epoch
+        if batch.rows != self.rows:  # the last batch of an epoch
             return
         self.source_s.append(source_s)
         self.whole_s.append(self._take(batch))
@@ -201,25 +202,25 @@ class _Taken:
         with parts.spec.blames("optimizer"):
             parts.optimizer.step()
             parts.optimizer.clear_grad()
-        float(terms.total)  # a device that works by itself has to be done
+        float(terms.total)  # wait for a device that computes asynchronously
         self._step += 1
         return time.perf_counter() - began - noise_s
 
 
 def _endless(parts: Assembly, batch_size: int | None) -> Iterator[tuple[Parts, float]]:
-    """Batches of epoch after epoch, with the seconds that each took to come."""
+    """Yield batches, epoch after epoch, with the seconds until each arrived."""
     while True:
-        some = False
+        any_batch = False
         began = time.perf_counter()
         for batch in batches_of(parts.spec, "train", batch_size):
             yield batch, time.perf_counter() - began
-            some, began = True, time.perf_counter()
-        if not some:
+            any_batch, began = True, time.perf_counter()
+        if not any_batch:
             raise UsageError(f"feed('train') of {parts.spec.path} has no batches")
 
 
 def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
-    """Soft labels that no teacher has made, shaped as the student's logits are."""
+    """Make random soft labels in the shape of the student's logits."""
     distill = parts.distill
     if distill is None or not parts.needs_teachers:
         return {}
@@ -243,7 +244,7 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
 
 
 def _sample_bytes(parts: Assembly, batch: Parts) -> float:
-    """Bytes of a sample that teachers get: all inputs, or those that `feeds` names."""
+    """Bytes of a sample that are sent to teachers: all inputs, or those named by `feeds`."""
     feeds = None if parts.distill is None else parts.distill.feeds
     given = batch.inputs
     wanted: dict[Any, Any] = dict(given if isinstance(given, Mapping) else enumerate(given))
@@ -257,7 +258,7 @@ def _sample_bytes(parts: Assembly, batch: Parts) -> float:
 
 
 def _samples(feed: Any, rows: int) -> int:
-    """Samples of an epoch; 0 where the feed does not say."""
+    """Samples of an epoch; 0 if the feed does not tell."""
     if is_dataset(feed):
         return len(feed)
     dataset = getattr(feed, "dataset", None)
@@ -267,25 +268,27 @@ def _samples(feed: Any, rows: int) -> int:
 
 
 def main() -> None:
-    """The process."""
+    """Run the child."""
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("channel", type=int, help="descriptor of the channel")
-    parser.add_argument("words", help="job, batch, steps, budget and cores as JSON")
-    given = parser.parse_args()
-    words = json.loads(given.words)
-    if words["cores"]:
-        os.sched_setaffinity(0, words["cores"])  # before a framework starts threads of its own
+    parser.add_argument("channel", type=int, help="file descriptor of the channel")
+    parser.add_argument("settings", help="job, batch, steps, budget and cores as JSON")
+    arguments = parser.parse_args()
+    settings = json.loads(arguments.settings)
+    if settings["cores"]:
+        os.sched_setaffinity(0, settings["cores"])  # before a framework starts threads
     sys.path.append(os.getcwd())
-    channel = Channel.attach(given.channel)
-    # Paddle's notes about its build are for its developers.
+    channel = Channel.attach(arguments.channel)
+    # Paddle warns about its build.
     warnings.filterwarnings("ignore", category=UserWarning, module="paddle")
 
     def say(text: str) -> None:
         channel.send("progress", text=text)
 
     try:
-        steps = time_steps(words["job"], words["batch"], words["steps"], words["budget"], say)
+        steps = time_steps(
+            settings["job"], settings["batch"], settings["steps"], settings["budget"], say
+        )
     except EdlError as error:
         channel.send("refused", message=str(error))
     else:

@@ -1,4 +1,4 @@
-"""From times of steps and of batches to rates: what is fixed per batch, what a sample adds."""
+"""Computes rates from timings: a fixed cost per batch, and a cost per sample."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from ...proto.datatypes import FREE, TensorSpec, dtype_of
 from ...scheduler.cluster import DeviceRate
-from .stepping import MeasuredSteps
+from .step_timings import StepTimings
 
-#: Digits that a measured time is written with.
+#: Significant digits of a measured time.
 DIGITS = 5
 
 
-def student_rate(steps: MeasuredSteps) -> DeviceRate:
-    """How fast the student is.
+def student_rate(steps: StepTimings) -> DeviceRate:
+    """Compute the student's rate from the medians of its steps.
 
-    The median counts: what gets in the way makes a step longer, and a mesh has such steps, too.
-    Whole batches are believed to the full; half ones say only what of a batch is fixed.
+    Whole batches give the duration of a step; half batches only divide it into the fixed cost of a
+    batch and the cost of a sample.
     """
     whole_s = statistics.median(steps.whole_s)
     fixed_s, half_rows = 0.0, steps.rows // 2
@@ -34,17 +34,17 @@ def student_rate(steps: MeasuredSteps) -> DeviceRate:
 
 
 def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> DeviceRate:
-    """How fast the teacher is at its best micro-batch.
+    """Compute the teacher's rate at its best micro-batch.
 
     Args:
-        rows: of `edl teacher bench`.
-        batch: rows of a student's batch, which no micro-batch exceeds; None: any.
+        rows: results of `edl teacher bench`, by micro-batch.
+        batch: rows of a student's batch, the largest possible micro-batch; None: no limit.
     """
     fit = [row for row in rows if batch is None or row["batch"] <= batch] or list(rows)
     best = max(fit, key=lambda row: row["samples_per_s"])
     runs = max(1.0, (batch or best["batch"]) / best["batch"])
-    # From the median to the 99th percentile of a normal distribution are 2.33 deviations; a batch
-    # of several runs scatters less than one of them.
+    # The 99th percentile of a normal distribution is 2.33 deviations above the median; the mean of
+    # several runs scatters less than a single one.
     jitter = max(0.0, best["p99_s"] / best["p50_s"] - 1) / 2.33 / runs**0.5
     return DeviceRate(
         seconds_per_sample=_short(best["p50_s"] / best["batch"]),
@@ -53,16 +53,16 @@ def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> Device
     )
 
 
-def source_rate(steps: MeasuredSteps) -> float:
-    """Samples per second that the feed yields."""
+def source_rate(steps: StepTimings) -> float:
+    """Compute the samples per second of the feed."""
     return float(_short(steps.rows / max(statistics.median(steps.source_s), 1e-9)))
 
 
 def label_bytes(outputs: Sequence[str]) -> float | None:
-    """Bytes of all outputs of a sample; None where a dimension is free.
+    """Compute the bytes of all outputs of a sample; None if a dimension is free.
 
     Args:
-        outputs: as `str(TensorSpec)`.
+        outputs: formatted by `str(TensorSpec)`.
     """
     total = 0
     for text in outputs:
@@ -77,7 +77,7 @@ def label_bytes(outputs: Sequence[str]) -> float | None:
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """Relative standard deviation, without the few that something else has made long."""
+    """Relative standard deviation, estimated from quartiles, which ignore outliers."""
     if len(seconds) < 4:
         return 0.0
     low, middle, high = statistics.quantiles(seconds, n=4)
