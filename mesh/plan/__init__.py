@@ -1,1 +1,1 @@
-"""`edl plan` and `edl profile`: what a distillation would need, bring and cost, before it runs."""
+"""`edl plan`: predicts teachers, throughput and cost of a distillation before it runs."""

@@ -12,7 +12,7 @@ from ...scheduler.verdicts import Aim
 
 if TYPE_CHECKING:
     from ...scheduler.cluster import Cluster, Distillation
-    from .what_if import Point
+    from .sweep import SweepPoint
 
 ClusterFile = Annotated[
     Path, typer.Option("--cluster", metavar="FILE.yaml", help="Devices: kinds, counts, prices.")
@@ -20,17 +20,17 @@ ClusterFile = Annotated[
 JobFile = Annotated[
     Path, typer.Option("--job", metavar="FILE.yaml", help="The job: rates of its models, bytes.")
 ]
-AimedAt = Annotated[Aim, typer.Option("--aim", help="What to choose by.")]
+AimedAt = Annotated[Aim, typer.Option("--aim", help="What the plan optimizes.")]
 Teachers = Annotated[
     int | None,
-    typer.Option(min=1, show_default="as many as serve the aim", help="So many teachers."),
+    typer.Option(min=1, show_default="the best number for the aim", help="Number of teachers."),
 ]
 WhatIf = Annotated[
     str | None,
     typer.Option(
         "--what-if",
         metavar="KEY=A..B[/STEP]",
-        help="The same for several values: teachers=40..56, batch=32..256/32, p4.count=8..64, "
+        help="Plan for several values: teachers=40..56, batch=32..256/32, p4.count=8..64, "
         "p4.bandwidth_bytes_per_s=1 Gbit/s..25 Gbit/s, ...",
     ),
 ]
@@ -42,7 +42,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Draw throughput and cost, over --what-if or teachers: .png, .svg."
+        metavar="FILE", help="Plot throughput and cost over --what-if or teachers: .png, .svg."
     ),
 ]
 
@@ -57,9 +57,9 @@ def plan(
     plot: Plot = None,
     scenario: Scenario = None,
 ) -> None:
-    """Say how many teachers a job needs, what that brings and costs, and whether it is worth it.
+    """Predict how many teachers a job needs, the throughput and cost, and whether it is worth it.
 
-    Nothing is run: a model predicts it from rates that you give, or that 'edl profile' measured.
+    Nothing is run: a model predicts all from rates that you give, or that 'edl profile' measured.
     """
     import json
 
@@ -69,7 +69,7 @@ def plan(
     from ..files import read
     from . import report
     from .job_file import load_job
-    from .what_if import parse_sweep, points
+    from .sweep import parse_sweep, plan_points
 
     devices, work = read(cluster, Cluster), load_job(job)
     for path in (plot, scenario):
@@ -80,7 +80,7 @@ def plan(
         made = make(devices, work, aim, teachers)
     except ValueError as error:
         raise UsageError(f"{cluster} with {job}: {error}") from error
-    rows = [] if sweep is None else list(points(sweep, devices, work, aim))
+    rows = [] if sweep is None else list(plan_points(sweep, devices, work, aim))
     key = "" if sweep is None else sweep.key
     if as_json:
         typer.echo(json.dumps(report.as_json(made, key, rows), indent=2))
@@ -89,37 +89,37 @@ def plan(
         for note in _notes(devices, work):
             typer.echo(note)
     if plot is not None:
-        from .picture import draw
+        from .plot import draw
 
         draw(made, key or "teachers", rows or _by_teachers(devices, work, aim), plot)
-        typer.echo(f"picture written: {plot}", err=True)
+        typer.echo(f"plot written: {plot}", err=True)
     if scenario is not None:
         _write_scenario(scenario, made, devices, work)
 
 
-def _print(made: MeshPlan, key: str, rows: list[Point]) -> None:
+def _print(made: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
     import textwrap
 
     from rich.console import Console
 
     from . import report
 
-    # A table that is wrapped into a pipe of 80 columns cannot be read by anyone.
+    # In a pipe, rich assumes 80 columns and would wrap the table.
     console = Console(width=None if _terminal() else 132, highlight=False, markup=False)
 
     def say(text: str, indent: int) -> None:
-        width = console.width if _terminal() else 10_000  # in a pipe a line stays one
+        width = console.width if _terminal() else 10_000  # in a pipe no line is wrapped
         lines = textwrap.wrap(text, width, subsequent_indent=" " * indent)
         console.print("\n".join(lines), soft_wrap=True)
 
-    for line in report.lines(made):
+    for line in report.plan_lines(made):
         say(line, 12)
     console.print()
-    console.print(report.comparison(made))
-    for line in report.not_compared(made):
+    console.print(report.comparison_table(made))
+    for line in report.excluded_lines(made):
         say(line, 2)
     console.print()
-    for line in report.verdict(made):
+    for line in report.verdict_lines(made):
         say(line, 4)
     if rows:
         console.print()
@@ -146,7 +146,7 @@ def _terminal() -> bool:
 
 
 def _notes(cluster: Cluster, job: Distillation) -> list[str]:
-    """What of the job the cluster has no use for: a name may be misspelt."""
+    """Notes on devices that only the cluster or only the job names: a name may be misspelt."""
     known = {kind.name for kind in cluster.devices}
     rated = {*job.student, *job.teacher}
     notes = []
@@ -157,15 +157,15 @@ def _notes(cluster: Cluster, job: Distillation) -> list[str]:
     return notes
 
 
-def _by_teachers(cluster: Cluster, job: Distillation, aim: Aim) -> list[Point]:
-    """What is drawn where nothing is varied: all numbers of teachers that the cluster has."""
-    from .what_if import MOST_POINTS, Sweep, points
+def _by_teachers(cluster: Cluster, job: Distillation, aim: Aim) -> list[SweepPoint]:
+    """Points of the plot without a sweep: all numbers of teachers that the cluster has."""
+    from .sweep import MAX_POINTS, Sweep, plan_points
 
     most = sum(kind.count for kind in cluster.devices if kind.may_be("teacher"))
-    stride = max(1, -(-most // MOST_POINTS))
+    stride = max(1, -(-most // MAX_POINTS))
     values = tuple(float(count) for count in range(stride, most + 1, stride))
     return [
         point
-        for point in points(Sweep("teachers", values), cluster, job, aim)
+        for point in plan_points(Sweep("teachers", values), cluster, job, aim)
         if point.plan is not None and point.plan.mesh is not None
     ]

@@ -1,4 +1,4 @@
-"""Job descriptions and profiles: files that say how fast models are, and what travels."""
+"""Job descriptions and profiles: files with the speed of models and the bytes of samples."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..files import read
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What `edl profile` has measured on a machine.
+    """Measurements of `edl profile` on a machine.
 
     Attributes:
-        student: by kind of devices.
-        teacher: by kind of devices.
+        student: rates by kind of devices.
+        teacher: rates by kind of devices.
         batch: rows of the student's batch.
-        samples: of an epoch, where the feed says.
-        sample_bytes: of the inputs of a sample.
-        label_bytes: of its soft labels, as float32.
-        source_samples_per_s: what the job's loader yields.
-        measured: how, in words.
+        samples: of an epoch; None if the feed does not tell.
+        sample_bytes: bytes of the inputs of a sample.
+        label_bytes: bytes of its soft labels, as float32.
+        source_samples_per_s: samples per second of the job's loader.
+        measured: how, as text.
     """
 
     student: Mapping[str, DeviceRate] = field(default_factory=dict)
@@ -41,10 +41,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job description: a `Distillation`, partly from profiles; see that class for each key.
+    """A job description; see `Distillation` for each key but `profiles`.
 
     Attributes:
-        profiles: files of `edl profile`, relative to this one; what stands here goes before.
+        profiles: files of `edl profile`, relative to this one, for keys that are missing here.
     """
 
     name: str
@@ -68,10 +68,10 @@ class JobFile:
 
 
 def load_job(path: str | os.PathLike[str]) -> Distillation:
-    """The job that a file and its profiles describe.
+    """Load a job description and its profiles.
 
     Raises:
-        UsageError: a file is malformed, or something is said in none of them.
+        UsageError: a file is malformed, or a key is missing in all of them.
     """
     given = read(path, JobFile)
     for profile in given.profiles:
@@ -98,8 +98,8 @@ def load_job(path: str | os.PathLike[str]) -> Distillation:
         }
     if not values["student"]:
         raise UsageError(
-            f"{path}: 'student' is missing, here and in profiles: a rate of its step on each kind"
-            " of devices, as `student: {v100: {samples_per_s: 340}}`"
+            f"{path}: 'student' is missing, here and in profiles: the rate of its step on each"
+            " kind of devices, such as `student: {v100: {samples_per_s: 340}}`"
         )
     try:
         return Distillation(**values)
@@ -108,8 +108,8 @@ def load_job(path: str | os.PathLike[str]) -> Distillation:
 
 
 _HINTS = {
-    "batch": "rows of a student's batch, as `batch: 32` or `batch: [32, 64]`",
-    "samples": "of an epoch, as `samples: 1281167`",
-    "sample_bytes": "of the inputs of one sample, as `sample_bytes: 147 KiB`",
-    "label_bytes": "of its soft labels, as `label_bytes: 4 kB`",
+    "batch": "rows of a student's batch, such as `batch: 32` or `batch: [32, 64]`",
+    "samples": "of an epoch, such as `samples: 1281167`",
+    "sample_bytes": "bytes of the inputs of one sample, such as `sample_bytes: 147 KiB`",
+    "label_bytes": "bytes of its soft labels, such as `label_bytes: 4 kB`",
 }

@@ -1,4 +1,4 @@
-"""A plan as lines and tables, and as JSON."""
+"""Formats a plan as lines and tables, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import money
-from .words import figure, rate, size, span
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .what_if import Point
+    from .sweep import SweepPoint
 
 
-def lines(plan: MeshPlan) -> Iterator[str]:
-    """What is planned, a line each."""
+def plan_lines(plan: MeshPlan) -> Iterator[str]:
+    """Yield the lines of the planned mesh."""
     each = f", batch {plan.rows} each" if plan.students > 1 else f", batch {plan.rows}"
     yield f"students    {plan.students} x {plan.student}{each}"
     if plan.mesh is None or plan.prediction is None:
@@ -35,12 +34,15 @@ def lines(plan: MeshPlan) -> Iterator[str]:
     limits = plan.prediction.thresholds
     yield (
         f"buffer      ut {limits.upper} batches (upper_bytes={plan.upper_bytes},"
-        f" {size(plan.upper_bytes)}), lt {limits.lower} (lower_bytes={plan.lower_bytes})"
+        f" {format_bytes(plan.upper_bytes)}), lt {limits.lower} (lower_bytes={plan.lower_bytes})"
     )
     if limits.upper < limits.ideal:
         yield f"            {limits.ideal} batches would be better than what buffer_bytes allows"
     way, currency = plan.way("mesh"), plan.currency
-    yield f"predicted   {rate(way.samples_per_s)} samples/s, {span(way.epoch_s)} an epoch"
+    yield (
+        f"predicted   {format_rate(way.samples_per_s)} samples/s,"
+        f" {format_duration(way.epoch_s)} an epoch"
+    )
     yield (
         f"cost        {money(way.cost_per_hour)} {currency}/h:"
         f" {money(way.cost_per_hour * way.epoch_s / 3600)} {currency} an epoch,"
@@ -52,12 +54,14 @@ def lines(plan: MeshPlan) -> Iterator[str]:
         if plan.prediction.lost > 0.002
         else ""
     )
-    yield f"limited by  {first.name} ({rate(first.samples_per_s)} samples/s{lost}): {first.remedy}"
-    yield f"next        {second.name} ({rate(second.samples_per_s)} samples/s): {second.remedy}"
+    rate = format_rate(first.samples_per_s)
+    yield f"limited by  {first.name} ({rate} samples/s{lost}): {first.remedy}"
+    rate = format_rate(second.samples_per_s)
+    yield f"next        {second.name} ({rate} samples/s): {second.remedy}"
 
 
-def verdict(plan: MeshPlan) -> Iterator[str]:
-    """Whether the mesh is worth it, and why."""
+def verdict_lines(plan: MeshPlan) -> Iterator[str]:
+    """Yield whether the mesh is worth it, and the reasons."""
     judged = plan.verdict
     if judged.worth:
         yield "The mesh is worth it:"
@@ -71,8 +75,8 @@ def verdict(plan: MeshPlan) -> Iterator[str]:
         yield f"  - {reason}"
 
 
-def comparison(plan: MeshPlan) -> Table:
-    """All four ways that can be."""
+def comparison_table(plan: MeshPlan) -> Table:
+    """Make the table of all feasible methods."""
     per_hour, cost = f"{plan.currency}/h", f"cost {plan.currency}"
     table = _table("way", "teachers", "samples/s", "epoch", "all", per_hour, cost, "")
     for way in plan.ways:
@@ -81,9 +85,9 @@ def comparison(plan: MeshPlan) -> Table:
         table.add_row(
             way.method,
             str(way.teachers or "-"),
-            rate(way.samples_per_s),
-            span(way.epoch_s),
-            span(way.total_s),
+            format_rate(way.samples_per_s),
+            format_duration(way.epoch_s),
+            format_duration(way.total_s),
             money(way.cost_per_hour),
             money(way.cost),
             "take" if way.method == plan.verdict.take else "",
@@ -91,19 +95,19 @@ def comparison(plan: MeshPlan) -> Table:
     return table
 
 
-def not_compared(plan: MeshPlan) -> Iterator[str]:
-    """Which ways cannot be, and why."""
+def excluded_lines(plan: MeshPlan) -> Iterator[str]:
+    """Yield the methods that are not feasible, with the reason."""
     for way in plan.ways:
         if way.why_not:
             yield f"{way.method}: not here: {way.why_not}"
 
 
-def sweep_table(key: str, points: Sequence[Point]) -> Table:
-    """The plan for each value of a key."""
+def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
+    """Make the table of the plans of a sweep."""
     first = "asked for" if key == "teachers" else key
     table = _table(first, "teachers", "samples/s", "epoch", "cost", "take", "limited by")
     for point in points:
-        value = figure(point.value)
+        value = format_number(point.value)
         if point.plan is None:
             table.add_row(value, "", "", "", "", "none", point.why_not)
             continue
@@ -115,8 +119,8 @@ def sweep_table(key: str, points: Sequence[Point]) -> Table:
         table.add_row(
             value,
             str(way.teachers),
-            rate(way.samples_per_s),
-            span(way.epoch_s),
+            format_rate(way.samples_per_s),
+            format_duration(way.epoch_s),
             money(way.cost),
             take,
             found.stages[0].name,
@@ -125,19 +129,19 @@ def sweep_table(key: str, points: Sequence[Point]) -> Table:
 
 
 def _table(*names: str) -> Table:
-    """Narrow enough for 80 columns: figures are right, words before and behind them left."""
+    """Make a table for 80 columns: numbers are aligned right, text left."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in names:
-        words = name in ("way", "take", "limited by", "")
-        table.add_column(name, justify="left" if words else "right", overflow="fold")
+        text = name in ("way", "take", "limited by", "")
+        table.add_column(name, justify="left" if text else "right", overflow="fold")
     return table
 
 
-def as_json(plan: MeshPlan, key: str = "", points: Sequence[Point] = ()) -> dict[str, Any]:
-    """All of it; what is without bound is null."""
+def as_json(plan: MeshPlan, key: str = "", points: Sequence[SweepPoint] = ()) -> dict[str, Any]:
+    """The plan for programs; infinite values are null."""
     found: dict[str, Any] = {"plan": asdict(plan)}
     if key:
         found["what_if"] = {
@@ -161,3 +165,38 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in at most two units."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes < 120:
+        return f"{int(minutes)} min {int(seconds % 60):02} s"
+    if hours < 48:
+        return f"{int(hours)} h {int(minutes % 60):02} min"
+    return f"{int(hours / 24)} d {int(hours % 24):02} h"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Format bytes in the largest suitable binary unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:,.3g} GiB" if size_bytes < 1000 else f"{size_bytes:,.0f} GiB"
+
+
+def format_rate(samples_per_s: float) -> str:
+    """Format samples per second with at least three digits."""
+    if samples_per_s == float("inf"):
+        return "any"
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
+
+
+def format_number(value: float) -> str:
+    """Format a number of any magnitude without trailing zeros."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.6g}"

@@ -1,4 +1,4 @@
-"""The scenario of a plan: the same mesh for `edl simulate`, which knows failures and starts."""
+"""Converts a plan to a scenario for `edl simulate`, which also models failures and start-up."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from ...scheduler.cluster import DeviceLink as Wire
 from ...scheduler.pipeline_model import FULL, Costs, DeviceGroup, PlannedMesh, Prediction
 from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
-#: What is simulated of a training: enough batches for a steady rate.
+#: Batches that are simulated, and that do not count: enough for a steady rate.
 BATCHES, WARM_UP = 2000, 50
 
 
 def scenario_of(
     cluster: Cluster, job: Distillation, mesh: PlannedMesh, prediction: Prediction
 ) -> Scenario:
-    """What the simulator runs of a planned mesh.
+    """Make the scenario of a planned mesh.
 
-    Each student asks for its part of the teachers and no more, as the plan counts them.
+    Each student asks for exactly its share of the teachers, as the plan assumes.
 
     Args:
-        cluster: its devices; of kinds with an availability as many are there as on average.
-        job: what they do.
-        mesh: who does what.
-        prediction: of that mesh, for `ut` and `lt`.
+        cluster: its devices; of a kind with an availability the average number is simulated.
+        job: the distillation.
+        mesh: devices of students and teachers.
+        prediction: for that mesh; gives `ut` and `lt`.
     """
     costs, rows = Costs(), mesh.rows
     own, limits = job.rate("student", mesh.student), prediction.thresholds
     source_s = 0.0 if job.source_samples_per_s is None else rows / job.source_samples_per_s
     teachers = [_group(cluster, job, mesh, team, costs) for team in mesh.teams]
-    there = sum(group.count for group in teachers)
-    share = max(1, -(-there // mesh.students))
+    total = sum(group.count for group in teachers)
+    share = max(1, -(-total // mesh.students))
     students = StudentGroup(
         name=mesh.student,
         count=mesh.students,

@@ -17,7 +17,7 @@ from edl.mesh.files import read, write
 from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.scenario import scenario_of
-from edl.mesh.plan.what_if import parse_sweep, points
+from edl.mesh.plan.sweep import parse_sweep, plan_points
 from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from edl.scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from edl.scheduler.simulator import Scenario, simulate
@@ -85,7 +85,7 @@ def test_what_may_be_varied(key: str, values: list[float] | None) -> None:
     sweep = parse_sweep(key, cluster, job)
     assert list(sweep.values) == pytest.approx(values or list(sweep.values))
     assert values or (len(sweep.values), sweep.values[0] < sweep.values[-1]) == (9, True)
-    made = list(points(sweep, cluster, job, "fastest"))
+    made = list(plan_points(sweep, cluster, job, "fastest"))
     assert [point.value for point in made] == list(sweep.values)
     rates = {point.plan.way("mesh").samples_per_s for point in made if point.plan is not None}
     figures = {point.plan.way("mesh").cost for point in made if point.plan is not None}

@@ -1,4 +1,4 @@
-"""`--what-if KEY=A..B`: the same plan for several values of one figure."""
+"""Sweeps of `edl plan --what-if KEY=A..B`: plans for several values of one quantity."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ...scheduler.verdicts import Aim
 from ..files.scalars import amount, form
 from ..files.yaml_tree import unknown_key
 
-#: Points of a range that is not counted one by one.
-POINTS, MOST_POINTS = 9, 64
-#: A range that spans more than this factor is divided in equal factors.
-WIDE = 20.0
+#: Default number of points of a range, and the limit.
+POINTS, MAX_POINTS = 9, 64
+#: A range that spans more than this factor is divided geometrically.
+WIDE_RANGE = 20.0
 _RANGE = re.compile(r"(?P<first>[^=]+?)\.\.(?P<last>[^=/]+|[^=]+/s)(?:/(?P<step>[\d.eE+-]+))?")
 _SPEEDS = ("samples_per_s", "seconds_per_sample")
 _LINK = tuple(key.name for key in fields(DeviceLink))
@@ -26,11 +26,11 @@ _LINK = tuple(key.name for key in fields(DeviceLink))
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is varied.
+    """The varied quantity and its values.
 
     Attributes:
-        key: "teachers", a number of the job, or one of a kind of devices as "p4.price_per_hour".
-        values: in the key's unit.
+        key: "teachers", a number of the job, or one of a kind of devices ("p4.price_per_hour").
+        values: in the unit of the key.
     """
 
     key: str
@@ -38,13 +38,13 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """The plan for one value.
+class SweepPoint:
+    """The plan for one value of a sweep.
 
     Attributes:
         value: of the key.
-        plan: None: there is none.
-        why_not: and why.
+        plan: None if there is none.
+        why_not: why there is none.
     """
 
     value: float
@@ -53,32 +53,34 @@ class Point:
 
 
 def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
-    """A sweep from `KEY=A..B` or `KEY=A..B/STEP`.
+    """Parse `KEY=A..B` or `KEY=A..B/STEP`.
 
     Raises:
-        UsageError: it has another form, the key is not known, or a value cannot be.
+        UsageError: the form is different, the key unknown, or a value invalid.
     """
     key, _, given = text.partition("=")
     key = key.strip()
     match = _RANGE.fullmatch(given.strip())
     if match is None:
         raise UsageError(
-            f"--what-if {text}: expects KEY=A..B or KEY=A..B/STEP, as teachers=40..56 or"
+            f"--what-if {text}: expects KEY=A..B or KEY=A..B/STEP, such as teachers=40..56 or"
             " p4.bandwidth_bytes_per_s=1 Gbit/s..10 Gbit/s"
         )
-    hint = _hints(cluster, job).get(key)
-    if hint is None:
-        raise UsageError(f"--what-if {key}: {unknown_key(key, _hints(cluster, job))}")
-    whole, rule = hint
-    first, last = (_bound(text, match[name].strip(), whole, rule) for name in ("first", "last"))
+    rule = _variable_keys(cluster, job).get(key)
+    if rule is None:
+        raise UsageError(f"--what-if {key}: {unknown_key(key, _variable_keys(cluster, job))}")
+    whole, number = rule
+    first, last = (_bound(text, match[name].strip(), whole, number) for name in ("first", "last"))
     step = None if match["step"] is None else _bound(text, match["step"], whole, Number(above=0))
     if last < first:
         raise UsageError(f"--what-if {text}: the range is empty: write the lower bound first")
     return Sweep(key, tuple(_values(text, first, last, step, whole)))
 
 
-def points(sweep: Sweep, cluster: Cluster, job: Distillation, aim: Aim) -> Iterator[Point]:
-    """The plan for each value, as it is made."""
+def plan_points(
+    sweep: Sweep, cluster: Cluster, job: Distillation, aim: Aim
+) -> Iterator[SweepPoint]:
+    """Make the plan for each value, one after another."""
     for value in sweep.values:
         try:
             if sweep.key == "teachers":
@@ -86,9 +88,9 @@ def points(sweep: Sweep, cluster: Cluster, job: Distillation, aim: Aim) -> Itera
             else:
                 made = plan(*_changed(sweep.key, value, cluster, job), aim)
         except ValueError as error:
-            yield Point(value, None, str(error))
+            yield SweepPoint(value, None, str(error))
         else:
-            yield Point(value, made)
+            yield SweepPoint(value, made)
 
 
 def _bound(text: str, written: str, whole: bool, rule: Number) -> float:
@@ -102,15 +104,15 @@ def _bound(text: str, written: str, whole: bool, rule: Number) -> float:
 def _values(
     text: str, first: float, last: float, step: float | None, whole: bool
 ) -> Iterator[float]:
-    if step is None and whole and last - first < MOST_POINTS:
+    if step is None and whole and last - first < MAX_POINTS:
         step = 1.0
     if step is not None:
         count = int((last - first) / step + 1e-9) + 1
-        if count > MOST_POINTS:
-            raise UsageError(f"--what-if {text}: {count} values; at most {MOST_POINTS}")
+        if count > MAX_POINTS:
+            raise UsageError(f"--what-if {text}: {count} values; at most {MAX_POINTS}")
         yield from (first + index * step for index in range(count))
         return
-    wide = first > 0 and last / first > WIDE
+    wide = first > 0 and last / first > WIDE_RANGE
     seen = set()
     for index in range(POINTS):
         part = index / (POINTS - 1)
@@ -121,8 +123,8 @@ def _values(
             yield value
 
 
-def _hints(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Number]]:
-    """What may be varied: whether it is a whole number, and which ones it may be."""
+def _variable_keys(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Number]]:
+    """Keys that may be varied: whether each is an integer, and which numbers are valid."""
     found = {"teachers": (True, Number(at_least=1)), "batch": (True, Number(at_least=1))}
     found.update(_numbers(Distillation, ""))
     for kind in cluster.devices:
@@ -150,19 +152,19 @@ def _numbers(kind: type[Any], prefix: str) -> dict[str, tuple[bool, Number]]:
 def _changed(
     key: str, value: float, cluster: Cluster, job: Distillation
 ) -> tuple[Cluster, Distillation]:
-    """Cluster and job with another value of the key, which is one of `_hints`."""
+    """Cluster and job with another value of a key of `_variable_keys`."""
     if key == "batch":
         return cluster, replace(job, batch=(int(value),))
     names = [kind.name for kind in cluster.devices if key.startswith(f"{kind.name}.")]
     if not names:
         return cluster, replace(job, **_typed(Distillation, key, value))
     name = max(names, key=len)
-    role, _, figure = key[len(name) + 1 :].partition(".")
-    if not figure:
+    role, _, field = key[len(name) + 1 :].partition(".")
+    if not field:
         devices = (_device(kind, name, role, value) for kind in cluster.devices)
         return replace(cluster, devices=tuple(devices)), job
-    changed = _typed(DeviceRate, figure, value)
-    if figure in _SPEEDS:  # one of them is given, the other is not
+    changed = _typed(DeviceRate, field, value)
+    if field in _SPEEDS:  # only one of them may be set
         changed = {**dict.fromkeys(_SPEEDS), **changed}
     rates: dict[str, DeviceRate] = dict(getattr(job, role))
     rates[name] = replace(rates[name], **changed)

@@ -1,4 +1,4 @@
-"""The plot of a sweep: throughput, beside what other ways bring, and cost."""
+"""Plots a sweep: throughput and cost of the mesh and of other methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ...errors import UsageError
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Method
-from .what_if import Point
+from .sweep import SweepPoint
 
 COLOURS: dict[Method, str] = {
     "N-training": "#8c8c8c",
@@ -19,11 +19,11 @@ COLOURS: dict[Method, str] = {
 }
 
 
-def draw(plan: MeshPlan, key: str, points: Sequence[Point], path: Path) -> None:
-    """Write the plot to `path`, in the format that its name says (png, svg, pdf).
+def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> None:
+    """Write the plot to `path`, in the format of its suffix (png, svg, pdf).
 
     Raises:
-        UsageError: matplotlib knows no such format, or the file cannot be written.
+        UsageError: matplotlib does not support the format, or the file cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -49,12 +49,12 @@ def draw(plan: MeshPlan, key: str, points: Sequence[Point], path: Path) -> None:
     money.set_ylabel(f"cost of the training, {plan.currency}")
     money.set_ylim(bottom=0)
     money.set_xlabel(key)
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
     try:
-        figure.savefig(beside, dpi=120)
-        beside.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that is no kind of picture
+        figure.savefig(temporary, dpi=120)
+        temporary.replace(path)
+    except (OSError, ValueError) as error:  # ValueError: unknown format
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"cannot write {path}: {why}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
