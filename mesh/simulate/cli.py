@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from .report import Told
+    from .report import SimulationReport
 
 ScenarioFile = Annotated[
     Path,
-    typer.Argument(metavar="SCENARIO.yaml", help="Students, teachers, links, faults: a mesh."),
+    typer.Argument(metavar="SCENARIO.yaml", help="A mesh: students, teachers, links, faults."),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, show_default="the file's", help="Of all that is drawn."),
+    typer.Option(min=0, show_default="the file's", help="Of the random numbers."),
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Draw throughput, teachers, buffers: .png, .svg, .pdf."),
+    typer.Option(metavar="FILE", help="Plot throughput, teachers, buffers: .png, .svg, .pdf."),
 ]
 Trace = Annotated[
     Path | None,
@@ -41,64 +41,64 @@ def simulate(
     trace: Trace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a mesh in virtual time: how it would fare, what it would cost, what would break.
+    """Simulate a mesh in virtual time: its throughput, its cost, and the effect of faults.
 
-    The rules are the ones that a live mesh runs: who labels what, when to pull,
-    who is assigned to whom, how many teachers there should be. Devices and
-    networks are those of the file.
+    Its decisions are made by the code of a live mesh: which teacher labels which
+    batch, when to pull, assignments, the number of teachers. Devices and networks
+    are models with the parameters of the file.
 
-    The same file and seed give the same run, to the last event: its hash says so.
+    The same file and seed give the same run, event by event, and the same hash.
 
-    docs/simulator.md says what stands in a scenario; examples/scenarios/ has some.
+    docs/simulator.md describes scenarios; examples/scenarios/ has some.
     """
     import json
 
     from ...errors import UsageError
     from ...scheduler.simulator.scenario import Scenario
     from ..files import read
-    from .running import play
+    from .progress import simulate_with_progress
 
     for path in (plot, trace):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"there is no directory {path.parent} to write {path.name} to")
     if plot is not None:
-        from .picture import check
+        from .plot import check_plot
 
-        check(plot)
+        check_plot(plot)
     described = read(scenario, Scenario)
     if seed is not None:
         described = replace(described, seed=seed)
     if not described.name:
         described = replace(described, name=scenario.stem)
-    told = play(described, str(scenario), keep_batches=trace is not None)
+    report = simulate_with_progress(described, str(scenario), keep_batches=trace is not None)
     if as_json:
         from .report import as_json as fields
 
-        typer.echo(json.dumps(fields(told), indent=2))
+        typer.echo(json.dumps(fields(report), indent=2))
     else:
-        _print(told)
-    _draw(told, plot, trace)
+        _print(report)
+    _draw(report, plot, trace)
 
 
-def _print(told: Told) -> None:
+def _print(report: SimulationReport) -> None:
     import sys
 
     from rich.console import Console
 
-    from .report import show
+    from .report import print_report
 
-    # A table that is wrapped into a pipe of 80 columns cannot be read by anyone.
-    show(told, Console(width=None if sys.stdout.isatty() else 132, markup=False))
+    # In a pipe, rich assumes 80 columns and would wrap the table.
+    print_report(report, Console(width=None if sys.stdout.isatty() else 132, markup=False))
 
 
-def _draw(told: Told, plot: Path | None, trace: Path | None) -> None:
+def _draw(report: SimulationReport, plot: Path | None, trace: Path | None) -> None:
     if plot is not None:
-        from .picture import draw
+        from .plot import draw
 
-        draw(told.result, told.scenario.name, plot)
+        draw(report.result, report.scenario.name, plot)
         typer.echo(f"plot written: {plot}", err=True)
     if trace is not None:
-        from .timeline import write
+        from .timeline import write_timeline
 
-        write(told.result, trace)
+        write_timeline(report.result, trace)
         typer.echo(f"timeline written: {trace}; https://ui.perfetto.dev opens it", err=True)

@@ -1,4 +1,4 @@
-"""What a simulated run gave, in tables for people and as JSON for programs."""
+"""The report of a simulation, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Up to so many students have a row each; more are told by group.
-ROWS_OF_STUDENTS: Final = 12
+#: Up to so many students have a row each; more are summarized by group.
+MAX_STUDENT_ROWS: Final = 12
 MILLION: Final = 1e6
-#: Columns that are shares of a student's time, and the fields that they are made of.
+#: Columns with shares of a student's time, and the fields of the result that they show.
 SHARES: Final = {
-    "trains": "training_s",
-    "starves": "starved_s",
+    "training": "training_s",
+    "starved": "starved_s",
     "blocked": "blocked_s",
     "source": "source_wait_s",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A run, and what it was a run of.
+class SimulationReport:
+    """A simulated scenario and its result.
 
     Attributes:
-        scenario: as it was simulated, its seed included.
-        result: what came of it.
+        scenario: including its seed.
+        result: of the simulation.
         wall_s: seconds that the simulation took.
     """
 
@@ -41,29 +41,29 @@ class Told:
     wall_s: float
 
 
-def show(told: Told, console: Console) -> None:
-    """Print the tables."""
-    for line in heading(told):
+def print_report(report: SimulationReport, console: Console) -> None:
+    """Print the report to the console."""
+    for line in heading_lines(report):
         console.print(line, highlight=False, soft_wrap=True)
-    console.print(_students(told.result))
-    if told.result.teachers:
-        console.print(_teachers(told.result))
-    for line in sums(told):
+    console.print(_students(report.result))
+    if report.result.teachers:
+        console.print(_teachers(report.result))
+    for line in summary_lines(report):
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def as_json(told: Told) -> dict[str, Any]:
-    """The same for programs: the scenario and the result by their fields, and the sums."""
-    result = told.result
-    # Requests and steps are the timeline's: there may be millions.
+def as_json(report: SimulationReport) -> dict[str, Any]:
+    """The report for programs: scenario, result and totals."""
+    result = report.result
+    # Requests and steps are left to the timeline: there may be millions.
     whole = {
         name: getattr(result, name)
         for name in result.__dataclass_fields__
         if name not in ("students", "teachers", "points", "happenings", "labelled", "stepped")
     }
     return {
-        "scenario": asdict(told.scenario),
-        "wall_s": told.wall_s,
+        "scenario": asdict(report.scenario),
+        "wall_s": report.wall_s,
         **whole,
         "samples_per_s": result.samples_per_s,
         "cost": result.cost,
@@ -75,40 +75,40 @@ def as_json(told: Told) -> dict[str, Any]:
     }
 
 
-def heading(told: Told) -> Iterator[str]:
-    """What was simulated, and how."""
-    scenario, result = told.scenario, told.result
+def heading_lines(report: SimulationReport) -> Iterator[str]:
+    """Yield the lines before the tables."""
+    scenario, result = report.scenario, report.result
     students = sum(group.count for group in scenario.students)
     teachers = sum(group.started for group in result.teachers)
     name = scenario.name or "a scenario"
     yield (
-        f"{name}: {_many(students, 'student')}, {_many(teachers, 'teacher')},"
-        f" {clock(result.virtual_s)} of virtual time, seed {scenario.seed}"
+        f"{name}: {_count(students, 'student')}, {_count(teachers, 'teacher')},"
+        f" {format_time(result.virtual_s)} of virtual time, seed {scenario.seed}"
     )
-    yield "simulated: nothing of it was measured"
+    yield "simulated, not measured"
 
 
-def sums(told: Told) -> Iterator[str]:
-    """The last lines: throughput, money, and what tells two runs apart."""
-    result = told.result
+def summary_lines(report: SimulationReport) -> Iterator[str]:
+    """Yield the lines after the tables: throughput, cost, trace hash."""
+    result = report.result
     price = cost_per_million(result)
     cost = f", cost {result.cost:.4g}" if result.cost else ""
     cost += f" ({price:.4g} per million samples)" if result.cost and price is not None else ""
     yield f"all students together: {result.samples_per_s:,.1f} samples/s{cost}"
     yield (
-        f"{result.events:,} events in {told.wall_s:.1f} s;"
-        f" trace hash {result.trace_hash} (the same again for the same scenario and seed)"
+        f"{result.events:,} events in {report.wall_s:.1f} s;"
+        f" trace hash {result.trace_hash} (equal for equal scenarios and seeds)"
     )
 
 
 def cost_per_million(result: SimulationResult) -> float | None:
-    """What a million trained samples cost, of the teachers' time; None: nothing was trained."""
+    """Cost of the teachers for a million trained samples; None if nothing was trained."""
     samples = sum(student.samples for student in result.students)
     return result.cost * MILLION / samples if samples else None
 
 
-def clock(seconds: float) -> str:
-    """A time for people: `90.0 s`, `10 min 0 s`, `2 h 5 min`."""
+def format_time(seconds: float) -> str:
+    """Format a time: `90.0 s`, `10 min 0 s`, `2 h 5 min`."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -121,30 +121,30 @@ def _students(result: SimulationResult) -> Table:
 
     table = Table(title="students", title_justify="left")
     table.add_column("student")
-    for column in ("batches", "samples/s", *SHARES, "want", "again"):
+    for column in ("batches", "samples/s", *SHARES, "wanted", "resent"):
         table.add_column(column, justify="right")
-    single = len(result.students) <= ROWS_OF_STUDENTS
+    single = len(result.students) <= MAX_STUDENT_ROWS
     names = dict.fromkeys(student.group for student in result.students)
     for name in names:
         group = result.group(name)
         if single or len(group) == 1:
             for student in group:
-                table.add_row(student.name, *_figures([student]))
+                table.add_row(student.name, *_cells([student]))
             continue
         slowest = min(group, key=lambda student: student.samples_per_s)
-        table.add_row(f"{name} ({len(group)}): mean", *_figures(group))
-        table.add_row(f"  slowest: {slowest.name}", *_figures([slowest]))
-    table.caption = f"{', '.join(SHARES)}: shares of the time; again: resent and hedged"
+        table.add_row(f"{name} ({len(group)}): mean", *_cells(group))
+        table.add_row(f"  slowest: {slowest.name}", *_cells([slowest]))
+    table.caption = f"{', '.join(SHARES)}: shares of the time; resent: with hedges"
     return table
 
 
-def _figures(students: Sequence[StudentResult]) -> Iterator[str]:
-    there_s = sum(student.ended_s - student.began_s for student in students)
+def _cells(students: Sequence[StudentResult]) -> Iterator[str]:
+    present_s = sum(student.ended_s - student.began_s for student in students)
     yield f"{fmean(student.batches for student in students):,.0f}"
     yield f"{fmean(student.samples_per_s for student in students):,.1f}"
     for field in SHARES.values():
         spent_s = sum(getattr(student, field) for student in students)
-        yield f"{100 * spent_s / there_s:.1f} %" if there_s > 0 else "-"
+        yield f"{100 * spent_s / present_s:.1f} %" if present_s > 0 else "-"
     yield f"{fmean(student.want for student in students):.3g}"
     yield f"{sum(student.resends + student.hedges for student in students):,}"
 
@@ -154,7 +154,7 @@ def _teachers(result: SimulationResult) -> Table:
 
     table = Table(title="teachers", title_justify="left")
     table.add_column("group")
-    for column in ("started", "lost", "there, h", "busy", "batches", "cost"):
+    for column in ("started", "lost", "uptime, h", "busy", "batches", "cost"):
         table.add_column(column, justify="right")
     for group in result.teachers:
         table.add_row(
@@ -169,5 +169,5 @@ def _teachers(result: SimulationResult) -> Table:
     return table
 
 
-def _many(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"

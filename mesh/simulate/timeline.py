@@ -1,7 +1,7 @@
-"""A simulated run as a file of Chrome trace events: https://ui.perfetto.dev opens it.
+"""Writes a simulation as Chrome trace events, which https://ui.perfetto.dev opens.
 
-Its times are virtual. Counters and what happened to the mesh are in every file; steps of students
-and requests of teachers where the run was asked to keep them.
+Times are virtual. Every file has counters and the events of the mesh; it has the steps of students
+and the requests of teachers if the simulation kept them (`keep_batches`).
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from ...distill_reader.trace_file import TraceEvent, TraceFile, begin
 from ...errors import UsageError
 from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, Stepped
 
-#: Groups of tracks, and the tracks of the first.
+#: Groups of tracks, and the track of events in the first.
 MESH, STUDENTS, TEACHERS = 1, 2, 3
 _GROUPS: Final = {MESH: "mesh", STUDENTS: "students", TEACHERS: "teachers"}
 _EVENTS: Final = 11
-#: Numbers of further tracks: viewers take a track that bears its group's for a main thread.
+#: First number of further tracks: viewers show a track with the number of its group as main thread.
 _FIRST_TRACK: Final = 101
-#: A file is one part, however large: nothing of a run that is over is thrown away.
-_ONE_PART: Final = 1 << 62
+#: Size limit of a part of the file: the whole timeline is one part.
+_PART_BYTES: Final = 1 << 62
 
 
-def write(result: SimulationResult, path: Path) -> None:
-    """Write the timeline to `path`; what was there goes.
+def write_timeline(result: SimulationResult, path: Path) -> None:
+    """Write the timeline to `path`, replacing an existing file.
 
     Raises:
-        UsageError: no file can be written there.
+        UsageError: the file cannot be written.
     """
     begin(path)
-    file = TraceFile(path, _ONE_PART)
+    file = TraceFile(path, _PART_BYTES)
     for group, name in _GROUPS.items():
         file.name_track("process_name", name, group)
-    file.name_track("thread_name", "what happened", MESH, _EVENTS)
+    file.name_track("thread_name", "events", MESH, _EVENTS)
     for event in _events(result, _Tracks(file)):
         file.add(event)
     file.close(_event("the end", "i", MESH, _EVENTS, result.virtual_s, s="g"))
-    if not path.read_bytes().endswith(b"]\n"):  # the file's log says why
-        raise UsageError(f"the trace {path} could not be written whole")
+    if not path.read_bytes().endswith(b"]\n"):  # the reason is in the log
+        raise UsageError(f"the trace {path} is incomplete: it could not be written")
 
 
 class _Tracks:
-    """A track for each student, and for each lane of a teacher that was ever at work."""
+    """Tracks: one for each student, and one for each concurrent request of a teacher."""
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
@@ -55,7 +55,7 @@ class _Tracks:
         return self._track(STUDENTS, name, 0)
 
     def teacher(self, name: str, began_s: float, ended_s: float) -> int:
-        """The first lane that is free; requests come in the order in which they begin."""
+        """The track of the first free lane; call it in the order in which requests begin."""
         lanes = self._free_at.setdefault(name, [])
         for number, free_at in enumerate(lanes):
             if free_at <= began_s:
@@ -75,11 +75,11 @@ class _Tracks:
 
 
 def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[TraceEvent]:
-    """All events, in the order of time."""
+    """All events, ordered by time."""
     at = _time_of
     drawn: list[Iterable[TraceEvent]] = [
         sorted(_counters(result.points), key=at),
-        sorted(_happened(result), key=at),
+        sorted(_mesh_events(result), key=at),
         (_request(one, tracks) for one in sorted(result.labelled, key=_began)),
         (_step(one, tracks) for one in sorted(result.stepped, key=_began)),
     ]
@@ -89,7 +89,7 @@ def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[TraceEvent]:
 def _counters(points: Iterable[MeshSample]) -> Iterator[TraceEvent]:
     last: dict[str, float] = {}
     for point in points:
-        told = {
+        counters = {
             "students": point.students,
             "teachers serving": point.serving,
             "teachers assigned": point.assigned,
@@ -99,13 +99,13 @@ def _counters(points: Iterable[MeshSample]) -> Iterator[TraceEvent]:
             "samples/s": point.samples_per_s,
             "students that starve": point.starved,
         }
-        for name, value in told.items():
+        for name, value in counters.items():
             if value is not None and last.get(name) != value:
                 last[name] = value
                 yield _event(name, "C", MESH, 0, point.at_s, args={"value": value})
 
 
-def _happened(result: SimulationResult) -> Iterator[TraceEvent]:
+def _mesh_events(result: SimulationResult) -> Iterator[TraceEvent]:
     for one in result.happenings:
         name, args = f"{one.kind} {one.subject}", {"subject": one.subject, "text": one.text}
         yield _event(name, "i", MESH, _EVENTS, one.at_s, s="t", cat=one.kind, args=args)

@@ -45,7 +45,7 @@ refused = partial(refusal_of, SIMULATE)
 
 def test_what_is_printed_is_all_of_it_and_the_same_again(small: Path) -> None:
     text = run(small)
-    for shown in ("2 students, 5 teachers, 20.0 s", "seed 3", "nothing of it was measured", "s/0"):
+    for shown in ("2 students, 5 teachers, 20.0 s", "seed 3", "simulated, not measured", "s/0"):
         assert shown in text
     found, again = json_of(SIMULATE, small), json_of(SIMULATE, small)
     other = json_of(SIMULATE, small, "--seed", 4)
@@ -64,9 +64,7 @@ def test_what_is_printed_is_all_of_it_and_the_same_again(small: Path) -> None:
         assert shown in text
 
 
-def test_the_timeline_has_steps_requests_counters_and_what_happened(
-    small: Path, tmp_path: Path
-) -> None:
+def test_the_timeline_has_steps_requests_counters_and_events(small: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     batches = sum(student["batches"] for student in json_of(SIMULATE, small)["students"])
     run(small, "--trace", path)
@@ -88,7 +86,7 @@ def test_the_timeline_has_steps_requests_counters_and_what_happened(
 
 def test_what_cannot_be_simulated_or_written_is_refused(small: Path, tmp_path: Path) -> None:
     assert "no such file" in refused(small.with_name("other.yaml"))
-    assert "has to end in one of .png" in refused(small, "--plot", tmp_path / "run.bmp")
+    assert "must end in one of .png" in refused(small, "--plot", tmp_path / "run.bmp")
     for option, name in (("--plot", "run.png"), ("--trace", "run.json")):
         assert "there is no directory" in refused(small, option, tmp_path / "no" / name)
     assert "trace" in refused(small, "--trace", tmp_path)

@@ -1,4 +1,4 @@
-"""The plot of a simulated run: throughput, teachers and buffers over its virtual time."""
+"""Plots a simulation: throughput, teachers and buffers over virtual time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ...errors import UsageError
 from ...extras import install_command
 from ...scheduler.simulator.result import MeshSample, SimulatedEvent, SimulationResult
 
-#: Of these a line is drawn through the plot, as long as there are not more than `MOST_MARKS`.
+#: Kinds of events that are marked by a line, unless there are more than `MAX_MARKS`.
 MARKED: Final = {"lost": "#c0392b", "crash": "#c0392b", "hang": "#c0392b", "drain": "#d98c3f"}
-MOST_MARKS: Final = 40
-#: Parts of the run over which throughput is averaged.
-MOST_MEANS: Final = 120
+MAX_MARKS: Final = 40
+#: Number of intervals of which throughput is averaged.
+MAX_MEANS: Final = 120
 FORMATS: Final = ("png", "svg", "pdf")
 BLUE, GREEN, GREY, RED = "#2f6fb0", "#2e8b57", "#8c8c8c", "#c0392b"
 
 
-def check(path: Path) -> None:
-    """Find out before a long run whether its plot can be drawn.
+def check_plot(path: Path) -> None:
+    """Check before a long run whether its plot can be drawn.
 
     Raises:
-        UsageError: matplotlib is not installed, or the name says no format.
+        UsageError: matplotlib is not installed, or the format is not supported.
     """
     try:
         import matplotlib  # noqa: F401
@@ -32,16 +32,16 @@ def check(path: Path) -> None:
         raise UsageError(f"--plot needs matplotlib: {install_command('plot')}") from error
     if _format(path) not in FORMATS:
         endings = ", ".join(f".{one}" for one in FORMATS)
-        raise UsageError(f"--plot {path}: its name has to end in one of {endings}")
+        raise UsageError(f"--plot {path}: the name must end in one of {endings}")
 
 
 def draw(result: SimulationResult, title: str, path: Path) -> None:
-    """Write the plot to `path`, in the format that its name says.
+    """Write the plot to `path`, in the format of its suffix.
 
     Raises:
-        UsageError: as for `check`; or the file cannot be written.
+        UsageError: as for `check_plot`, or the file cannot be written.
     """
-    check(path)
+    check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -52,7 +52,7 @@ def draw(result: SimulationResult, title: str, path: Path) -> None:
     _draw_teachers(teachers, result)
     _draw_volume(volume, result)
     marks = [one for one in result.happenings if one.kind in MARKED]
-    for happening in marks if len(marks) <= MOST_MARKS else ():
+    for happening in marks if len(marks) <= MAX_MARKS else ():
         _mark(teachers, happening)
     throughput.set_title(f"{title} (simulated)")
     volume.set_xlabel("virtual seconds")
@@ -80,16 +80,16 @@ def _draw_throughput(axes: Any, result: SimulationResult) -> None:
 
 
 def _smooth(points: Sequence[MeshSample]) -> tuple[list[float], list[float]]:
-    """Samples per second over parts of the run: a point of the curve holds a few batches only."""
+    """Average samples per second over intervals, as one point covers a few batches only."""
     times, rates = [0.0], [0.0]
-    since = samples = 0.0
-    width = (points[-1].at_s if points else 0.0) / MOST_MEANS
+    begin_s = samples = 0.0
+    width = (points[-1].at_s if points else 0.0) / MAX_MEANS
     for before, point in pairwise(points):
         samples += point.samples_per_s * (point.at_s - before.at_s)
-        if point.at_s - since >= width > 0:
+        if point.at_s - begin_s >= width > 0:
             times.append(point.at_s)
-            rates.append(samples / (point.at_s - since))
-            since, samples = point.at_s, 0.0
+            rates.append(samples / (point.at_s - begin_s))
+            begin_s, samples = point.at_s, 0.0
     return times, rates
 
 

@@ -1,4 +1,4 @@
-"""Plays a scenario for people: shows how far it is."""
+"""Runs a simulation and shows its progress on stderr."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from typing import Final
 from ...errors import UsageError
 from ...scheduler.simulator import simulate
 from ...scheduler.simulator.scenario import Scenario
-from .report import Told, clock
+from .report import SimulationReport, format_time
 
-#: Seconds between two lines of progress where there is no terminal.
-LINE_EVERY_S: Final = 10.0
+#: Seconds between two lines of progress without a terminal.
+LINE_INTERVAL_S: Final = 10.0
 
 Progress = Callable[[float, float | None], None]
 
 
-def play(scenario: Scenario, name: str, *, keep_batches: bool = False) -> Told:
-    """Simulate, and show on stderr how far it is while it lasts.
+def simulate_with_progress(
+    scenario: Scenario, name: str, *, keep_batches: bool = False
+) -> SimulationReport:
+    """Simulate a scenario, and show the progress on stderr.
 
     Args:
-        scenario: what to play.
-        name: what the scenario is called in errors.
+        scenario: to simulate.
+        name: of the scenario, for errors.
         keep_batches: keep each step and request, for the timeline.
 
     Raises:
-        UsageError: the scenario never comes to its end.
+        UsageError: the scenario never ends.
     """
     began_s = time.perf_counter()
     try:
@@ -37,44 +39,46 @@ def play(scenario: Scenario, name: str, *, keep_batches: bool = False) -> Told:
             result = simulate(scenario, random.Random, on_progress, keep_batches)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from error
-    return Told(scenario, result, time.perf_counter() - began_s)
+    return SimulationReport(scenario, result, time.perf_counter() - began_s)
 
 
 @contextmanager
 def _progress(duration_s: float | None) -> Iterator[Progress]:
-    """A bar at a terminal, a line now and then elsewhere."""
+    """Show a bar in a terminal, a line every ten seconds elsewhere."""
     if not sys.stderr.isatty():
-        yield _Lines(duration_s)
+        yield _ProgressLines(duration_s)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulates", total=None)
+        task = bar.add_task("simulating", total=None)
 
         def show(now: float, share: float | None) -> None:
             total = None if share is None else 1.0
-            bar.update(task, description=_so_far(now, duration_s), completed=share, total=total)
+            bar.update(
+                task, description=_progress_text(now, duration_s), completed=share, total=total
+            )
 
         yield show
 
 
-class _Lines:
-    """Tells on stderr, every ten seconds."""
+class _ProgressLines:
+    """Prints a line to stderr every ten seconds."""
 
     def __init__(self, duration_s: float | None) -> None:
         self._duration_s = duration_s
-        self._told_s = time.monotonic()
+        self._printed_s = time.monotonic()
 
     def __call__(self, now: float, share: float | None) -> None:
-        if time.monotonic() - self._told_s < LINE_EVERY_S:
+        if time.monotonic() - self._printed_s < LINE_INTERVAL_S:
             return
-        self._told_s = time.monotonic()
+        self._printed_s = time.monotonic()
         part = "" if share is None else f" ({100 * share:.0f} %)"
-        print(f"{_so_far(now, self._duration_s)}{part}", file=sys.stderr, flush=True)
+        print(f"{_progress_text(now, self._duration_s)}{part}", file=sys.stderr, flush=True)
 
 
-def _so_far(now: float, duration_s: float | None) -> str:
-    of = "" if duration_s is None else f" of {clock(duration_s)}"
-    return f"simulated {clock(now)}{of}"
+def _progress_text(now: float, duration_s: float | None) -> str:
+    of = "" if duration_s is None else f" of {format_time(duration_s)}"
+    return f"simulated {format_time(now)}{of}"
