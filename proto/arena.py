@@ -20,6 +20,7 @@ import tempfile
 import threading
 from bisect import insort
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -270,6 +271,7 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+@lru_cache(maxsize=64)
 def dtype_named(name: str) -> np.dtype[Any]:
     """The dtype that an `ArrayRef` names. Loads ml_dtypes only when such a dtype occurs."""
     try:

@@ -63,11 +63,16 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one message; returns False if the other process is gone."""
-        return self._send_or_hold([{"kind": kind, **fields}])
+        return self.send_all(({"kind": kind, **fields},))
 
     def send_all(self, messages: Iterable[Message]) -> bool:
         """Send messages, each with its "kind", by one system call; returns as `send`."""
-        return self._send_or_hold([*messages])
+        with self._lock:
+            if self._held is not None:
+                self._held += messages
+            elif messages := [*messages]:
+                return self._send(messages)
+            return True
 
     def receive(self) -> Message | None:
         """Wait for the next message; returns None if the other process is gone.
@@ -104,8 +109,7 @@ class Channel:
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until the other process is gone."""
-        while (message := self.receive()) is not None:
-            yield message
+        return iter(self.receive, None)
 
     def close(self) -> None:
         """Close the connection; a `receive` that waits in another thread returns None."""
@@ -113,14 +117,6 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._receiving:  # or that thread could read from a reused descriptor
             self._socket.close()
-
-    def _send_or_hold(self, messages: list[Message]) -> bool:
-        with self._lock:
-            if self._held is not None:
-                self._held += messages
-            elif messages:
-                return self._send(messages)
-            return True
 
     def _send(self, messages: list[Message]) -> bool:
         line = _encode(messages if len(messages) != 1 else messages[0])

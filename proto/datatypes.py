@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import ml_dtypes
@@ -48,6 +49,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH = struct.Struct("<I")
 
 
+@lru_cache(maxsize=64)
 def datatype_of(dtype: np.dtype[Any]) -> str:
     """The protocol's name for a dtype of any byte order; object and `S` dtypes are "BYTES".
 
@@ -62,6 +64,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     return name
 
 
+@lru_cache(maxsize=64)
 def dtype_of(datatype: str) -> np.dtype[Any]:
     """The dtype that arrays of a datatype are decoded to.
 
@@ -252,9 +255,10 @@ class TensorSpec:
 
     def admits(self, shape: Sequence[int]) -> bool:
         """Whether an array of `shape` fits this spec."""
-        return len(shape) == len(self.shape) and all(
-            want in (FREE, have) for want, have in zip(self.shape, shape, strict=True)
-        )
+        fits = len(shape) == len(self.shape)
+        for want, have in zip(self.shape, shape, strict=False):
+            fits = fits and want in (FREE, have)
+        return fits
 
     def __str__(self) -> str:
         return f"{self.name}:{self.datatype}:{','.join(map(str, self.shape))}"

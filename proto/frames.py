@@ -39,6 +39,7 @@ import secrets
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
@@ -46,7 +47,7 @@ import numpy as np
 
 from ..errors import EdlError, WireError
 from .dataclass_json import from_plain, to_plain
-from .datatypes import Array, Parameter, dtype_of, nbytes_of, to_bytes
+from .datatypes import Array, Parameter, dtype_of, element_count, to_bytes
 
 #: Metadata key of `ModelMetadata`: in the call it requests an offer, in the answer it is the offer.
 OFFER_KEY: Final = "edl-transport"
@@ -233,7 +234,7 @@ class OpenFrame:
 
 def pack_shapes(shapes: Sequence[Sequence[int]]) -> bytes:
     """Pack the dimensions of arrays for a head."""
-    sizes = [size for shape in shapes for size in shape]
+    sizes = [*chain.from_iterable(shapes)]
     return struct.pack(f"<{len(sizes)}Q", *sizes)
 
 
@@ -266,8 +267,9 @@ def layouts_of(
     """
     layouts, whole = [], 0
     for tensor, shape in zip(tensors, shapes, strict=True):
-        whole += nbytes_of(tensor.datatype, shape) or 0
-        layouts.append((dtype_of(tensor.datatype), shape))
+        dtype = dtype_of(tensor.datatype)
+        whole += element_count(shape, dtype.itemsize) * dtype.itemsize
+        layouts.append((dtype, shape))
     if whole != nbytes:
         raise WireError(f"arrays of {whole} bytes are announced as {nbytes}")
     return layouts
@@ -324,11 +326,12 @@ def result_frame(
         device_s: seconds on the device.
         draining: the teacher is about to leave.
     """
-    head = pack_shapes([array.shape for array in outputs.values()])
-    data = [to_bytes(array) for array in outputs.values()]
-    nbytes = len(described) + sum(len(one) for one in data)
+    arrays = outputs.values()
+    head = pack_shapes([array.shape for array in arrays])
+    data = [*map(to_bytes, arrays)]
+    nbytes = sum(map(len, data), len(described))
     flags = (DESCRIBED if described else 0) | (DRAINING if draining else 0)
-    rows = len(next(iter(outputs.values())))
+    rows = len(next(iter(arrays)))
     header = FrameHeader(RESULT, flags, len(head), rows, number, nbytes, device_s)
     return [header.pack() + head + described, *data]
 
