@@ -40,14 +40,6 @@ class DeviceLane:
     samples: int
     t_t_s: float
 
-    def finish_s(self, samples: int) -> float:
-        """Return the seconds until it would finish `samples` more."""
-        return (self.samples + samples) * self.t_t_s
-
-    def given(self, samples: int) -> DeviceLane:
-        """Return the lane after another job of `samples`."""
-        return replace(self, room=self.room - 1, samples=self.samples + samples)
-
 
 def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
     """Return the index of the lane with room that would finish `samples` first; None: no room.
@@ -55,8 +47,11 @@ def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
     The first of equal ones. A lane without room is not waited for, however fast: a free device must
     not idle.
     """
-    open_lanes = [index for index, lane in enumerate(lanes) if lane.room > 0]
-    return min(open_lanes, key=lambda index: lanes[index].finish_s(samples), default=None)
+    best, best_s = None, math.inf
+    for index, lane in enumerate(lanes):
+        if lane.room > 0 and (end_s := (lane.samples + samples) * lane.t_t_s) < best_s:
+            best, best_s = index, end_s
+    return best
 
 
 def promise_s(now: float, promised: float, interval_s: float, slots: int) -> float:
@@ -146,39 +141,41 @@ def decide(
     rule: BatchRule, waiting: Sequence[WaitingRequest], lanes: Sequence[DeviceLane], now: float
 ) -> BatchingDecision:
     """Choose the requests of `waiting`, in the order of arrival, that go to `lanes` now."""
-    live = [request for request in waiting if request.deadline_s > now]
-    expired = tuple(request.number for request in waiting if request.deadline_s <= now)
-    lines = _lines(rule, live)
-    lanes, batches = list(lanes), []
-    room = sum(lane.room for lane in lanes if lane.room > 0)
-    while room > 0 and lines:
-        going = [(line, count) for line in lines if (count := _ready(rule, line, now))]
+    expired = list[int]()
+    lines: dict[Hashable, list[WaitingRequest]] = {}  # requests that may be merged, in order
+    for request in waiting:
+        if request.deadline_s > now:
+            key = request.shape if rule.max_samples else request.number
+            lines.setdefault(key, []).append(request)
+        else:
+            expired.append(request.number)
+    lanes, batches = list(lanes), list[DeviceBatch]()
+    room = sum([lane.room for lane in lanes if lane.room > 0])
+    while room > 0:
+        oldest, going = None, list[WaitingRequest]()
+        for key, line in lines.items():
+            is_older = not going or line[0].number < going[0].number
+            if is_older and (count := _ready(rule, line, now)):
+                oldest, going = key, line[:count]
         if not going:
             break
-        line, count = min(going, key=lambda ready: ready[0][0].number)
-        samples = sum(request.samples for request in line[:count])
+        samples = sum([request.samples for request in going])
         index = soonest(lanes, samples)
         assert index is not None  # a lane has room
+        lane = lanes[index]
+        lanes[index] = replace(lane, room=lane.room - 1, samples=lane.samples + samples)
         room -= 1
-        batches.append(DeviceBatch(index, tuple(request.number for request in line[:count])))
-        lanes[index] = lanes[index].given(samples)
-        del line[:count]
-        if not line:
-            lines.remove(line)
-    moments = [request.deadline_s for line in lines for request in line]
-    if room > 0:
-        moments += [line[0].arrived_s + rule.max_delay_s for line in lines]
-    return BatchingDecision(tuple(batches), expired, min(moments, default=math.inf))
-
-
-def _lines(rule: BatchRule, live: Sequence[WaitingRequest]) -> list[list[WaitingRequest]]:
-    """Group requests that may be merged, each group in order."""
-    if not rule.max_samples:
-        return [[request] for request in live]
-    by_shape: dict[Hashable, list[WaitingRequest]] = {}
-    for request in live:
-        by_shape.setdefault(request.shape, []).append(request)
-    return list(by_shape.values())
+        batches.append(DeviceBatch(index, tuple([request.number for request in going])))
+        del lines[oldest][: len(going)]
+        if not lines[oldest]:
+            del lines[oldest]
+    again_s = math.inf
+    for line in lines.values():
+        if room > 0:
+            again_s = min(again_s, line[0].arrived_s + rule.max_delay_s)
+        for request in line:
+            again_s = min(again_s, request.deadline_s)
+    return BatchingDecision(tuple(batches), tuple(expired), again_s)
 
 
 def _ready(rule: BatchRule, line: Sequence[WaitingRequest], now: float) -> int:

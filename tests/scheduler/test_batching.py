@@ -172,8 +172,10 @@ class TestLanes:
             assert not any(lane.room for lane in lanes)
             return
         assert lanes[index].room > 0
-        free_s = [lane.finish_s(samples) for lane in lanes if lane.room]
-        assert lanes[index].finish_s(samples) == min(free_s)
+        ends_s = [(lane.samples + samples) * lane.t_t_s for lane in lanes]
+        assert ends_s[index] == min(
+            end_s for lane, end_s in zip(lanes, ends_s, strict=True) if lane.room
+        )
 
     @given(st.lists(st.floats(0, 1), min_size=2), st.floats(0.01, 1), st.integers(1, 9))
     def test_refused_get_other_times(
