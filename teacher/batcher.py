@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena
 from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, promise_s
-from .jobs import PredictorReady, RequestLabels, Result, Results
-from .pool import PredictorPool
+from .jobs import PredictorReady, RequestLabels, Results
+from .pool import PredictorPool, PredictorProcess
 from .recorder import Recorder
 from .request import BatchRequest, TeacherOverloaded
 
@@ -66,71 +66,23 @@ class _QueuedRequest(WaitingRequest):
     """A request in the queue or at a device."""
 
     request: BatchRequest
-    outcome: Future[RequestLabels] = field(default_factory=Future)
+    outcome: Future[RequestLabels]
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """A predictor, with the jobs at it and their samples."""
+
+    predictor: PredictorProcess
+    jobs: int = 0
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _DeviceJob:
-    lane: int
-    requests: tuple[_QueuedRequest, ...]
-
-    @property
-    def samples(self) -> int:
-        return sum(queued.samples for queued in self.requests)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether its inputs are where the predictors read them."""
-        return len(self.requests) == 1 and self.requests[0].request.refs is not None
-
-
-class RequestSlots:
-    """Limits the requests that wait or are labelled. Any thread may use it.
-
-    Args:
-        count: the number of slots.
-        sample_s: returns the seconds per sample of all devices together.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(
-        self, count: int, sample_s: Callable[[], float], clock: Callable[[], float]
-    ) -> None:
-        self._count = count
-        self._sample_s = sample_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._taken = 0
-        self._samples = 0
-        self._promised_s = 0.0
-
-    def take(self, samples: int) -> None:
-        """Take a slot for a request of `samples`; `give_back` returns it.
-
-        Raises:
-            TeacherOverloaded: every slot is taken; the error says when to try again.
-        """
-        with self._lock:
-            if self._taken >= self._count:
-                raise self._overloaded()
-            self._taken += 1
-            self._samples += samples
-
-    def give_back(self, samples: int) -> None:
-        """Return the slot of a request of `samples`."""
-        with self._lock:
-            self._taken -= 1
-            self._samples -= samples
-
-    def _overloaded(self) -> TeacherOverloaded:
-        now = self._clock()
-        interval_s = self._samples / self._taken * self._sample_s()
-        self._promised_s = promise_s(now, self._promised_s, interval_s, self._count)
-        after_s = self._promised_s - now
-        return TeacherOverloaded(
-            f"all {self._count} slots of this teacher are taken: try again in {after_s:.3g} s",
-            after_s,
-        )
+    lane: _Lane
+    requests: Sequence[_QueuedRequest]
+    samples: int
 
 
 class Batcher:
@@ -153,18 +105,20 @@ class Batcher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
-        self._slots = RequestSlots(slots, lambda: pool.t_t_s / max(pool.lanes, 1), clock)
+        self._slots = slots
         self._rule = rule
         self._recorder = recorder
         self._clock = clock
         self._condition = threading.Condition()
         self._numbers = itertools.count()
         self._queue: dict[int, _QueuedRequest] = {}  # in the order of arrival
-        self._at_lane: list[list[_DeviceJob]] = [[] for _ in pool.predictors]
+        self._lanes = [_Lane(predictor) for predictor in pool.predictors]
+        self._taken_slots = self._taken_samples = 0
+        self._promised_s = 0.0  # when the last refused request may retry
         self._next_check_s = math.inf
         self._unmerged_until_s = -math.inf
         self._closed = False
-        self._workers = ThreadPoolExecutor(READ_AHEAD * len(self._at_lane), "batch")
+        self._workers = ThreadPoolExecutor(READ_AHEAD * len(self._lanes), "batch")
         self._thread = threading.Thread(target=self._run_timer, name="batcher", daemon=True)
 
     @property
@@ -197,8 +151,10 @@ class Batcher:
         self._workers.shutdown(wait=False)  # jobs at a device end with the device
 
     def devices_changed(self) -> None:
-        """A predictor has become ready, or has ended."""
-        self._dispatch_now()
+        """A predictor has become ready, or has ended: send what can be sent now."""
+        with self._condition:
+            jobs = self._dispatch()
+        self._submit_jobs(jobs)
 
     def submit(self, request: BatchRequest) -> Future[RequestLabels]:
         """Have one request labelled; does not block.
@@ -216,35 +172,42 @@ class Batcher:
             TeacherOverloaded: all slots are taken.
             RetryableError: the batcher has been stopped.
         """
-        samples = request.samples
-        self._slots.take(samples)
-        try:
-            queued, jobs = self._enqueue(request)
-        except BaseException:
-            self._slots.give_back(samples)
-            raise
-        # It refers to the request by number only: a reference cycle would keep the large request
-        # until the next garbage collection.
-        queued.outcome.add_done_callback(partial(self._done, queued.number, samples))
-        outcome = queued.outcome
-        del queued
-        self._submit_jobs(*jobs)
-        return outcome
-
-    def _enqueue(self, request: BatchRequest) -> tuple[_QueuedRequest, list[_DeviceJob]]:
+        samples, outcome = request.samples, Future[RequestLabels]()
         with self._condition:
+            if self._taken_slots >= self._slots:
+                raise self._overloaded()
             if self._closed:
                 raise RetryableError(_LEFT)
-            queued = _QueuedRequest(
-                number=next(self._numbers),
+            self._taken_slots += 1
+            self._taken_samples += samples
+            number = next(self._numbers)
+            self._queue[number] = _QueuedRequest(
+                number=number,
                 shape=request.shape if self._rule.max_samples else None,  # else none are merged
-                samples=request.samples,
+                samples=samples,
                 arrived_s=self._clock(),
                 deadline_s=request.deadline_s,
                 request=request,
+                outcome=outcome,
             )
-            self._queue[queued.number] = queued
-            return queued, self._dispatch()
+            jobs = self._dispatch()
+        # It refers to the request by number only: a reference cycle would keep the large request
+        # until the next garbage collection.
+        outcome.add_done_callback(partial(self._done, number, samples))
+        if jobs:
+            self._submit_jobs(jobs)
+        return outcome
+
+    def _overloaded(self) -> TeacherOverloaded:
+        now = self._clock()
+        sample_s = self._pool.t_t_s / max(self._pool.lanes, 1)
+        interval_s = self._taken_samples / self._taken_slots * sample_s
+        self._promised_s = promise_s(now, self._promised_s, interval_s, self._slots)
+        after_s = self._promised_s - now
+        return TeacherOverloaded(
+            f"all {self._slots} slots of this teacher are taken: try again in {after_s:.3g} s",
+            after_s,
+        )
 
     def _done(self, number: int, samples: int, outcome: Future[RequestLabels]) -> None:
         """A request has ended; one with labels keeps its slot until they are released."""
@@ -256,38 +219,49 @@ class Batcher:
             return
         elif isinstance(error, DeadlineExceeded):
             self._recorder.expired()
-        self._slots.give_back(samples)
+        self._give_back(samples)
 
-    def _release(self, samples: int, release: Callable[[], object]) -> None:
-        release()
-        self._slots.give_back(samples)
-
-    def _dispatch_now(self) -> None:
-        """Something has changed: send what can be sent now."""
+    def _give_back(self, samples: int, release: Callable[[], object] | None = None) -> None:
+        """Return the slot of a request, after releasing its labels if it has any."""
+        if release is not None:
+            release()
         with self._condition:
-            jobs = self._dispatch()
-        self._submit_jobs(*jobs)
+            self._taken_slots -= 1
+            self._taken_samples -= samples
 
-    def _submit_jobs(self, *jobs: _DeviceJob) -> None:
+    def _submit_jobs(self, jobs: Sequence[_DeviceJob]) -> None:
         """Send jobs to their devices, and continue when they are labelled."""
         for job in jobs:
-            requests = [queued.request for queued in job.requests]
-            results = self._pool.predictors[job.lane].submit(requests)
+            results = job.lane.predictor.submit([queued.request for queued in job.requests])
             results.add_done_callback(partial(self._finish, job))
 
     def _finish(self, job: _DeviceJob, done: Results) -> None:
         """Deliver the results of a job to its requests."""
-        merged_crash = len(job.requests) > 1 and isinstance(done.exception(), PredictorCrashed)
+        error, is_merged = done.exception(), len(job.requests) > 1
+        is_merged_crash = is_merged and isinstance(error, PredictorCrashed)
         with self._condition:
-            self._at_lane[job.lane].remove(job)
-            if merged_crash:
+            job.lane.jobs -= 1
+            job.lane.samples -= job.samples
+            if is_merged_crash:
                 self._unmerged_until_s = self._clock() + UNMERGED_S
             jobs = self._dispatch()
-        self._submit_jobs(*jobs)
-        for queued, result in zip(job.requests, _each(done, len(job.requests)), strict=True):
+        if jobs:
+            self._submit_jobs(jobs)
+        if error is None:
+            results = done.result()
+        else:
+            if is_merged_crash:
+                error = RetryableError(
+                    f"the predictor ended while it computed {len(job.requests)} requests at once"
+                )
+            if not isinstance(error, EdlError):
+                error = RetryableError(f"the job was lost: {type(error).__name__}: {error}")
+            results = [error.with_traceback(None)] * len(job.requests)
+        for queued, result in zip(job.requests, results, strict=True):
             if isinstance(result, RequestLabels):
-                release = partial(self._release, queued.samples, result.release)
-                queued.outcome.set_result(replace(result, release=release))
+                release = partial(self._give_back, queued.samples, result.release)
+                labels = RequestLabels(result.outputs, result.device_seconds, release)
+                queued.outcome.set_result(labels)
             else:
                 queued.outcome.set_exception(result)
 
@@ -300,45 +274,50 @@ class Batcher:
             Jobs to be submitted after the lock is released. Jobs whose inputs must be copied to a
             device are submitted by another thread.
         """
-        if not self._pool.ready:
+        if self._queue and not self._pool.ready:
             self._fail_queue(RetryableError("the predictor is restarting"))
         if not self._queue:
             self._next_check_s = math.inf
             return []
         now = self._clock()
         rule = BatchRule() if now < self._unmerged_until_s else self._rule
-        decision = decide(rule, list(self._queue.values()), self._lanes(), now)
+        lanes = [
+            DeviceLane(
+                READ_AHEAD - lane.jobs if lane.predictor.ready else 0,
+                lane.samples,
+                lane.predictor.t_t_s,
+            )
+            for lane in self._lanes
+        ]
+        decision = decide(rule, list(self._queue.values()), lanes, now)
         for number in decision.expired:
             error = DeadlineExceeded("its deadline was over before its turn came")
             _fail(self._queue.pop(number), error)
         jobs = []
         for batch in decision.batches:
-            chosen = [self._queue.pop(number) for number in batch.requests]
-            requests = tuple(t for t in chosen if t.outcome.set_running_or_notify_cancel())
+            requests, waited_s, samples = list[_QueuedRequest](), list[float](), 0
+            for number in batch.requests:
+                queued = self._queue.pop(number)
+                if queued.outcome.set_running_or_notify_cancel():
+                    requests.append(queued)
+                    waited_s.append(now - queued.arrived_s)
+                    samples += queued.samples
             if not requests:
                 continue
-            job = _DeviceJob(batch.lane, requests)
-            self._at_lane[batch.lane].append(job)
-            self._recorder.dispatched(job.samples, [now - t.arrived_s for t in requests])
-            if job.is_in_memory:
+            lane = self._lanes[batch.lane]
+            lane.jobs += 1
+            lane.samples += samples
+            self._recorder.dispatched(samples, waited_s)
+            job = _DeviceJob(lane, requests, samples)
+            if len(requests) == 1 and requests[0].request.refs is not None:
                 jobs.append(job)
             else:
-                self._workers.submit(self._submit_jobs, job)
+                self._workers.submit(self._submit_jobs, [job])
         earlier = decision.look_again_s < self._next_check_s
         self._next_check_s = decision.look_again_s
         if earlier:
             self._condition.notify_all()
         return jobs
-
-    def _lanes(self) -> list[DeviceLane]:
-        return [
-            DeviceLane(
-                READ_AHEAD - len(jobs) if predictor.ready else 0,
-                sum(job.samples for job in jobs),
-                predictor.t_t_s,
-            )
-            for predictor, jobs in zip(self._pool.predictors, self._at_lane, strict=True)
-        ]
 
     def _fail_queue(self, error: EdlError) -> None:
         queue, self._queue = self._queue, {}
@@ -355,18 +334,7 @@ class Batcher:
                     self._condition.wait(None if left_s == math.inf else left_s)
                     continue
                 jobs = self._dispatch()
-            self._submit_jobs(*jobs)
-
-
-def _each(done: Results, count: int) -> Sequence[Result]:
-    """The result of each of the `count` requests of a job."""
-    if (error := done.exception()) is None:
-        return done.result()
-    if count > 1 and isinstance(error, PredictorCrashed):
-        error = RetryableError(f"the predictor ended while it computed {count} requests at once")
-    if not isinstance(error, EdlError):
-        error = RetryableError(f"the job was lost: {type(error).__name__}: {error}")
-    return [error.with_traceback(None)] * count
+            self._submit_jobs(jobs)
 
 
 def _fail(queued: _QueuedRequest, error: EdlError) -> None:

@@ -3,13 +3,15 @@
 Messages over `proto.channel`:
 
 ```
-to the predictor    job   id, at_s, inputs {name: ref}, parts [part]   label these in one run
-                    free  record                                   the answer has been sent
+to the predictor    job   id, at_s, inputs {name: ref}, parts [part], free [record]
+                                                                   label these in one run; answers
+                                                                   from these records have been sent
 from it             progress  text                                 for the operator
                     ready     spec, t_t_s, micro_batch             it accepts jobs; again when its
                                                                    micro-batch becomes smaller
                     refused   error, message                       it cannot serve this model
                     done      id, results [result]                 one for each part, in order
+a part              samples, outputs (text of `outputs_to_text`), deadline_s
 a result            record, outputs {name: ref}, device_seconds
                     or error, message
 ```
@@ -24,20 +26,23 @@ that caused it.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
 from .. import errors
 from ..errors import BadAnswer, DeadlineExceeded, EdlError, RetryableError, TeacherError, UsageError
 from ..proto.arena import Arena, Array, ArrayRef
+from ..proto.dataclass_json import from_plain, to_plain
 from ..scheduler.rates import pooled_t_t
-from .backends import Finish, ModelSpec, Submit
+from .backends import ModelSpec, Submit
 from .request import RequestedOutput, encode_outputs
 from .self_test import check_finite
 
@@ -45,23 +50,27 @@ from .self_test import check_finite
 LEAST_S: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class JobPart:
+class JobPart(NamedTuple):
     """One request in a job: its number of rows; other fields as of `BatchRequest`."""
 
     samples: int
     outputs: tuple[RequestedOutput, ...]
     deadline_s: float = math.inf
 
-    def to_json(self) -> list[Any]:
-        deadline_s = None if self.deadline_s == math.inf else self.deadline_s
-        return [self.samples, [one.to_json() for one in self.outputs], deadline_s]
 
-    @classmethod
-    def from_json(cls, value: Sequence[Any]) -> Self:
-        samples, outputs, deadline_s = value
-        wanted = tuple(RequestedOutput.from_json(one) for one in outputs)
-        return cls(samples, wanted, math.inf if deadline_s is None else deadline_s)
+# Cached, because most requests of a teacher ask for the same outputs.
+
+
+@lru_cache(maxsize=256)
+def outputs_to_text(outputs: tuple[RequestedOutput, ...]) -> str:
+    """Requested outputs as they are sent to a predictor."""
+    return json.dumps(to_plain(outputs))
+
+
+@lru_cache(maxsize=256)
+def outputs_from_text(text: str) -> tuple[RequestedOutput, ...]:
+    """The requested outputs that `outputs_to_text` was given."""
+    return tuple([from_plain(RequestedOutput, one) for one in json.loads(text)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +141,9 @@ def error_of(message: Mapping[str, Any]) -> EdlError:
     return BadAnswer(text, message["output"]) if kind is BadAnswer else kind(text)
 
 
-def refs_to_json(names: Mapping[str, Any], refs: tuple[ArrayRef, ...]) -> dict[str, Any]:
-    """Names and locations of arrays, in the same order."""
-    return dict(zip(names, refs, strict=True))
-
-
 def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:
     """The arrays of a message, as views of shared memory."""
-    return {name: arena.get(ArrayRef.from_json(ref)) for name, ref in refs.items()}
+    return {name: arena.get(ArrayRef(*ref)) for name, ref in refs.items()}
 
 
 def submit_parts(
@@ -159,12 +163,20 @@ def submit_parts(
     Returns:
         A function that waits for the end and returns the result of each part.
     """
-    now = clock()
-    live = [index for index, part in enumerate(parts) if part.deadline_s > now]
+    now, late = clock(), DeadlineExceeded("its deadline was over before its turn")
+    results: list[Result] = [late] * len(parts)
+    live, samples = list[int](), 0
+    for index, part in enumerate(parts):
+        if part.deadline_s > now:
+            live.append(index)
+            samples += part.samples
     if not live:
-        return lambda: _in_place(len(parts), {})
+        return lambda: results
     cut = _cut(inputs, parts)
-    running = _begun(submit, inputs if len(live) == len(parts) else _joined([cut[i] for i in live]))
+    try:
+        running = submit(inputs if len(live) == len(parts) else _joined([cut[i] for i in live]))
+    except EdlError as error:  # raised when it is waited for
+        running = partial(_raise, error.with_traceback(None))
 
     def finish() -> list[Result]:
         try:
@@ -172,37 +184,21 @@ def submit_parts(
         except EdlError as error:
             if len(live) == 1:
                 # Without its traceback, whose frames refer to the arrays.
-                return _in_place(len(parts), {live[0]: error.with_traceback(None)})
+                results[live[0]] = error.with_traceback(None)
+                return results
             # Each alone, so that an error reaches only the request that caused it.
-            runs = {i: submit_parts(submit, cut[i], [parts[i]], clock) for i in live}
-            return _in_place(len(parts), {i: run()[0] for i, run in runs.items()})
-        samples = sum(parts[i].samples for i in live)
-        labels = zip(live, _cut(every, [parts[i] for i in live]), strict=True)
-        results = {
-            i: _checked(own, parts[i], device_s * parts[i].samples / samples) for i, own in labels
-        }
-        return _in_place(len(parts), results)
+            for i, run in [(i, submit_parts(submit, cut[i], [parts[i]], clock)) for i in live]:
+                (results[i],) = run()
+            return results
+        for i, own in zip(live, _cut(every, [parts[i] for i in live]), strict=True):
+            results[i] = _checked(own, parts[i], device_s * parts[i].samples / samples)
+        return results
 
     return finish
 
 
-def _begun(submit: Submit, inputs: Mapping[str, Array]) -> Finish:
-    """Start a run; one that fails to start raises when it is waited for."""
-    try:
-        return submit(inputs)
-    except EdlError as error:
-        refused = error.with_traceback(None)
-
-    def finish() -> tuple[dict[str, Array], float]:
-        raise refused
-
-    return finish
-
-
-def _in_place(count: int, results: Mapping[int, Result]) -> list[Result]:
-    """Results in the order of the requests; missing ones were not computed in time."""
-    late = DeadlineExceeded("its deadline was over before its turn")
-    return [results.get(index, late) for index in range(count)]
+def _raise(error: EdlError) -> Any:
+    raise error
 
 
 def _checked(own: Mapping[str, Array], part: JobPart, device_seconds: float) -> Result:

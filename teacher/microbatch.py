@@ -94,25 +94,38 @@ def submit_in_micro_batches(
         A function that waits for the labels and returns them with the seconds of all runs.
     """
     rows = len(next(iter(inputs.values())))
-    sizes = [min(micro_batch, rows - start) for start in range(0, rows, micro_batch)]
-    runs = [
-        submit({name: array[start : start + size] for name, array in inputs.items()})
-        for start, size in zip(range(0, rows, micro_batch), sizes, strict=True)
-    ]
+    runs: list[tuple[int, Finish]] = []
+    for start in range(0, rows, micro_batch):
+        size, part = min(micro_batch, rows - start), inputs
+        if size < rows:
+            part = {name: array[start : start + size] for name, array in inputs.items()}
+        runs.append((size, submit(part)))
 
     def finish() -> tuple[dict[str, Array], float]:
-        ended = [run() for run in runs]
-        for (outputs, _), size in zip(ended, sizes, strict=True):
-            _check_rows(outputs, size)
-        return _joined([outputs for outputs, _ in ended]), sum(device_s for _, device_s in ended)
+        parts, device_s = list[tuple[int, dict[str, Array]]](), 0.0
+        for size, run in runs:
+            outputs, run_s = run()
+            parts.append((size, outputs))
+            device_s += run_s
+        return _joined(parts), device_s
 
     return finish
 
 
-def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def _joined(parts: Sequence[tuple[int, dict[str, Array]]]) -> dict[str, Array]:
+    """The outputs of several runs as those of one; `parts` has the samples of each run."""
+    for rows, outputs in parts:
+        for name, array in outputs.items():
+            if array.ndim == 0 or len(array) != rows:
+                raise BadAnswer(
+                    f"output {name!r} has shape {list(array.shape)} for {rows} samples: "
+                    "its first dimension must be the batch",
+                    name,
+                )
+    first = parts[0][1]
     if len(parts) == 1:
-        return dict(parts[0])
-    return {name: _concatenated(name, [part[name] for part in parts]) for name in parts[0]}
+        return first
+    return {name: _concatenated(name, [one[name] for _, one in parts]) for name in first}
 
 
 def _concatenated(name: str, arrays: Sequence[Array]) -> Array:
@@ -124,16 +137,6 @@ def _concatenated(name: str, arrays: Sequence[Array]) -> Array:
             name,
         )
     return np.concatenate(arrays)
-
-
-def _check_rows(outputs: Mapping[str, Array], rows: int) -> None:
-    for name, array in outputs.items():
-        if array.ndim == 0 or len(array) != rows:
-            raise BadAnswer(
-                f"output {name!r} has shape {list(array.shape)} for {rows} samples: "
-                "its first dimension must be the batch",
-                name,
-            )
 
 
 #: The first runs choose kernels and fill caches.

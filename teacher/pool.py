@@ -26,14 +26,21 @@ import numpy as np
 from .. import supervise
 from ..errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, RetryableError
 from ..logs import relay
-from ..proto.arena import Arena, ArrayRef, Record
+from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
 from ..proto.dataclass_json import from_plain, to_plain
 from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs
 from .config import PredictorConfig
-from .jobs import LEAST_S, JobPart, PredictorReady, RequestLabels, Result, Results
+from .jobs import (
+    LEAST_S,
+    PredictorReady,
+    RequestLabels,
+    Result,
+    Results,
+    outputs_to_text,
+)
 from .request import BatchRequest
 
 log = logging.getLogger(__name__)
@@ -181,7 +188,7 @@ class _PendingJob:
     """A job at a predictor, with the memory of its inputs."""
 
     inputs: Record | None  # None: the caller owns the memory
-    samples: Sequence[int]
+    parts: Sequence[tuple[int, str, float]]  # as they are sent
     results: Results
 
 
@@ -197,6 +204,9 @@ class PredictorProcess:
 
     Attributes:
         loaded: the result of the first start; None before.
+        ready: whether it accepts requests now.
+        t_t_s: seconds per sample: the median of the last answers, else the measurement at the
+            start.
         failure: why it ended for good; None while it did not.
         restarts: number of restarts.
         micro_batch_reductions: how often its micro-batch was halved for lack of memory.
@@ -211,6 +221,8 @@ class PredictorProcess:
         on_change: Callable[[], None],
     ) -> None:
         self.loaded: PredictorReady | None = None
+        self.ready = False
+        self.t_t_s = LEAST_S
         self.failure: EdlError | None = None
         self.restarts = 0
         self.micro_batch_reductions = 0
@@ -219,12 +231,13 @@ class PredictorProcess:
         self._name = name or "the predictor"
         self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
         self._on_change = on_change
-        self._lock = threading.Lock()  # guards `_begun`, `_channel`, `_jobs` and `_median`
+        self._lock = threading.Lock()  # guards `_begun`, `_channel`, `_jobs` and `_sent_records`
         self._begun = False
         self._process: supervise.Process | None = None
         self._channel: Channel | None = None  # while it accepts jobs
         self._numbers = itertools.count()
         self._jobs: dict[int, _PendingJob] = {}
+        self._sent_records: list[int] = []  # of labels that were sent; the next job frees them
         self._median = RecentMedian()
         self._answered = False
         self._crashes: deque[float] = deque()
@@ -253,18 +266,6 @@ class PredictorProcess:
             raise self.failure
         return self.loaded is not None
 
-    @property
-    def ready(self) -> bool:
-        """Whether it accepts requests now."""
-        return self._channel is not None
-
-    @property
-    def t_t_s(self) -> float:
-        """Seconds per sample: the median of the last answers, else the measurement at the start."""
-        with self._lock:
-            recent = self._median.value
-        return max(recent or (self.loaded.t_t_s if self.loaded else 0.0), LEAST_S)
-
     def submit(self, requests: Sequence[BatchRequest]) -> Results:
         """Have requests of one shape labelled in one run; blocks only while they are copied.
 
@@ -277,28 +278,32 @@ class PredictorProcess:
                 if the predictor is not ready, ends before, or has no memory for the inputs. Set by
                 the thread that listens to the predictor.
         """
-        results = Results()
-        try:
-            record, places = self._copy_inputs(requests)
-        except Exception as error:  # such as no memory: nobody may wait for ever
-            results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
-            return results
-        refs = jobs.refs_to_json(requests[0].inputs, places)
-        parts = [JobPart(r.samples, tuple(r.outputs), r.deadline_s).to_json() for r in requests]
-        number, job = (
-            next(self._numbers),
-            _PendingJob(record, [r.samples for r in requests], results),
-        )
+        results, first, record = Results(), requests[0], None
+        refs = first.refs if len(requests) == 1 else None
+        if refs is None:
+            try:
+                record = self._copied(requests)
+            except Exception as error:  # such as no memory: nobody may wait for ever
+                results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
+                return results
+            refs = record.arrays
+        inputs = dict(zip(first.inputs, refs, strict=True))
+        parts = [(r.samples, outputs_to_text(tuple(r.outputs)), r.deadline_s) for r in requests]
+        number, job = next(self._numbers), _PendingJob(record, parts, results)
         with self._lock:
             channel = self._channel
             if channel is not None:
                 self._jobs[number] = job  # from now on its end frees its memory
+                free = self._sent_records[:]
+                del self._sent_records[: len(free)]
         if channel is None:
             self._free(job)
             results.set_exception(RetryableError("the predictor is restarting"))
         else:
             # If sending fails, the predictor is gone, and the listening thread fails the job.
-            channel.send("job", id=number, at_s=time.monotonic(), inputs=refs, parts=parts)
+            channel.send(
+                "job", id=number, at_s=time.monotonic(), inputs=inputs, parts=parts, free=free
+            )
         return results
 
     def stop(self) -> None:
@@ -313,17 +318,8 @@ class PredictorProcess:
 
     # --- jobs
 
-    def _copy_inputs(
-        self, requests: Sequence[BatchRequest]
-    ) -> tuple[Record | None, tuple[ArrayRef, ...]]:
-        """Copy the inputs of all requests to shared memory, one request after another.
-
-        Returns:
-            The record to free after use, None if nothing was copied; and the locations of the
-            inputs.
-        """
-        if len(requests) == 1 and requests[0].refs is not None:
-            return None, requests[0].refs
+    def _copied(self, requests: Sequence[BatchRequest]) -> Record:
+        """A new record with the inputs of all requests, one request after another."""
         first = requests[0].inputs
         samples = sum(request.samples for request in requests)
         layouts = [(array.dtype, (samples, *array.shape[1:])) for array in first.values()]
@@ -336,26 +332,30 @@ class PredictorProcess:
                 stop = start + request.samples
                 np.copyto(array[start:stop], request.inputs[name])
                 start = stop
-        return record, record.arrays
+        return record
 
     def _free(self, job: _PendingJob) -> None:
         if job.inputs is not None:
             self._inputs.free(job.inputs.offset)
 
-    def _finish_job(self, message: Message, channel: Channel, outputs: Arena) -> None:
+    def _finish_job(self, message: Message, outputs: Arena, sent: list[int]) -> None:
         with self._lock:
             job = self._jobs.pop(message["id"])
         self._free(job)
+        results: list[Result] = []
         try:
-            results = [_result(told, channel, outputs) for told in message["results"]]
+            for told, (samples, *_) in zip(message["results"], job.parts, strict=True):
+                if "error" in told:
+                    results.append(jobs.error_of(told))
+                    continue
+                arrays, seconds = jobs.arrays_at(told["outputs"], outputs), told["device_seconds"]
+                results.append(RequestLabels(arrays, seconds, partial(sent.append, told["record"])))
+                self._answered = True
+                self._median.add(seconds / samples)
+                self.t_t_s = max(self._median.value or 0.0, LEAST_S)
         except Exception as error:  # such as no memory: nobody may wait for ever
             job.results.set_exception(error)
             return
-        with self._lock:
-            for samples, result in zip(job.samples, results, strict=True):
-                if isinstance(result, RequestLabels):
-                    self._answered = True
-                    self._median.add(result.device_seconds / samples)
         job.results.set_result(results)
 
     def _fail_jobs(self) -> None:
@@ -363,7 +363,7 @@ class PredictorProcess:
         ended = RetryableError("the predictor ended before it computed the request: try again")
         crashed = PredictorCrashed("the predictor ended in mid-request")
         with self._lock:
-            self._channel = None
+            self._channel, self.ready = None, False
             waiting, self._jobs = self._jobs, {}
         for place, job in enumerate(waiting.values()):
             self._free(job)
@@ -426,15 +426,16 @@ class PredictorProcess:
         Raises:
             ModelError: it refused the model.
         """
+        sent = self._sent_records = list[int]()
         for message in channel:
             match message["kind"]:
                 case "done":
-                    self._finish_job(message, channel, outputs)
+                    self._finish_job(message, outputs, sent)
                 case "progress":
                     self._on_progress(message["text"])
                 case "ready":
                     self._became_ready(from_plain(PredictorReady, message))
-                    self._channel = channel
+                    self._channel, self.ready = channel, True
                     self._on_change()
                     self._settled.set()
                 case "refused":
@@ -457,6 +458,8 @@ class PredictorProcess:
             )
         self._config = replace(self._config, micro_batch=rows)  # not measured again
         self.loaded = ready
+        if self._median.value is None:
+            self.t_t_s = max(ready.t_t_s, LEAST_S)
 
     def _pause_before_restart(self, how: str) -> None:
         """Wait before the next start; raise ProcessFailed if another start makes no sense."""
@@ -478,13 +481,6 @@ class PredictorProcess:
         self._on_change()
         log.warning("%s %s; it is started again", self._name, how)
         self._stopping.wait(delay_s(len(self._crashes) - 1, random.Random()))
-
-
-def _result(told: Message, channel: Channel, outputs: Arena) -> Result:
-    if "error" in told:
-        return jobs.error_of(told)
-    release = partial(channel.send, "free", record=told["record"])
-    return RequestLabels(jobs.arrays_at(told["outputs"], outputs), told["device_seconds"], release)
 
 
 def _first_equal_device(configs: Sequence[PredictorConfig], index: int) -> int:

@@ -32,12 +32,12 @@ from ..proto.arena import Arena, tune_allocator
 from ..proto.channel import Channel, Message
 from ..proto.dataclass_json import from_plain, to_plain
 from . import jobs
-from .backends import Backend, ModelSpec, Submit, queue_of, submit_to
+from .backends import Backend, ModelSpec, queue_of, submit_to
 from .backends.paced import PacedBackend
 from .backends.selection import open_backend
 from .backends.tensor_specs import example_batch
 from .config import PredictorConfig
-from .jobs import JobPart, PredictorReady, Result, submit_parts
+from .jobs import JobPart, PredictorReady, Result, outputs_from_text, submit_parts
 from .microbatch import fastest_micro_batch, submit_in_micro_batches, warm_up
 from .self_test import Canary, self_test
 
@@ -51,15 +51,12 @@ class LoadedModel:
         micro_batch: samples per run.
         t_t_s: measured seconds per sample on the device.
         spec: of the model as it serves, with the kinds of its outputs.
-        arrive: called with the time at which a job came, before it runs; an emulated device needs
-            it.
     """
 
     backend: Backend
     micro_batch: int
     t_t_s: float
     spec: ModelSpec
-    arrive: Callable[[float], None] = lambda at_s: None
 
 
 def prepare_process(config: PredictorConfig) -> None:
@@ -90,8 +87,6 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedM
     if config.self_test:
         kinds |= self_test(backend, canary, rows, on_progress)
     spec = backend.spec.in_micro_batches(rows).with_kinds({**kinds, **dict(config.output_kinds)})
-    if isinstance(backend, PacedBackend):
-        return LoadedModel(backend, rows, t_t_s, spec, backend.arrive)
     return LoadedModel(backend, rows, t_t_s, spec)
 
 
@@ -166,8 +161,6 @@ class PredictorLoop:
                 if message["kind"] == "job":
                     finish = self._begin(message)
                     self._submitted.put(finish) if finisher else finish()
-                elif message["kind"] == "free":
-                    self._outputs.free(message["record"])
                 if self._lost is not None:
                     break
         finally:
@@ -186,12 +179,19 @@ class PredictorLoop:
 
     def _begin(self, job: Message) -> Callable[[], None]:
         """Start a job; returns a function that waits for its labels and sends them."""
-        parts = [JobPart.from_json(part) for part in job["parts"]]
+        for record in job["free"]:
+            self._outputs.free(record)
+        parts = [
+            JobPart(samples, outputs_from_text(outputs), deadline_s)
+            for samples, outputs, deadline_s in job["parts"]
+        ]
         rows = self._micro_batch
-        self._loaded.arrive(job["at_s"])
+        if isinstance(self._backend, PacedBackend):
+            self._backend.arrive(job["at_s"])
         try:
             inputs = jobs.arrays_at(job["inputs"], self._inputs)
-            labels = submit_parts(self._submitter(rows), inputs, parts)
+            submit = partial(submit_in_micro_batches, self._submit, micro_batch=rows)
+            labels = submit_parts(submit, inputs, parts)
         except Exception as error:  # such as no memory: the model can still run other jobs
             lost = _lost(error)
             labels = partial(list, [lost] * len(parts))
@@ -204,24 +204,26 @@ class PredictorLoop:
             results = labels()
         except Exception as error:  # as above
             results = [_lost(error)] * parts
-        failures = {type(result) for result in results if isinstance(result, RetryableError)}
+        told, failures = list[Message](), set[type[EdlError]]()
+        for result in results:
+            told.append(self._told(result))
+            if isinstance(result, RetryableError):
+                failures.add(type(result))
         if rows == self._micro_batch and DeviceOutOfMemory in failures:
             self._halve_micro_batch()
-        self._channel.send("done", id=number, results=[self._told(r) for r in results])
+        self._channel.send("done", id=number, results=told)
         if failures:
             self._try_example()
 
     def _try_example(self) -> None:
         spec = self._backend.spec
         try:
-            self._submitter(self._micro_batch)(example_batch(spec.inputs, spec.rows_per_run(1)))()
+            batch = example_batch(spec.inputs, spec.rows_per_run(1))
+            submit_in_micro_batches(self._submit, batch, self._micro_batch)()
         except (RequestRefused, BadAnswer):  # the device works
             pass
         except RetryableError as error:
             self._lost = error
-
-    def _submitter(self, micro_batch: int) -> Submit:
-        return partial(submit_in_micro_batches, self._submit, micro_batch=micro_batch)
 
     def _halve_micro_batch(self) -> None:
         """Halve the micro-batch from the next job on, and report it."""
@@ -237,7 +239,7 @@ class PredictorLoop:
     def _told(self, result: Result) -> Message:
         """A result as it is sent, its labels in shared memory."""
         if isinstance(result, EdlError):
-            return {**jobs.error_fields(result)}
+            return jobs.error_fields(result)
         try:
             record = self._outputs.put(list(result.outputs.values()))
         except OSError as error:
@@ -246,7 +248,7 @@ class PredictorLoop:
             return jobs.error_fields(error)
         return {
             "record": record.offset,
-            "outputs": jobs.refs_to_json(result.outputs, record.arrays),
+            "outputs": dict(zip(result.outputs, record.arrays, strict=True)),
             "device_seconds": result.device_seconds,
         }
 

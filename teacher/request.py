@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from ..errors import (
     EdlError,
@@ -99,16 +99,6 @@ class RequestedOutput:
             return {}
         named = self.form.parameters(spec.shape[-1])
         return dict.fromkeys(self.form.parts(self.name), named)
-
-    def to_json(self) -> list[Any]:
-        if self.form is None:
-            return [self.name, None, None, self.kind]
-        return [self.name, str(self.form), self.form.temperature, self.kind]
-
-    @classmethod
-    def from_json(cls, value: Sequence[Any]) -> Self:
-        name, form, temperature, kind = value
-        return cls(name, LabelForm.parse(form, temperature), kind)
 
 
 def encode_outputs(

@@ -198,26 +198,22 @@ class OutputCheckedBackend:
         return checked
 
     def _checked(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        return {tensor.name: self._held(tensor, outputs) for tensor in self.spec.outputs}
-
-    def _held(self, tensor: TensorSpec, outputs: Mapping[str, Array]) -> Array:
-        array = outputs.get(tensor.name)
-        if array is None:
-            declared = (
-                f"an output {tensor.name!r} was declared by --output and the model"
-                if self._by_option
-                else f"the model declares an output {tensor.name!r} and"
-            )
-            given = ", ".join(map(repr, outputs)) or "none"
-            raise BadAnswer(f"{declared} does not give it: it gives {given}", tensor.name)
-        return _fitting(array, tensor)
-
-
-def _fitting(array: Array, tensor: TensorSpec) -> Array:
-    if not matches_spec(array, tensor):
-        raise BadAnswer(
-            f"output {tensor.name!r} is {array.dtype} {list(array.shape)}, "
-            f"but the model declares {tensor.datatype} {list(tensor.shape)}",
-            tensor.name,
-        )
-    return array
+        checked = {}
+        for tensor in self.spec.outputs:
+            name = tensor.name
+            if (array := outputs.get(name)) is None:
+                declared = (
+                    f"an output {name!r} was declared by --output and the model"
+                    if self._by_option
+                    else f"the model declares an output {name!r} and"
+                )
+                given = ", ".join(map(repr, outputs)) or "none"
+                raise BadAnswer(f"{declared} does not give it: it gives {given}", name)
+            if not matches_spec(array, tensor):
+                raise BadAnswer(
+                    f"output {name!r} is {array.dtype} {list(array.shape)}, "
+                    f"but the model declares {tensor.datatype} {list(tensor.shape)}",
+                    name,
+                )
+            checked[name] = array
+        return checked

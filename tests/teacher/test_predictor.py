@@ -29,7 +29,7 @@ from edl.proto.forms import LabelForm, decode
 from edl.teacher import jobs
 from edl.teacher.backends import at_once
 from edl.teacher.backends.tensor_specs import example_batch
-from edl.teacher.jobs import JobPart, RequestLabels, Result, submit_parts
+from edl.teacher.jobs import JobPart, RequestLabels, Result, outputs_to_text, submit_parts
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.predictor import LoadedModel, PredictorLoop
 from edl.teacher.request import RequestedOutput, encode_outputs
@@ -72,12 +72,18 @@ class Bench:
 
     def submit(self, number: int, x: Array, *parts: JobPart) -> None:
         """Send a job without waiting for its labels."""
-        refs = jobs.refs_to_json({"x": x}, self.inputs.put([x]).arrays)
+        refs = {"x": self.inputs.put([x]).arrays[0]}
         self.send(number, refs, parts or [JobPart(len(x), (RequestedOutput("double"),))])
 
-    def send(self, number: int, refs: Mapping[str, Any], parts: Sequence[JobPart]) -> None:
-        told = [part.to_json() for part in parts]
-        assert self.channel.send("job", id=number, at_s=0.0, inputs=refs, parts=told)
+    def send(
+        self,
+        number: int,
+        refs: Mapping[str, Any],
+        parts: Sequence[JobPart],
+        free: Sequence[int] = (),
+    ) -> None:
+        told = [(part.samples, outputs_to_text(part.outputs), part.deadline_s) for part in parts]
+        assert self.channel.send("job", id=number, at_s=0.0, inputs=refs, parts=told, free=free)
 
     def done(self, number: int) -> list[Message]:
         for message in self.channel:
@@ -181,7 +187,8 @@ def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBacken
     assert list(bench.labels(second)) == ["double", "sum"]
     np.testing.assert_array_equal(bench.labels(second)["double"], x[7:] * 2)
     assert backend.runs == [8, 8, 5]
-    bench.channel.send("free", record=first["record"])
+    bench.send(2, {}, [], free=[first["record"]])
+    assert bench.done(2) == []
     np.testing.assert_array_equal(bench.labels(second)["sum"], x[7:].sum(axis=1))
     assert 0 < first["device_seconds"] == pytest.approx(second["device_seconds"] / 2)
 
