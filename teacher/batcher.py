@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena
@@ -115,6 +115,7 @@ class Batcher:
         self._lanes = [_Lane(predictor) for predictor in pool.predictors]
         self._taken_slots = self._taken_samples = 0
         self._promised_s = 0.0  # when the last refused request may retry
+        self._merging: tuple[Any, Any] = (None, None)  # a loaded model, and as it answers here
         self._next_check_s = math.inf
         self._unmerged_until_s = -math.inf
         self._closed = False
@@ -134,7 +135,9 @@ class Batcher:
     def require_loaded(self) -> PredictorReady:
         """The model as it answers here; raises RetryableError while it is not loaded."""
         ready, most = self._pool.require_loaded(), self._rule.max_samples
-        return replace(ready, spec=ready.spec.merging(most)) if most else ready
+        if most and ready is not self._merging[0]:
+            self._merging = ready, replace(ready, spec=ready.spec.merging(most))
+        return self._merging[1] if most else ready
 
     def start(self) -> None:
         """Start accepting requests."""

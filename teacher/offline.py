@@ -38,7 +38,7 @@ from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
 from .microbatch import run_in_micro_batches
 from .predictor import LoadedModel, load, open_model, prepare_process
-from .request import check_request
+from .request import check_inputs, check_request
 from .self_test import Canary, load_samples, self_test
 
 #: Samples of a canary of noise: enough to compare, and a small file.
@@ -84,6 +84,7 @@ def take_canary(
     if samples is None:
         samples = probe_batch(spec.inputs, spec.rows_per_run(CANARY_ROWS), 0)
     check_request(InferRequest("", inputs=dict(samples)), spec)
+    check_inputs(samples, spec)
     try:
         outputs = run_in_micro_batches(backend.run, samples, loaded.micro_batch)
     except TeacherError as error:

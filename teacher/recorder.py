@@ -21,7 +21,7 @@ from typing import Final, Self
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 
-from ..errors import AccessError, BadAnswer, EdlError
+from ..errors import AccessError, BadAnswer, EdlError, RetryableError
 from ..logs import Fields
 from ..proto import inference_pb2 as pb
 from ..proto.status import to_status
@@ -29,6 +29,7 @@ from ..scheduler.rates import RecentRate
 from .registration import TeacherView
 from .request import REASONS, reason_of
 
+log = logging.getLogger(__name__)
 access_log: Final = logging.getLogger("edl.teacher.access_log")
 
 #: The longest text from a caller in the log, in characters.
@@ -113,6 +114,8 @@ class CallRecord:
 class RequestTiming:
     """One request for labels, from its last byte to its answer; an exception marks it as failed.
 
+    An unexpected exception is logged and becomes RetryableError, for all protocols alike.
+
     Attributes:
         call: by which it came.
         samples: in its batch; 0 until it is labelled.
@@ -130,37 +133,39 @@ class RequestTiming:
     infer_ns: int = 0
     output_ns: int = 0
     whole_ns: int = 0
-    _at_ns: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._at_ns = self.call.recorder.clock_ns()
+    _at_ns: int = 0  # the end of the latest phase
 
     def __enter__(self) -> Self:
-        self.call.recorder.request_received()
+        recorder = self.call.recorder
+        self._at_ns = recorder.clock_ns()
+        recorder.request_received()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
-        self.output_ns = self._lap()
+        self.output_ns = self.call.recorder.clock_ns() - self._at_ns
+        self.whole_ns = self.input_ns + self.queue_ns + self.infer_ns + self.output_ns
+        if isinstance(error, Exception) and not isinstance(error, EdlError):
+            log.error("a request could not be answered", exc_info=error)
+            retryable = RetryableError(f"{type(error).__name__}: {error}")
+            self.call.recorder.request_finished(self, retryable)
+            raise retryable from error
         self.call.recorder.request_finished(self, error)
 
     def read(self) -> None:
         """The inputs have been read and are valid."""
-        self.input_ns = self._lap()
+        now_ns = self.call.recorder.clock_ns()
+        self.input_ns, self._at_ns = now_ns - self._at_ns, now_ns
 
     def labelled(self, samples: int, device_seconds: float) -> None:
         """The model has answered; of the time since `read` it needed `device_seconds`."""
-        waited_ns = self._lap()
+        now_ns = self.call.recorder.clock_ns()
+        waited_ns, self._at_ns = now_ns - self._at_ns, now_ns
         self.samples = samples
         self.infer_ns = min(round(device_seconds * 1e9), waited_ns)
         self.queue_ns = waited_ns - self.infer_ns
         self.call.recorder.labelled(samples, device_seconds)
-
-    def _lap(self) -> int:
-        before, self._at_ns = self._at_ns, self.call.recorder.clock_ns()
-        self.whole_ns += self._at_ns - before
-        return self._at_ns - before
 
 
 class _TimeTotals:
@@ -196,7 +201,7 @@ class Recorder:
 
     Args:
         clock_ns: monotonic.
-        unix_ms: the time since 1970.
+        unix_s: the time since 1970.
 
     Attributes:
         registry: the teacher's metrics.
@@ -207,10 +212,10 @@ class Recorder:
     def __init__(
         self,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
-        unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self.clock_ns = clock_ns
-        self._unix_ms = unix_ms
+        self._unix_s = unix_s
         self.in_flight = self.answered = 0
         self._changed = threading.Condition(threading.Lock())  # guards all counts below
         self._watched = 0  # threads in `wait_quiet`
@@ -302,7 +307,7 @@ class Recorder:
 
     def request_finished(self, one: RequestTiming, error: BaseException | None) -> None:
         """A request for labels has ended, with `error` unless that is None."""
-        self._outcomes[_outcome_of(error)].inc()
+        self._outcomes["answered" if error is None else _outcome_of(error)].inc()
         self._request_s.observe(one.whole_ns / 1e9)
         self._received.inc(one.call.received_bytes)
         if error is None:
@@ -319,9 +324,12 @@ class Recorder:
                 return
             self._success.add(one)
             self._inferred += one.samples
-            self._inferred_ms = self._unix_ms()
-            if one.samples in self._by_size or len(self._by_size) < _MAX_SIZES:
-                self._by_size.setdefault(one.samples, _TimeTotals()).add(one)
+            self._inferred_ms = int(self._unix_s() * 1000)
+            totals = self._by_size.get(one.samples)
+            if totals is None and len(self._by_size) < _MAX_SIZES:
+                totals = self._by_size[one.samples] = _TimeTotals()
+            if totals is not None:
+                totals.add(one)
 
     # --- what is shown
 
@@ -386,10 +394,8 @@ class Recorder:
             )
 
 
-def _outcome_of(error: BaseException | None) -> str:
-    """The outcome of a request, one of `_OUTCOMES`."""
-    if error is None:
-        return "answered"
+def _outcome_of(error: BaseException) -> str:
+    """The outcome of a request that failed, one of `_OUTCOMES`."""
     if isinstance(error, BadAnswer):
         return "bad_answer"
     if isinstance(error, EdlError):

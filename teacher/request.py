@@ -151,30 +151,51 @@ def check_model(name: str, version: str, served: str) -> None:
 
 
 def check_request(request: InferRequest, spec: ModelSpec) -> tuple[RequestedOutput, ...]:
-    """Check inputs and requested outputs against `spec`.
+    """Check the names of inputs, and the requested outputs, against `spec`.
 
     Returns:
         The requested outputs in their order; all if none is named.
 
     Raises:
-        RequestRefused: a name, dtype or shape does not fit the model, the batch is empty, or an
-            output cannot have the requested form.
+        RequestRefused: a name does not fit the model, or an output cannot have the requested form.
     """
-    _check_names("input", request.inputs, [tensor.name for tensor in spec.inputs])
-    rows: dict[str, int] = {}
-    for tensor in spec.inputs:
-        array = request.inputs[tensor.name]
-        _check_input(tensor, array)
-        rows[tensor.name] = len(array)
-    if len(set(rows.values())) > 1:
-        raise RequestRefused(f"the inputs differ in their first dimension, the batch: {rows}")
-    if 0 in rows.values():
-        raise RequestRefused("the batch is empty: expected at least 1 sample, got 0")
+    names, expected = list(request.inputs), [tensor.name for tensor in spec.inputs]
+    unknown = [name for name in names if name not in expected]
+    missing = [name for name in expected if name not in names]
+    if unknown or missing:
+        problem = f"unknown input {unknown[0]!r}" if unknown else f"missing input {missing[0]!r}"
+        raise RequestRefused(f"{problem}: expected {expected}, got {names}")
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     names = _wanted(request.outputs, list(outputs))
     return tuple(
         RequestedOutput(name, _form(request, outputs[name]), outputs[name].kind) for name in names
     )
+
+
+def check_inputs(inputs: Mapping[str, Array], spec: ModelSpec) -> None:
+    """Check the arrays of a request whose names fit `spec`.
+
+    Raises:
+        RequestRefused: a dtype or shape does not fit the model, or the batch is empty.
+    """
+    rows: dict[str, int] = {}
+    for tensor in spec.inputs:
+        array = inputs[tensor.name]
+        datatype, shape = datatype_of(array.dtype), array.shape
+        if datatype != tensor.datatype:
+            raise RequestRefused(
+                f"input {tensor.name!r} has datatype {datatype}, expected {tensor.datatype}"
+            )
+        if not tensor.admits(shape):
+            raise RequestRefused(
+                f"input {tensor.name!r} has shape {list(shape)}, expected {list(tensor.shape)} "
+                "(-1 stands for any size)"
+            )
+        rows[tensor.name] = shape[0]
+    if len(set(rows.values())) > 1:
+        raise RequestRefused(f"the inputs differ in their first dimension, the batch: {rows}")
+    if 0 in rows.values():
+        raise RequestRefused("the batch is empty: expected at least 1 sample, got 0")
 
 
 def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float:
@@ -200,29 +221,6 @@ def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> fl
         return math.inf
     own_s = now_s + min(timeout_us or _MOST_US, _MOST_US) / 1e6
     return own_s if call_s is None else min(own_s, call_s)
-
-
-def _check_input(tensor: TensorSpec, array: Array) -> None:
-    datatype, shape = datatype_of(array.dtype), array.shape
-    if datatype != tensor.datatype:
-        raise RequestRefused(
-            f"input {tensor.name!r} has datatype {datatype}, expected {tensor.datatype}"
-        )
-    if not tensor.admits(shape):
-        raise RequestRefused(
-            f"input {tensor.name!r} has shape {list(shape)}, expected {list(tensor.shape)} "
-            "(-1 stands for any size)"
-        )
-
-
-def _check_names(what: str, given: Iterable[str], expected: list[str]) -> None:
-    if (names := list(given)) == expected:
-        return
-    unknown = [name for name in names if name not in expected]
-    missing = [name for name in expected if name not in names]
-    if unknown or missing:
-        problem = f"unknown {what} {unknown[0]!r}" if unknown else f"missing {what} {missing[0]!r}"
-        raise RequestRefused(f"{problem}: expected {expected}, got {names}")
 
 
 def _wanted(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:

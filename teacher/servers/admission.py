@@ -88,6 +88,7 @@ class AdmittedCall:
         nbytes: memory reserved for its request.
         is_stream: it may send many requests at any time.
         since_s: its start, on the table's clock.
+        is_owing: it has sent no request yet, or its last one is answered; it may be evicted.
         evicted: it was ended to make room.
         on_evicted: called once when that happens.
     """
@@ -97,6 +98,7 @@ class AdmittedCall:
     is_stream: bool
     since_s: float
     nbytes: int = 0
+    is_owing: bool = True
     evicted: bool = False
     on_evicted: Callable[[], None] = lambda: None
 
@@ -153,7 +155,8 @@ class AdmittedCall:
         Args:
             nbytes: its size; None if it is as announced.
         """
-        self.table.owes(self, yes=False)
+        if self.is_owing:
+            self.table.owes(self, yes=False)
         if nbytes is not None:
             self.table.keep(self, nbytes)
 
@@ -275,14 +278,16 @@ class CallTable:
         self._bytes_by_peer[call.peer] = self._bytes_by_peer.get(call.peer, 0) + more
         if not self._bytes_by_peer[call.peer]:
             del self._bytes_by_peer[call.peer]
-        if more < 0:
+        if more < 0 and self._waiting:
             self._wake()
 
     def owes(self, call: AdmittedCall, *, yes: bool = True) -> None:
         """Set whether a call owes a request, so that it may be evicted."""
+        call.is_owing = yes
         if yes:
             self._owing.setdefault(call.peer, {})[call] = None
-            self._wake()
+            if self._waiting:
+                self._wake()
         elif (owing := self._owing.get(call.peer)) is not None:
             owing.pop(call, None)
             if not owing:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
 from ... import __version__
-from ...errors import EdlError, RetryableError
+from ...errors import EdlError
 from ...proto import inference_pb2 as pb
 from ...proto import tensors
-from ...proto.arena import Arena
+from ...proto.arena import Array
 from ...proto.datatypes import Parameter
 from ...proto.tensors import InferRequest, InferResponse
+from ..backends import ModelSpec
 from ..batcher import Labeller
 from ..config import ServerConfig
 from ..jobs import RequestLabels
-from ..recorder import CallRecord, Recorder
+from ..recorder import CallRecord, Recorder, RequestTiming
 from ..registration import InstanceIdentity
 from ..request import (
     MODEL_VERSION,
     BatchRequest,
     InputBuffers,
+    RequestedOutput,
+    check_inputs,
     check_model,
     check_request,
     deadline_of,
@@ -36,8 +39,6 @@ from ..request import (
 from .admission import AccessLevel, CallAdmission
 from .callers import CallerIdentity
 from .shared_regions import RegionReader, SharedMemoryRegions, output_buffers, write_outputs
-
-log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -103,11 +104,30 @@ class ServerContext(NamedTuple):
     recorder: Recorder
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestSpec:
+    """What requests with the same names, parameters and forms have in common; it fits the model.
+
+    Attributes:
+        model: that it was checked against.
+        outputs: the requested ones, in their order.
+        parameters: of each answer.
+        output_parameters: of each answer, by the names of the sent outputs.
+    """
+
+    model: ModelSpec
+    outputs: tuple[RequestedOutput, ...]
+    parameters: Mapping[str, Parameter]
+    output_parameters: Mapping[str, dict[str, Parameter]]
+
+
 class InferenceServicer:
     """The protocol's methods for one model. All methods raise errors of `errors` only.
 
     Attributes:
+        identity: of this teacher.
         memory: regions of shared memory that callers have registered.
+        input_memory: from which the predictors read inputs.
         methods: all methods by name, but `model_infer`.
     """
 
@@ -119,8 +139,9 @@ class InferenceServicer:
         memory: SharedMemoryRegions | None = None,
     ) -> None:
         self.memory = memory or SharedMemoryRegions()
-        self._identity = identity
-        self._labeller = labeller
+        self.input_memory = labeller.memory
+        self.identity = identity
+        self.labeller = labeller
         self._recorder = recorder
         self.methods = {
             "ServerLive": ServicerMethod("anybody", pb.ServerLiveRequest, self._server_live),
@@ -151,11 +172,11 @@ class InferenceServicer:
         return pb.ServerLiveResponse(live=True)
 
     def _server_ready(self, _: pb.ServerReadyRequest, __: CallerIdentity) -> Message:
-        return pb.ServerReadyResponse(ready=self._labeller.ready)
+        return pb.ServerReadyResponse(ready=self.labeller.ready)
 
     def _model_ready(self, request: pb.ModelReadyRequest, _: CallerIdentity) -> Message:
-        check_model(request.name, request.version, self._identity.service)
-        return pb.ModelReadyResponse(ready=self._labeller.ready)
+        check_model(request.name, request.version, self.identity.service)
+        return pb.ModelReadyResponse(ready=self.labeller.ready)
 
     def _server_metadata(self, _: pb.ServerMetadataRequest, __: CallerIdentity) -> Message:
         return pb.ServerMetadataResponse(
@@ -164,14 +185,14 @@ class InferenceServicer:
 
     def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         """Trailing metadata of `ServerMetadata`, which proves this instance."""
-        return self._identity.proof(metadata)
+        return self.identity.proof(metadata)
 
     def _model_metadata(self, request: pb.ModelMetadataRequest, _: CallerIdentity) -> Message:
-        check_model(request.name, request.version, self._identity.service)
-        spec = self._labeller.require_loaded().spec
+        check_model(request.name, request.version, self.identity.service)
+        spec = self.labeller.require_loaded().spec
         tensor = pb.ModelMetadataResponse.TensorMetadata
         return pb.ModelMetadataResponse(
-            name=self._identity.service,
+            name=self.identity.service,
             versions=[MODEL_VERSION],
             platform=spec.platform,
             inputs=[tensor(name=t.name, datatype=t.datatype, shape=t.shape) for t in spec.inputs],
@@ -182,7 +203,7 @@ class InferenceServicer:
         )
 
     def _model_statistics(self, request: pb.ModelStatisticsRequest, _: CallerIdentity) -> Message:
-        name = self._identity.service
+        name = self.identity.service
         check_model(request.name or name, request.version, name)
         return pb.ModelStatisticsResponse(
             model_stats=[self._recorder.statistics(name, MODEL_VERSION)]
@@ -193,7 +214,7 @@ class InferenceServicer:
         if request.repository_name or (request.ready and state != "READY"):
             return pb.RepositoryIndexResponse()
         model = pb.RepositoryIndexResponse.ModelIndex(
-            name=self._identity.service, version=MODEL_VERSION, state=state, reason=reason
+            name=self.identity.service, version=MODEL_VERSION, state=state, reason=reason
         )
         return pb.RepositoryIndexResponse(models=[model])
 
@@ -249,7 +270,6 @@ class InferenceServicer:
         deadline_s: float | None,
         entry: CallRecord,
         nbytes: int,
-        record: InputBuffers | None = None,
     ) -> _T:
         """Label one batch without blocking the event loop.
 
@@ -263,92 +283,110 @@ class InferenceServicer:
                 earlier one.
             entry: the record of the call.
             nbytes: size of the request.
-            record: the inputs in `memory_of_inputs`; None if they are elsewhere.
         """
-        with entry.timing(nbytes) as timing, _as_edl_errors():
+        with entry.timing(nbytes) as timing:
             reading = RegionReader(self.memory, caller)
             request = await decode(reading)
             entry.model, entry.request_id = request.model_name, request.request_id
-            self._identity.check(request.parameters)
-            check_model(request.model_name, request.model_version, self._identity.service)
-            spec = self._labeller.require_loaded().spec
-            wanted = check_request(request, spec)
+            spec = self.spec_of(request)
             output_refs = output_buffers(request)
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
-            timing.read()
-            refs = None if record is None else record.refs
-            batch = BatchRequest(request.inputs, wanted, deadline_s, refs)
-            labels = self._labeller.submit(batch)
-            if record is not None:
-                record.submitted(labels)
-            answer = await _taken(labels)
+            labels = await self.label(spec, request.inputs, deadline_s, timing)
             try:
                 reading.check()
-                timing.labelled(batch.samples, answer.device_seconds)
-                said = {}
+                samples = len(next(iter(request.inputs.values())))
+                timing.labelled(samples, labels.device_seconds)
+                said: dict[str, dict[str, Parameter]] = {}
                 if output_refs:
                     said = await in_thread(
-                        write_outputs, self.memory, caller, answer.outputs, output_refs
+                        write_outputs, self.memory, caller, labels.outputs, output_refs
                     )
+                told = spec.output_parameters
                 response = InferResponse(
-                    model_name=self._identity.service,
+                    model_name=self.identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
-                    outputs=answer.outputs,
-                    output_parameters=_with_places(form_parameters(wanted, spec), said),
+                    outputs=labels.outputs,
+                    output_parameters={
+                        **told,
+                        **{name: {**told.get(name, {}), **ref} for name, ref in said.items()},
+                    },
                     parameters={
-                        "teacher_id": self._identity.teacher_id,
-                        "incarnation": str(self._identity.incarnation),
-                        "content_id": spec.content_id,
-                        "numerics_id": spec.numerics_id,
-                        "device_seconds": answer.device_seconds,
-                        "draining": self._identity.draining,
+                        **spec.parameters,
+                        "device_seconds": labels.device_seconds,
+                        "draining": self.identity.draining,
                     },
                 )
                 encoded, entry.sent_bytes = await encode(request, response, said)
                 return encoded
             finally:
-                answer.release()
+                labels.release()
 
-    @property
-    def memory_of_inputs(self) -> Arena:
-        """The memory from which the predictors read inputs."""
-        return self._labeller.memory
+    def spec_of(self, request: InferRequest) -> RequestSpec:
+        """Check what requests with these names, parameters and forms have in common.
+
+        Raises:
+            WrongInstance: it is for another teacher.
+            RequestRefused: it does not fit the model.
+            RetryableError: the model is loading.
+        """
+        self.identity.check(request.parameters)
+        check_model(request.model_name, request.model_version, self.identity.service)
+        model = self.labeller.require_loaded().spec
+        outputs = check_request(request, model)
+        parameters: dict[str, Parameter] = {
+            "teacher_id": self.identity.teacher_id,
+            "incarnation": str(self.identity.incarnation),
+            "content_id": model.content_id,
+            "numerics_id": model.numerics_id,
+        }
+        return RequestSpec(model, outputs, parameters, form_parameters(outputs, model))
+
+    async def label(
+        self,
+        spec: RequestSpec,
+        inputs: Mapping[str, Array],
+        deadline_s: float,
+        timing: RequestTiming,
+        buffers: InputBuffers | None = None,
+    ) -> RequestLabels:
+        """Have one batch labelled; if the caller is cancelled, the labels are released.
+
+        Args:
+            spec: of the request.
+            inputs: with the names of `spec`.
+            deadline_s: on the monotonic clock.
+            timing: of the request.
+            buffers: the inputs, if they are in `input_memory`.
+
+        Returns:
+            The labels, which the caller must release.
+        """
+        check_inputs(inputs, spec.model)
+        timing.read()
+        refs = None if buffers is None else buffers.refs
+        labels = self.labeller.submit(BatchRequest(inputs, spec.outputs, deadline_s, refs))
+        if buffers is not None:
+            buffers.submitted(labels)
+        try:
+            return labels.result() if labels.done() else await asyncio.wrap_future(labels)
+        except asyncio.CancelledError:
+            labels.add_done_callback(_give_back)
+            raise
+        finally:
+            # An exception refers to this frame, and the future to the exception. Breaking the
+            # cycle frees the request without the garbage collector.
+            del labels
 
     def _state(self) -> tuple[str, str]:
         """Whether the model accepts requests, in the protocol's word, and the reason if not."""
-        if self._labeller.ready:
+        if self.labeller.ready:
             return "READY", ""
         try:
-            self._labeller.require_loaded()
+            self.labeller.require_loaded()
         except EdlError as error:
             return "LOADING", str(error)
         return "UNAVAILABLE", "the predictor is restarting"
-
-
-@contextmanager
-def _as_edl_errors() -> Iterator[None]:
-    """Convert an unexpected error to RetryableError, for all protocols alike."""
-    try:
-        yield
-    except EdlError:
-        raise
-    except Exception as error:
-        log.exception("a request could not be answered")
-        raise RetryableError(f"{type(error).__name__}: {error}") from error
-
-
-async def _taken(labels: Future[RequestLabels]) -> RequestLabels:
-    """Wait for the labels; if the caller is cancelled, they are released."""
-    try:
-        return labels.result() if labels.done() else await asyncio.wrap_future(labels)
-    except asyncio.CancelledError:
-        labels.add_done_callback(_give_back)
-        raise
-    finally:
-        # An exception refers to this frame, and the future to the exception. Breaking the cycle
-        # frees the request without the garbage collector.
-        del labels
 
 
 def _give_back(labels: Future[RequestLabels]) -> None:
@@ -376,10 +414,3 @@ def _encoded(response: InferResponse, elsewhere: Collection[str]) -> tuple[bytes
         elsewhere=elsewhere,
     )
     return data, len(data)
-
-
-def _with_places(
-    told: Mapping[str, dict[str, Parameter]], output_refs: Mapping[str, dict[str, Parameter]]
-) -> dict[str, dict[str, Parameter]]:
-    """Parameters of the outputs in an answer: their forms and locations."""
-    return {**told, **{name: {**told.get(name, {}), **ref} for name, ref in output_refs.items()}}

@@ -44,28 +44,6 @@ _WAKE_BYTES: Final = 512 << 10
 _LINGER_S: Final = 1.0
 
 
-class _IncomingRequest:
-    """A request whose arrays are being received; `left` are the parts still to be filled."""
-
-    def __init__(self, asked: FramedRequest, record: InputBuffers) -> None:
-        self.asked, self.record = asked._replace(record=record), record
-        self.left = [one.reshape(-1).view(np.uint8).data for one in record.arrays if one.nbytes]
-
-    def fill(self, data: memoryview) -> int:
-        """Copy from the start of `data`; returns the number of bytes."""
-        taken = 0
-        while self.left and taken < len(data):
-            count = min(len(self.left[0]), len(data) - taken)
-            self.left[0][:count] = data[taken : taken + count]
-            taken += count
-            self.filled(count)
-        return taken
-
-    def filled(self, count: int) -> None:
-        rest = self.left[0][count:]
-        self.left[:1] = [rest] if len(rest) else []
-
-
 class ReaderConnection(asyncio.BufferedProtocol):
     """The protocol of one connection. Lives in the event loop.
 
@@ -81,10 +59,11 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._challenges = b"", b""
         self._session: TransportSession | None = None  # after the proof
         self._call: AdmittedCall | None = None
-        self._incoming: _IncomingRequest | None = None
+        self._incoming: FramedRequest | None = None  # its arrays are being received
         self._skip = 0  # bytes to discard of a refused request
-        self._tasks: dict[asyncio.Task[None], int] = {}  # task of each request -> its bytes
+        self._tasks: dict[asyncio.Task[bytes], int] = {}  # task of each request -> its bytes
         self._writing_paused = False  # the peer does not read answers
+        self._reading_paused = False
         self._refuses_requests = False  # no more requests are taken
         self._is_closing = False  # everything is answered
         self._receiving = Deadline(listener.config.receive_s, self.abort)
@@ -126,7 +105,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._incoming is not None:
-            return self._incoming.left[0]
+            return self._incoming.missing[0]
         if self._skip or self._refuses_requests:
             self._start = self._end = 0  # discard
         elif self._start:
@@ -137,10 +116,17 @@ class ReaderConnection(asyncio.BufferedProtocol):
         return room[: self._skip] if self._skip else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._incoming is not None:
-            self._incoming.filled(nbytes)
+        if (incoming := self._incoming) is not None:
+            incoming.received(nbytes)
+            if (missing := incoming.missing) and not self._writing_paused:
+                least = min(sum(map(len, missing)), _WAKE_BYTES)
+                if least != self._wake_bytes:
+                    self._set_wake_threshold(least)
+                return
         elif self._skip:
             self._skip -= nbytes
+            if not self._skip:
+                self._receiving.stop()
         elif self._refuses_requests:
             return
         else:
@@ -166,8 +152,8 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._lingering.stop()
         for task in list(self._tasks):
             task.cancel()
-        if self._incoming is not None:
-            self._incoming.record.close()
+        if self._incoming is not None and self._incoming.buffers is not None:
+            self._incoming.buffers.close()
             self._incoming = None
         if self._session is not None:
             self._session.release_regions(including_current=True)
@@ -180,43 +166,40 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def _process(self) -> None:
         """Process what has arrived, as far as possible."""
+        may_read = True
         try:
-            while (goes_on := self._may_process()) and self._step():
-                pass
+            while may_read := (
+                not self._writing_paused
+                and len(self._tasks) < AT_ONCE
+                and (not self._refuses_requests or self._incoming is not None)
+            ):
+                if (incoming := self._incoming) is not None:
+                    if incoming.missing:
+                        break
+                    self._incoming = None
+                    self._receiving.stop()
+                    self._set_wake_threshold(1)
+                    self._begin_request(incoming)
+                elif self._skip or self._start == self._end:
+                    break
+                elif self._session is None:
+                    if not self._prove():
+                        break
+                elif not self._take_frame(self._session):
+                    break
         except WireError as error:
             log.debug("a reader sends no frames: %s", error)
             self._listener.recorder.refused(error)
             if self._session is not None:
                 self._transport.write(frames.error_frame(0, error))
             self._refuses_requests = True
-        if goes_on or (self._refuses_requests and self._incoming is None):
-            self._transport.resume_reading()
-        else:
+        self._reading_paused = not (may_read or (self._refuses_requests and self._incoming is None))
+        if self._reading_paused:
             self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
         if self._refuses_requests:
             self._end_if_done()
-
-    def _may_process(self) -> bool:
-        """Whether another request may be read, or an incomplete one finished."""
-        has_room = not self._writing_paused and len(self._tasks) < AT_ONCE
-        return has_room and (not self._refuses_requests or self._incoming is not None)
-
-    def _step(self) -> bool:
-        """Process one complete item; False if there is none."""
-        if (incoming := self._incoming) is not None:
-            self._set_wake_threshold(sum(map(len, incoming.left)))
-            if incoming.left:
-                return False
-            self._incoming = None
-            self._receiving.stop()
-            self._begin_request(incoming.asked)
-            return True
-        if self._skip:
-            return False
-        if self._session is None:
-            return self._prove()
-        self._receiving.stop()
-        return self._take_frame(self._session)
 
     def _prove(self) -> bool:
         if self._offered is None:
@@ -254,32 +237,29 @@ class ReaderConnection(asyncio.BufferedProtocol):
         return True
 
     def _take_frame(self, session: TransportSession) -> bool:
-        have = self._end - self._start
-        if have < frames.HEADER.size:
+        """Take one frame; False if it is not complete up to its arrays."""
+        start, have = self._start, self._end - self._start
+        if have < (taken := frames.HEADER.size):
             return False
-        header = FrameHeader.unpack(self._staging[self._start : self._end])
-        if header.kind == frames.OPEN and header.nbytes <= frames.MAX_JSON_BYTES:
-            whole = frames.HEADER.size + header.nbytes
-            if have < whole:
-                return False
-            frame = self._consume(whole)
-            assert frame is not None
-            session.open(frame[frames.HEADER.size :])
-            return True
-        if header.kind != frames.REQUEST or header.head_bytes > _MAX_HEAD_BYTES:
+        header = FrameHeader.unpack(self._staging[start : self._end])
+        is_open = header.kind == frames.OPEN and header.nbytes <= frames.MAX_JSON_BYTES
+        if not is_open and (header.kind != frames.REQUEST or header.head_bytes > _MAX_HEAD_BYTES):
             raise WireError(f"a frame of kind {header.kind} that no reader sends")
-        if have < frames.HEADER.size + header.head_bytes:
+        if have < (end := taken + (header.nbytes if is_open else header.head_bytes)):
             return False
-        self._start += frames.HEADER.size
-        head = self._consume(header.head_bytes)
-        assert head is not None
-        asked = FramedRequest(header, head, session.fixed)
+        content = bytes(self._staging[start + taken : start + end])
+        self._start += end
+        if is_open:
+            session.open(content)
+            return True
+        if (fixed := session.fixed) is None:
+            raise WireError("a request before its session was opened")
         if not header.flags & frames.IN_SHARED_MEMORY:
-            self._receive(asked)
+            self._receive(FramedRequest(header, content, fixed))
         elif header.nbytes:
             raise WireError("a request in shared memory that announces bytes")
         else:
-            self._begin_request(asked)
+            self._begin_request(FramedRequest(header, content, fixed))
         return True
 
     def _consume(self, count: int) -> bytes | None:
@@ -293,16 +273,15 @@ class ReaderConnection(asyncio.BufferedProtocol):
         """Allocate memory for the arrays of a request, which come next."""
         header, inputs = asked.header, asked.fixed.opened.inputs
         layouts = frames.layouts_of(inputs, frames.unpack_shapes(asked.head, inputs), header.nbytes)
-        self._receiving.start()
         assert self._call is not None
         try:
             if header.nbytes > (most := self._listener.config.max_message_bytes):
                 raise RequestTooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
             self._call.announced(sum(self._tasks.values()) + header.nbytes)
             self._call.received()  # a call that receives must not be evicted
-            memory = self._listener.servicer.memory_of_inputs
+            memory = self._listener.servicer.input_memory
             try:
-                record = InputBuffers(memory, tuple(layouts))
+                asked.buffers = InputBuffers(memory, tuple(layouts))
             except OSError as error:
                 raise RateLimited(f"no shared memory for the request: {error}") from None
         except EdlError as error:  # concerns this request only
@@ -310,15 +289,25 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._transport.write(frames.error_frame(header.number, error))
             here = min(header.nbytes, self._end - self._start)
             self._start += here
-            self._skip = header.nbytes - here
+            if skip := header.nbytes - here:
+                self._skip = skip
+                self._receiving.start()
             self._update_call()
-        else:
-            self._incoming = _IncomingRequest(asked, record)
-            self._start += self._incoming.fill(self._staging[self._start : self._end])
+            return
+        arrays = asked.buffers.arrays
+        asked.missing = [one.reshape(-1).view(np.uint8).data for one in arrays if one.nbytes]
+        while asked.missing and self._start < self._end:
+            count = min(len(asked.missing[0]), self._end - self._start)
+            asked.missing[0][:count] = self._staging[self._start : self._start + count]
+            self._start += count
+            asked.received(count)
+        self._incoming = asked
+        if asked.missing:
+            self._receiving.start()
+            self._set_wake_threshold(min(sum(map(len, asked.missing)), _WAKE_BYTES))
 
-    def _set_wake_threshold(self, missing: int) -> None:
-        """Wake the event loop after `missing` bytes, at most _WAKE_BYTES; after any byte if 0."""
-        least = min(missing, _WAKE_BYTES) or 1
+    def _set_wake_threshold(self, least: int) -> None:
+        """Wake the event loop after `least` bytes."""
         if not self._encrypted and least != self._wake_bytes:
             self._wake_bytes = least
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
@@ -327,45 +316,40 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def _begin_request(self, asked: FramedRequest) -> None:
         assert self._call is not None
-        self._call.received()
-        task = asyncio.get_running_loop().create_task(self._serve(asked))
-        self._tasks[task] = asked.header.nbytes
-        task.add_done_callback(partial(self._served, asked.record))
-
-    async def _serve(self, asked: FramedRequest) -> None:
         assert self._session is not None
-        answer = await self._session.answer(asked)
-        if not self._transport.is_closing():
-            self._transport.write(answer)
+        self._call.received()
+        task = asyncio.get_running_loop().create_task(self._session.answer(asked))
+        self._tasks[task] = asked.header.nbytes
+        task.add_done_callback(partial(self._served, asked.buffers))
 
-    def _served(self, record: InputBuffers | None, task: asyncio.Task[None]) -> None:
+    def _served(self, buffers: InputBuffers | None, task: asyncio.Task[bytes]) -> None:
         """A request has ended, or was cancelled before it began."""
         del self._tasks[task]
-        if record is not None:
-            record.close()
+        if buffers is not None:
+            buffers.close()
         if task.cancelled() or (error := task.exception()) is not None:
             self.abort()
             if not task.cancelled():
                 log.error("a connection was ended", exc_info=error)
             return
-        if not self._tasks and self._session is not None:
-            self._session.release_regions()
+        if not self._transport.is_closing():
+            self._transport.write(task.result())
+        session = self._session
+        if not self._tasks and session is not None and len(session.regions) > 1:
+            session.release_regions()
         self._update_call()
-        self._process()
+        if self._reading_paused or self._refuses_requests:
+            self._process()
 
     def _update_call(self) -> None:
         """Free the memory of answered requests; an idle connection owes its next request."""
         if (call := self._call) is None:
             return
         incoming = self._incoming
-        held = sum(self._tasks.values()) + (incoming.asked.header.nbytes if incoming else 0)
-        call.announced(held)
-        if (
-            not self._tasks
-            and incoming is None
-            and not self._writing_paused
-            and not self._refuses_requests
-        ):
+        held = sum(self._tasks.values(), incoming.header.nbytes if incoming else 0)
+        call.table.keep(call, held)
+        is_idle = not self._tasks and incoming is None
+        if is_idle and not self._writing_paused and not self._refuses_requests:
             call.owes()
 
     # --- the end

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Collection
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +15,13 @@ from ...errors import EdlError, RequestRefused, WireError
 from ...proto import frames
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
-from ...proto.frames import FrameHeader, OpenFrame
+from ...proto.frames import FramedTensor, FrameHeader, OpenFrame
 from ...proto.shared_buffer import BufferRef
-from ...proto.tensors import InferRequest, InferResponse, SlowToDecode
-from ..request import InputBuffers
+from ...proto.tensors import InferRequest, SlowToDecode
+from ..jobs import RequestLabels
+from ..request import InputBuffers, deadline_of
 from .callers import CallCredentials, CallerIdentity
+from .servicer import RequestSpec
 from .shared_regions import RegionReader
 
 if TYPE_CHECKING:
@@ -28,38 +30,58 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Parameters of an answer that are in the header of its frame.
-_OF_EACH_RESULT: Final = ("device_seconds", "draining")
 
-
-class OpenedSession(NamedTuple):
+@dataclass(slots=True, eq=False)
+class OpenedSession:
     """What an OPEN frame has fixed for the following requests.
 
     Attributes:
         opened: the frame.
         region: of shared memory; empty for none.
         memory_error: why there is no region although one was requested.
+        request: what the requests have in common; the arrays stand for those that come.
+        spec: what was checked against the model at the latest request.
     """
 
     opened: OpenFrame
     region: str
     memory_error: EdlError | None
+    request: InferRequest = field(init=False)
+    spec: RequestSpec | None = None
+
+    def __post_init__(self) -> None:
+        opened = self.opened
+        self.request = InferRequest(
+            model_name=opened.model,
+            parameters=opened.parameters,
+            inputs=dict.fromkeys([tensor.name for tensor in opened.inputs], np.empty(0)),
+            outputs=opened.outputs,
+            output_parameters=opened.output_parameters,
+        )
 
 
-class FramedRequest(NamedTuple):
+@dataclass(slots=True, eq=False)
+class FramedRequest:
     """A request as it came in a frame.
 
     Attributes:
         header: of its frame.
         head: of its frame.
         fixed: what held when it came.
-        record: its inputs; None if they are in the reader's memory.
+        buffers: its inputs; None if they are in the reader's memory.
+        missing: the parts of `buffers` that have not been received yet.
     """
 
     header: FrameHeader
     head: bytes
     fixed: OpenedSession
-    record: InputBuffers | None = None
+    buffers: InputBuffers | None = None
+    missing: list[memoryview] = field(default_factory=list)
+
+    def received(self, count: int) -> None:
+        """The next `count` bytes have been received into the first part that is missing."""
+        rest = self.missing[0][count:]
+        self.missing[:1] = [rest] if len(rest) else []
 
 
 class TransportSession:
@@ -68,21 +90,19 @@ class TransportSession:
     Args:
         listener: that accepted the connection.
         credentials: of the caller; checked for each request.
+
+    Attributes:
+        fixed: what the latest OPEN frame fixed; None before the first one.
+        regions: of shared memory; the last one is in use, earlier ones may be.
     """
 
     def __init__(self, listener: TransportListener, credentials: CallCredentials) -> None:
         self._listener = listener
         self._credentials = credentials
-        self._fixed: OpenedSession | None = None
-        self._regions: list[str] = []  # the last one is in use; earlier ones may be
+        self._protocol = "tcp" if credentials.uid is None else "local"
+        self.fixed: OpenedSession | None = None
+        self.regions: list[str] = []
         self._described: tuple[object, ...] = ()  # the last description that was sent
-
-    @property
-    def fixed(self) -> OpenedSession:
-        """What the latest OPEN frame fixed; raises WireError if there was none."""
-        if self._fixed is None:
-            raise WireError("a request before its session was opened")
-        return self._fixed
 
     def open(self, payload: bytes) -> None:
         """Handle an OPEN frame; raises WireError if it is invalid."""
@@ -97,15 +117,15 @@ class TransportSession:
             except EdlError as error:
                 region, failed = "", error
             else:
-                self._regions.append(region)
-        self._fixed = OpenedSession(opened, region, failed)
+                self.regions.append(region)
+        self.fixed = OpenedSession(opened, region, failed)
         self._described = ()
 
     def release_regions(self, *, including_current: bool = False) -> None:
         """Release shared memory that no request uses; to be called while none is in work."""
         kept = 0 if including_current else 1
-        while len(self._regions) > kept:
-            region = self._regions.pop(0)
+        while len(self.regions) > kept:
+            region = self.regions.pop(0)
             try:
                 self._listener.servicer.memory.unregister(self._caller(), region)
             except EdlError as error:
@@ -113,61 +133,69 @@ class TransportSession:
 
     async def answer(self, asked: FramedRequest) -> bytes:
         """Answer a request with a RESULT or an ERROR frame."""
+        listener, header, fixed = self._listener, asked.header, asked.fixed
+        servicer, buffers = listener.servicer, asked.buffers
         try:
-            return await self._label(asked)
+            with listener.recorder.call(self._protocol, "Label", self._address) as entry:
+                entry.received_bytes = header.nbytes or header.head_bytes
+                entry.model, caller_id = fixed.opened.model, fixed.opened.caller
+                entry.request_id = f"{caller_id}#{header.number}" if caller_id else ""
+                # Again for each request: the credentials may have been withdrawn.
+                caller = listener.admission.admit(self._credentials, "student")
+                with entry.timing(entry.received_bytes) as timing:
+                    reading = None
+                    if buffers is None:
+                        reading = RegionReader(servicer.memory, caller)
+                        arrays = _in_memory(asked.head, fixed, reading)
+                    else:
+                        arrays = buffers.arrays
+                        _check_booleans(fixed.opened.inputs, arrays)
+                    model = servicer.labeller.require_loaded().spec
+                    spec = fixed.spec
+                    if spec is None or spec.model is not model:
+                        spec = fixed.spec = servicer.spec_of(fixed.request)
+                    now = time.monotonic()
+                    call_s = now + header.seconds if header.seconds > 0 else None
+                    deadline_s = deadline_of(fixed.request, call_s, now)
+                    inputs = dict(zip(fixed.request.inputs, arrays, strict=True))
+                    labels = await servicer.label(spec, inputs, deadline_s, timing, buffers)
+                    try:
+                        if reading is not None:
+                            reading.check()
+                        timing.labelled(len(arrays[0]), labels.device_seconds)
+                        frame = self._result(header.number, spec, labels)
+                        entry.sent_bytes = len(frame)
+                        return frame
+                    finally:
+                        labels.release()
         except EdlError as error:
-            self._listener.recorder.refused(error)
-            in_memory = asked.record is None
-            memory_fails = in_memory and (not asked.fixed.region or isinstance(error, _NotMapped))
-            return frames.error_frame(asked.header.number, error, memory=memory_fails)
+            listener.recorder.refused(error)
+            memory_fails = buffers is None and (not fixed.region or isinstance(error, _NotMapped))
+            return frames.error_frame(header.number, error, memory=memory_fails)
 
-    async def _label(self, asked: FramedRequest) -> bytes:
-        header = asked.header
-        protocol = "tcp" if self._credentials.uid is None else "local"
-        with self._listener.recorder.call(protocol, "Label", self._address) as entry:
-            entry.received_bytes = header.nbytes or header.head_bytes
-            return await self._listener.servicer.infer(
-                partial(_decode, asked),
-                partial(self._encode, header.number),
-                self._caller(),  # checked again: credentials may have been withdrawn
-                time.monotonic() + header.seconds if header.seconds > 0 else None,
-                entry,
-                entry.received_bytes,
-                asked.record,
+    def _result(self, number: int, spec: RequestSpec, labels: RequestLabels) -> bytes:
+        outputs, description = labels.outputs, b""
+        known = (spec, [(name, array.dtype, array.ndim) for name, array in outputs.items()])
+        if known != self._described:  # else the reader has the description already
+            tensors = tuple(
+                FramedTensor(
+                    name,
+                    datatype_of(array.dtype),
+                    array.ndim,
+                    spec.output_parameters.get(name, {}),
+                )
+                for name, array in outputs.items()
             )
-
-    async def _encode(
-        self, number: int, _: InferRequest, response: InferResponse, __: Collection[str]
-    ) -> tuple[bytes, int]:
+            description = frames.ResultDescription(tensors, spec.parameters).to_bytes()
+            self._described = known
         pieces = frames.result_frame(
             number,
-            response.outputs,
-            self._describe(response),
-            device_s=float(response.parameters["device_seconds"]),
-            draining=bool(response.parameters["draining"]),
+            outputs,
+            description,
+            device_s=labels.device_seconds,
+            draining=self._listener.servicer.identity.draining,
         )
-        frame = b"".join(pieces)
-        return frame, len(frame)
-
-    def _describe(self, response: InferResponse) -> bytes:
-        """The description of an answer; empty if the reader has it already."""
-        said, told = response.parameters, response.output_parameters
-        known = (
-            [(name, array.dtype, array.ndim) for name, array in response.outputs.items()],
-            told,
-            said["content_id"],
-            said["numerics_id"],
-        )
-        if known == self._described:
-            return b""
-        outputs = tuple(
-            frames.FramedTensor(name, datatype_of(array.dtype), array.ndim, told.get(name, {}))
-            for name, array in response.outputs.items()
-        )
-        fixed = {name: value for name, value in said.items() if name not in _OF_EACH_RESULT}
-        description = frames.ResultDescription(outputs, fixed).to_bytes()
-        self._described = known
-        return description
+        return b"".join(pieces)
 
     def _caller(self) -> CallerIdentity:
         return self._listener.admission.admit(self._credentials, "student")
@@ -180,23 +208,10 @@ class _NotMapped(RequestRefused):
     """The inputs are in memory that must be copied."""
 
 
-async def _decode(asked: FramedRequest, reading: RegionReader) -> InferRequest:
-    opened = asked.fixed.opened
-    if asked.record is None:
-        arrays = _in_memory(asked.head, asked.fixed, reading)
-    else:
-        arrays = asked.record.arrays
-        for tensor, array in zip(opened.inputs, arrays, strict=True):
-            if tensor.datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
-                raise WireError(f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1")
-    return InferRequest(
-        model_name=opened.model,
-        request_id=f"{opened.caller}#{asked.header.number}" if opened.caller else "",
-        parameters=opened.parameters,
-        inputs={t.name: array for t, array in zip(opened.inputs, arrays, strict=True)},
-        outputs=opened.outputs,
-        output_parameters=opened.output_parameters,
-    )
+def _check_booleans(tensors: Sequence[FramedTensor], arrays: Sequence[Array]) -> None:
+    for tensor, array in zip(tensors, arrays, strict=True):
+        if tensor.datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+            raise WireError(f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1")
 
 
 def _in_memory(head: bytes, fixed: OpenedSession, reading: RegionReader) -> list[Array]:

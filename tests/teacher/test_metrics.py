@@ -121,7 +121,7 @@ def answer(
 
 
 def test_times_of_requests(now: SimpleNamespace) -> None:
-    recorder = Recorder(lambda: now.ns, unix_ms=lambda: 1234)
+    recorder = Recorder(lambda: now.ns, unix_s=lambda: 1.234)
     with suppress(BadAnswer), timing(recorder):
         now.ns += 5
         raise BadAnswer("NaN")

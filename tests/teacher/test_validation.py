@@ -21,7 +21,7 @@ from edl.proto.tensors import InferRequest
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.registration import CHALLENGE, InstanceIdentity
-from edl.teacher.request import RequestedOutput, check_request, deadline_of
+from edl.teacher.request import RequestedOutput, check_inputs, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array
 
 TWO = ModelSpec(
@@ -70,6 +70,7 @@ def test_a_request_selects_and_orders_outputs() -> None:
 def test_a_wrong_input_is_refused(inputs: dict[str, Array], words: str) -> None:
     with pytest.raises(RequestRefused, match=words):
         check_request(request(inputs), TWO)
+        check_inputs(inputs, TWO)
 
 
 def in_forms(
