@@ -16,6 +16,8 @@ import numpy as np
 
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
+from ..proto.clients import LabelRequest
+from ..proto.datatypes import datatype_of, dtype_of
 from .report import Estimate, Report, Row, interleaved
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,21 +53,21 @@ def _row(array: Array, repeats: int) -> Row:
 
 def with_codec(array: Array) -> Array:
     """To the wire and back as our processes do it."""
-    data = tensors.encode_request(model_name="m", inputs={"x": array})
+    data = tensors.encode_request("m", LabelRequest({"x": array}))
     return tensors.decode_request(data).inputs["x"]
 
 
 def with_protobuf(array: Array) -> Array:
     """To the wire and back as a client and a server generated from the .proto file do it."""
     tensor = pb.ModelInferRequest.InferInputTensor(
-        name="x", datatype=tensors.datatype_of(array.dtype), shape=array.shape
+        name="x", datatype=datatype_of(array.dtype), shape=array.shape
     )
     request = pb.ModelInferRequest(
         model_name="m", inputs=[tensor], raw_input_contents=[array.tobytes()]
     )
     received = pb.ModelInferRequest.FromString(request.SerializeToString())
     (described,) = received.inputs
-    dtype = tensors.dtype_of(described.datatype)
+    dtype = dtype_of(described.datatype)
     return np.frombuffer(received.raw_input_contents[0], dtype).reshape(tuple(described.shape))
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from .datatypes import (
 )
 from .shared_buffer import BufferRef
 from .tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode, array_in_buffer
+
+if TYPE_CHECKING:
+    from .clients import LabelRequest
 
 JsonObject = Mapping[str, Any]
 
@@ -264,23 +267,11 @@ def encode_response(
     return _to_json(message), raws
 
 
-def encode_request(
-    inputs: Mapping[str, Input],
-    outputs: Sequence[str] = (),
-    *,
-    request_id: str = "",
-    parameters: Mapping[str, Parameter] = {},
-    output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
-    binary: bool,
-) -> tuple[bytes, list[memoryview]]:
+def encode_request(request: LabelRequest, *, binary: bool) -> tuple[bytes, list[memoryview]]:
     """Encode a request as its JSON object and the buffers that follow it.
 
     Args:
-        inputs: by input name, in one piece or several.
-        outputs: names of the requested outputs; empty for all.
-        request_id: may be returned in the response.
-        parameters: named values of the request.
-        output_parameters: the same for single outputs, by name.
+        request: the request.
         binary: send tensors as bytes behind the JSON object, and request outputs as bytes; else
             everything is JSON.
 
@@ -289,15 +280,16 @@ def encode_request(
         RequestRefused: JSON cannot hold an element.
         ValueError: JSON cannot hold a parameter.
     """
+    inputs, told = request.inputs, request.output_parameters
     raws: list[memoryview] = []
     tensors = [_tensor(name, value, raws if binary else None) for name, value in inputs.items()]
     wanted: list[dict[str, Any]] = []
-    for name in outputs:
-        own = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
+    for name in request.outputs:
+        own = {**told.get(name, {}), **({BINARY: True} if binary else {})}
         wanted.append({"name": name, **({"parameters": own} if own else {})})
-    said = {**parameters, **({BINARY_DEFAULT: True} if binary else {})}
+    said = {**request.parameters, **({BINARY_DEFAULT: True} if binary else {})}
     message = {
-        **({"id": request_id} if request_id else {}),
+        **({"id": request.request_id} if request.request_id else {}),
         **({"parameters": said} if said else {}),
         "inputs": tensors,
         **({"outputs": wanted} if wanted else {}),

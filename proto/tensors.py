@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -24,10 +24,8 @@ from .datatypes import (
     MAX_MESSAGE_BYTES,
     Array,
     Buffer,
-    Input,
     Parameter,
     datatype_of,
-    dtype_of,
     from_bytes,
     from_elements,
     nbytes_of,
@@ -38,18 +36,8 @@ from .datatypes import (
 from .protobuf_fields import bytes_field, split_bytes_field
 from .shared_buffer import REGION, BufferRef
 
-__all__ = [
-    "Array",
-    "InferRequest",
-    "InferResponse",
-    "SlowToDecode",
-    "datatype_of",
-    "decode_request",
-    "decode_response",
-    "dtype_of",
-    "encode_request",
-    "encode_response",
-]
+if TYPE_CHECKING:
+    from .clients import LabelRequest
 
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
@@ -114,37 +102,26 @@ class InferResponse:
     output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
 
 
-def encode_request(
-    *,
-    model_name: str,
-    inputs: Mapping[str, Input],
-    outputs: Sequence[str] = (),
-    model_version: str = "",
-    request_id: str = "",
-    parameters: Mapping[str, Parameter] = {},
-    output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
-) -> bytes:
+def encode_request(model_name: str, request: LabelRequest, model_version: str = "") -> bytes:
     """Serialise a `ModelInferRequest`.
 
     Args:
         model_name: the model on the server; with our teachers, the service.
-        inputs: arrays by input name, of any shape, byte order and layout; an array in several
-            pieces is joined as it is written. `datatype_of` says which dtypes can be sent.
-        outputs: names of the requested outputs; empty for all.
+        request: arrays of any shape, byte order and layout; an array in several pieces is joined as
+            it is written. `datatype_of` says which dtypes can be sent. Integers in parameters are
+            from -2^63 to 2^64 - 1.
         model_version: empty lets the server choose.
-        request_id: returned in the response.
-        parameters: named values of the request; integers from -2^63 to 2^64 - 1.
-        output_parameters: the same for single outputs, by name.
 
     Raises:
         WireError: a dtype or parameter cannot be sent, or the message exceeds 2 GiB.
     """
+    inputs, told = request.inputs, request.output_parameters
     try:
         header = pb.ModelInferRequest(
             model_name=model_name,
             model_version=model_version,
-            id=request_id,
-            parameters=_to_parameters(parameters),
+            id=request.request_id,
+            parameters=_to_parameters(request.parameters),
             inputs=[
                 pb.ModelInferRequest.InferInputTensor(
                     name=name, datatype=datatype_of(array.dtype), shape=array.shape
@@ -153,9 +130,9 @@ def encode_request(
             ],
             outputs=[
                 pb.ModelInferRequest.InferRequestedOutputTensor(
-                    name=name, parameters=_to_parameters(output_parameters.get(name, {}))
+                    name=name, parameters=_to_parameters(told.get(name, {}))
                 )
-                for name in outputs
+                for name in request.outputs
             ],
         )
     except ValueError as error:  # from protobuf: text that is not Unicode
@@ -202,32 +179,24 @@ def decode_request(
     )
 
 
-def encode_response(
-    *,
-    model_name: str,
-    outputs: Mapping[str, Array],
-    model_version: str = "",
-    request_id: str = "",
-    parameters: Mapping[str, Parameter] = {},
-    output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
-    elsewhere: Collection[str] = (),
-) -> bytes:
-    """Serialise a `ModelInferResponse`; arguments and errors as of `encode_request`.
+def encode_response(response: InferResponse, elsewhere: Collection[str] = ()) -> bytes:
+    """Serialise a `ModelInferResponse`; errors as of `encode_request`.
 
     Outputs named in `elsewhere` are described without their elements, which are in shared memory.
     """
+    outputs, told = response.outputs, response.output_parameters
     try:
         header = pb.ModelInferResponse(
-            model_name=model_name,
-            model_version=model_version,
-            id=request_id,
-            parameters=_to_parameters(parameters),
+            model_name=response.model_name,
+            model_version=response.model_version,
+            id=response.request_id,
+            parameters=_to_parameters(response.parameters),
             outputs=[
                 pb.ModelInferResponse.InferOutputTensor(
                     name=name,
                     datatype=datatype_of(array.dtype),
                     shape=array.shape,
-                    parameters=_to_parameters(output_parameters.get(name, {})),
+                    parameters=_to_parameters(told.get(name, {})),
                 )
                 for name, array in outputs.items()
             ],

@@ -20,9 +20,9 @@ from ..errors import (
     WrongInstance,
 )
 from ..proto.arena import Arena, Array, ArrayRef, Layouts
-from ..proto.datatypes import Parameter, TensorSpec
+from ..proto.datatypes import Parameter, TensorSpec, datatype_of
 from ..proto.forms import LabelForm, check_form, encode
-from ..proto.tensors import InferRequest, datatype_of
+from ..proto.tensors import InferRequest
 from .backends import ModelSpec
 
 
@@ -159,12 +159,12 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[RequestedOutp
     Raises:
         RequestRefused: a name does not fit the model, or an output cannot have the requested form.
     """
-    names, expected = list(request.inputs), [tensor.name for tensor in spec.inputs]
-    unknown = [name for name in names if name not in expected]
-    missing = [name for name in expected if name not in names]
+    given, expected = list(request.inputs), [tensor.name for tensor in spec.inputs]
+    unknown = [name for name in given if name not in expected]
+    missing = [name for name in expected if name not in given]
     if unknown or missing:
         problem = f"unknown input {unknown[0]!r}" if unknown else f"missing input {missing[0]!r}"
-        raise RequestRefused(f"{problem}: expected {expected}, got {names}")
+        raise RequestRefused(f"{problem}: expected {expected}, got {given}")
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     names = _wanted(request.outputs, list(outputs))
     return tuple(

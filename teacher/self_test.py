@@ -21,8 +21,8 @@ import numpy as np
 
 from ..errors import BadAnswer, EdlError, ModelError, RequestRefused, TeacherError, UsageError
 from ..proto.arena import Array
+from ..proto.datatypes import datatype_of, dtype_of
 from ..proto.forms import OutputKind, kind_of
-from ..proto.tensors import datatype_of, dtype_of
 from .backends import Backend
 from .backends.tensor_specs import probe_batch
 from .microbatch import run_in_micro_batches
@@ -264,16 +264,9 @@ class Canary:
         arrays = [*self.inputs.values(), *self.outputs.values()]
         plain: dict[str, Any] = {f"array{n}": _plain(array) for n, array in enumerate(arrays)}
         text = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with beside.open("wb") as file:  # np.savez would add a suffix to a path
-                np.savez_compressed(file, header=text, **plain)
-            beside.replace(path)
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-        finally:
-            with contextlib.suppress(OSError):  # it does not exist, or cannot be reached
-                beside.unlink()
+        # np.savez would add a suffix to a path.
+        with replacing(path) as beside, beside.open("wb") as file:
+            np.savez_compressed(file, header=text, **plain)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -308,6 +301,25 @@ def _plain(array: Array) -> Array:
         raise ModelError("a canary holds numbers only: this model takes or gives BYTES")
     whole = np.ascontiguousarray(array)
     return whole.view(np.uint16) if array.dtype.kind == "V" else whole
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path`; at the end it takes its place, or is removed after an error.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        yield beside
+        beside.replace(path)
+    except (OSError, ValueError) as error:  # ValueError: a suffix that is no kind of picture
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"cannot write {path}: {why}") from error
+    finally:
+        with contextlib.suppress(OSError):  # it does not exist, or cannot be reached
+            beside.unlink()
 
 
 def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:

@@ -123,12 +123,13 @@ class ScriptedTeacher:
         except EdlError as error:
             context.set_trailing_metadata(to_metadata(error))
             context.abort(*to_status(error))
-        return tensors.encode_response(
+        response = tensors.InferResponse(
             model_name=request.model_name,
             outputs=outputs,
             request_id=request.request_id,
             parameters={"device_seconds": self.seconds, **self.parameters},
         )
+        return tensors.encode_response(response)
 
 
 def main() -> None:

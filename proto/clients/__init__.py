@@ -53,10 +53,6 @@ MODEL_CONFIGURATION: Final = "model_configuration"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
     """How a server describes a model that is ready. Foreign servers may omit any part.
@@ -91,7 +87,7 @@ class LabelRequest(NamedTuple):
     request_id: str = ""
     parameters: Mapping[str, Parameter] = _NOTHING
     output_parameters: Mapping[str, Mapping[str, Parameter]] = _NOTHING
-    is_current: Callable[[], bool] = _always
+    is_current: Callable[[], bool] = lambda: True
 
     def check(self) -> None:
         """Raise InputsOverwritten if the inputs have changed."""
@@ -149,9 +145,6 @@ class TeacherClient(Protocol):
     def close(self) -> None:
         """Close the connection; requests in flight raise TeacherLost. Idempotent."""
         ...
-
-
-__all__ = ["Answer", "Client", "Found", "Request", "open_client"]
 
 
 def open_client(

@@ -99,14 +99,7 @@ class OipGrpcClient:
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         until_s = time.monotonic() + timeout_s
         try:
-            message = tensors.encode_request(
-                model_name=self._model,
-                inputs=request.inputs,
-                outputs=request.outputs,
-                request_id=request.request_id,
-                parameters=request.parameters,
-                output_parameters=request.output_parameters,
-            )
+            message = tensors.encode_request(self._model, request)
         except WireError as error:  # no server could be sent this
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()

@@ -337,11 +337,6 @@ def error_from_http(reply: HttpReply) -> EdlError:
     return error
 
 
-def path_of(model: str) -> str:
-    """The path of `model` at a server."""
-    return f"/v2/models/{quote(model, safe='')}"
-
-
 def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], Sequence[Buffer]]:
     """Headers and body of a request; with `binary`, the body includes the memory of its arrays.
 
@@ -349,14 +344,7 @@ def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], 
         RequestRefused: the request cannot be encoded.
     """
     try:
-        head, raws = json_tensors.encode_request(
-            request.inputs,
-            request.outputs,
-            request_id=request.request_id,
-            parameters=request.parameters,
-            output_parameters=request.output_parameters,
-            binary=binary,
-        )
+        head, raws = json_tensors.encode_request(request, binary=binary)
     except (WireError, ValueError) as error:  # no server could be sent this
         raise RequestRefused(f"it cannot be sent: {error}") from None
     # Servers choose how to decode the body by its content type.
@@ -406,7 +394,7 @@ class OipHttpClient:
     def __init__(self, url: str, model: str, security: ClientSecurity | None = None) -> None:
         self.binary: bool | None = None
         self._model = model
-        self._path = path_of(model)
+        self._path = f"/v2/models/{quote(model, safe='')}"
         self._calls = HttpConnectionPool(HttpConnector(url, security))
 
     def probe(self, timeout_s: float) -> ModelDescription:

@@ -348,6 +348,7 @@ class _PaddleClient(ABC):
     """
 
     METHOD: ClassVar[str]
+    OUTPUTS: ClassVar[Callable[[bytes], dict[str, Array]]]
 
     def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
         self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
@@ -362,7 +363,7 @@ class _PaddleClient(ABC):
         request.check()
         reply = self._call(message, timeout_s)
         with _reading():
-            outputs = self._outputs(reply)
+            outputs = self.OUTPUTS(reply)
         wanted = request.outputs or tuple(outputs)  # a pipeline returns all outputs
         return LabelResponse({name: outputs[name] for name in wanted if name in outputs})
 
@@ -384,14 +385,12 @@ class _PaddleClient(ABC):
         self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int
     ) -> bytes: ...
 
-    @abstractmethod
-    def _outputs(self, reply: bytes) -> Mapping[str, Array]: ...
-
 
 class PipelineClient(_PaddleClient):
     """A `TeacherClient` of a pipeline server that serves `model`; an empty name matches any."""
 
     METHOD = PIPELINE
+    OUTPUTS = staticmethod(pipeline_outputs)
 
     def __init__(self, address: str, model: str, security: ClientSecurity | None = None) -> None:
         super().__init__(address, security)
@@ -406,14 +405,12 @@ class PipelineClient(_PaddleClient):
     def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
         return pipeline_request(self._model, inputs, log_id)
 
-    def _outputs(self, reply: bytes) -> Mapping[str, Array]:
-        return pipeline_outputs(reply)
-
 
 class GeneralModelClient(_PaddleClient):
     """A `TeacherClient` of a C++ server, which serves one model without a name."""
 
     METHOD = GENERAL_MODEL
+    OUTPUTS = staticmethod(general_model_outputs)
 
     def probe(self, timeout_s: float) -> ModelDescription:
         nothing: Any = self._channel.unary_unary(f"{self.METHOD}-nothing", None, None)
@@ -426,9 +423,6 @@ class GeneralModelClient(_PaddleClient):
 
     def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
         return general_model_request(inputs, request.outputs, log_id)
-
-    def _outputs(self, reply: bytes) -> Mapping[str, Array]:
-        return general_model_outputs(reply)
 
 
 def _log_id(request: LabelRequest) -> int:

@@ -10,26 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .access_control import ROLES, AccessControl, Caller
-    from .certificates import reloading_context
-    from .client_connections import open_channel
-    from .credentials import ClientSecurity, ServerSecurity, TlsFiles, check_exposure, is_loopback
-    from .servers import Acceptor, listen
-
-__all__ = [
-    "ROLES",
-    "Acceptor",
-    "AccessControl",
-    "Caller",
-    "ClientSecurity",
-    "ServerSecurity",
-    "TlsFiles",
-    "check_exposure",
-    "is_loopback",
-    "listen",
-    "open_channel",
-    "reloading_context",
-]
+    from .access_control import ROLES as ROLES
+    from .access_control import AccessControl as AccessControl
+    from .access_control import Caller as Caller
+    from .certificates import reloading_context as reloading_context
+    from .client_connections import open_channel as open_channel
+    from .credentials import ClientSecurity as ClientSecurity
+    from .credentials import ServerSecurity as ServerSecurity
+    from .credentials import TlsFiles as TlsFiles
+    from .credentials import check_exposure as check_exposure
+    from .credentials import is_loopback as is_loopback
+    from .servers import Acceptor as Acceptor
+    from .servers import listen as listen
 
 _NAMES = {
     ".access_control": ("ROLES", "AccessControl", "Caller"),

@@ -355,7 +355,7 @@ class Deadline:
         self._late()
 
 
-class SendingDeadline:
+class SendingDeadline(Deadline):
     """Aborts a connection if its peer reads nothing for `seconds`. A slow reader is not aborted.
 
     Args:
@@ -364,18 +364,14 @@ class SendingDeadline:
     """
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
+        super().__init__(seconds, self._look)
         self._transport = transport
-        self._deadline = Deadline(seconds, self._look)
         self._unsent = 0  # bytes at the last check
 
     def start(self) -> None:
         """The peer has not read everything."""
         self._unsent = self._transport.get_write_buffer_size()
-        self._deadline.start()
-
-    def stop(self) -> None:
-        """The peer has read everything, or is gone."""
-        self._deadline.stop()
+        super().start()
 
     def _look(self) -> None:
         if self._transport.get_write_buffer_size() < self._unsent:

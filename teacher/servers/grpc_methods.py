@@ -273,7 +273,7 @@ class GrpcMethods:
     def _proof(self, context: _Context) -> _Metadata:
         """Trailing metadata that proves this instance."""
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
-        return self._servicer.proof(asked)
+        return self._servicer.identity.proof(asked)
 
     def _offer(self, context: _Context) -> _Metadata:
         return self.transport.offer(CallCredentials.from_context(context))

@@ -143,29 +143,21 @@ class InferenceServicer:
         self.identity = identity
         self.labeller = labeller
         self._recorder = recorder
+        methods: dict[str, tuple[AccessLevel, Callable[[Any, CallerIdentity], Message]]] = {
+            "ServerLive": ("anybody", self._server_live),
+            "ServerReady": ("anybody", self._server_ready),
+            "ServerMetadata": ("known", self._server_metadata),
+            "ModelReady": ("known", self._model_ready),
+            "ModelMetadata": ("known", self._model_metadata),
+            "ModelStatistics": ("known", self._model_statistics),
+            "RepositoryIndex": ("known", self._repository_index),
+            "SystemSharedMemoryStatus": ("student", self._shared_memory_status),
+            "SystemSharedMemoryRegister": ("student", self._shared_memory_register),
+            "SystemSharedMemoryUnregister": ("student", self._shared_memory_unregister),
+        }
         self.methods = {
-            "ServerLive": ServicerMethod("anybody", pb.ServerLiveRequest, self._server_live),
-            "ServerReady": ServicerMethod("anybody", pb.ServerReadyRequest, self._server_ready),
-            "ServerMetadata": ServicerMethod(
-                "known", pb.ServerMetadataRequest, self._server_metadata
-            ),
-            "ModelReady": ServicerMethod("known", pb.ModelReadyRequest, self._model_ready),
-            "ModelMetadata": ServicerMethod("known", pb.ModelMetadataRequest, self._model_metadata),
-            "ModelStatistics": ServicerMethod(
-                "known", pb.ModelStatisticsRequest, self._model_statistics
-            ),
-            "RepositoryIndex": ServicerMethod(
-                "known", pb.RepositoryIndexRequest, self._repository_index
-            ),
-            "SystemSharedMemoryStatus": ServicerMethod(
-                "student", pb.SystemSharedMemoryStatusRequest, self._shared_memory_status
-            ),
-            "SystemSharedMemoryRegister": ServicerMethod(
-                "student", pb.SystemSharedMemoryRegisterRequest, self._shared_memory_register
-            ),
-            "SystemSharedMemoryUnregister": ServicerMethod(
-                "student", pb.SystemSharedMemoryUnregisterRequest, self._shared_memory_unregister
-            ),
+            name: ServicerMethod(right, getattr(pb, f"{name}Request"), answer)
+            for name, (right, answer) in methods.items()
         }
 
     def _server_live(self, _: pb.ServerLiveRequest, __: CallerIdentity) -> Message:
@@ -182,10 +174,6 @@ class InferenceServicer:
         return pb.ServerMetadataResponse(
             name="edl-teacher", version=__version__, extensions=EXTENSIONS
         )
-
-    def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata of `ServerMetadata`, which proves this instance."""
-        return self.identity.proof(metadata)
 
     def _model_metadata(self, request: pb.ModelMetadataRequest, _: CallerIdentity) -> Message:
         check_model(request.name, request.version, self.identity.service)
@@ -399,18 +387,7 @@ async def _encode(
 ) -> tuple[bytes, int]:
     outputs = response.outputs.values()
     if any(array.dtype.hasobject or array.nbytes > _LIGHT_BYTES for array in outputs):
-        return await in_thread(_encoded, response, elsewhere)
-    return _encoded(response, elsewhere)
-
-
-def _encoded(response: InferResponse, elsewhere: Collection[str]) -> tuple[bytes, int]:
-    data = tensors.encode_response(
-        model_name=response.model_name,
-        model_version=response.model_version,
-        request_id=response.request_id,
-        outputs=response.outputs,
-        parameters=response.parameters,
-        output_parameters=response.output_parameters,
-        elsewhere=elsewhere,
-    )
+        data = await in_thread(tensors.encode_response, response, elsewhere)
+    else:
+        data = tensors.encode_response(response, elsewhere)
     return data, len(data)

@@ -40,10 +40,10 @@ from dataclasses import replace
 from typing import Final
 
 from ...errors import RateLimited, RequestRefused
-from ...proto.datatypes import Parameter, quoted, to_bytes
+from ...proto.datatypes import Array, Parameter, quoted, to_bytes
 from ...proto.forms import LabelForm
 from ...proto.shared_buffer import BufferRef
-from ...proto.tensors import Array, InferRequest, SlowToDecode
+from ...proto.tensors import InferRequest, SlowToDecode
 from .callers import CallerIdentity
 from .shared_segment import SharedSegment, is_reader_memory
 
@@ -224,7 +224,7 @@ class RegionReader:
         self._in_place: list[tuple[SharedSegment, BufferRef]] = []
 
     def read(self, ref: BufferRef) -> memoryview:
-        """The bytes at `ref`; raises the errors of `SharedMemoryRegions.read`."""
+        """The bytes at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
         try:
             return self.read_in_place(ref)
         except SlowToDecode:

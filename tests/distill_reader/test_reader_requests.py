@@ -294,7 +294,7 @@ def test_a_teacher_that_answers_no_message_at_all_is_lost(
     teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "edl.tests.scripted_teacher.tensors.encode_response", lambda **_: b"\xff\xff"
+        "edl.tests.scripted_teacher.tensors.encode_response", lambda *_: b"\xff\xff"
     )
     with (
         reader_of(Batches(1), teacher, timeouts=Timeouts(wait_s=0.5)) as reader,

@@ -31,7 +31,7 @@ from edl.tests.hostile import planes
 from edl.tests.hostile.inputs import CONTROL, DATA, TOO_LARGE, Input
 from edl.tests.hostile.planes import Code, ends_of, served_throughout
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.proto.strategies import EDITS, bend
+from edl.tests.proto.strategies import EDITS, bend, encoded_request
 from edl.tests.teacher.bench import Bench
 from edl.tests.teacher.bench_http import INFER, LENGTH, Talk, head, infer, rows
 from edl.tests.teacher.fakes import array
@@ -228,7 +228,7 @@ def test_a_stranger_fills_no_memory(tmp_path: Path) -> None:
         port = teacher.expect(r"^port (\d+)$", 60.0)[1]
         with open_channel(f"127.0.0.1:{port}") as channel:
             x = {"x": array(1, 4)}
-            small = Input("ModelInfer", tensors.encode_request(model_name="m", inputs=x))
+            small = Input("ModelInfer", encoded_request(model_name="m", inputs=x))
             assert ends_of(channel, planes.DATA, [small])[0][0] is Code.UNAUTHENTICATED
             before = most_bytes(teacher.pid)
             for method in (*PROBES, *GUARDED):

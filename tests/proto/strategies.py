@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
+from edl.proto.clients import LabelRequest
 from edl.proto.datatypes import Array, Parameter, datatype_of, from_elements, to_bytes
 
 FIXED_SIZE = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
@@ -128,3 +130,8 @@ def bend(whole: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
         at = where % (len(whole) + 1)
         whole = whole[:at] + new + whole[at + removed :]
     return whole
+
+
+def encoded_request(*, model_name: str, model_version: str = "", **request: Any) -> bytes:
+    """A serialised request, of the fields of `LabelRequest`."""
+    return tensors.encode_request(model_name, LabelRequest(**request), model_version)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from edl.errors import WireError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
+from edl.proto.datatypes import datatype_of
 
 from .strategies import EDITS, PARAMETERS, TENSORS, as_parameters, bend, raw_request
 
@@ -38,7 +39,7 @@ def decode_as_protobuf_does(data: bytes) -> None:
         assert list(arrays) == [tensor.name for tensor in described]
         for tensor, array in zip(described, arrays.values(), strict=True):
             assert list(array.shape) == list(tensor.shape)
-            assert tensors.datatype_of(array.dtype) == tensor.datatype
+            assert datatype_of(array.dtype) == tensor.datatype
         if raws:
             fixed = [(r, a) for r, a in zip(raws, arrays.values(), strict=True) if a.dtype != "O"]
             assert all(array.tobytes() == raw for raw, array in fixed)

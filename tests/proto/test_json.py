@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from edl.errors import EdlError, RequestRefused, WireError
 from edl.proto import json_tensors
+from edl.proto.clients import LabelRequest
 from edl.proto.datatypes import Array
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.shared_buffer import BufferRef
@@ -59,7 +60,7 @@ def test_the_parts_of_an_output_go_as_it_was_asked_for() -> None:
 
 def test_much_text_behind_the_object_is_not_for_a_moment() -> None:
     words = np.array([bytes(1000)] * 100, dtype=object)
-    head, (raw,) = json_tensors.encode_request({"x": words}, (), binary=True)
+    head, (raw,) = json_tensors.encode_request(LabelRequest({"x": words}), binary=True)
     with pytest.raises(SlowToDecode):
         decode_request(memoryview(head), raw, no_memory, model_name="m", light=True)
     assert decode(head, bytes(raw)).inputs["x"].tolist() == words.tolist()
@@ -149,7 +150,7 @@ def test_arrays_go_and_come_back_bit_for_bit(array: Array, binary: bool) -> None
     finite = array.dtype.kind not in "fcV" or bool(np.isfinite(array).all())
     text = not array.dtype.hasobject or all(_is_text(element) for element in array.ravel())
     try:
-        head, raws = json_tensors.encode_request({"x": array}, ("y",), binary=binary)
+        head, raws = json_tensors.encode_request(LabelRequest({"x": array}, ("y",)), binary=binary)
     except (RequestRefused, ValueError):
         assert not binary
         assert not (finite and text)
@@ -162,9 +163,11 @@ def test_arrays_go_and_come_back_bit_for_bit(array: Array, binary: bool) -> None
 
 def test_all_that_is_said_beside_the_tensors_arrives() -> None:
     head, raws = json_tensors.encode_request(
-        {"x": X}, ("a", "b"), request_id="7", parameters={"teacher_id": "t", "n": 2},
-        output_parameters={"a": {"form": "float16"}}, binary=False,
-    )  # fmt: skip
+        LabelRequest(
+            {"x": X}, ("a", "b"), "7", {"teacher_id": "t", "n": 2}, {"a": {"form": "float16"}}
+        ),
+        binary=False,
+    )
     assert not raws
     request = decode(head, b"".join(raws))
     assert (request.request_id, request.parameters) == ("7", {"teacher_id": "t", "n": 2})

@@ -26,7 +26,7 @@ from edl.proto.datatypes import (
     to_bytes,
     whole,
 )
-from edl.proto.tensors import decode_request, encode_request
+from edl.proto.tensors import InferResponse, decode_request
 
 from .strategies import (
     NAMES,
@@ -34,6 +34,7 @@ from .strategies import (
     TENSORS,
     arrays,
     as_parameters,
+    encoded_request,
     raw_bytes,
     raw_request,
     same,
@@ -60,11 +61,11 @@ def test_messages_come_back(
     said: dict[str, Any] = dict(zip(NAMED, names, strict=True))
     said["parameters"] = parameters
     request = tensors.decode_request(
-        tensors.encode_request(inputs=arrays, outputs=[*wanted], output_parameters=wanted, **said)
+        encoded_request(inputs=arrays, outputs=[*wanted], output_parameters=wanted, **said)
     )
     of_each = dict.fromkeys(arrays, parameters)
     response = tensors.decode_response(
-        tensors.encode_response(outputs=arrays, output_parameters=of_each, **said)
+        tensors.encode_response(InferResponse(outputs=arrays, output_parameters=of_each, **said))
     )
     assert request.outputs == tuple(wanted)
     assert request.output_parameters == {name: some for name, some in wanted.items() if some}
@@ -84,10 +85,12 @@ def test_protobuf_reads_our_bytes(
 ) -> None:
     said: dict[str, Any] = {"model_name": "m", "parameters": parameters}
     theirs = as_parameters(parameters)
-    request = tensors.encode_request(inputs=arrays, outputs=["logits"], **said)
+    request = encoded_request(inputs=arrays, outputs=["logits"], **said)
     expected = raw_request("m", arrays, parameters=theirs, outputs=[{"name": "logits"}])
     assert pb.ModelInferRequest.FromString(request) == expected
-    message = pb.ModelInferResponse.FromString(tensors.encode_response(outputs=arrays, **said))
+    message = pb.ModelInferResponse.FromString(
+        tensors.encode_response(InferResponse(outputs=arrays, **said))
+    )
     assert [(one.name, tuple(one.shape)) for one in message.outputs] == [
         (name, array.shape) for name, array in arrays.items()
     ]
@@ -184,7 +187,7 @@ def test_an_empty_tensor_has_a_datatype_and_no_contents(datatype: str, dtype: An
 
 def test_the_last_of_two_scalars_wins_as_in_protobuf() -> None:
     data = b"".join(
-        tensors.encode_request(model_name=name, inputs={}, parameters={"a": value})
+        encoded_request(model_name=name, inputs={}, parameters={"a": value})
         for name, value in [("first", 1), ("last", 2)]
     )
     got = tensors.decode_request(data)
@@ -199,10 +202,10 @@ def test_parameters_of_a_later_protocol_are_left_out() -> None:
 
 def test_encoding_copies_once_and_decoding_never() -> None:
     image = np.arange(4_800_000, dtype=np.uint8).reshape(32, -1)
-    tensors.decode_request(tensors.encode_request(model_name="m", inputs={"x": image}))  # warm up
+    tensors.decode_request(encoded_request(model_name="m", inputs={"x": image}))  # warm up
     tracemalloc.start()
     try:
-        data = tensors.encode_request(model_name="m", inputs={"x": image})
+        data = encoded_request(model_name="m", inputs={"x": image})
         encoding = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         tensors.decode_request(data)
@@ -231,26 +234,26 @@ UNSENDABLE: list[Any] = ["c8", "M8[s]", "U3", "V4", "g", ml_dtypes.float8_e4m3fn
 )
 def test_what_the_protocol_cannot_carry_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(WireError):
-        tensors.encode_request(**{"model_name": "m", "inputs": {}, **more})
+        encoded_request(**{"model_name": "m", "inputs": {}, **more})
     response = dict(more)
     response["outputs"] = response.pop("inputs", {})
     with pytest.raises(WireError):
-        tensors.encode_response(**{"model_name": "m", **response})
+        tensors.encode_response(InferResponse(**{"model_name": "m", **response}))
 
 
 def test_many_arrays_must_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "MAX_MESSAGE_BYTES", 1000)
     half = np.zeros(600, dtype=np.uint8)
-    tensors.encode_request(model_name="m", inputs={"a": half})
+    encoded_request(model_name="m", inputs={"a": half})
     with pytest.raises(WireError, match="split the batch"):
-        tensors.encode_request(model_name="m", inputs={"a": half, "b": half})
+        encoded_request(model_name="m", inputs={"a": half, "b": half})
 
 
 def test_empty_contents_beside_raw_ones_say_nothing() -> None:
     """MLServer's answers bear them; any element in both places is an error."""
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     message = pb.ModelInferResponse()
-    message.ParseFromString(tensors.encode_response(model_name="m", outputs={"x": x}))
+    message.ParseFromString(tensors.encode_response(InferResponse("m", outputs={"x": x})))
     message.outputs[0].contents.SetInParent()
     assert message.outputs[0].HasField("contents")
     assert_same(tensors.decode_response(message.SerializeToString()).outputs, {"x": x})
@@ -261,7 +264,7 @@ def test_empty_contents_beside_raw_ones_say_nothing() -> None:
 
 def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
     large = np.zeros((1 << 10, 1 << 8), np.float32)
-    raw = tensors.encode_request(model_name="m", inputs={"x": large})
+    raw = encoded_request(model_name="m", inputs={"x": large})
     assert_same(tensors.decode_request(raw, light=True).inputs, {"x": large})
 
     typed = pb.ModelInferRequest(model_name="m")
@@ -271,7 +274,7 @@ def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
     words = {"x": np.array([b"word"] * (1 << 15), np.object_)}
     for heavy in (
         typed.SerializeToString(),
-        tensors.encode_request(model_name="m", inputs=words),
+        encoded_request(model_name="m", inputs=words),
     ):
         tensors.decode_request(heavy)
         with pytest.raises(tensors.SlowToDecode):
@@ -295,8 +298,8 @@ def test_stacked_pieces_encode_like_the_whole_array(cuts: list[int], dtype: str)
     stacked = StackedArray(pieces)
     assert (stacked.dtype, stacked.shape, stacked.ndim) == (array.dtype, array.shape, 2)
     assert stacked.nbytes == array.nbytes
-    joined = encode_request(model_name="m", inputs={"x": stacked, "y": X})
-    assert joined == encode_request(model_name="m", inputs={"x": array, "y": X})
+    joined = encoded_request(model_name="m", inputs={"x": stacked, "y": X})
+    assert joined == encoded_request(model_name="m", inputs={"x": array, "y": X})
     np.testing.assert_array_equal(decode_request(joined).inputs["x"], array)
     np.testing.assert_array_equal(whole(stacked), array)
 

@@ -20,6 +20,7 @@ from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.proto.security import ClientSecurity, open_channel
 from edl.supervise import Command, Process, python_command, start
+from edl.tests.proto.strategies import encoded_request
 
 STEERED = "edl.tests.teacher.functions:steered"
 #: The same of Paddle, with a second output "logits"; it takes seconds to start.
@@ -57,7 +58,7 @@ class Teacher:
         return self.infer({"x": rows(order)}, **request)
 
     def infer(self, inputs: dict[str, Array], **request: Any) -> tensors.InferResponse:
-        data = tensors.encode_request(model_name=self.service, inputs=inputs, **request)
+        data = encoded_request(model_name=self.service, inputs=inputs, **request)
         call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
         return tensors.decode_response(call(data, timeout=ANSWER_S))
 

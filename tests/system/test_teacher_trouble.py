@@ -24,11 +24,11 @@ import psutil
 import pytest
 
 from edl.proto import inference_pb2 as pb
-from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.proto.security import open_channel
 from edl.tests.faults import FaultProxy
 from edl.tests.proto import raw_http2
+from edl.tests.proto.strategies import encoded_request
 from edl.tests.system.teacher_process import ANSWER_S, START_S, Teacher, refusal, rows, serving
 from edl.tests.teacher.functions import KILL, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -88,7 +88,7 @@ def test_cut_uploads_crashes_and_nan_leak_nothing_and_harm_no_good_client(times:
 
 
 def upload_grpc(teacher: Teacher) -> None:
-    data = tensors.encode_request(model_name="m", inputs={"x": LARGE})
+    data = encoded_request(model_name="m", inputs={"x": LARGE})
     with cutting(teacher.address) as address, open_channel(address, None) as channel:
         call = channel.unary_unary(f"/{SERVICE}/ModelInfer", None, None).future(
             data, timeout=ANSWER_S

@@ -21,6 +21,7 @@ from edl.teacher.registration import InstanceIdentity
 from edl.teacher.servers.server import TeacherServer
 from edl.teacher.servers.servicer import InferenceServicer
 from edl.teacher.servers.shared_regions import SharedMemoryRegions
+from edl.tests.proto.strategies import encoded_request
 from edl.tests.teacher.fakes import FakeLabeller, array
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -71,7 +72,7 @@ class Bench:
         return answer
 
     def request(self, rows: int = 3, **request: Any) -> bytes:
-        return tensors.encode_request(
+        return encoded_request(
             **{"model_name": "resnet", "inputs": {"x": array(rows, 4)}, **request}
         )
 
