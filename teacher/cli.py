@@ -106,7 +106,7 @@ def fingerprint(
     facts = run_offline(
         "fingerprint",
         config.on(_on(device)),
-        _say,
+        tell,
         canary=None if canary is None else str(canary),
         samples=None if samples is None else str(samples),
         tolerance=tolerance,
@@ -150,7 +150,7 @@ def bench(
         outputs=declared_outputs,
     )
     found = run_offline(
-        "bench", config.on(_on(device)), _say, sizes=sizes, runs=runs, seconds=seconds
+        "bench", config.on(_on(device)), tell, sizes=sizes, runs=runs, seconds=seconds
     )
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -159,7 +159,7 @@ def bench(
     if plot is not None:  # last, so that the measurements are printed even if the picture fails
         sys.stdout.flush()
         draw(found["rows"], f"{found['model']} on {found['device']}", plot)
-        _say(f"picture written: {plot}")
+        tell(f"picture written: {plot}")
 
 
 def _on(device: str) -> configuration.Device:
@@ -202,10 +202,6 @@ def _table(found: dict[str, Any]) -> None:
         shown = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in figures]
         table.add_row(str(row["batch"]), *shown, "best" if row["best"] else "")
     console.print(table)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 app = typer.Typer(
@@ -275,6 +271,7 @@ def serve(
         PredictorConfig,
         ServerConfig,
         TeacherConfig,
+        http_listen,
         parse_devices,
     )
     from .microbatch import parse_batching
@@ -282,7 +279,8 @@ def serve(
     tune_allocator()
     serve_teacher = _engine(engine, serving_python)
     security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
-    http = _http_of(http, engine, host)
+    if engine == "edl" or http is not None:  # without an option, our own engine decides
+        http = http_listen(http, host)
     _check_reach(host, http, security, insecure=insecure)
     if no_self_test:
         tell("warning: no self-test: nobody looks at what the model answers before it serves")
@@ -361,13 +359,6 @@ def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
     from . import serving
 
     return serving.serve
-
-
-def _http_of(http: str | None, engine: str, host: str) -> str | None:
-    """Where HTTP listens; without an option, our own engine decides. None for nowhere."""
-    from .config import http_listen
-
-    return http_listen(http, host) if engine == "edl" or http is not None else None
 
 
 def _check_reach(

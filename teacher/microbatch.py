@@ -229,15 +229,11 @@ def fastest_micro_batch(
                 batches[size] = example_batch(backend.spec.inputs, size)
                 for _ in range(_TRIAL_WARM_UP_RUNS):
                     backend.run(batches[size])
-            times.setdefault(size, []).append(_timed(backend, batches[size], clock))
+            _, device_s = submit_to(backend, clock)(batches[size])()
+            times.setdefault(size, []).append(device_s)
         except RetryableError:
             times.pop(size, None)
             if not times:
                 raise
             sizes = tuple(smaller for smaller in sizes if smaller < size)
     return choose(times), {size: per_sample_s(size, runs) for size, runs in times.items()}
-
-
-def _timed(backend: Backend, batch: Mapping[str, Array], clock: Callable[[], float]) -> float:
-    _, device_s = submit_to(backend, clock)(batch)()
-    return device_s

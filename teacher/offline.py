@@ -15,7 +15,6 @@ from it    progress  text             for the operator
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import time
@@ -37,9 +36,9 @@ from .backends import Backend, submit_to
 from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
 from .microbatch import run_in_micro_batches
-from .predictor import LoadedModel, load, open_model, prepare_process
+from .predictor import LoadedModel, load, open_model, prepare_process, say_progress
 from .request import check_inputs, check_request
-from .self_test import Canary, load_samples, self_test
+from .self_test import Canary, load_samples, replacing, self_test
 
 #: Samples of a canary of noise: enough to compare, and a small file.
 CANARY_ROWS: Final = 4
@@ -195,16 +194,8 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
     times.set_ylim(bottom=0)
     times.legend(loc="upper left")
     rates.set_title(title)
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
+    with replacing(path) as beside:
         figure.savefig(beside)
-        beside.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: an unknown suffix
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UsageError(f"cannot write {path}: {why}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 _LAST_WORDS_S = 5.0
@@ -299,15 +290,12 @@ def main() -> None:
     prepare_process(config)
     channel = Channel.attach(given.channel)
     try:
-        result = TASKS[words["task"]](config, partial(_say, channel), **words["options"])
+        say = partial(say_progress, channel)
+        result = TASKS[words["task"]](config, say, **words["options"])
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
     else:
         channel.send("done", result=result)
-
-
-def _say(channel: Channel, text: str) -> None:
-    channel.send("progress", text=text)
 
 
 if __name__ == "__main__":

@@ -262,7 +262,8 @@ def _say_ready(channel: Channel, loaded: LoadedModel) -> None:
     channel.send("ready", **to_plain(ready))
 
 
-def _say(channel: Channel, text: str) -> None:
+def say_progress(channel: Channel, text: str) -> None:
+    """Send words for the operator."""
     channel.send("progress", text=text)
 
 
@@ -282,7 +283,7 @@ def main() -> int | str:
     channel = Channel.attach(given.channel)
     inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)
     try:
-        loaded = load(config, partial(_say, channel))
+        loaded = load(config, partial(say_progress, channel))
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
         return ModelError.exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,6 +93,18 @@ def loading(
             f"{runtime} cannot load {file}: {line(error)}; "
             f"if a newer one wrote it: pip install --upgrade {package}"
         ) from error
+
+
+def is_network(thing: object, framework: str, kind: str) -> bool:
+    """Whether `thing` is a network of a framework, which has been imported if so.
+
+    Args:
+        thing: what a factory returned.
+        framework: the package.
+        kind: the class of its networks, in its module `nn`.
+    """
+    package = sys.modules.get(framework)
+    return package is not None and isinstance(thing, getattr(package.nn, kind))
 
 
 #: Samples for the comparison.

@@ -6,10 +6,10 @@ An exported model is a `.json` or `.pdmodel` file with a `.pdiparams` file besid
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,7 +129,11 @@ class PaddleInference:
         _check_precision(paddle, gpu, settings.precision)
         runtime = f"paddle {paddle.__version__}"
         with framework.loading(runtime, program, "paddlepaddle", first_line):
-            declared = _declared(paddle, program)
+            # The spec of every input and output, as the program states it.
+            if program.suffix == ".json":
+                declared = _declared_by_pir(paddle, str(program))
+            else:
+                declared = _declared_by_protobuf(paddle, program.read_bytes())
             self._predictor = paddle.inference.create_predictor(
                 _engine_config(paddle, program, gpu, settings)
             )
@@ -200,13 +204,6 @@ def _spec_of(name: str, declared: Mapping[str, TensorSpec], program: Path) -> Te
     if name not in declared:
         raise ModelError(f"{program} does not say the shape and dtype of {name!r}")
     return declared[name]
-
-
-def _declared(paddle: Any, program: Path) -> dict[str, TensorSpec]:
-    """The spec of every input and output, as the program states it."""
-    if program.suffix == ".json":
-        return _declared_by_pir(paddle, str(program))
-    return _declared_by_protobuf(paddle, program.read_bytes())
 
 
 def _declared_by_pir(paddle: Any, path: str) -> dict[str, TensorSpec]:
@@ -290,12 +287,6 @@ class PaddleDygraph:
             }
 
 
-def is_layer(thing: object) -> bool:
-    """Whether `thing` is a `paddle.nn.Layer`; paddle has been imported if so."""
-    paddle: Any = sys.modules.get("paddle")
-    return paddle is not None and isinstance(thing, paddle.nn.Layer)
-
-
 def _declared_by(made: FactoryResult) -> tuple[TensorSpec, ...]:
     arguments = list(inspect.signature(made.model.forward).parameters)
     return parse_declared(made.inputs, arguments, _of_input_spec)
@@ -318,6 +309,6 @@ KIND = BackendKind(
     open_file=PaddleInference,
     companion_suffix=WEIGHTS,
     factory_types="a paddle.nn.Layer",
-    recognises=is_layer,
+    recognises=partial(framework.is_network, framework="paddle", kind="Layer"),
     open_object=PaddleDygraph,
 )

@@ -45,11 +45,7 @@ class _Normalize:
     def __call__(
         self, name: str, takes: Sequence[TensorSpec]
     ) -> tuple[tuple[TensorSpec, ...], Apply]:
-        images = {
-            tensor.name: self._factors(name, tensor)
-            for tensor in _images(name, takes)
-            if _floating(name, tensor)
-        }
+        images = {tensor.name: self._factors(name, tensor) for tensor in _images(name, takes)}
         dtypes = {tensor.name: dtype_of(tensor.datatype) for tensor in takes}
 
         def apply(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -67,6 +63,8 @@ class _Normalize:
 
     def _factors(self, name: str, tensor: TensorSpec) -> tuple[Array, Array]:
         """Shape `scale` and `offset` (float32) for broadcasting: a product and a sum per pixel."""
+        if tensor.datatype not in _FLOATS:
+            raise ModelError(f"{name} makes floats of bytes; the model takes {tensor}")
         mean, std = np.asarray(self.mean), np.asarray(self.std)
         shape = [1, 1, 1, 1]
         shape[_channel_axis(name, tensor, len(mean))] = len(mean)
@@ -97,12 +95,6 @@ def _images(name: str, takes: Sequence[TensorSpec]) -> list[TensorSpec]:
         taken = ", ".join(map(str, takes))
         raise ModelError(f"{name} is for images, of four dimensions; the model takes {taken}")
     return images
-
-
-def _floating(name: str, tensor: TensorSpec) -> bool:
-    if tensor.datatype not in _FLOATS:
-        raise ModelError(f"{name} makes floats of bytes; the model takes {tensor}")
-    return True
 
 
 def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import EdlError, ModelError, UsageError, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec, datatype_of, dtype_of
+from ...proto.forms import FLOATS
 from .model_source import ModelSettings
 
 #: Sizes for a free dimension, and a larger one: the side of an image, the length of a sequence.
@@ -41,14 +42,13 @@ def example_batch(
     batch: dict[str, Array] = {}
     for tensor in inputs:
         shape, dtype = example_shape(tensor, rows, longer=longer), dtype_of(tensor.datatype)
-        if tensor.datatype in ("FP16", "FP32", "FP64", "BF16"):
+        if tensor.datatype in FLOATS:
             batch[tensor.name] = noise.standard_normal(shape, dtype=np.float32).astype(dtype)
         else:
             batch[tensor.name] = np.zeros(shape, dtype=dtype)
     return batch
 
 
-_FLOATS = ("FP16", "FP32", "FP64", "BF16")
 #: From this number of dimensions on, bytes are the colours of an image.
 _IMAGE_DIMENSIONS = 3
 #: Steps of the noise between 0 and 1: coarse, so that a file with it compresses well.
@@ -68,7 +68,7 @@ def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[st
     batch: dict[str, Array] = {}
     for tensor in inputs:
         shape, dtype = example_shape(tensor, rows), dtype_of(tensor.datatype)
-        if tensor.datatype in _FLOATS:
+        if tensor.datatype in FLOATS:
             noise = rng.random(shape) if number % 2 else _normal(rng, shape)
             batch[tensor.name] = (np.floor(noise * _STEPS) / _STEPS).astype(dtype)
         else:

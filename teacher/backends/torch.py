@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -353,12 +353,6 @@ def open_object(made: FactoryResult, settings: ModelSettings) -> TorchModel:
     return TorchModel(lambda *where: _module(made, *where), settings, parse_declared(made.outputs))
 
 
-def is_module(thing: object) -> bool:
-    """Whether `thing` is a `torch.nn.Module`; torch has been imported if so."""
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.nn.Module)
-
-
 def _loading(torch: Any, file: Path) -> AbstractContextManager[None]:
     return loading(f"torch {torch.__version__}", file, "torch")
 
@@ -439,6 +433,6 @@ KIND = BackendKind(
     suffixes=(".pt2", ".pt", ".pth", ".ts"),
     open_file=open_file,
     factory_types="a torch.nn.Module",
-    recognises=is_module,
+    recognises=partial(framework.is_network, framework="torch", kind="Module"),
     open_object=open_object,
 )
