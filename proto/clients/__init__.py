@@ -127,7 +127,6 @@ class TeacherClient(Protocol):
             RequestRefused: the server has no such model, or does not speak the protocol.
             BadAnswer: the answer is malformed.
         """
-        ...
 
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         """Have a batch labelled.
@@ -140,11 +139,9 @@ class TeacherClient(Protocol):
             AccessError: the server refuses our credentials.
             BadAnswer: the answer cannot be decoded.
         """
-        ...
 
     def close(self) -> None:
         """Close the connection; requests in flight raise TeacherLost. Idempotent."""
-        ...
 
 
 def open_client(

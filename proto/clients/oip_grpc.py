@@ -23,7 +23,7 @@ from ...errors import (
 from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
 from .. import tensors
-from ..datatypes import Buffer, TensorSpec
+from ..datatypes import TensorSpec
 from ..frames import OFFER_REQUEST, TransportOffer
 from ..security import ClientSecurity, open_channel
 from ..security.certificates import client_context
@@ -104,9 +104,11 @@ class OipGrpcClient:
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         try:
-            return response_from_bytes(_call(self._infer, message, _left_s(until_s)))
+            left_s = max(until_s - time.monotonic(), 0.0)
+            said = tensors.decode_response(_call(self._infer, message, left_s))
         except WireError as error:
             raise BadAnswer(str(error)) from None
+        return LabelResponse(said.outputs, said.parameters, said.output_parameters)
 
     def connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
         """Open a connection of the transport if the server offers one; blocks.
@@ -188,21 +190,11 @@ class OipGrpcClient:
         return said.config.max_batch_size if said.config.max_batch_size > 0 else None
 
 
-def response_from_bytes(response: Buffer) -> LabelResponse:
-    """Decode a serialised `ModelInferResponse`; raises WireError."""
-    said = tensors.decode_response(response)
-    return LabelResponse(said.outputs, said.parameters, said.output_parameters)
-
-
 def _specs(tensors: Any) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.output_kind)
         for tensor in tensors
     )
-
-
-def _left_s(until_s: float) -> float:
-    return max(until_s - time.monotonic(), 0.0)
 
 
 def _call(method: Any, request: Any, timeout_s: float) -> Any:

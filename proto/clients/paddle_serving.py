@@ -107,7 +107,8 @@ _NUMBERS = "biuf"
 def write_npy(array: Array) -> bytes:
     """The bytes of a `.npy` file; raises WireError for other dtypes than numbers."""
     if array.dtype.kind not in _NUMBERS:
-        raise WireError(f"arrays of {_named(array.dtype)} cannot be sent to Paddle Serving")
+        named = "objects or bytes" if array.dtype.kind in "OSU" else f"dtype {array.dtype.name}"
+        raise WireError(f"arrays of {named} cannot be sent to Paddle Serving")
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
@@ -138,10 +139,6 @@ def read_npy(raw: bytes) -> Array:
     if by_columns:
         return from_bytes(elements, datatype_of(dtype), shape[::-1]).T
     return from_bytes(elements, datatype_of(dtype), shape)
-
-
-def _named(dtype: np.dtype[np.generic]) -> str:
-    return "objects or bytes" if dtype.kind in "OSU" else f"dtype {dtype.name}"
 
 
 #: The method of each server.
@@ -348,7 +345,7 @@ class _PaddleClient(ABC):
     """
 
     METHOD: ClassVar[str]
-    OUTPUTS: ClassVar[Callable[[bytes], dict[str, Array]]]
+    OUTPUTS: ClassVar[staticmethod[[bytes], dict[str, Array]]]
 
     def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
         self._channel = open_channel(address, security, _CHANNEL_OPTIONS)

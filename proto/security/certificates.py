@@ -9,9 +9,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ...errors import UsageError
@@ -171,7 +174,8 @@ def check_validity(path: Path) -> None:
     """
     ends_s = expiry_of(path)
     if time.time() >= ends_s:
-        raise UsageError(f"certificate {path} expired on {_date(ends_s)}: replace it")
+        date = f"{datetime.fromtimestamp(ends_s, UTC):%Y-%m-%d %H:%M} UTC"
+        raise UsageError(f"certificate {path} expired on {date}: replace it")
 
 
 def handshake_hint(text: str, ca: str = "--tls-ca, or tls=TLS(ca=...) of a DistilReader") -> str:
@@ -197,31 +201,21 @@ def export_expiry(
     paths = {} if files is None else {"own": files.certificate, "ca": files.ca}
     named = {what: path for what, path in paths.items() if path is not None}
     if named:
-        registry.register(_ExpiryCollector(named))
+        registry.register(SimpleNamespace(collect=partial(_expiry_metrics, named)))
 
 
-class _ExpiryCollector:
-    def __init__(self, paths: dict[str, Path]) -> None:
-        self._paths = paths
+def _expiry_metrics(paths: dict[str, Path]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
 
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        gauge = GaugeMetricFamily(
-            "edl_certificate_expiry_timestamp_seconds",
-            "When the certificate in the file ends, in seconds since 1970.",
-            labels=["certificate"],
-        )
-        for what, path in self._paths.items():
-            try:
-                gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
-            except UsageError:  # no series: the certificate read before is still used
-                continue
-        yield gauge
-
-
-def _date(time_s: float) -> str:
-    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M} UTC"
+    gauge = GaugeMetricFamily(
+        "edl_certificate_expiry_timestamp_seconds",
+        "When the certificate in the file ends, in seconds since 1970.",
+        labels=["certificate"],
+    )
+    for what, path in paths.items():
+        with suppress(UsageError):  # no series: the certificate read before is still used
+            gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
+    yield gauge
 
 
 def _expiry(der: bytes) -> float:

@@ -29,9 +29,6 @@ from .certificates import PemContents, Reloaded, check_validity, read_pem
 from .credentials import ServerSecurity, TlsFiles
 
 if TYPE_CHECKING:
-    import grpc
-    import grpc.aio
-
     from .access_control import AccessControl
 
 
@@ -207,8 +204,6 @@ _SERVER_CREDENTIALS: weakref.WeakKeyDictionary[object, list[grpc.ServerCredentia
 def _credentials(
     server: object, files: TlsFiles, access: AccessControl | None
 ) -> grpc.ServerCredentials:
-    import grpc
-
     pem = Reloaded(files.paths(), lambda: _read(files))
     offered = [pem.current()]
 
@@ -239,14 +234,10 @@ def _read(files: TlsFiles) -> PemContents:
 
 
 def _configuration(pem: PemContents) -> grpc.ServerCertificateConfiguration:
-    import grpc
-
     assert pem.key is not None
     assert pem.certificate is not None
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.ca)
 
-
-log = logging.getLogger(__name__)
 
 Options = Sequence[tuple[str, Any]]
 
