@@ -27,16 +27,13 @@ class Labeller(Protocol):
     @property
     def ready(self) -> bool:
         """Whether it accepts batches now."""
-        ...
 
     @property
     def memory(self) -> Arena:
         """Memory where inputs may lie, so that they need not be copied."""
-        ...
 
     def require_loaded(self) -> PredictorReady:
         """The model; raises RetryableError while it is not loaded."""
-        ...
 
     def submit(self, request: BatchRequest) -> Future[RequestLabels]:
         """Have one batch labelled before its deadline; does not block.
@@ -50,7 +47,6 @@ class Labeller(Protocol):
         Raises:
             EdlError: it is not accepted.
         """
-        ...
 
 
 #: Jobs at one predictor: the running one, and the next one with its inputs in place.

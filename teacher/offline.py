@@ -46,7 +46,7 @@ CANARY_ROWS: Final = 4
 
 def fingerprint(loaded: LoadedModel) -> dict[str, Any]:
     """Describe a model for people, as JSON values."""
-    spec = loaded.spec
+    spec = loaded.ready.spec
     return {
         "content_id": spec.content_id,
         "numerics_id": spec.numerics_id,
@@ -55,8 +55,8 @@ def fingerprint(loaded: LoadedModel) -> dict[str, Any]:
         "inputs": [str(tensor) for tensor in spec.inputs],
         "outputs": [str(tensor) for tensor in spec.outputs],
         "output_kinds": {tensor.name: tensor.kind or "unknown" for tensor in spec.outputs},
-        "micro_batch": loaded.micro_batch,
-        "t_t_s": loaded.t_t_s,
+        "micro_batch": loaded.ready.micro_batch,
+        "t_t_s": loaded.ready.t_t_s,
     }
 
 
@@ -85,11 +85,11 @@ def take_canary(
     check_request(InferRequest("", inputs=dict(samples)), spec)
     check_inputs(samples, spec)
     try:
-        outputs = run_in_micro_batches(backend.run, samples, loaded.micro_batch)
+        outputs = run_in_micro_batches(backend.run, samples, loaded.ready.micro_batch)
     except TeacherError as error:
         raise ModelError(f"the model fails on the samples of the canary: {error}") from error
     canary = Canary.of(spec.content_id, tolerance, samples, outputs)
-    self_test(backend, canary, loaded.micro_batch, on_progress)
+    self_test(backend, canary, loaded.ready.micro_batch, on_progress)
     return canary
 
 

@@ -82,16 +82,20 @@ class PredictorPool:
         self._on_change = on_change
         self._lock = threading.Lock()  # guards `loaded` and `_given_up`
         self._given_up: list[PredictorProcess] = []
-        self.predictors = [
-            PredictorProcess(
-                config, self.inputs, _name(config, index, len(configs)), on_progress, self._changed
-            )
-            for index, config in enumerate(configs)
-        ]
+        self.predictors: list[PredictorProcess] = []
         #: For each device the first equal one, whose measurement counts for both.
-        self._measured_by = [
-            self.predictors[_first_equal_device(configs, i)] for i in range(len(configs))
-        ]
+        self._measured_by: list[PredictorProcess] = []
+        firsts: dict[tuple[str, int], PredictorProcess] = {}
+        for number, config in enumerate(configs, 1):
+            name = f"predictor {number} of {len(configs)}, on {config.device_label}"
+            name = name if len(configs) > 1 else ""
+            predictor = PredictorProcess(config, self.inputs, name, on_progress, self._changed)
+            self.predictors.append(predictor)
+            kind = config.device.partition(":")[0], config.threads
+            is_measured = config.micro_batch is None
+            self._measured_by.append(
+                firsts.setdefault(kind, predictor) if is_measured else predictor
+            )
 
     def start(self) -> None:
         """Start every process; `wait_loaded` reports the result.
@@ -146,11 +150,6 @@ class PredictorPool:
     def restarts(self) -> int:
         """Restarts of all predictors."""
         return sum(predictor.restarts for predictor in self.predictors)
-
-    @property
-    def micro_batch_reductions(self) -> int:
-        """How often a micro-batch was halved for lack of memory."""
-        return sum(predictor.micro_batch_reductions for predictor in self.predictors)
 
     @property
     def lanes(self) -> int:
@@ -481,21 +480,3 @@ class PredictorProcess:
         self._on_change()
         log.warning("%s %s; it is started again", self._name, how)
         self._stopping.wait(delay_s(len(self._crashes) - 1, random.Random()))
-
-
-def _first_equal_device(configs: Sequence[PredictorConfig], index: int) -> int:
-    """The first device whose measurement holds for this one; itself if nothing is measured."""
-    mine = configs[index]
-    if mine.micro_batch is not None:
-        return index
-    return next(
-        i
-        for i, other in enumerate(configs)
-        if (other.device.partition(":")[0], other.threads)
-        == (mine.device.partition(":")[0], mine.threads)
-    )
-
-
-def _name(config: PredictorConfig, index: int, among: int) -> str:
-    """The predictor's name in messages; empty for a single one."""
-    return "" if among == 1 else f"predictor {index + 1} of {among}, on {config.device_label}"

@@ -48,15 +48,11 @@ class LoadedModel:
 
     Attributes:
         backend: the model.
-        micro_batch: samples per run.
-        t_t_s: measured seconds per sample on the device.
-        spec: of the model as it serves, with the kinds of its outputs.
+        ready: what is reported; its spec is of the model as it serves, with the kinds of outputs.
     """
 
     backend: Backend
-    micro_batch: int
-    t_t_s: float
-    spec: ModelSpec
+    ready: PredictorReady
 
 
 def prepare_process(config: PredictorConfig) -> None:
@@ -87,7 +83,7 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedM
     if config.self_test:
         kinds |= self_test(backend, canary, rows, on_progress)
     spec = backend.spec.in_micro_batches(rows).with_kinds({**kinds, **dict(config.output_kinds)})
-    return LoadedModel(backend, rows, t_t_s, spec)
+    return LoadedModel(backend, PredictorReady(spec, t_t_s, rows))
 
 
 def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
@@ -138,8 +134,7 @@ class PredictorLoop:
     ) -> None:
         self._backend = loaded.backend
         self._submit = submit_to(loaded.backend)
-        self._loaded = loaded
-        self._micro_batch = loaded.micro_batch
+        self._ready = loaded.ready
         self._channel = channel
         self._inputs = inputs
         self._outputs = outputs
@@ -185,7 +180,7 @@ class PredictorLoop:
             JobPart(samples, outputs_from_text(outputs), deadline_s)
             for samples, outputs, deadline_s in job["parts"]
         ]
-        rows = self._micro_batch
+        rows = self._ready.micro_batch
         if isinstance(self._backend, PacedBackend):
             self._backend.arrive(job["at_s"])
         try:
@@ -209,7 +204,7 @@ class PredictorLoop:
             told.append(self._told(result))
             if isinstance(result, RetryableError):
                 failures.add(type(result))
-        if rows == self._micro_batch and DeviceOutOfMemory in failures:
+        if rows == self._ready.micro_batch and DeviceOutOfMemory in failures:
             self._halve_micro_batch()
         self._channel.send("done", id=number, results=told)
         if failures:
@@ -219,7 +214,7 @@ class PredictorLoop:
         spec = self._backend.spec
         try:
             batch = example_batch(spec.inputs, spec.rows_per_run(1))
-            submit_in_micro_batches(self._submit, batch, self._micro_batch)()
+            submit_in_micro_batches(self._submit, batch, self._ready.micro_batch)()
         except (RequestRefused, BadAnswer):  # the device works
             pass
         except RetryableError as error:
@@ -227,14 +222,12 @@ class PredictorLoop:
 
     def _halve_micro_batch(self) -> None:
         """Halve the micro-batch from the next job on, and report it."""
-        rows = max(1, self._micro_batch // 2)
-        if rows == self._micro_batch or self._backend.spec.rows_per_run(rows) != rows:
+        rows = max(1, self._ready.micro_batch // 2)
+        if rows == self._ready.micro_batch or self._backend.spec.rows_per_run(rows) != rows:
             return  # it cannot be smaller
-        self._micro_batch = rows
-        self._loaded = replace(
-            self._loaded, micro_batch=rows, spec=self._loaded.spec.in_micro_batches(rows)
-        )
-        _say_ready(self._channel, self._loaded)
+        spec = self._ready.spec.in_micro_batches(rows)
+        self._ready = replace(self._ready, micro_batch=rows, spec=spec)
+        self._channel.send("ready", **to_plain(self._ready))
 
     def _told(self, result: Result) -> Message:
         """A result as it is sent, its labels in shared memory."""
@@ -255,11 +248,6 @@ class PredictorLoop:
 
 def _lost(error: Exception) -> RetryableError:
     return RetryableError(f"the job was lost: {type(error).__name__}: {error}")
-
-
-def _say_ready(channel: Channel, loaded: LoadedModel) -> None:
-    ready = PredictorReady(loaded.spec, loaded.t_t_s, loaded.micro_batch)
-    channel.send("ready", **to_plain(ready))
 
 
 def say_progress(channel: Channel, text: str) -> None:
@@ -287,7 +275,7 @@ def main() -> int | str:
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
         return ModelError.exit_code
-    _say_ready(channel, loaded)
+    channel.send("ready", **to_plain(loaded.ready))
     try:
         PredictorLoop(loaded, channel, inputs, outputs).serve()
     except RetryableError as error:

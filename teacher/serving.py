@@ -265,7 +265,7 @@ class TeacherLifecycle:
             loaded=self._pool.ready,
             draining=self._identity.draining,
             restarts=self._pool.restarts,
-            micro_batch_reductions=self._pool.micro_batch_reductions,
+            micro_batch_reductions=sum(one.micro_batch_reductions for one in self._pool.predictors),
             heartbeat=heartbeat.answering if heartbeat else None,
             samples_per_second=self._recorder.samples_per_second,
             output_kinds={one.name: one.kind for one in loaded.spec.outputs} if loaded else {},

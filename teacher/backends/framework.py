@@ -29,12 +29,6 @@ def lacks_resources(error: Exception) -> bool:
     return any(word in said for word in (*_OF_MEMORY, *_OF_DEVICES))
 
 
-def lacks_memory(error: Exception) -> bool:
-    """Whether `error`, which is about a resource, is about memory."""
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or any(word in said for word in _OF_MEMORY)
-
-
 @contextmanager
 def translated(
     doing: str,
@@ -60,7 +54,9 @@ def translated(
     except Exception as error:  # frameworks and the user's code may raise anything
         kind: type[EdlError] = RequestRefused
         if passing(error):
-            kind = DeviceOutOfMemory if lacks_memory(error) else RetryableError
+            said = str(error).lower()
+            is_memory = isinstance(error, MemoryError) or any(word in said for word in _OF_MEMORY)
+            kind = DeviceOutOfMemory if is_memory else RetryableError
         raise kind(f"{doing} failed: {line(error)}") from error
 
 

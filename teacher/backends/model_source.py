@@ -78,7 +78,8 @@ def hash_of_function(name: str, function: Any) -> str:
 
 def _source(name: str, thing: Any) -> bytes:
     """The source code of the factory's module and of the object's own."""
-    modules = {name.partition(":")[0], inspect.unwrap(_kind(thing)).__module__}
+    kind = thing if inspect.isroutine(thing) else type(thing)
+    modules = {name.partition(":")[0], inspect.unwrap(kind).__module__}
     texts = []
     for module in sorted(modules):
         if module.partition(".")[0] in _FRAMEWORKS:
@@ -90,10 +91,6 @@ def _source(name: str, thing: Any) -> bytes:
         if file is not None and Path(file).is_file():
             texts.append(Path(file).read_bytes())
     return b"\n".join(texts)
-
-
-def _kind(thing: Any) -> Any:
-    return thing if inspect.isroutine(thing) else type(thing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,11 +107,6 @@ def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
     raise ModelError(f"{name} needs {channels} channels, first or last; the model takes {tensor}")
 
 
-def outputs_of_step(name: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The outputs of the built-in step `name`, for a model that does not state its inputs."""
-    return tuple(_output_of_step(name, each) if len(each.shape) == 4 else each for each in inputs)
-
-
 def _output_of_step(name: str, image: TensorSpec) -> TensorSpec:
     if BUILT_IN_STEPS[name] is not _channels_last:
         return replace(image, datatype="FP32")
@@ -208,7 +203,7 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
     """
     for name in names:
         if name in BUILT_IN_STEPS:
-            inputs = outputs_of_step(name, inputs)
+            inputs = [_output_of_step(name, one) if len(one.shape) == 4 else one for one in inputs]
             continue
         made = call_factory(name)
         inputs = inputs or parse_declared(made.inputs)

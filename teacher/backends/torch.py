@@ -88,11 +88,6 @@ def datatype(dtype: Any) -> str:
     return datatype_named(str(dtype).removeprefix("torch."))
 
 
-def dtype_for(torch: Any, dtype: np.dtype[Any]) -> Any:
-    """The torch dtype for a numpy dtype."""
-    return getattr(torch, dtype.newbyteorder("=").name)
-
-
 def as_array(torch: Any, tensor: Any) -> Array:
     """The memory of a tensor as an array; a copy if the tensor is on a GPU."""
     tensor = tensor.detach().cpu()
@@ -166,7 +161,7 @@ class DeviceCopies:
 
     def staged(self, array: Array) -> Any:
         """A copy in memory that the device can read; on a CPU, the network's own input."""
-        dtype = dtype_for(self._torch, array.dtype)
+        dtype = getattr(self._torch, array.dtype.newbyteorder("=").name)
         staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self.on_gpu)
         np.copyto(as_array(self._torch, staged), array)
         return staged

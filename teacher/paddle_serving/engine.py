@@ -88,7 +88,9 @@ def write_configuration(
     beside.mkdir()
     (beside / model.program.name).symlink_to(model.program.absolute())
     (beside / model.weights.name).symlink_to(model.weights.absolute())
-    (beside / _FEEDS_AND_FETCHES).write_text(_feeds_and_fetches(model))
+    variables = [_variable("feed", tensor) for tensor in model.inputs]
+    variables += [_variable("fetch", tensor) for tensor in model.outputs]
+    (beside / _FEEDS_AND_FETCHES).write_text("".join(variables))
     gpu = gpu_of(device)
     config = {
         "rpc_port": port,
@@ -117,13 +119,8 @@ def write_configuration(
     return file
 
 
-def _feeds_and_fetches(model: ServingModel) -> str:
-    """The text format of upstream's message `GeneralModelConfig`."""
-    feeds = [_variable("feed", tensor) for tensor in model.inputs]
-    return "".join([*feeds, *(_variable("fetch", tensor) for tensor in model.outputs)])
-
-
 def _variable(kind: str, tensor: TensorSpec) -> str:
+    """A variable in the text format of upstream's message `GeneralModelConfig`."""
     number = NUMBERS.get(tensor.datatype)
     if number is None:
         raise ModelError(f"Paddle Serving has no {tensor.datatype}, which {tensor.name!r} is of")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...coordinator.config import join_address
 from ...errors import UsageError
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.protocols import OIP
@@ -91,11 +90,6 @@ class RegisterConfig:
     def member(self) -> str:
         """The teacher's id."""
         return self.teacher_id or self.address
-
-    @property
-    def listen(self) -> str:
-        """The address to bind for managers."""
-        return join_address(self.host, self.port)
 
 
 def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import grpc
 
 from ... import __version__
+from ...coordinator.config import join_address
 from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry, connect
 from ...coordinator.registry.keys import check_member, check_service
@@ -222,7 +223,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
         registry = connect(config.coordinator)
         leaving.callback(registry.close)
         registry.time_ms()  # check that Redis answers and accepts us
-        attestation = AttestationServer(config.listen, config.server)
+        attestation = AttestationServer(join_address(config.host, config.port), config.server)
         leaving.callback(attestation.stop)
         found = with_scheme(config, stop, on_progress)
         if found is None:

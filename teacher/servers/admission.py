@@ -54,7 +54,13 @@ class CallAdmission:
     """
 
     def __init__(self, config: ServerConfig, access: AccessControl) -> None:
-        self.infer_calls, self.named_calls = CallTable.of(config), CallTable.of(config)
+        limits = (
+            config.max_calls,
+            config.max_calls_per_peer,
+            config.request_bytes,
+            config.request_bytes_per_peer,
+        )
+        self.infer_calls, self.named_calls = CallTable(*limits), CallTable(*limits)
         self._access = access
 
     def admit(self, credentials: CallCredentials, right: AccessLevel) -> CallerIdentity:
@@ -207,16 +213,6 @@ class CallTable:
         self._waiting: deque[asyncio.Future[None]] = deque()
         #: Calls without a request by peer, the oldest first.
         self._owing: dict[str, dict[AdmittedCall, None]] = {}
-
-    @classmethod
-    def of(cls, config: ServerConfig) -> Self:
-        """Create a table with the limits of a server."""
-        return cls(
-            config.max_calls,
-            config.max_calls_per_peer,
-            config.request_bytes,
-            config.request_bytes_per_peer,
-        )
 
     def __len__(self) -> int:
         return self._total

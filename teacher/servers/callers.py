@@ -77,12 +77,16 @@ class CallerIdentity:
         """
         listed, found = False, set[int]()
         if (address := _plain(self.host)) is not None:
-            forms = {_as_listed(address, self.port), _as_listed(_mapped(address), self.port)}
+            forms = {_as_listed(address, self.port)}
+            if address.version == 4:  # as a dual-stack socket shows it
+                mapped = ipaddress.IPv6Address(f"::ffff:{address}")
+                forms.add(_as_listed(mapped, self.port))
             for table in _TABLES:
                 with contextlib.suppress(OSError):  # this system has no such table
                     text = table.read_text()
                     listed = True
-                    found |= _users_of(text, forms)
+                    rows = (line.split() for line in text.splitlines()[1:])
+                    found |= {int(r[7]) for r in rows if r[1] in forms and r[3] == _ESTABLISHED}
         if len(found) == 1:
             return found.pop()
         if listed:  # taking it for our own user would expose our memory
@@ -128,24 +132,11 @@ def _plain(host: str) -> _Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _mapped(address: _Address) -> _Address:
-    """The address as a dual-stack socket shows it."""
-    if address.version == 6:
-        return address
-    return ipaddress.IPv6Address(f"::ffff:{address}")
-
-
 def _as_listed(address: _Address, port: int) -> str:
     """The kernel's notation: 32-bit words in the machine's byte order, then the port."""
     packed = address.packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return f"{b''.join(word[::-1] for word in words).hex().upper()}:{port:04X}"
-
-
-def _users_of(table: str, local: set[str]) -> set[int]:
-    """Users with connections from one of these addresses."""
-    lines = (line.split() for line in table.splitlines()[1:])
-    return {int(one[7]) for one in lines if one[1] in local and one[3] == _ESTABLISHED}
 
 
 _Context = grpc.aio.ServicerContext[Any, Any]

@@ -26,7 +26,6 @@ from ...errors import EdlError, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.protobuf_fields import bytes_field, split_bytes_field
 from ...proto.status import to_metadata, to_status
-from ..config import ServerConfig
 from ..recorder import CallRecord
 from ..request import RequestTooLarge
 from .admission import AccessLevel, AdmittedCall, CallTable
@@ -42,53 +41,6 @@ _RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 _Context = grpc.aio.ServicerContext[Any, Any]
 #: Answers a serialised `ModelInferRequest` with a serialised response; raises errors of `errors`.
 Infer = Callable[[bytes], Awaitable[bytes]]
-
-
-class InferStreams:
-    """The streams of one server. Lives in its event loop.
-
-    Args:
-        calls: table of calls in which streams are counted.
-        config: the limits.
-        refused: called for each request that fails.
-    """
-
-    def __init__(
-        self, calls: CallTable, config: ServerConfig, refused: Callable[[EdlError], None]
-    ) -> None:
-        self._calls = calls
-        self._max_message_bytes, self._receive_s = config.max_message_bytes, config.receive_s
-        self._refused = refused
-        self._open: set[_InferStream] = set()
-        self._leaving = False
-
-    async def serve(self, caller: CallerIdentity, context: _Context, infer: Infer) -> None:
-        """Answer the requests of one stream with `infer` until the caller ends it.
-
-        Raises:
-            RateLimited: there is no room for it, or it was evicted.
-            TeacherLost: this teacher is draining.
-        """
-        with self._calls.begin(caller.owner, is_stream=True) as call:
-            stream = _InferStream(context, call, infer, self._refused)
-            self._open.add(stream)
-            try:
-                if not self._leaving:
-                    async with call.receiving(self._receive_s):
-                        await call.expect(
-                            self._max_message_bytes
-                        )  # memory for one request, as long as it is open
-                    await stream.serve()
-            finally:
-                self._open.discard(stream)
-        if self._leaving:
-            raise TeacherLost("this teacher takes leave: go on with another one")
-
-    def leave(self) -> None:
-        """End each stream after the requests that have been read are answered."""
-        self._leaving = True
-        for stream in self._open:
-            stream.hang_up()
 
 
 class _InferStream:
@@ -107,7 +59,9 @@ class _InferStream:
         self._refused = refused
         self._to_read, self._to_write = asyncio.Lock(), asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
-        self._last = _done_future()  # done when the latest request is answered
+        #: Done when the latest request is answered.
+        self._last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last.set_result(None)
         self._in_work = 0
         self._over = False
         call.on_evicted = self.hang_up
@@ -193,13 +147,6 @@ def _failed(error: EdlError, data: bytes) -> bytes:
     ).SerializeToString()
 
 
-def _done_future() -> asyncio.Future[None]:
-    """A future that is done."""
-    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    written.set_result(None)
-    return written
-
-
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 STREAM: Final = "ModelStreamInfer"
 #: Seconds from the end of a broken call's messages until gRPC cancels it.
@@ -220,7 +167,6 @@ class GrpcMethods:
     """The handlers of all methods. Lives in one event loop.
 
     Attributes:
-        streams: of `ModelStreamInfer`.
         transport: for batches of our own readers.
 
     Args:
@@ -231,7 +177,8 @@ class GrpcMethods:
         config, self._servicer, self._admission, self._recorder = given
         self._receive_s = config.receive_s
         self._max_message_bytes = config.max_message_bytes
-        self.streams = InferStreams(self._admission.infer_calls, config, self._recorder.refused)
+        self._streams: set[_InferStream] = set()
+        self._leaving = False
         self.transport = TransportListener(given)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -253,11 +200,14 @@ class GrpcMethods:
         stream = grpc.stream_stream_rpc_method_handler(self._grpc_handler(STREAM, self._stream))
         return {**unary, STREAM: stream}
 
-    def count_unknown(self) -> None:
-        """Count a call of an unknown method."""
-        self._recorder.refused(WireError())
+    def leave(self) -> None:
+        """End each stream after the requests that have been read are answered."""
+        self._leaving = True
+        for stream in self._streams:
+            stream.hang_up()
 
     async def _stream(self, context: _Context, _: CallRecord) -> Any:
+        """Answer the requests of one stream until the caller ends it, or this teacher leaves."""
         credentials, deadline_s = CallCredentials.from_context(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
@@ -268,7 +218,20 @@ class GrpcMethods:
                 caller = self._admission.admit(credentials, "student")
                 return await self._servicer.model_infer(data, caller, deadline_s, entry)
 
-        await self.streams.serve(self._admission.admit(credentials, "student"), context, infer)
+        caller = self._admission.admit(credentials, "student")
+        with self._admission.infer_calls.begin(caller.owner, is_stream=True) as call:
+            stream = _InferStream(context, call, infer, self._recorder.refused)
+            self._streams.add(stream)
+            try:
+                if not self._leaving:
+                    async with call.receiving(self._receive_s):
+                        # Memory for one request, as long as it is open.
+                        await call.expect(self._max_message_bytes)
+                    await stream.serve()
+            finally:
+                self._streams.discard(stream)
+        if self._leaving:
+            raise TeacherLost("this teacher takes leave: go on with another one")
 
     def _proof(self, context: _Context) -> _Metadata:
         """Trailing metadata that proves this instance."""

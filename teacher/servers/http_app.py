@@ -336,10 +336,6 @@ class HttpApi:
         """Release the thread without waiting."""
         self._json_reader.shutdown(wait=False)
 
-    def count_malformed(self) -> None:
-        """Count a request that is not HTTP."""
-        self._recorder.refused(WireError())
-
     def _get(
         self, path: str, name: str, answer: Callable[[Any], Response] = lambda said: _json(said)
     ) -> Route:
@@ -410,7 +406,7 @@ class HttpApi:
     async def _unknown_path(self, request: Request, error: Exception) -> Response:
         """Starlette's refusals of unknown paths and methods."""
         assert isinstance(error, HTTPException)
-        self.count_malformed()
+        self._recorder.count_refusal("malformed")
         what = f"{request.method} {request.url.path:.80}"
         return JSONResponse({"error": f"{what}: {error.detail}"}, error.status_code, error.headers)
 

@@ -171,7 +171,7 @@ class HttpServer:
             partial(
                 HttpConnection,
                 config.receive_s,
-                api.count_malformed,
+                partial(given.recorder.count_refusal, "malformed"),
                 config=served,
                 server_state=state,
                 app_state={},

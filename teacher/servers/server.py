@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
@@ -76,6 +77,7 @@ class TeacherServer:
         check_free(config.host, config.port)
         self._config = config
         self._servicer = servicer
+        self._recorder = recorder
         self._access = access
         self._on_ended = on_ended
         self._stopping = False
@@ -108,7 +110,8 @@ class TeacherServer:
 
     async def _bind(self) -> grpc.aio.Server:
         methods, options = self._methods, _options(self._config.max_message_bytes)
-        server = aio_server(SERVICE, methods.handlers(), options, on_unknown=methods.count_unknown)
+        refused = partial(self._recorder.count_refusal, "malformed")
+        server = aio_server(SERVICE, methods.handlers(), options, on_unknown=refused)
         address = join_address(self._config.host, self._config.port)
         self.port: int = listen(server, address, self._config.security, self._access)
         await methods.transport.bind(self.port)
@@ -122,7 +125,7 @@ class TeacherServer:
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def _leave(self, grace_s: float) -> None:
-        self._methods.streams.leave()
+        self._methods.leave()
         http = () if self._http is None else (self._http.stop(grace_s),)
         await asyncio.gather(
             self._server.stop(grace_s), self._methods.transport.close(grace_s), *http

@@ -54,7 +54,9 @@ def open_object(key: str) -> int:
         )
     held = descriptor_of(name)
     try:
-        return _open_named(name) if held is None else _open_descriptor(*held)
+        if held is None:
+            return os.open(os.fsencode(FOLDER / name), _READ | os.O_NOFOLLOW)
+        return _open_descriptor(*held)
     except (OSError, UnicodeEncodeError) as error:
         why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "no such name"
         raise RequestRefused(f"shared memory {quoted(key)} cannot be opened: {why}") from None
@@ -67,10 +69,6 @@ def is_reader_memory(key: str) -> bool:
 
 def _without_slash(key: str) -> str:
     return key.removeprefix("/")
-
-
-def _open_named(name: str) -> int:
-    return os.open(os.fsencode(FOLDER / name), _READ | os.O_NOFOLLOW)
 
 
 def _open_descriptor(pid: int, fd: int) -> int:

@@ -37,27 +37,17 @@ class OpenedSession:
 
     Attributes:
         opened: the frame.
+        request: what the requests have in common; the arrays stand for those that come.
         region: of shared memory; empty for none.
         memory_error: why there is no region although one was requested.
-        request: what the requests have in common; the arrays stand for those that come.
         spec: what was checked against the model at the latest request.
     """
 
     opened: OpenFrame
+    request: InferRequest
     region: str
     memory_error: EdlError | None
-    request: InferRequest = field(init=False)
     spec: RequestSpec | None = None
-
-    def __post_init__(self) -> None:
-        opened = self.opened
-        self.request = InferRequest(
-            model_name=opened.model,
-            parameters=opened.parameters,
-            inputs=dict.fromkeys([tensor.name for tensor in opened.inputs], np.empty(0)),
-            outputs=opened.outputs,
-            output_parameters=opened.output_parameters,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +108,14 @@ class TransportSession:
                 region, failed = "", error
             else:
                 self.regions.append(region)
-        self.fixed = OpenedSession(opened, region, failed)
+        request = InferRequest(
+            model_name=opened.model,
+            parameters=opened.parameters,
+            inputs=dict.fromkeys([tensor.name for tensor in opened.inputs], np.empty(0)),
+            outputs=opened.outputs,
+            output_parameters=opened.output_parameters,
+        )
+        self.fixed = OpenedSession(opened, request, region, failed)
         self._described = ()
 
     def release_regions(self, *, including_current: bool = False) -> None:

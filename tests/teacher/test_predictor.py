@@ -29,7 +29,14 @@ from edl.proto.forms import LabelForm, decode
 from edl.teacher import jobs
 from edl.teacher.backends import at_once
 from edl.teacher.backends.tensor_specs import example_batch
-from edl.teacher.jobs import JobPart, RequestLabels, Result, outputs_to_text, submit_parts
+from edl.teacher.jobs import (
+    JobPart,
+    PredictorReady,
+    RequestLabels,
+    Result,
+    outputs_to_text,
+    submit_parts,
+)
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.predictor import LoadedModel, PredictorLoop
 from edl.teacher.request import RequestedOutput, encode_outputs
@@ -48,7 +55,7 @@ class Bench:
         self.their_inputs = Arena.attach(os.dup(self.inputs.fd))
         self.their_outputs = Arena.attach(os.dup(self.outputs.fd))
         predictor = PredictorLoop(
-            LoadedModel(backend, 8, 0.001, backend.spec),
+            LoadedModel(backend, PredictorReady(backend.spec, 0.001, 8)),
             self._their_channel,
             self.their_inputs,
             self.their_outputs,
