@@ -207,23 +207,6 @@ def pipeline_outputs(data: bytes) -> dict[str, Array]:
     return _outputs(((tensor.name, tensor) for tensor in response.tensors), _of_pipeline)
 
 
-def pipeline_probe() -> bytes:
-    """A cheap request: it names a service that no server has."""
-    return pb.Request(name=_NOBODY).SerializeToString()
-
-
-def check_pipeline_ready(data: bytes) -> None:
-    """Check that the answer to a probe comes from a server that is up: it knows no such service.
-
-    Raises:
-        TeacherError: the server reports another error.
-        WireError: the answer cannot be decoded.
-    """
-    response = _parsed(pb.Response, data, "a pipeline server")
-    if response.err_no != NO_SERVICE:
-        check_error(response.err_no, response.err_msg)
-
-
 def general_model_request(
     inputs: Mapping[str, Array], outputs: Sequence[str] = (), log_id: int = 0
 ) -> bytes:
@@ -394,9 +377,12 @@ class PipelineClient(_PaddleClient):
         self._model = model
 
     def probe(self, timeout_s: float) -> ModelDescription:
-        reply = self._call(pipeline_probe(), timeout_s)
+        # A cheap request: a server that is up knows no such service.
+        reply = self._call(pb.Request(name=_NOBODY).SerializeToString(), timeout_s)
         with _reading():
-            check_pipeline_ready(reply)
+            response = _parsed(pb.Response, reply, "a pipeline server")
+        if response.err_no != NO_SERVICE:
+            check_error(response.err_no, response.err_msg)
         return ModelDescription()
 
     def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ...errors import UsageError
@@ -201,21 +199,25 @@ def export_expiry(
     paths = {} if files is None else {"own": files.certificate, "ca": files.ca}
     named = {what: path for what, path in paths.items() if path is not None}
     if named:
-        registry.register(SimpleNamespace(collect=partial(_expiry_metrics, named)))
+        registry.register(_ExpiryCollector(named))
 
 
-def _expiry_metrics(paths: dict[str, Path]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
+@dataclass(eq=False)
+class _ExpiryCollector:
+    paths: dict[str, Path]
 
-    gauge = GaugeMetricFamily(
-        "edl_certificate_expiry_timestamp_seconds",
-        "When the certificate in the file ends, in seconds since 1970.",
-        labels=["certificate"],
-    )
-    for what, path in paths.items():
-        with suppress(UsageError):  # no series: the certificate read before is still used
-            gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
-    yield gauge
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        gauge = GaugeMetricFamily(
+            "edl_certificate_expiry_timestamp_seconds",
+            "When the certificate in the file ends, in seconds since 1970.",
+            labels=["certificate"],
+        )
+        for what, path in self.paths.items():
+            with suppress(UsageError):  # no series: the certificate read before is still used
+                gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
+        yield gauge
 
 
 def _expiry(der: bytes) -> float:

@@ -27,11 +27,32 @@ _TRIAL_ROWS = 8
 _TRIALS = 5
 
 
-class PacedBackend:
-    """Another backend at the speed of an emulated device.
+class Schedule:
+    """When a device with a stated rate finishes its runs; pure arithmetic without a clock.
 
     A run starts when it arrives or when the previous one ends, whichever is later. So waiting work
     loses no time between two runs, and idle time is not made up for.
+
+    Args:
+        rate: samples per second.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._free_at_s = 0.0
+
+    def end_s(self, now_s: float, rows: int) -> float:
+        """The end of a run of `rows` samples that arrives at `now_s`."""
+        self._free_at_s = max(now_s, self._free_at_s) + rows / self._rate
+        return self._free_at_s
+
+    def late_s(self, now_s: float) -> None:
+        """The last run ended only at `now_s`; the next one does not start before."""
+        self._free_at_s = max(now_s, self._free_at_s)
+
+
+class PacedBackend:
+    """Another backend at the speed of an emulated device.
 
     Args:
         backend: computes the answers, faster than `rate`.
@@ -54,8 +75,7 @@ class PacedBackend:
         self._backend = backend
         self._clock = clock
         self._sleep = sleep
-        self._rate = rate
-        self._free_at_s = 0.0  # the end of the last run
+        self._schedule = Schedule(rate)
         self._came_s = math.inf
         _check_speed(backend, rate, clock)
         self.spec = labelled(backend.spec)
@@ -70,16 +90,19 @@ class PacedBackend:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         rows = len(next(iter(inputs.values())))
-        end_s = max(self._free_at_s, min(self._came_s, self._clock())) + rows / self._rate
-        self._free_at_s = end_s
+        end_s = self._schedule.end_s(min(self._came_s, self._clock()), rows)
         outputs = self._backend.run(inputs)
+        self._wait_until(end_s)
+        return outputs
+
+    def _wait_until(self, end_s: float) -> None:
         now_s = self._clock()
-        self._free_at_s = max(now_s, end_s)  # the next run does not start before
+        if now_s > end_s:
+            self._schedule.late_s(now_s)
         if end_s - now_s > _AWAKE_S:
             self._sleep(end_s - now_s - _AWAKE_S)
         while self._clock() < end_s:
             pass
-        return outputs
 
 
 def labelled(spec: ModelSpec) -> ModelSpec:
