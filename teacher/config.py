@@ -274,11 +274,6 @@ class ServerConfig:
                 f"a request takes 0.1 to 3600 seconds to arrive, not {self.receive_s:g}"
             )
 
-    @property
-    def request_bytes_per_peer(self) -> int:
-        """The share of one caller at one address: a quarter, but at least one request."""
-        return max(self.request_bytes // 4, self.max_message_bytes)
-
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig:

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Metric
 
 from ..errors import AccessError, BadAnswer, EdlError, RetryableError
 from ..logs import Fields
@@ -188,6 +189,13 @@ class _TimeTotals:
         return {f"compute_{phase}": self.duration(phase) for phase in ("input", "infer", "output")}
 
 
+@dataclass(eq=False)
+class ScrapedMetrics:
+    """Metrics that are computed at each scrape, not when they are registered."""
+
+    collect: Callable[[], Iterable[Metric]]
+
+
 class Recorder:
     """Records the requests of one teacher. Any thread may use it.
 
@@ -327,7 +335,7 @@ class Recorder:
 
     def watch(self, view: Callable[[], TeacherView]) -> None:
         """Add what `view` returns to the metrics, at each scrape. To be called once."""
-        self.registry.register(SimpleNamespace(collect=lambda: view().families()))
+        self.registry.register(ScrapedMetrics(lambda: view().families()))
 
     def name_outputs(self, outputs: Iterable[str]) -> None:
         """Create the series of each output of the loaded model."""

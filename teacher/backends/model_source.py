@@ -254,11 +254,8 @@ class ModelFiles:
     @property
     def companion(self) -> Path | None:
         """The second file that the model needs; None if one is enough."""
-        return (
-            self.file.with_suffix(self.kind.companion_suffix)
-            if self.kind.companion_suffix
-            else None
-        )
+        suffix = self.kind.companion_suffix
+        return self.file.with_suffix(suffix) if suffix else None
 
     @property
     def content_files(self) -> list[Path]:

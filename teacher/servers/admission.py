@@ -33,7 +33,7 @@ PATIENCE_S: Final = 1.0
 #: Seconds between two checks for such calls.
 _LOOK_S: Final = 0.25
 _NO_ROOM: Final = "requests of other calls fill the memory for them: try again later"
-_EVICTED: Final = "a call that sent nothing was ended for another one"
+EVICTED: Final = "a call that sent nothing was ended for another one"
 
 
 #: Who may call a method. Load balancers have no token and may only probe whether a teacher is up.
@@ -58,7 +58,7 @@ class CallAdmission:
             config.max_calls,
             config.max_calls_per_peer,
             config.request_bytes,
-            config.request_bytes_per_peer,
+            max(config.request_bytes // 4, config.max_message_bytes),
         )
         self.infer_calls, self.named_calls = CallTable(*limits), CallTable(*limits)
         self._access = access
@@ -132,7 +132,7 @@ class AdmittedCall:
                 yield
         except TimeoutError:
             if self.evicted:
-                raise RateLimited(_EVICTED) from None
+                raise RateLimited(EVICTED) from None
             if not self.nbytes:
                 raise RateLimited(_NO_ROOM) from None
             raise RetryableError(
@@ -169,11 +169,6 @@ class AdmittedCall:
     def owes(self) -> None:
         """The last request of a stream is answered: the call may be evicted until the next one."""
         self.table.owes(self)
-
-    def check(self) -> None:
-        """Raise RateLimited if the call was evicted."""
-        if self.evicted:
-            raise RateLimited(_EVICTED)
 
     def end(self) -> None:
         """The call is over. Without effect on an evicted call."""

@@ -22,13 +22,13 @@ from typing import Any, Final, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ...errors import EdlError, TeacherLost, WireError
+from ...errors import EdlError, RateLimited, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.protobuf_fields import bytes_field, split_bytes_field
 from ...proto.status import to_metadata, to_status
 from ..recorder import CallRecord
 from ..request import RequestTooLarge
-from .admission import AccessLevel, AdmittedCall, CallTable
+from .admission import EVICTED, AccessLevel, AdmittedCall, CallTable
 from .callers import CallCredentials, CallerIdentity
 from .servicer import ServerContext, ServicerMethod
 from .transport_listener import TransportListener
@@ -81,7 +81,8 @@ class _InferStream:
             # so that requests are freed without the garbage collector.
             while workers:
                 workers.pop().cancel()
-        self._call.check()
+        if self._call.evicted:
+            raise RateLimited(EVICTED)
 
     async def _work(self) -> None:
         while True:
