@@ -49,7 +49,8 @@ def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
     """
     best, best_s = None, math.inf
     for index, lane in enumerate(lanes):
-        if lane.room > 0 and (end_s := (lane.samples + samples) * lane.t_t_s) < best_s:
+        end_s = (lane.samples + samples) * lane.t_t_s
+        if lane.room > 0 and (best is None or end_s < best_s):
             best, best_s = index, end_s
     return best
 
@@ -159,13 +160,16 @@ def decide(
                 oldest, going = key, line[:count]
         if not going:
             break
-        samples = sum([request.samples for request in going])
+        samples, numbers = 0, list[int]()
+        for request in going:
+            samples += request.samples
+            numbers.append(request.number)
         index = soonest(lanes, samples)
         assert index is not None  # a lane has room
         lane = lanes[index]
         lanes[index] = replace(lane, room=lane.room - 1, samples=lane.samples + samples)
         room -= 1
-        batches.append(DeviceBatch(index, tuple([request.number for request in going])))
+        batches.append(DeviceBatch(index, tuple(numbers)))
         del lines[oldest][: len(going)]
         if not lines[oldest]:
             del lines[oldest]
