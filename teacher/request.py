@@ -263,7 +263,7 @@ class InputBuffers:
         self._record = memory.allocate(layouts)
         self._is_taken_care_of = False
         self.refs = self._record.arrays
-        self.arrays: list[Array] = [memory.get(ref) for ref in self.refs]
+        self.arrays: list[Array] = [*map(memory.get, self.refs)]
 
     def submitted(self, labels: Future[Any]) -> None:
         """A predictor may read the memory until `labels` are done; then it is freed."""

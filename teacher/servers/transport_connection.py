@@ -259,6 +259,8 @@ class ReaderConnection(asyncio.BufferedProtocol):
         elif header.nbytes:
             raise WireError("a request in shared memory that announces bytes")
         else:
+            assert self._call is not None
+            self._call.received()
             self._begin_request(FramedRequest(header, content, fixed))
         return True
 
@@ -315,9 +317,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
     # --- requests
 
     def _begin_request(self, asked: FramedRequest) -> None:
-        assert self._call is not None
         assert self._session is not None
-        self._call.received()
         task = asyncio.get_running_loop().create_task(self._session.answer(asked))
         self._tasks[task] = asked.header.nbytes
         task.add_done_callback(partial(self._served, asked.buffers))
