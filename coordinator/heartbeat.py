@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -26,6 +27,8 @@ _LAST_TTL_S: Final = 0.2
 _MAX_WHY: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
+#: Of the time between two beats: so early one may come that stands for its moment.
+_EARLY: Final = 0.05
 
 
 class Heartbeat:
@@ -139,7 +142,10 @@ class Heartbeat:
                 )
 
     def _run(self) -> None:
-        due = time.monotonic() + random.random() * self._ttl_s / BEATS_PER_TTL
+        interval_s = self._ttl_s / BEATS_PER_TTL
+        due = time.monotonic() + random.random() * interval_s
+        if self._registry.gathers_beats:
+            due = self._next_s(time.monotonic(), interval_s)
         while True:
             self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
@@ -148,7 +154,13 @@ class Heartbeat:
             beats = BEATS_PER_TTL if self._beat() else _ATTEMPTS_PER_TTL
             if not self._registered:
                 return
-            due = time.monotonic() + self._ttl_s / beats
+            due = self._next_s(time.monotonic(), self._ttl_s / beats)
+
+    def _next_s(self, now: float, interval_s: float) -> float:
+        if not self._registry.gathers_beats:
+            return now + interval_s
+        # All of this host at the same moments; a little early counts as at the moment.
+        return (math.floor(now / interval_s + _EARLY) + 1) * interval_s
 
     def _beat(self) -> bool:
         """One beat; returns whether the registry answered."""

@@ -239,6 +239,7 @@ def serve(
     coordinator: options.Coordinator = None,
     teacher_id: options.TeacherId = None,
     ttl: options.Ttl = 6.0,
+    beat_relay: options.BeatRelay = None,
     grace: options.Grace = 30.0,
     host: options.Host = "127.0.0.1",
     port: options.Port = 0,
@@ -325,6 +326,7 @@ def serve(
         devices=where,
         batching=parse_batching(batch_max, batch_delay, batch_preferred),
         deterministic=deterministic,
+        beat_relay=beat_relay,
     )
     with stop_on_signals(ends=True) as stop:
         serve_teacher(config, stop, on_ready=typer.echo, on_progress=tell)

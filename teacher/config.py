@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Self
 
 from ..coordinator.config import join_address
@@ -294,6 +295,7 @@ class TeacherConfig:
         batching: how requests of different callers are merged.
         deterministic: equal requests get equal bits, whatever else is asked: nothing is tuned by
             measurements, and nothing is merged.
+        beat_relay: socket at which this host's agent takes beats; None: there is none.
     """
 
     service: str
@@ -309,6 +311,7 @@ class TeacherConfig:
     devices: tuple[Device, ...] = (Device(),)
     batching: BatchRule = field(default_factory=BatchRule)
     deterministic: bool = False
+    beat_relay: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.ttl_s <= 3600:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -212,6 +213,15 @@ Ttl = Annotated[
     float,
     _mesh(
         "EDL_TTL", "Seconds without a heartbeat after which this teacher counts as gone.", min=0.5
+    ),
+]
+BeatRelay = Annotated[
+    Path | None,
+    _mesh(
+        "EDL_BEAT_RELAY",
+        "Socket of this host's agent, which sends the beats of all its teachers in one message. "
+        "The agent sets it.",
+        metavar="FILE",
     ),
 ]
 Grace = Annotated[

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from .. import __version__
+from ..coordinator.beat_relay import RelayedRegistry
 from ..coordinator.config import join_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, connect, with_patience
@@ -92,6 +93,8 @@ def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
     address = advertised(config.server.host, config.advertise, 1)  # any port: the host is known
     check_member("teachers", config.teacher_id or address)
     registry = connect(config.coordinator)
+    if config.beat_relay is not None:
+        registry = RelayedRegistry(registry.store, config.beat_relay)
     leaving.callback(registry.close)
     return registry
 

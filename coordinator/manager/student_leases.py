@@ -215,10 +215,8 @@ class StudentLeases:
         self, beats: Sequence[tuple[DesiredLease, MemberBeat]], now: float
     ) -> list[DesiredLease]:
         """Prolong leases; returns those that were taken out meanwhile, or have another life."""
-        sent = [beat for _, beat in beats]
-        answers = (
-            self._registry.beat_many("students", self._service, sent, self._ttl_s) if sent else []
-        )
+        sent = [(self._service, beat) for _, beat in beats]
+        answers = self._registry.beat_many("students", sent, self._ttl_s) if sent else []
         unknown = []
         for (desired, beat), answer in zip(beats, answers, strict=True):
             if answer is Beat.UNKNOWN:

@@ -67,7 +67,12 @@ class Registry:
     Args:
         store: where it is kept.
         events_kept: entries of a service's log.
+
+    Attributes:
+        gathers_beats: beats that are sent at the same moment on one host cost one message.
     """
+
+    gathers_beats = False
 
     def __init__(self, store: Store, events_kept: int = _KEPT) -> None:
         self.store = store
@@ -163,14 +168,24 @@ class Registry:
         keys.check_member(kind, member)
         noted = concerns_managers(kind, told) if concerns is None else concerns
         beat = MemberBeat(member, incarnation, told, noted, are_volatile(told))
+        return self.send_beat(kind, service, beat, ttl_s)
+
+    def send_beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
+        """The same as a record."""
         return _known(self._leases.beat(lease_set(kind, service), beat, ttl_s))
 
     def beat_many(
-        self, kind: Kind, service: str, beats: Sequence[MemberBeat], ttl_s: float
+        self, kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float
     ) -> list[Beat]:
-        """Many beats in few round trips, each one atomic step; their answers in their order."""
-        answers = self._leases.beat_many(lease_set(kind, service), beats, ttl_s)
-        return [_known(answer) for answer in answers]
+        """Many beats in few round trips, each one atomic step; their answers in their order.
+
+        Args:
+            kind: which kind of members.
+            beats: each with the service that it is of.
+            ttl_s: as they registered.
+        """
+        sets = [(lease_set(kind, service), beat) for service, beat in beats]
+        return [_known(answer) for answer in self._leases.beat_many(sets, ttl_s)]
 
     def request_drain(self, service: str, teacher_id: str) -> bool:
         """Ask a teacher to finish what it has and leave; False when it has no lease.

@@ -98,7 +98,7 @@ class Leases(Protocol):
         """Renew a lease, and add the facts that changed."""
         ...
 
-    def beat_many(self, leases: LeaseSet, beats: Sequence[MemberBeat], ttl_s: float) -> list[Beat]:
+    def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
         """Many beats in few round trips; their answers in their order."""
         ...
 

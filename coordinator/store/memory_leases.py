@@ -87,8 +87,8 @@ class MemoryLeases:
                 self._note(leases, beat.member)
             return Beat.DRAIN if held.get(DRAIN) == "1" else Beat.KEPT
 
-    def beat_many(self, leases: LeaseSet, beats: Sequence[MemberBeat], ttl_s: float) -> list[Beat]:
-        return [self.beat(leases, one, ttl_s) for one in beats]
+    def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
+        return [self.beat(leases, beat, ttl_s) for leases, beat in beats]
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
         with self._store.lock:

@@ -48,6 +48,10 @@ class _WholeBeat:
     at_s: float
     beat_s: float
 
+    def deadline_ms(self, now: float, ttl_s: float) -> int:
+        """Of a beat now, by Redis's clock."""
+        return self.redis_ms + round((now - self.at_s + ttl_s) * 1000)
+
 
 class RedisLeases:
     """See `Leases`.
@@ -80,7 +84,7 @@ class RedisLeases:
         return [member for member, one in zip(members, won, strict=True) if not one]
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
-        if leases.changes and not beat.noted and (beat.volatile or not beat.facts):
+        if _may_be_plain(leases, beat):
             done = self._beat_by_commands(leases, beat, ttl_s)
             if done is not None:
                 return done
@@ -89,9 +93,47 @@ class RedisLeases:
         self._remember(call.keys[1], beat, code, now_ms)
         return Beat(code)
 
-    def beat_many(self, leases: LeaseSet, beats: Sequence[MemberBeat], ttl_s: float) -> list[Beat]:
-        calls = [beat_call(leases, one, _ms(ttl_s)) for one in beats]
-        return [Beat(code) for code, _ in self._run_all("beat", calls)]
+    def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
+        kept = self._plain_beats(beats, ttl_s)
+        rest = [place for place in range(len(beats)) if place not in kept]
+        calls = [beat_call(*beats[place], _ms(ttl_s)) for place in rest]
+        answers = dict.fromkeys(kept, Beat.KEPT)
+        for place, call, (code, now_ms) in zip(
+            rest, calls, self._run_all("beat", calls), strict=True
+        ):
+            answers[place] = Beat(code)
+            if _may_be_plain(*beats[place]):
+                self._remember(call.keys[1], beats[place][1], code, now_ms)
+        return [answers[place] for place in range(len(beats))]
+
+    def _plain_beats(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> set[int]:
+        """Send those of many beats that can be plain; returns the places of those that worked."""
+        now, sent = time.monotonic(), []
+        # The others are of no use any more, and would pile up.
+        self._whole = {key: one for key, one in self._whole.items() if now - one.beat_s < ttl_s}
+        for place, (leases, beat) in enumerate(beats):
+            deadlines, facts, _ = leases.of(beat.member)
+            last = self._usable(leases, beat, ttl_s, now)
+            if last is not None and not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
+                command = plain_beat(deadlines, beat.member, last.deadline_ms(now, ttl_s))
+                sent.append((place, facts, last, command))
+        if not sent:
+            return set()
+        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+            for *_, command in sent:
+                pipe.execute_command(*command)
+            moved = pipe.execute()
+        self._whole |= {facts: replace(last, beat_s=now) for _, facts, last, _ in sent}
+        return {place for (place, *_), one in zip(sent, moved, strict=True) if one == 1}
+
+    def _usable(
+        self, leases: LeaseSet, beat: MemberBeat, ttl_s: float, now: float
+    ) -> _WholeBeat | None:
+        """The last whole beat, if this one needs no script."""
+        last = self._whole.get(leases.facts + beat.member)
+        if last is None or last.incarnation != beat.incarnation or not _may_be_plain(leases, beat):
+            return None
+        return last if 0 <= now - last.beat_s < ttl_s * _SILENCE_TTLS else None
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
         keys = leases.of(member)
@@ -102,12 +144,11 @@ class RedisLeases:
     def _beat_by_commands(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat | None:
         """A beat without a script; None: something is not as we thought, so it needs one."""
         deadlines, facts, _ = leases.of(beat.member)
-        last, now = self._whole.get(facts), time.monotonic()
-        if last is None or last.incarnation != beat.incarnation:
+        now = time.monotonic()
+        last = self._usable(leases, beat, ttl_s, now)
+        if last is None:
             return None
-        if not 0 <= now - last.beat_s < ttl_s * _SILENCE_TTLS:
-            return None
-        deadline_ms = last.redis_ms + round((now - last.at_s + ttl_s) * 1000)
+        deadline_ms = last.deadline_ms(now, ttl_s)
         plain = plain_beat(deadlines, beat.member, deadline_ms)
         if not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
             with self._connection.translated():
@@ -265,6 +306,10 @@ def beat_call(leases: LeaseSet, beat: MemberBeat, ttl_ms: int) -> Call:
     changed = {name: value for name, value in beat.facts.items() if name != "incarnation"}
     flags: list[str | int] = [beat.member, ttl_ms, beat.incarnation, int(beat.noted)]
     return Call(leases.of(beat.member), [*flags, *_flat(changed)])
+
+
+def _may_be_plain(leases: LeaseSet, beat: MemberBeat) -> bool:
+    return bool(leases.changes) and not beat.noted and (beat.volatile or not beat.facts)
 
 
 def plain_beat(deadlines: str, member: str, deadline_ms: int) -> tuple[str | int, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ... import __version__
+from ...coordinator.beat_relay import BeatRelay
 from ...coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
 from ...coordinator.registry import connect
 from ...errors import AccessError, LeaseSuperseded, UnavailableError
@@ -49,13 +50,14 @@ def run_agent(settings: AgentSettings, stop: Stop, announce: Callable[[str], Non
         cache = ModelCache(settings.cache, settings.cache_bytes)
         board = open_machines(settings.coordinator)
         registry = connect(settings.coordinator)
+        relay = BeatRelay(registry, settings.beat_relay)
         try:
             incarnation = registry.time_ms()
-        finally:
-            registry.close()
-        try:
+            relay.start()
             _Agent(settings, directory, cache, board, incarnation).run(stop, announce)
         finally:
+            relay.stop()
+            registry.close()
             board.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -91,6 +92,12 @@ class AgentSettings:
         most = self.lending.most_load
         if most is not None and not 0 < most <= 1 << 16:
             raise UsageError(f"--load is a number of CPU cores above 0, not {most:g}")
+
+    @property
+    def beat_relay(self) -> Path:
+        """Socket that all agents with this cache and coordinator share."""
+        mesh = hashlib.sha256(self.coordinator.encode()).hexdigest()[:8]
+        return self.cache / "beats" / mesh
 
     @property
     def beat_s(self) -> float:

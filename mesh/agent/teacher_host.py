@@ -222,7 +222,7 @@ class TeacherHost:
             *arguments(deployment.options),
             *own.teacher.arguments(),  # last, as these override options of the deployment
             # A variable, as all users of this machine may read command lines.
-            env={"EDL_COORDINATOR": own.coordinator},
+            env={"EDL_COORDINATOR": own.coordinator, "EDL_BEAT_RELAY": str(own.beat_relay)},
             log=None if log_dir is None else log_dir / f"{deployment.service}.log",
         )
         return start(command)

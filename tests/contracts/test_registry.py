@@ -228,7 +228,7 @@ def test_many_beats_have_their_answers_in_order(registries: Registries) -> None:
     beats[5] = MemberBeat("nobody/0", 7)
     beats[7] = MemberBeat("j/7", 7, {"want": "2"}, noted=True)
     beats[9] = MemberBeat("j/9", 7, {"t_s_seconds": "0.1"})
-    answers = registry.beat_many("students", "s", beats, LONG_S)
+    answers = registry.beat_many("students", [("s", beat) for beat in beats], LONG_S)
     assert [n for n, beat in enumerate(answers) if beat is not Beat.KEPT] == [3, 5]
     assert [m.member for m in registry.changes("students", "s", cursor).members] == ["j/7"]
     told = registry.read("students", "s", ["j/9", "nobody/0", "j/3"])
@@ -277,7 +277,7 @@ def test_figures_of_many_beats_do_not_concern_managers(registries: Registries) -
 
     def beat(volume: int, ttl_s: float) -> list[Beat]:
         beats = [MemberBeat(name, 1, {"volume_bytes": str(volume)}) for name in names]
-        return registry.beat_many("students", "s", beats, ttl_s)
+        return registry.beat_many("students", [("s", beat) for beat in beats], ttl_s)
 
     assert beat(1, LONG_S) == [Beat.KEPT] * 3
     cursor = registry.changes("students", "s").cursor

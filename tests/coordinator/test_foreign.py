@@ -99,7 +99,7 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
     ):
         assert names(members) == ["good"]
     with pytest.raises(RegistryUnavailable, match="something of another kind"):
-        registry.beat_many("teachers", s, [MemberBeat("good", 1), MemberBeat("odd", 1)], 600.0)
+        registry.beat_many("teachers", [(s, MemberBeat(t, 1)) for t in ("good", "odd")], 600.0)
     assert registry.beat("teachers", s, "good", 600.0, incarnation=1)
 
 

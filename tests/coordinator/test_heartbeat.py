@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import count, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from edl.coordinator import Heartbeat, Registry
+from edl.coordinator.beat_relay import BeatRelay, RelayedRegistry
 from edl.coordinator.heartbeat import BEATS_PER_TTL
-from edl.coordinator.registry import Beat
+from edl.coordinator.registry import Beat, Kind, MemberBeat
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.redis_store import RedisStore
 from edl.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
@@ -28,12 +32,12 @@ BEAT_S = TTL_S / BEATS_PER_TTL
 class VirtualTime:
     """Stands in for the modules `time` and `threading`: time passes in waits, as a test lets it."""
 
-    Thread = threading.Thread
     current_thread = staticmethod(threading.current_thread)
 
     def __init__(self) -> None:
         self.now = self.until = 0.0
-        self.idle = False
+        self.threads: list[threading.Thread] = []
+        self.waits: dict[VirtualEvent, float] = {}
         self.changed = threading.Condition()
 
     def monotonic(self) -> float:
@@ -42,14 +46,31 @@ class VirtualTime:
     def Event(self) -> VirtualEvent:
         return VirtualEvent(self)
 
+    def Thread(self, **options: Any) -> threading.Thread:
+        self.threads.append(threading.Thread(**options))
+        return self.threads[-1]
+
     def advance(self, seconds: float = 0.0) -> None:
-        """Let time pass, until the heartbeat has nothing more to do."""
+        """Let time pass, until the heartbeats have nothing more to do."""
         with self.changed:
             self.until += seconds
-            self.idle = False
             self.changed.notify_all()
-            assert self.changed.wait_for(lambda: self.idle, DEADLINE_S)
+            assert self.changed.wait_for(self._idle, DEADLINE_S)
             self.now = self.until
+
+    def _idle(self) -> bool:
+        return self._all_wait() and all(due > self.until for due in self.waits.values())
+
+    def _all_wait(self) -> bool:
+        waiting = sum(not event.is_set() for event in self.waits)
+        return waiting >= sum(thread.is_alive() for thread in self.threads)
+
+    def has_come(self, due: float) -> bool:
+        """Whether it is so late, or it can be, as nobody has anything to do before."""
+        if self.now < due <= min(self.until, *self.waits.values()) and self._all_wait():
+            self.now = due
+            self.changed.notify_all()
+        return self.now >= due
 
 
 class VirtualEvent(threading.Event):
@@ -68,11 +89,11 @@ class VirtualEvent(threading.Event):
         time = self._time
         with time.changed:
             due = time.now + (timeout or 0.0)
-            while not self.is_set() and due > time.until:
-                time.idle = True
-                time.changed.notify_all()
+            time.waits[self] = due
+            time.changed.notify_all()
+            while not (self.is_set() or time.has_come(due)):
                 time.changed.wait()
-            time.now = time.now if self.is_set() else max(time.now, due)
+            del time.waits[self]
             return self.is_set()
 
 
@@ -265,6 +286,63 @@ def test_members_beat_at_different_times(registry: Recording, make: Make) -> Non
     first.sort()
     assert first[-1] - first[0] > BEAT_S / 3
     assert max(b - a for a, b in pairwise(first)) < BEAT_S / 3
+
+
+def test_the_teachers_of_a_host_beat_in_one_message(
+    clock: VirtualTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: list[list[str]] = []
+    drained: list[str] = []
+    names, path = [f"t{number}" for number in range(8)], tmp_path / "beats"
+    registry = Registry(MemoryStore(clock.monotonic))
+    send = registry.beat_many
+
+    def sent(kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float) -> list[Beat]:
+        messages.append(sorted(beat.member for _, beat in beats))
+        return send(kind, beats, ttl_s)
+
+    def gather(_: float) -> None:
+        wait_until(lambda: relay.waiting == len(names) - 1)
+
+    monkeypatch.setattr(registry, "beat_many", sent)
+    relay = BeatRelay(registry, path, gather)
+    relay.start()
+    wait_until(path.exists)
+    hearts = [
+        Heartbeat(
+            RelayedRegistry(registry.store, path, wait_s=DEADLINE_S),
+            "teachers", f"s{name[-1]}", name, lambda: {"incarnation": "5"}, TTL_S,
+            on_drain=partial(drained.append, name),
+        )
+        for name in names
+    ]  # fmt: skip
+    for heart in hearts:
+        heart.start()
+        clock.until += BEAT_S / 10  # all begin at moments of their own
+        clock.now = clock.until
+    clock.advance(10 * BEAT_S)
+    assert messages == [names] * 10
+    assert registry.request_drain("s3", "t3")
+    clock.advance(BEAT_S)
+    assert drained == ["t3"]
+    relay.stop()
+    clock.advance(10 * BEAT_S)
+    assert len(messages) == 11
+    for name, heart in zip(names, hearts, strict=True):
+        assert [one.member for one in registry.members("teachers", f"s{name[-1]}")] == [name]
+        heart.stop()
+
+
+def test_a_relay_that_hangs_costs_no_beat(registry: Recording, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as hung:
+        hung.bind(str(tmp_path / "beats"))
+        hung.listen()
+        own = RelayedRegistry(registry.store, tmp_path / "beats", wait_s=0.01)
+        with closing(own):
+            own.register("teachers", "s", "t", {"incarnation": "5"}, TTL_S)
+            for incarnation, answer in ((5, Beat.KEPT), (4, Beat.UNKNOWN)):
+                beat = own.beat("teachers", "s", "t", TTL_S, incarnation=incarnation)
+                assert beat is answer
 
 
 def test_most_beats_of_a_busy_teacher_are_plain(clock: VirtualTime, valkey_url: str) -> None:

@@ -92,9 +92,8 @@ def assign(registry: Registry, service: str, name: str, incarnation: int) -> Non
     registry.request_drain(service, name)
     registry.register("managers", "", f"h:{os.getpid()}", {"incarnation": "1"}, TTL_S)
     registry.register_many("students", service, {student: {"incarnation": "1"}}, TTL_S)
-    registry.beat_many(
-        "students", service, [MemberBeat(student, 1, {"want": "2"}, noted=True)], TTL_S
-    )
+    beat = MemberBeat(student, 1, {"want": "2"}, noted=True)
+    registry.beat_many("students", [(service, beat)], TTL_S)
     registry.sweep("teachers", service)
     stands = registry.lead(service, token, TTL_S)
     row = Row((name,)) if incarnation % 2 else None

@@ -1,0 +1,244 @@
+"""One beat message for all teachers of a host: the agents' relay, and the registry that uses it.
+
+The teachers of a host beat at the same moments, as they share its monotonic clock. They hand their
+beats to the relay over a Unix socket, and it sends what has come together in one message. A teacher
+that gets no answer in time sends its beat itself, so no lease depends on the relay.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import queue
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ..errors import EdlError
+from .registry import Beat, Kind, MemberBeat, Registry
+from .registry.keys import check_member, check_service
+from .store import Store
+
+log = logging.getLogger(__name__)
+
+#: Seconds that the first beat waits for those of other teachers.
+_GATHER_S: Final = 0.05
+#: Seconds between two attempts to become the relay of the host.
+_RETRY_S: Final = 1.0
+#: Of a TTL, how long a teacher waits for the relay; and most seconds of it.
+_WAIT_TTLS, _MOST_WAIT_S = 0.1, 1.0
+_LONGEST_PATH: Final = 100  # of a Unix socket, in bytes: Linux takes 107
+
+
+class RelayedRegistry(Registry):
+    """A registry whose teachers' beats go through the relay of this host while it answers.
+
+    Args:
+        store: as of `Registry`.
+        path: of the relay's socket.
+        wait_s: for an answer of it; None: a tenth of the TTL, at most a second.
+    """
+
+    gathers_beats = True
+
+    def __init__(self, store: Store, path: Path, wait_s: float | None = None) -> None:
+        super().__init__(store)
+        self._path = path
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._relay: socket.socket | None = None
+
+    def send_beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
+        # What managers are to hear waits for nobody.
+        routine = kind == "teachers" and not beat.noted
+        answer = self._ask(service, beat, ttl_s) if routine else None
+        return super().send_beat(kind, service, beat, ttl_s) if answer is None else answer
+
+    def close(self) -> None:
+        with self._lock:
+            self._hang_up()
+        super().close()
+
+    def _ask(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
+        wait_s = min(_WAIT_TTLS * ttl_s, _MOST_WAIT_S) if self._wait_s is None else self._wait_s
+        until_s = time.monotonic() + wait_s
+        message = {"service": service, "ttl_s": ttl_s, "until_s": until_s, "beat": asdict(beat)}
+        with self._lock:
+            try:
+                if self._relay is None:
+                    self._relay = socket.socket(socket.AF_UNIX)
+                    self._relay.settimeout(wait_s)
+                    self._relay.connect(str(self._path))
+                self._relay.settimeout(wait_s)
+                self._relay.sendall(json.dumps(message).encode() + b"\n")
+                answer = self._relay.recv(1)
+                if answer.isdigit():
+                    return Beat(int(answer))
+            except (OSError, ValueError) as error:
+                log.debug("the relay of this host does not answer: %s", error)
+            self._hang_up()  # a late answer must not be taken for that of the next beat
+            return None
+
+    def _hang_up(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    service: str
+    ttl_s: float
+    until_s: float  # by the host's monotonic clock; then its teacher sends it
+    beat: MemberBeat
+    answer: queue.SimpleQueue[Beat | None] = field(default_factory=queue.SimpleQueue)
+
+
+class BeatRelay:
+    """Sends the beats of a host's teachers. Of several with the same path, one does it at a time.
+
+    Args:
+        registry: where they are sent; stays the caller's to close.
+        path: of the socket, in a folder of ours alone.
+        pause: lets other beats come, for so many seconds.
+    """
+
+    def __init__(
+        self, registry: Registry, path: Path, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._registry = registry
+        self._path = path
+        self._pause = pause
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._listen, name="edl-beat-listen", daemon=True),
+            threading.Thread(target=self._send_all, name="edl-beat-relay", daemon=True),
+        ]
+
+    @property
+    def waiting(self) -> int:
+        """How many beats have come that are not being sent yet."""
+        return self._waiting.qsize()
+
+    def start(self) -> None:
+        """Begin; once only. Where no socket can be, teachers send their beats themselves."""
+        try:
+            if len(str(self._path).encode()) > _LONGEST_PATH:
+                raise OSError("its path is too long for a socket")
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            log.warning("no relay of beats at %s: %s", self._path, error)
+            return
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End, and leave it to another one. Idempotent."""
+        self._stopping.set()
+        self._waiting.put(None)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(2 * _RETRY_S)
+
+    # -- the listening thread
+
+    def _listen(self) -> None:
+        with ExitStack() as stack:
+            lock = stack.enter_context(self._path.with_suffix(".lock").open("w"))
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if self._stopping.wait(_RETRY_S):
+                        return
+            made = self._path.with_suffix(".new")
+            made.unlink(missing_ok=True)
+            server = stack.enter_context(_Server(str(made), _Teacher, self._taken))
+            made.chmod(0o600)
+            made.rename(self._path)  # whoever finds it is answered
+            serving = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+            serving.start()
+            self._stopping.wait()
+            self._path.unlink(missing_ok=True)
+            server.shutdown()
+
+    def _taken(self, line: bytes) -> Beat | None:
+        """One beat, once it is sent; None: it could not be."""
+        try:
+            message = json.loads(line)
+            beat = MemberBeat(**message["beat"])
+            check_member("teachers", beat.member)
+            service, ttl_s = check_service(message["service"]), float(message["ttl_s"])
+            taken = _Waiting(service, ttl_s, float(message["until_s"]), beat)
+        except (ValueError, TypeError, KeyError, EdlError) as error:
+            log.warning("a beat cannot be understood: %s", error)
+            return None
+        if self._stopping.is_set():
+            return None
+        self._waiting.put(taken)
+        with suppress(queue.Empty):
+            return taken.answer.get(timeout=ttl_s)
+        return None
+
+    # -- the sending thread
+
+    def _send_all(self) -> None:
+        while not self._stopping.is_set():
+            if (first := self._waiting.get()) is None:
+                break
+            self._pause(_GATHER_S)
+            gathered = [first]
+            with suppress(queue.Empty):
+                while (one := self._waiting.get_nowait()) is not None:
+                    gathered.append(one)
+            now = time.monotonic()  # a late one could undo what its teacher has sent since
+            timely = [one for one in gathered if now < one.until_s]
+            for ttl_s in dict.fromkeys(one.ttl_s for one in timely):
+                self._send([one for one in timely if one.ttl_s == ttl_s], ttl_s)
+        with suppress(queue.Empty):
+            while (left := self._waiting.get_nowait()) is not None:
+                left.answer.put(None)
+
+    def _send(self, together: Sequence[_Waiting], ttl_s: float) -> None:
+        answers: Sequence[Beat | None] = [None] * len(together)
+        try:
+            beats = [(one.service, one.beat) for one in together]
+            answers = self._registry.beat_many("teachers", beats, ttl_s)
+        except EdlError as error:
+            log.debug("beats of this host's teachers could not be sent: %s", error)
+        except Exception:
+            log.exception("beats of this host's teachers were not sent, by our own mistake")
+        for one, answer in zip(together, answers, strict=True):
+            one.answer.put(answer)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self, path: str, handler: type[_Teacher], taken: Callable[[bytes], Beat | None]
+    ) -> None:
+        self.taken = taken
+        super().__init__(path, handler)
+
+
+class _Teacher(socketserver.StreamRequestHandler):
+    """The connection of one teacher."""
+
+    server: _Server
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            for line in self.rfile:
+                answer = self.server.taken(line)
+                self.wfile.write(b"-" if answer is None else str(answer.value).encode())
