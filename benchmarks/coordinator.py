@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..coordinator.calling.client import ask_status
 from ..coordinator.embedded import start_embedded
-from ..coordinator.manager.summary import ADMITTED
+from ..coordinator.manager.overview import ADMITTED
 from ..errors import ProcessFailed
 from ..supervise import Process, python_command, start
 from . import assignment

@@ -1,15 +1,19 @@
-"""The whole mesh as one message: read from the registry, at most twice a second for all who ask."""
+"""The whole mesh as one message: read from the registry, at most twice a second for all who ask.
+
+Below the reading: one service summed up, and which of its members need a look first, without I/O.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
-from ..registry import Registry
-from . import summary
-from .messages import teacher_from
+from ..registry import DesiredCount, LogEntry, Member, Plan, Registry, Row, Table
+from .messages import report_from, teacher_from
 from .watch_cache import WatchCache
 
 #: Seconds for which a reading serves everybody; longer by far than it takes, when it takes long.
@@ -17,6 +21,7 @@ _FRESH_S = 0.5
 _SHARE = 8.0
 #: How far back in the log a refusal is looked for.
 _LOG = 1000
+ADMITTED = "admitted"
 
 
 class Overview:
@@ -41,7 +46,7 @@ class Overview:
         self._leader_of = leader_of
         self._clock = clock
         self._lock = threading.Lock()
-        self._mirrors: dict[str, WatchCache] = {}
+        self._caches: dict[str, WatchCache] = {}
         self._kept: dict[tuple[str, int], tuple[float, pb.MeshStatus]] = {}
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
@@ -74,8 +79,8 @@ class Overview:
             redis_time_ms=registry.time_ms(),
         )
         names = registry.services()
-        for name in self._mirrors.keys() - set(names):
-            del self._mirrors[name]
+        for name in self._caches.keys() - set(names):
+            del self._caches[name]
         for name in names:
             if service in ("", name):
                 status.services.append(self._service(name, max_members))
@@ -83,36 +88,213 @@ class Overview:
 
     def _service(self, name: str, max_members: int) -> pb.ServiceStatus:
         found = self._reading(name)
-        status = summary.summed_up(found)
-        names = summary.teachers_first(found)[: max_members or None]
+        status = _summed_up(found)
+        names = _teachers_first(found)[: max_members or None]
         for member in self._registry.read("teachers", name, names):
             teacher = teacher_from(member)
-            teacher.admission = summary.admission_of(found, member)
+            teacher.admission = _admission_of(found, member)
             status.teachers.append(teacher)
-        names = summary.students_first(found)[: max_members or None]
-        status.students.extend(summary.student(found, student) for student in names)
+        names = _students_first(found)[: max_members or None]
+        status.students.extend(_student(found, one) for one in names)
         return status
 
-    def _reading(self, name: str) -> summary.Reading:
+    def _reading(self, name: str) -> _Reading:
         registry = self._registry
-        mirror = self._mirrors.setdefault(name, WatchCache(0.0))
+        cache = self._caches.setdefault(name, WatchCache(0.0))
         now = self._clock()
-        mirror.apply(registry.changes("teachers", name, mirror.cursor_at(now)), now)
-        mirror.compare(registry.names("teachers", name), now)
-        mirror.overdue(now)
+        cache.apply(registry.changes("teachers", name, cache.cursor_at(now)), now)
+        cache.compare(registry.names("teachers", name), now)
+        cache.overdue(now)
         admitted = registry.admitted(name)
         waiting = any(
             admitted.get(member.member) not in (0, member.incarnation)
-            for member in mirror.members.values()
+            for member in cache.members.values()
         )
-        return summary.Reading(
+        return _Reading(
             name,
-            dict(mirror.members),
+            dict(cache.members),
             {member.member: member for member in registry.members("students", name)},
             registry.table(name, None),
             self._leader_of(name),
             registry.plan(name),
             admitted,
-            summary.refusals(registry.events(name, last=_LOG)) if waiting else {},
+            _refusals(registry.events(name, last=_LOG)) if waiting else {},
             registry.desired(name),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One service as the registry has it.
+
+    Attributes:
+        name: of the service.
+        teachers: by id; facts that change with every batch may be old.
+        students: by id, as their managers wrote them last.
+        table: who is assigned what.
+        leader: address of the manager that computes that; empty: none.
+        plan: of its content.
+        admitted: teacher id -> incarnation that was admitted; 0: any, as nobody was probed.
+        refused: teacher id -> why it was not, as far as the log reaches.
+        desired: how many teachers there should be; None: no leader has said so lately.
+    """
+
+    name: str
+    teachers: Mapping[str, Member]
+    students: Mapping[str, Member]
+    table: Table
+    leader: str
+    plan: Plan
+    admitted: Mapping[str, int]
+    refused: Mapping[str, str]
+    desired: DesiredCount | None = None
+
+
+def _refusals(log: Iterable[LogEntry]) -> dict[str, str]:
+    """Why teachers were refused last, by id."""
+    return {entry.subject: entry.text for entry in log if entry.kind == "refused"}
+
+
+def _admission_of(found: _Reading, member: Member) -> str:
+    """Field `admission` of a teacher: "admitted", why it was refused, or empty: not probed yet."""
+    if found.admitted.get(member.member) in (0, member.incarnation):
+        return ADMITTED
+    return found.refused.get(member.member, "")
+
+
+def _teachers_first(found: _Reading) -> list[str]:
+    """Ids of teachers: the refused, the waiting, the draining, the idle, then the others."""
+    used = {name for row in found.table.rows.values() for name in row.teachers}
+
+    def rank(member: Member) -> tuple[int, str]:
+        admission = _admission_of(found, member)
+        signs = (
+            admission not in ("", ADMITTED),
+            not admission,
+            member.draining,
+            member.member not in used,
+        )
+        return signs.index(True) if True in signs else len(signs), member.member
+
+    return [name for _, name in sorted(rank(member) for member in found.teachers.values())]
+
+
+def _students_first(found: _Reading) -> list[str]:
+    """Ids of students: those without any teacher, the starved, those with too few, the others."""
+
+    def rank(member: Member) -> tuple[int, str]:
+        have = len(found.table.rows.get(member.member, Row()).teachers)
+        want = _number(member.facts.get("want"))
+        signs = (want > 0 and have == 0, member.facts.get("state") == "starved", have < want)
+        return signs.index(True) if True in signs else len(signs), member.member
+
+    return [name for _, name in sorted(rank(member) for member in found.students.values())]
+
+
+def _student(found: _Reading, name: str) -> pb.StudentStatus:
+    """One student with its assignment."""
+    row, member = found.table.rows.get(name, Row()), found.students[name]
+    return pb.StudentStatus(
+        report=report_from(member),
+        assigned=row.teachers,
+        lease_remaining_s=member.remaining_s,
+        reason=row.reason,
+    )
+
+
+def _summed_up(found: _Reading) -> pb.ServiceStatus:
+    """Everything but the members themselves."""
+    students = [member.facts for member in found.students.values()]
+    rows = [found.table.rows[name] for name in found.students if name in found.table.rows]
+    contents = (member.facts.get("content_id", "") for member in found.teachers.values())
+    desired = found.desired
+    return pb.ServiceStatus(
+        desired_teachers=None if desired is None else desired.count,
+        desired_reason="" if desired is None else desired.reason,
+        desired_since_ms=0 if desired is None else desired.since_ms,
+        name=found.name,
+        term=found.table.epoch[0],
+        counter=found.table.epoch[1],
+        teacher_count=len(found.teachers),
+        student_count=len(students),
+        teacher_states=Counter(_state(found, member) for member in found.teachers.values()),
+        student_states=Counter(facts.get("state") or "new" for facts in students),
+        wanted=int(_sum(students, "want")),
+        assigned=sum(len(row.teachers) for row in rows),
+        samples_per_second=_sum(students, "samples_per_second"),
+        starved_seconds=_sum(students, "starved_seconds"),
+        blocked_seconds=_sum(students, "blocked_seconds"),
+        source_wait_seconds=_sum(students, "source_wait_seconds"),
+        leader=found.leader,
+        content_id=found.plan.content_id,
+        next_content_id=found.plan.next_content_id,
+        upgrade_at=found.plan.at if found.plan.next_content_id else "",
+        content_teachers=Counter(content for content in contents if content),
+        content_students=Counter(row.content_id for row in rows if row.content_id),
+    )
+
+
+def own_part(
+    whole: pb.MeshStatus, owned: Callable[[str], Container[str]], max_members: int = 0
+) -> pb.MeshStatus:
+    """Some students of a mesh and their teachers; sums and counts are of these alone.
+
+    Args:
+        whole: of all members.
+        owned: name of a service -> ids of its students that are told.
+        max_members: at most so many students and teachers of each service; 0: all.
+    """
+    own = pb.MeshStatus(managers=whole.managers, redis_time_ms=whole.redis_time_ms)
+    for service in whole.services:
+        names = owned(service.name)
+        students = [one for one in service.students if one.report.student_id in names]
+        if not students:
+            continue
+        assigned = {teacher for student in students for teacher in student.assigned}
+        teachers = [one for one in service.teachers if one.teacher_id in assigned]
+        own.services.add(
+            name=service.name,
+            leader=service.leader,
+            content_id=service.content_id,
+            teachers=teachers[: max_members or None],
+            students=students[: max_members or None],
+            teacher_count=len(teachers),
+            student_count=len(students),
+            teacher_states=Counter(state_of(one.admission, one.state) for one in teachers),
+            student_states=Counter(one.report.state or "new" for one in students),
+            wanted=sum(one.report.want for one in students),
+            assigned=sum(len(one.assigned) for one in students),
+        )
+    return own
+
+
+def state_of(admission: str, says: str) -> str:
+    """The state of a teacher, as people are told it.
+
+    Args:
+        admission: what came of its probe, as `_admission_of` has it.
+        says: what it says of itself: "serving", "draining", or nothing.
+
+    Returns:
+        "refused", "waiting" (for its probe), or what it says.
+    """
+    if admission not in ("", ADMITTED):
+        return "refused"
+    return (says or "serving") if admission else "waiting"
+
+
+def _state(found: _Reading, member: Member) -> str:
+    says = "draining" if member.draining else member.facts.get("state", "")
+    return state_of(_admission_of(found, member), says)
+
+
+def _sum(members: Iterable[Mapping[str, str]], name: str) -> float:
+    return sum(_number(facts.get(name)) for facts in members)
+
+
+def _number(text: str | None) -> float:
+    try:
+        value = float(text or 0)
+    except ValueError:
+        return 0.0
+    return value if 0 <= value < 1e15 else 0.0

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.circuit_breakers import IN_WORDS
-from ..manager.summary import state_of
+from ..manager.overview import state_of
 from .service_view import desired, number_of
 
 if TYPE_CHECKING:

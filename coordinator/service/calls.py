@@ -15,8 +15,8 @@ from ...proto.security import Caller
 from .. import operations
 from ..limits import Limits, Places
 from ..machines import MachineBoard, deploying
+from ..manager.overview import own_part
 from ..manager.student_leases import owns
-from ..manager.summary import own_part
 from ..registry import Registry
 from .door import Context, Door, RefusedByGate, parsed
 

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from ...coordinator.calling.client import fetch_status
-from ...coordinator.manager.summary import state_of
+from ...coordinator.manager.overview import state_of
 from ...errors import EdlError
 from ...lifecycle import Periodic
 from ...proto import coordinator_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from edl.coordinator.manager.summary import ADMITTED
+from edl.coordinator.manager.overview import ADMITTED
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers.numbers import Numbers
 from edl.deploy.operator.teachers.turning import TeacherServices
