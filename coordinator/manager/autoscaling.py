@@ -27,7 +27,7 @@ from ...scheduler.autoscale import (
     resumed,
 )
 from ..registry import Leads, LogEntry, Member, Registry
-from .term import ServiceTerm
+from .service_state import ServiceState
 
 log = logging.getLogger(__name__)
 
@@ -78,28 +78,28 @@ class Autoscaler:
         """Another one leads from now on."""
         self.desired = self._lead = None
 
-    def look(self, term: ServiceTerm, fence: Leads, now: float) -> None:
+    def look(self, state: ServiceState, fence: Leads, now: float) -> None:
         """Decide, if it is time to.
 
         Args:
-            term: what the leader knows.
+            state: what the leader knows.
             fence: of the leader.
             now: monotonic seconds.
 
         Raises:
             UnavailableError, AccessError: the registry does not do it; it is tried again.
         """
-        lead = fence, term.number
+        lead = fence, state.term
         if now < self._due_s and lead == self._lead:
             return
         began_s = time.perf_counter()
         if lead != self._lead:
             self._take_over(lead, now)
-        if self._memory.desired is None and not _may_begin(term):
+        if self._memory.desired is None and not _may_begin(state):
             self._due_s = now + _LOOK_S
             return
-        self._read_sums(term.students.mirror.members)
-        view = self.load(term)
+        self._read_sums(state.students.cache.members)
+        view = self.load(state)
         before, former = self.desired, self._memory.desired
         desired, self._memory = decide(view, self._memory, now, self._settings())
         if desired != before or now >= self._again_s:
@@ -107,15 +107,15 @@ class Autoscaler:
             self._say(fence, desired, was, now)
         self._due_s = now + max(_LOOK_S, _SHARE * (time.perf_counter() - began_s))
 
-    def load(self, term: ServiceTerm) -> ServiceLoad:
+    def load(self, state: ServiceState) -> ServiceLoad:
         """The service as the leader knows it."""
-        teachers = term.teachers
+        teachers = state.teachers
         return load_of(
-            (_load(member.facts) for member in term.students.mirror.members.values()),
+            (_load(member.facts) for member in state.students.cache.members.values()),
             self._waits,
             serving=len(teachers.up) - teachers.draining,
             starting=0 if teachers.admission is None else teachers.admission.waiting,
-            recovering=term.recovering,
+            recovering=state.recovering,
         )
 
     def _take_over(self, lead: tuple[Leads, int], now: float) -> None:
@@ -161,13 +161,13 @@ class Autoscaler:
                 self._waits = self._waits.grown(before.waits, sums.waits)
 
 
-def _may_begin(term: ServiceTerm) -> bool:
-    students = term.students.mirror.members.values()
+def _may_begin(state: ServiceState) -> bool:
+    students = state.students.cache.members.values()
     return may_begin(
-        recovering=term.recovering,
+        recovering=state.recovering,
         students=len(students),
         holding=sum(bool(one.facts.get("teachers")) for one in students),
-        teachers=len(term.teachers.mirror.members),
+        teachers=len(state.teachers.cache.members),
     )
 
 

@@ -1,7 +1,7 @@
 """The leader of one service at one manager: reads the registry, probes teachers, writes the table.
 
-What to do is decided in `term.py` and `scheduler/`; this carries it out. It is used by the thread
-that leads alone, except for verdicts, which come from any thread.
+What to do is decided in `service_state.py` and `scheduler/`; this carries it out. It is used by the
+thread that leads alone, except for answers to probes, which come from any thread.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ import math
 import queue
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ...errors import AccessError, UnavailableError
 from ...scheduler import leadership as rule
-from ...scheduler.admission import Admission, TeacherIdentity
+from ...scheduler.admission import TeacherIdentity
 from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL
 from ..registry import (
     FACTS_TTLS,
     Changes,
-    Epoch,
     Kind,
     Leads,
-    Member,
-    Plan,
     Registry,
-    Row,
 )
 from .autoscaling import Autoscaler
-from .election import Election, ElectionState
+from .election import Election
 from .prober import Prober, Verdict
-from .term import ServiceTerm, TermStart
+from .rosters import ProbeAnswer
+from .service_state import ServiceEvents, ServiceSnapshot, ServiceState
 from .views import LeaderView
 from .watch_cache import WatchCache
 
@@ -95,14 +92,13 @@ class Leader:
         self._wake = wake
         self._rng = random.Random()
         self._grace_s = rule.grace_s(config.ttl_s, BEATS_PER_TTL)
-        self._term: ServiceTerm | None = None
-        self._former: ServiceTerm | None = None  # ours, and nobody has led since
+        self._state: ServiceState | None = None
+        self._former: ServiceState | None = None  # ours, and nobody has led since
         self._ground: _Ground | None = None
-        self._wrote_s = 0.0
         self._mistake_s = float("-inf")
         self._due_s = math.inf
         self._seldom_s = self._compared_s = self._viewed_s = float("-inf")
-        self._verdicts: queue.SimpleQueue[tuple[TeacherIdentity, Verdict]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[ProbeAnswer] = queue.SimpleQueue()
         self._view: LeaderView | None = None
         self._sums = LeaderView()
 
@@ -135,23 +131,23 @@ class Leader:
 
     def _look(self, now: float) -> bool:
         began_s = time.perf_counter()
-        term = self._current(now)
-        if term is None:
+        state = self._current(now)
+        if state is None:
             return False
-        if term.begun:  # the first look has read everything
-            self._read(term, now)
-        self._probe(term, now)
-        term.decide(now)
-        wrote = self._write(term)
-        if self._term is term and term.begun:
-            self._autoscaler.look(term, self._fence, now)
+        events = (
+            self._read(state, now) if state.begun else ServiceEvents()
+        )  # else all was just read
+        self._carry_out(state, replace(events, answers=self._take_answers()), now)
+        wrote = self._write(state)
+        if self._state is state and state.begun:
+            self._autoscaler.look(state, self._fence, now)
         self._sums = replace(self._sums, look_s=time.perf_counter() - began_s)
         self._publish(now)
         return wrote
 
     # -- its term
 
-    def _current(self, now: float) -> ServiceTerm | None:
+    def _current(self, now: float) -> ServiceState | None:
         standing = self._election.standing(self.service)
         if standing is None or not standing.leads:
             self._forget()
@@ -160,71 +156,56 @@ class Leader:
             return None
         answer = standing.answer
         ground = _Ground(answer.fence, answer.registry_id, standing.answering_since_s)
-        if self._term is not None and ground == self._ground and not self._is_void(standing):
-            return self._term
+        state = self._state
+        if (
+            state is not None
+            and ground == self._ground
+            and not state.is_void(answer.epoch, answer.time_ms, standing.asked_s)
+        ):
+            return state
         if now - self._mistake_s < _MISTAKE_S:
             return None
         self._remember()
-        return self._begin(standing, ground, now)
+        return self._begin(answer.time_ms, ground, now)
 
-    def _is_void(self, standing: ElectionState) -> bool:
-        """Whether the table is not as we left it: emptied, rolled back, or written by another."""
-        term = self._term
-        if term is None or not term.begun:
-            return False
-        answer = standing.answer
-        if standing.asked_s > self._wrote_s and answer.epoch[0] != term.number:
-            return True
-        # Not more often than this: a reader that lies must not keep us from work.
-        settled = standing.asked_s - self._wrote_s > self._grace_s
-        return settled and rule.is_ahead(term.students.ahead, term.epoch, answer.time_ms)
-
-    def _begin(self, standing: ElectionState, ground: _Ground, now: float) -> ServiceTerm:
+    def _begin(self, time_ms: int, ground: _Ground, now: float) -> ServiceState:
         registry, service = self._registry, self.service
-        teachers = registry.changes("teachers", service, 0)
-        students = registry.changes("students", service, 0)
-        table, former = registry.table(service, None), self._former
-        rows: dict[str, Row] = dict(table.rows)
-        if former is not None and _is_behind(table.epoch, former):
-            rows |= former.rows.rows  # the registry has forgotten what we have not
-        time_ms = standing.answer.time_ms
-        ahead = former.students.ahead[0] if former is not None else 0
-        number = rule.next_term(time_ms, table.epoch[0], ahead, *_terms(students.members))
-        admitted = registry.admitted(service)
-        admission = None if self._prober is None else Admission(self._rng, admitted)
-        found = TermStart(
-            number,
+        found = ServiceSnapshot(
             time_ms,
-            table.epoch,
-            teachers,
-            students,
-            rows,
-            known=admitted if former is None else {**former.teachers.lives, **admitted},
-            gone={} if former is None else former.teachers.gone,
+            teachers=registry.changes("teachers", service, 0),
+            students=registry.changes("students", service, 0),
+            table=registry.table(service, None),
+            admitted=registry.admitted(service),
             plan=registry.plan(service),
-            known_plan=Plan() if former is None else former.plan,
         )
-        lost_s = FACTS_TTLS * self._ttl_s
-        self._term = ServiceTerm(found, self._grace_s, lost_s, admission, self._address, now)
+        self._state = state = ServiceState(
+            found,
+            self._former,
+            now,
+            grace_s=self._grace_s,
+            lost_s=FACTS_TTLS * self._ttl_s,
+            rng=None if self._prober is None else self._rng,
+            leader=self._address,
+        )
         self._ground, self._compared_s = ground, now
         self._sums = replace(self._sums, recoveries=self._sums.recoveries + 1)
-        log.info("service %s: leads term %d", service, number)
-        return self._term
+        log.info("service %s: leads term %d", service, state.term)
+        return state
 
     def _forget(self) -> None:
-        if self._term is not None:
+        if self._state is not None:
             log.info("service %s: leads no more", self.service)
         self._remember()
         self._autoscaler.forget()
-        self._term = self._ground = self._view = None
+        self._state = self._ground = self._view = None
 
     def _remember(self) -> None:
         """Keep the term that is over, unless it wrote nothing, and one that did is remembered."""
-        term, former = self._term, self._former
-        if term is None:
+        state, former = self._state, self._former
+        if state is None:
             return
-        if former is None or term.begun or term.epoch > former.epoch:
-            self._former = term
+        if former is None or state.begun or state.epoch > former.epoch:
+            self._former = state
 
     def _give_up(self, now: float) -> None:
         """After a mistake: nothing that this term knows is believed any more."""
@@ -243,28 +224,24 @@ class Leader:
 
     # -- what comes in
 
-    def _read(self, term: ServiceTerm, now: float) -> None:
+    def _read(self, state: ServiceState, now: float) -> ServiceEvents:
         registry, service = self._registry, self.service
-        seldom = now - self._seldom_s >= _SELDOM_S
-        if seldom:
+        plan, names = None, None
+        if now - self._seldom_s >= _SELDOM_S:
             self._seldom_s = now
-            term.hear_plan(registry.plan(service))
+            plan = registry.plan(service)
         self._due_s = math.inf
-        term.hear_teachers(self._changes("teachers", term.teachers.mirror, now), now)
-        term.hear_students(self._changes("students", term.students.mirror, now), now)
-        recovered = term.recovery_is_over(now)
-        if now - self._compared_s >= self._ttl_s / BEATS_PER_TTL or recovered:
+        teachers = self._changes("teachers", state.teachers.cache, now)
+        students = self._changes("students", state.students.cache, now)
+        is_time = now - self._compared_s >= self._ttl_s / BEATS_PER_TTL
+        if is_time or state.recovery_is_over(now):
             self._compared_s = now
             names = registry.names("teachers", service), registry.names("students", service)
-            term.compare(*names, now)
-        if (seldom or recovered) and (moved := term.next_plan()) is not None:
-            plan, entry = moved
-            if registry.move_plan(service, self._fence, term.epoch, plan, entry):
-                term.planned(plan)
+        return ServiceEvents(teachers, students, names, plan)
 
-    def _changes(self, kind: Kind, mirror: WatchCache, now: float) -> Changes:
+    def _changes(self, kind: Kind, cache: WatchCache, now: float) -> Changes:
         """What has happened, the deaths of this moment included where they may be told."""
-        cursor, permit = mirror.cursor_at(now), self._election.permit()
+        cursor, permit = cache.cursor_at(now), self._election.permit()
         changes = self._registry.changes(kind, self.service, cursor)
         if changes.due_s <= 0 and permit is not None:
             self._registry.sweep(kind, self.service, permit)
@@ -272,31 +249,36 @@ class Leader:
         self._due_s = min(self._due_s, now + changes.due_s)
         return changes
 
-    def _probe(self, term: ServiceTerm, now: float) -> None:
-        admission = term.teachers.admission
-        if admission is None or self._prober is None:
-            return
-        while not self._verdicts.empty():
-            identity, verdict = self._verdicts.get_nowait()
-            outcome = admission.answered(identity, verdict.word, verdict.why, now)
-            if outcome is not None:
-                refusals = self._sums.refusals + (not outcome.admitted)
-                self._sums = replace(self._sums, refusals=refusals)
-                term.settle(outcome, now)
-        for identity in admission.due(now):
-            member = term.teachers.mirror.members[identity.teacher_id]
-            self._prober.probe(self.service, member, partial(self._answered, identity))
+    def _take_answers(self) -> list[ProbeAnswer]:
+        answers = []
+        while not self._answers.empty():
+            answers.append(self._answers.get_nowait())
+        return answers
 
     def _answered(self, identity: TeacherIdentity, verdict: Verdict) -> None:
-        self._verdicts.put((identity, verdict))
+        self._answers.put(ProbeAnswer(identity, verdict.word, verdict.why))
         self._wake()
 
     # -- what goes out
 
-    def _write(self, term: ServiceTerm) -> bool:
+    def _carry_out(self, state: ServiceState, events: ServiceEvents, now: float) -> None:
+        began_s = time.perf_counter()
+        todo = state.apply(events, now)
+        solve_s = time.perf_counter() - began_s if todo.solved else self._sums.solve_s
+        refusals = self._sums.refusals + todo.refused
+        self._sums = replace(self._sums, solve_s=solve_s, refusals=refusals)
+        for identity, member in todo.probes:
+            assert self._prober is not None  # else nobody is to be probed
+            self._prober.probe(self.service, member, partial(self._answered, identity))
+        if todo.plan is not None:
+            plan, entry = todo.plan
+            if self._registry.move_plan(self.service, self._fence, state.epoch, plan, entry):
+                state.planned(plan)
+
+    def _write(self, state: ServiceState) -> bool:
         wrote = False
         for _ in range(_WRITES):
-            write = term.next_write()
+            write = state.next_write()
             if write is None:
                 break
             done = self._registry.write(
@@ -313,37 +295,22 @@ class Leader:
                 self._election.stand_down(self.service, self._fence.holder)
                 self._forget()
                 return wrote
-            if not term.begun:
-                self._wrote_s = self._election.clock()
-            term.wrote(write)
+            state.wrote(write, self._election.clock())
             wrote = wrote or bool(write.rows)
             self._sums = replace(self._sums, rows=self._sums.rows + len(write.rows))
         return wrote
 
     def _publish(self, now: float) -> None:
-        if self._term is None or (self._view and now - self._viewed_s < _VIEW_S):
+        if self._state is None or (self._view and now - self._viewed_s < _VIEW_S):
             return
         self._viewed_s = now
         sums = self._sums
         self._view = replace(
-            self._term.view(),
+            self._state.view(),
             look_s=sums.look_s,
+            solve_s=sums.solve_s,
             rows=sums.rows,
             recoveries=sums.recoveries,
             refusals=sums.refusals,
             desired=self._autoscaler.desired,
         )
-
-
-def _is_behind(epoch: Epoch, former: ServiceTerm) -> bool:
-    """Whether a table at `epoch` may lack what `former` knows.
-
-    A term that never wrote knows no more than the table that it found.
-    """
-    return epoch <= former.epoch if former.begun else epoch < former.epoch
-
-
-def _terms(students: tuple[Member, ...]) -> Iterator[int]:
-    """Terms that readers say they follow."""
-    terms = (member.facts.get("term", "") for member in students)
-    return (int(term) for term in terms if term.isdecimal() and len(term) <= 20)

@@ -153,7 +153,7 @@ def test_after_an_error_of_the_rule_all_is_read_again(monkeypatch: pytest.Monkey
     before, failed = world.sets, 0
     with monkeypatch.context() as patch:
         mistaken = Mock(side_effect=ZeroDivisionError)
-        patch.setattr("edl.coordinator.manager.term.rule.reduce", mistaken)
+        patch.setattr("edl.coordinator.manager.service_state.rule.reduce", mistaken)
         world.teacher("late")
         end = world.now + 5
         while world.now < end:

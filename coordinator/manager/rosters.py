@@ -1,0 +1,408 @@
+"""The teachers and students of a service, as its leader knows them: readings in, events out.
+
+No I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from ...scheduler import assignment as rule
+from ...scheduler import leadership
+from ...scheduler.admission import Admission, ProbeOutcome, TeacherIdentity
+from ...scheduler.debounce import StarvationLog
+from ..registry import Changes, Epoch, LogEntry, Member, Row
+from ..registry.records import GIVEN_UP
+from ..store.records import DRAIN
+from .messages import report_from
+from .watch_cache import WatchCache
+
+#: Why a teacher is lost that says nothing more.
+_SILENT: Final = "its lease ran out, no beat came in time"
+
+
+@dataclass(slots=True)
+class PendingChanges:
+    """What has come up and is to be carried out.
+
+    Attributes:
+        events: for the rule.
+        entries: for the log.
+        admitted: teacher id -> incarnation to remember, None to forget it.
+        lives: students of which a new life has come -> its incarnation; None: it is gone.
+    """
+
+    events: list[rule.AssignmentEvent] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
+    admitted: dict[str, int | None] = field(default_factory=dict)
+    lives: dict[str, int | None] = field(default_factory=dict)
+
+    def log(self, kind: str, subject: str, text: str) -> None:
+        """Add an entry for the log."""
+        self.entries.append(LogEntry(kind, subject, text))
+
+    def take(self) -> PendingChanges:
+        """All that has come up since the last call."""
+        taken = PendingChanges(self.events, self.entries, self.admitted, self.lives)
+        self.events, self.entries, self.admitted, self.lives = [], [], {}, {}
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """The answer to a probe: see `Admission.answered`."""
+
+    identity: TeacherIdentity
+    verdict: Literal["ok", "retry", "never"]
+    why: str = ""
+
+
+class TeacherRoster:
+    """Teachers of one service in one term.
+
+    A teacher is `up` when the rule may assign it: it is admitted, or readers held it when the term
+    began; the latter stays until its probe fails.
+
+    Args:
+        pending: where everything that comes up is put.
+        grace_s: how long those that the registry has forgotten have to come back.
+        admission: who is admitted; None: every teacher is.
+        remembered: teacher id -> incarnation that earlier leaders knew; 0 is any.
+        gone: teacher id -> when it went, in a former term of the same leader.
+    """
+
+    def __init__(
+        self,
+        pending: PendingChanges,
+        grace_s: float,
+        admission: Admission | None,
+        remembered: Mapping[str, int],
+        gone: Mapping[str, float],
+    ) -> None:
+        self.cache = WatchCache(grace_s)
+        self.admission = admission
+        self._pending = pending
+        self._remembered = dict(remembered)
+        self._up: dict[str, rule.TeacherUp] = {}
+        self._believed: dict[str, int] = {}
+        self._draining: set[str] = set()
+        self._lives: dict[str, int] = {}
+        self._given_up: dict[str, str] = {}  # why
+        self._grace_s = grace_s
+        self._gone_s = dict(gone)  # readers may hold them a little longer
+
+    @property
+    def draining(self) -> int:
+        """How many of them take nothing new."""
+        return len(self._draining & self._up.keys())
+
+    @property
+    def lives(self) -> Mapping[str, int]:
+        """Teacher id -> incarnation of those that are there."""
+        return self._lives
+
+    @property
+    def gone(self) -> Mapping[str, float]:
+        """Teacher id -> when it went, of those that readers may still hold."""
+        return self._gone_s
+
+    @property
+    def up(self) -> Mapping[str, rule.TeacherUp]:
+        """Those that the rule knows, by id."""
+        return self._up
+
+    def hear(self, changes: Changes, now: float) -> None:
+        """Teachers have changed."""
+        news = self.cache.apply(changes, now)
+        for member in news.changed:
+            self._is(member, now)
+        for name in news.left:
+            self._gone(name, now, lost=False)
+        for name in news.lost:
+            self._gone(name, now, lost=True)
+
+    def hear_left(self, names: Iterable[str], now: float) -> None:
+        """Teachers that left while nobody led: out at once, whatever readers say."""
+        for name in names:
+            self._gone_s[name] = now
+            if name not in self.cache.members and name in self._remembered:
+                self._gone(name, now, lost=False)
+
+    def to_probe(self, now: float) -> list[tuple[TeacherIdentity, Member]]:
+        """Those to probe now; they are taken to be probed from here on."""
+        if self.admission is None:
+            return []
+        return [(one, self.cache.members[one.teacher_id]) for one in self.admission.due(now)]
+
+    def answered(self, answers: Iterable[ProbeAnswer], now: float) -> int:
+        """Probes have ended; returns how many teachers that refuses."""
+        refused = 0
+        if self.admission is None:
+            return refused
+        for answer in answers:
+            outcome = self.admission.answered(answer.identity, answer.verdict, answer.why, now)
+            if outcome is not None:
+                refused += not outcome.admitted
+                self._settle(outcome)
+        return refused
+
+    def _settle(self, outcome: ProbeOutcome) -> None:
+        name = outcome.identity.teacher_id
+        member = self.cache.members.get(name)
+        if member is None:
+            return
+        if outcome.admitted:
+            self._pending.admitted[name] = member.incarnation
+            self._up_now(member)
+        else:
+            if outcome.news:
+                self._pending.log("refused", name, f"refused: {outcome.why}")
+            self._down(name, lost=True)
+
+    def _is(self, member: Member, now: float) -> None:
+        name = member.member
+        self._gone_s.pop(name, None)
+        self._given_up.pop(name, None)
+        if why := member.facts.get(GIVEN_UP):
+            self._given_up[name] = why
+        if self._lives.get(name) != member.incarnation:
+            self._lives[name] = member.incarnation
+            self._draining.discard(name)
+            if self._remembered.pop(name, None) not in (0, member.incarnation):
+                self._pending.log("registered", name, _registered(member))
+        if self.admission is not None:
+            identity = TeacherIdentity(name, member.incarnation, member.facts.get("address", ""))
+            if not self.admission.appeared(identity, now) and not self._is_believed(member):
+                self._down(name, lost=True)  # another one took its name
+                return
+        else:
+            self._pending.admitted.setdefault(name, 0)
+        self._up_now(member)
+
+    def _is_believed(self, member: Member) -> bool:
+        """Readers held it when this term began, and it is back: it stays while it is probed."""
+        if self._believed.get(member.member) not in (0, member.incarnation):
+            return False
+        self._believed[member.member] = member.incarnation
+        return True
+
+    def _up_now(self, member: Member) -> None:
+        name = member.member
+        up = _teacher_up(member)
+        if not member.draining:
+            if self._up.get(name) != up or name in self._draining:
+                self._draining.discard(name)
+                self._up[name] = up
+                self._pending.events.append(up)
+            return
+        if name not in self._draining:
+            self._draining.add(name)
+            if self._up.get(name) != up:
+                self._up[name] = up
+                self._pending.events.append(up)
+            self._pending.events.append(rule.TeacherDraining(name))
+            self._pending.log("draining", name, f"{_why_draining(member)}; takes nothing new")
+
+    def _gone(self, name: str, now: float, *, lost: bool, text: str = "") -> None:
+        self._gone_s[name] = now
+        self._lives.pop(name, None)
+        why = self._given_up.pop(name, _SILENT)
+        self._remembered.pop(name, None)
+        if self.admission is not None:
+            self.admission.gone(name)
+        self._pending.admitted[name] = None
+        drained = " after it drained" if name in self._draining else " by itself"
+        self._draining.discard(name)
+        if lost:
+            self._pending.log("lost", name, text or f"lost: {why}")
+        else:
+            self._pending.log("left", name, f"left{drained}")
+        self._down(name, lost=lost)
+
+    def _down(self, name: str, *, lost: bool) -> None:
+        self._believed.pop(name, None)
+        if self._up.pop(name, None) is not None:
+            self._pending.events.append(rule.TeacherDown(name, lost=lost))
+
+    def believe(self, teachers: Iterable[str], content_id: str, now: float) -> None:
+        """A reader holds these: they are there until the time of grace is over.
+
+        Not those that went or were refused: the reader has not heard of it yet.
+        """
+        for name in teachers:
+            if name in self._gone_s or self._is_refused(name):
+                continue
+            if self.cache.believe(name, now):
+                self._believed[name] = 0
+                self._up[name] = up = rule.TeacherUp(name, content_id=content_id)
+                self._pending.events.append(up)
+            elif name not in self._up and not self.cache.members[name].draining:
+                self._believed[name] = self.cache.members[name].incarnation
+                self._up_now(self.cache.members[name])  # back, and not probed yet
+
+    def _is_refused(self, name: str) -> bool:
+        return self.admission is not None and self.admission.is_refused(name)
+
+    def give_up(self, now: float, *, recovered: bool = False) -> None:
+        """Let go of those that were missing for too long, and of all that are when `recovered`."""
+        for name in [n for n, at in self._gone_s.items() if now - at > self._grace_s]:
+            del self._gone_s[name]
+        for name in self.cache.overdue(now):
+            self._gone(name, now, lost=True, text="lost: it has not come back in time")
+        if recovered:
+            for name in [n for n in self._remembered if n not in self.cache.members]:
+                self._gone(name, now, lost=True, text="lost: it was gone when this term began")
+
+
+class StudentRoster:
+    """Students of one service in one term.
+
+    Args:
+        pending: where everything that comes up is put.
+        grace_s: how long those that the registry has forgotten have to come back.
+        teachers: who is told what readers hold, while they are believed.
+        time_ms: the registry's clock when the term began.
+
+    Attributes:
+        recovering: what readers say that they hold is believed.
+        ahead: the greatest epoch that a reader follows, of those that can be.
+    """
+
+    def __init__(
+        self, pending: PendingChanges, grace_s: float, teachers: TeacherRoster, time_ms: int
+    ) -> None:
+        self.cache = WatchCache(grace_s)
+        self.recovering = True
+        self.ahead: Epoch = (0, 0)
+        self._pending = pending
+        self._teachers = teachers
+        self._time_ms = time_ms
+        self._starvation = StarvationLog()
+        self._lives: dict[str, int] = {}
+        self._told: dict[str, rule.StudentReported] = {}
+
+    def hear(self, changes: Changes, rows: Mapping[str, Row], now: float) -> None:
+        """Students have changed; `rows` are those of the table."""
+        news = self.cache.apply(changes, now)
+        for member in news.changed:
+            self._is(member, rows.get(member.member), now)
+        for name in news.left:
+            self._gone(name, "closed its stream")
+        for name in news.lost:
+            self._gone(name, "its lease ran out, no report came in time")
+
+    def believe_row(self, name: str, row: Row, now: float) -> None:
+        """A student of the table has no lease: it may still come back to what it had."""
+        if self.cache.believe(name, now):
+            self._teachers.believe(row.teachers, row.content_id, now)
+            self._tell(
+                rule.StudentReported(
+                    name,
+                    max(1, len(row.teachers)),
+                    row.teachers,
+                    data_epoch=row.data_epoch,
+                    content_id=row.content_id,
+                )
+            )
+
+    def _is(self, member: Member, row: Row | None, now: float) -> None:
+        name = member.member
+        report = report_from(member)
+        if leadership.is_believable(report.term, self._time_ms):
+            self.ahead = max(self.ahead, (report.term, report.counter))
+        held, before = tuple(report.teachers), row.teachers if row else ()
+        if self.recovering:  # what it does not tell, the table does
+            content_id = report.content_id or (row.content_id if row else "")
+            self._teachers.believe((*before, *held), content_id, now)
+        self._starvation.hear(name, report.state == "starved", now)
+        life = self._lives.get(name, row.incarnation if row else 0)
+        if life != member.incarnation:
+            self._pending.lives[name] = member.incarnation
+            anew = f"started anew (incarnation {member.incarnation})" if life else "subscribed"
+            self._pending.log("subscribed", name, f"{anew}, wants teachers: {report.want}")
+        afresh = life != member.incarnation or (self.recovering and not set(held) <= set(before))
+        if afresh and self._told.pop(name, None) is not None:
+            self._pending.events.append(rule.StudentGone(name))  # what it holds counts of new ones
+        self._lives[name] = member.incarnation
+        self._tell(
+            rule.StudentReported(
+                name,
+                report.want,
+                tuple(dict.fromkeys((*before, *held))),
+                min=report.min,
+                priority=report.priority,
+                needed=report.needed,
+                t_t_s=finite(report.t_t_seconds),
+                t_s_s=finite(report.t_s_seconds),
+                urgent=report.state == "starved",
+                unreachable=report.unreachable,
+                unavailable=tuple(report.unavailable),
+                cut_off=report.cut_off > 0,
+                host=report.host,
+                data_epoch=report.data_epoch,
+                content_id=report.content_id,
+            )
+        )
+
+    def _tell(self, event: rule.StudentReported) -> None:
+        plain = replace(event, holding=())
+        if self._told.get(event.student_id) != plain:
+            self._told[event.student_id] = plain
+            self._pending.events.append(event)
+
+    def _gone(self, name: str, why: str) -> None:
+        self._lives.pop(name, None)
+        self._starvation.forget(name)
+        self._pending.lives[name] = None
+        self._pending.log("gone", name, f"gone: {why}")
+        if self._told.pop(name, None) is not None:
+            self._pending.events.append(rule.StudentGone(name))
+
+    def pass_time(self, now: float) -> None:
+        """Tell what has lasted."""
+        for name, starved in self._starvation.lasting(now):
+            kind = "starved" if starved else "steady"
+            text = "starves: it waits for labels" if starved else "is steady again"
+            self._pending.log(kind, name, text)
+
+    def give_up(self, now: float) -> None:
+        """Let go of those that were missing for too long."""
+        for name in self.cache.overdue(now):
+            self._gone(name, "it has not come back in time")
+
+
+def _teacher_up(member: Member) -> rule.TeacherUp:
+    facts = member.facts
+    t_t_s, lanes = _number(facts.get("t_t_seconds")), _number(facts.get("lanes")) or 1.0
+    return rule.TeacherUp(
+        member.member,
+        member.incarnation,
+        speed=lanes / t_t_s if t_t_s > 0 else 0.0,
+        content_id=facts.get("content_id", ""),
+        host=facts.get("host", ""),
+    )
+
+
+def _registered(member: Member) -> str:
+    facts = member.facts
+    content = f", content {facts['content_id']}" if facts.get("content_id") else ""
+    return f"registered at {facts.get('address', 'no address')}{content}"
+
+
+def _why_draining(member: Member) -> str:
+    return "drained by request" if member.facts.get(DRAIN) == "1" else "drains by itself"
+
+
+def _number(text: str | None) -> float:
+    try:
+        return finite(float(text or 0))
+    except ValueError:
+        return 0.0
+
+
+def finite(value: float) -> float:
+    """A measured time that can be worked with; 0, which is "not known", for any other."""
+    return value if math.isfinite(value) and value > 0 else 0.0
