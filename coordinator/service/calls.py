@@ -14,7 +14,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
 from .. import operations
 from ..limits import Limits, Places
-from ..machines import MachineBoard, deploying
+from ..machines import MachineBoard
 from ..manager.overview import own_part
 from ..manager.student_leases import owns
 from ..registry import Registry
@@ -136,9 +136,9 @@ class Calls:
         if self._machines is None:
             raise UsageError("this service manager keeps no machines to deploy on")
         if request.withdraw:
-            return pb.DeployReply(summary=deploying.undeploy(self._machines, request.service))
-        wanted = deploying.asked_by(request)
-        return pb.DeployReply(summary=deploying.deploy(self._machines, wanted))
+            return pb.DeployReply(summary=operations.undeploy(self._machines, request.service))
+        wanted = operations.asked_by(request)
+        return pb.DeployReply(summary=operations.deploy(self._machines, wanted))
 
 
 async def in_thread(work: Callable[..., _T], *args: Any) -> _T:

@@ -7,12 +7,17 @@ thread; between the two go only its queue and `call_soon_threadsafe`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from itertools import chain
+from typing import Any, Final, Protocol
+
+from google.protobuf.descriptor import FieldDescriptor
 
 from ...errors import (
     AccessError,
@@ -23,14 +28,65 @@ from ...errors import (
     WireError,
 )
 from ...proto import coordinator_pb2 as pb
+from ...proto.protocols import check_version
 from ...proto.security import Caller
 from ...scheduler.admission import full_bucket, take_tokens
+from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import Limits, Places
 from ..manager.student_leases import StudentOwner
-from .checks import check_report
+from ..registry import keys
 from .door import Context, Door, parsed
-from .stream import Outgoing
+
+
+class Outgoing:
+    """Keeps the latest assignment until it is sent; any thread may push, one task sends."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.report: pb.StudentReport | None = None
+        self._loop = loop
+        self._changed = asyncio.Event()
+        self._latest: pb.Assignment | None = None
+        self._error: EdlError | None = None
+        self._finished = False
+
+    def push(self, assignment: pb.Assignment) -> None:
+        """Send it soon; a later one replaces one that was not sent yet. For the manager."""
+        with contextlib.suppress(RuntimeError):  # the server has ended
+            self._loop.call_soon_threadsafe(self._set_latest, assignment)
+
+    def close(self, error: EdlError) -> None:
+        """End the stream by `error`. For the manager."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.fail, error)
+
+    def fail(self, error: EdlError) -> None:
+        """End the stream by `error`; in the loop's thread."""
+        self._error = self._error or error
+        self._changed.set()
+
+    def finish(self) -> None:
+        """The student has closed its side; in the loop's thread."""
+        self._finished = True
+        self._changed.set()
+
+    async def next(self) -> pb.Assignment | None:
+        """The next to send; None when the student has closed its side; raises the stream's end."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._error is not None:
+                raise self._error
+            if self._finished:
+                return None
+            if (latest := self._latest) is not None:
+                self._latest = None
+                return latest
+
+    def _set_latest(self, assignment: pb.Assignment) -> None:
+        self._latest = assignment
+        self._changed.set()
+
 
 log = logging.getLogger(__name__)
 
@@ -202,3 +258,74 @@ def _secret(context: Context) -> str:
         if name == SECRET_METADATA and 0 < len(value) <= _MOST_SECRET:
             return value if isinstance(value, str) else value.decode("ascii", "replace")
     return secrets.token_urlsafe(_SECRET_BYTES)
+
+
+#: Terms are milliseconds since 1970, incarnations microseconds: far below, and so is whatever is
+#: made from these.
+_MOST: Final = 1 << 62
+_STATES: Final = frozenset({"", "steady", "starved", "blocked", "source_wait"})
+_CAUSES: Final = frozenset(IN_WORDS)
+_FIELDS: Final[tuple[Any, ...]] = tuple(pb.StudentReport.DESCRIPTOR.fields)
+_Type = FieldDescriptor
+
+
+def check_report(report: pb.StudentReport, former: pb.StudentReport | None, limits: Limits) -> None:
+    """Refuse a report that no student of ours could send.
+
+    Args:
+        report: what came.
+        former: the one before on the same stream; None for the first.
+        limits: how much it may hold.
+
+    Raises:
+        VersionMismatch: it is of another version of the protocol.
+        UsageError: a name that cannot be.
+        WireError: anything else that cannot be.
+    """
+    check_version(report.protocol_version)
+    keys.check_service(report.service)
+    keys.check_member("students", report.student_id)
+    lists = (
+        report.teachers,
+        report.stragglers,
+        report.ejected,
+        report.disputed,
+        report.half_open,
+        report.unavailable,
+    )
+    named = max(map(len, lists))
+    if named > limits.held:
+        raise WireError(f"a student names {named} teachers; at most {limits.held}")
+    for teacher in chain.from_iterable(lists):
+        keys.check_member("teachers", teacher)
+    if len(report.ejected) != len(report.ejected_for) or not _CAUSES.issuperset(report.ejected_for):
+        raise WireError(
+            f"of each teacher that a student has ejected it says one of {sorted(_CAUSES)}"
+        )
+    for field in _FIELDS:
+        if not field.is_repeated:
+            _check_value(field, getattr(report, field.name), limits)
+    if report.state not in _STATES:
+        raise WireError(f"state {report.state!r:.80} is none of a student's")
+    if former is not None and _identity(report) != _identity(former):
+        raise WireError(
+            f"a stream belongs to one student: it began as {_identity(former)} and goes on as "
+            f"{_identity(report)}"
+        )
+
+
+def _check_value(field: FieldDescriptor, value: Any, limits: Limits) -> None:
+    if field.cpp_type == _Type.CPPTYPE_STRING:
+        if len(value) > limits.text:
+            raise WireError(f"{field.name} has {len(value)} characters; at most {limits.text}")
+        if not value.isprintable() or (" " in value):
+            raise WireError(f"{field.name} holds blanks or control characters: {value!r:.80}")
+    elif field.cpp_type == _Type.CPPTYPE_DOUBLE:
+        if not 0.0 <= value < math.inf:
+            raise WireError(f"{field.name} is a positive number, not {value}")
+    elif value > _MOST:
+        raise WireError(f"{field.name} {value} is beyond all that can be")
+
+
+def _identity(report: pb.StudentReport) -> tuple[str, str, int]:
+    return report.service, report.student_id, report.incarnation

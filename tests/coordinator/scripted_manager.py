@@ -13,7 +13,7 @@ from edl.coordinator.limits import Limits
 from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.student_leases import StudentOwner
 from edl.coordinator.service import CoordinatorServer
-from edl.coordinator.service.stream import Outgoing
+from edl.coordinator.service.subscribing import Outgoing
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb

@@ -15,8 +15,8 @@ import pytest
 from edl import errors
 from edl.coordinator.limits import Limits
 from edl.coordinator.registry import LogEntry
-from edl.coordinator.service import CoordinatorServer, log_tail
-from edl.coordinator.service.log_tail import Listener
+from edl.coordinator.service import CoordinatorServer, watching
+from edl.coordinator.service.watching import Listener
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.tests.coordinator.scripted_manager import Served, served
@@ -285,7 +285,7 @@ def test_a_credential_that_changes_before_the_first_report_is_held_against_it(
 
 
 def test_a_watcher_hears_all_or_is_told_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tail, "_BEHIND", 3)
+    monkeypatch.setattr(watching, "_BEHIND", 3)
     events = [("s", LogEntry("registered", "t1", "t1 came", id=f"{n}-0")) for n in range(4)]
 
     async def watch() -> None:
