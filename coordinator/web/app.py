@@ -1,4 +1,4 @@
-"""The page's addresses: its files, its feed, and the one thing that it can do."""
+"""The page's addresses: its files, its feed, the one thing that it can do, and who may."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,10 +28,9 @@ from ...errors import (
     Unauthenticated,
     UsageError,
 )
-from .access import Access
-from .feed import Feed
+from ...proto.security import AccessControl, Caller
+from .feed import Feed, Source
 from .guard import Guard
-from .source import Source
 
 _STATIC: Final = Path(__file__).parent / "static"
 _KINDS: Final = {
@@ -159,3 +159,61 @@ def _named(body: object) -> tuple[str, str]:
         case {"service": str(service), "teacher": str(teacher)} if service and teacher:
             return service, teacher
     raise UsageError('say which teacher: {"service": NAME, "teacher": ID}')
+
+
+_VIEWER = "viewer"
+_ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rules of one page.
+
+    Attributes:
+        gate: knows the tokens; None: there are none. Then nobody can show that it is an
+            administrator, not even on this machine: any page of any browser could ask in its place.
+        guarded: looking needs a token too.
+    """
+
+    gate: AccessControl | None
+    guarded: bool
+
+    def check_view(self, authorization: str) -> None:
+        """Raises Unauthenticated, Forbidden."""
+        if self.guarded:
+            self._check(authorization, _VIEWER)
+
+    def check_drain(self, authorization: str) -> None:
+        """Raises Unauthenticated, Forbidden."""
+        self._check(authorization, _ADMIN)
+
+    def describe(self, authorization: str) -> dict[str, bool]:
+        """What the bearer of a token may do, and what can be done here at all."""
+        caller = self._known(_token(authorization))
+        return {
+            "guarded": self.guarded,
+            "tokens": self.gate is not None,
+            "known": caller is not None,
+            "view": not self.guarded or (caller is not None and caller.may(_VIEWER)),
+            "drain": caller is not None and caller.may(_ADMIN),
+        }
+
+    def _known(self, token: str) -> Caller | None:
+        if self.gate is None or not token:
+            return None
+        try:
+            return self.gate.bearer(token)
+        except AccessError:
+            return None
+
+    def _check(self, authorization: str, role: str) -> None:
+        if self.gate is None:
+            raise Forbidden(
+                "this manager knows no tokens: start it with --tokens FILE to drain from the page"
+            )
+        self.gate.require(self.gate.bearer(_token(authorization)), role)
+
+
+def _token(authorization: str) -> str:
+    kind, _, token = authorization.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""

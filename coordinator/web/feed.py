@@ -8,14 +8,36 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ...errors import EdlError, RateLimited
 from ...proto import coordinator_pb2 as pb
 from .picture import Document, Picture
-from .source import Source
+
+
+class Source(Protocol):
+    """A mesh to look at. Every method may block for a moment, and is called in other threads."""
+
+    def status(self) -> pb.MeshStatus:
+        """Who is alive and who serves whom. Raises EdlError."""
+        ...
+
+    def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
+        """What the log of a service says, oldest first. Raises EdlError.
+
+        Args:
+            service: whose log.
+            after: id of the latest event that is known; empty: none is.
+            last: at most so many, the latest; 0: all.
+        """
+        ...
+
+    def drain(self, service: str, teacher_id: str) -> None:
+        """Ask a teacher to finish what it has and leave. Raises UsageError, EdlError."""
+        ...
+
 
 log = logging.getLogger(__name__)
 

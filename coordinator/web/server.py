@@ -16,10 +16,8 @@ from ...errors import UsageError
 from ...metrics import split_listen
 from ...proto.security import Acceptor, AccessControl, TlsFiles, is_loopback, reloading_context
 from ..config import bound, join_address
-from .access import Access
-from .app import make_app
-from .feed import MAX_VIEWERS, Feed
-from .source import Source
+from .app import Access, make_app
+from .feed import MAX_VIEWERS, Feed, Source
 
 log = logging.getLogger(__name__)
 
