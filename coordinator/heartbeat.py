@@ -13,8 +13,7 @@ from typing import Final
 
 from ..errors import AccessError, LeaseSuperseded, RegistryUnavailable
 from .registry import Beat, Kind, Registry
-from .registry.noted import are_volatile, concerns_managers
-from .registry.records import GIVEN_UP
+from .registry.records import GIVEN_UP, are_volatile, concerns_managers
 from .store.records import PLAIN_TTLS
 
 log = logging.getLogger(__name__)

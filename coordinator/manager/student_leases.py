@@ -16,7 +16,7 @@ from typing import Final
 
 from ...errors import EdlError, Forbidden, LeaseSuperseded
 from ..registry import Beat, Member, MemberBeat, Registry
-from ..registry.noted import concerns_managers
+from ..registry.records import concerns_managers
 
 OWNER: Final = "owner"
 SECRET: Final = "secret"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import RegistryUnavailable, StartCancelled
 from ..store import FACTS_TTLS, Beat, Changes, Leads, Member, MemberBeat, SweepPermit, open_store
-from .noted import concerns_managers
 from .records import (
     DesiredCount,
     Epoch,
@@ -17,6 +16,7 @@ from .records import (
     Row,
     ServiceLeadership,
     Table,
+    concerns_managers,
 )
 from .registry import Registry
 

@@ -31,7 +31,6 @@ from ..store import (
 )
 from ..store.records import is_member, number
 from . import keys
-from .noted import are_volatile, concerns_managers
 from .records import (
     DesiredCount,
     Epoch,
@@ -41,6 +40,8 @@ from .records import (
     Row,
     ServiceLeadership,
     Table,
+    are_volatile,
+    concerns_managers,
     log_entry,
     pack_row,
     unpack_row,
