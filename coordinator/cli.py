@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,6 +19,10 @@ from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig, autoscal
 from .ops.options import quiet_grpc
 
 _USUAL = AutoscaleConfig()
+#: Young objects between two collections of the young; collections between two of the next age.
+_YOUNG, _MIDDLE, _OLD = 10_000, 10, 1_000
+#: Seconds after which a thread that computes lets another one on, which has a message to pass.
+_SWITCH_S: Final = 0.001
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -65,7 +71,6 @@ def serve(
     configure_logging(verbose, log_format)
     open_all_descriptors()
     quiet_grpc()
-    from .promptness import be_prompt
     from .serve import ServeConfig
     from .serve import serve as run
 
@@ -149,6 +154,19 @@ def acl(
     secrets = {user: read_password(str(path)) for user, path in named if path is not None}
     for line in rules(service, secrets):
         typer.echo(line)
+
+
+def be_prompt() -> None:
+    """From here on, no thread keeps the others waiting for long.
+
+    Hardly ever look through everything that is remembered: with thousands of teachers a full
+    collection stops all threads for longer than an assignment may take, and finds nothing, as what
+    the manager drops is freed by its reference count. Young cycles are still found.
+    """
+    sys.setswitchinterval(_SWITCH_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
 def main() -> None:

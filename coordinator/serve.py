@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ from ..errors import AddressInUse, ProcessFailed, StartCancelled, UsageError
 from ..extras import install_command
 from ..lifecycle import Stop
 from ..metrics import MetricsServer, split_listen
+from ..proto import coordinator_pb2 as pb
 from ..proto.security import (
     AccessControl,
     ClientSecurity,
@@ -23,14 +24,15 @@ from ..proto.security import (
     is_loopback,
 )
 from ..proto.security.certificates import export_expiry
+from . import operations
 from .config import ManagerConfig, check_free, is_wildcard, join_address, named_by_address
 from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
 from .machines import MachineBoard, open_machines
 from .machines.placing import Placer
 from .manager.manager import Manager
+from .manager.messages import event_message
 from .manager.prober import GrpcProber
-from .mesh_source import MeshSource
 from .metrics import CoordinatorMetrics
 from .registry import Registry, connect, with_patience
 from .scaling import Settings, count_of, page
@@ -276,3 +278,32 @@ def _lease(registry: Registry, address: str, started_ms: int, ttl_s: float) -> H
         "version": __version__,
     }
     return Heartbeat(registry, "managers", "", address, lambda: facts, ttl_s)
+
+
+#: Teachers and students of each service on the page; more would be no picture.
+_MEMBERS: Final = 1000
+
+
+class MeshSource:
+    """A `web.feed.Source` over one manager and its registry.
+
+    Args:
+        manager: what it asks.
+        registry: where the log is read and orders are written.
+    """
+
+    def __init__(self, manager: Manager, registry: Registry) -> None:
+        self._manager = manager
+        self._registry = registry
+
+    def status(self) -> pb.MeshStatus:
+        """Who is alive and who serves whom. Raises RegistryUnavailable."""
+        return self._manager.status(max_members=_MEMBERS)
+
+    def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
+        """What the log of a service says, oldest first. Raises RegistryUnavailable."""
+        return [event_message(service, e) for e in self._registry.events(service, after, last)]
+
+    def drain(self, service: str, teacher_id: str) -> None:
+        """Ask a teacher to finish what it has and leave. Raises UsageError, RegistryUnavailable."""
+        operations.drain(self._registry, service=service, teacher_id=teacher_id)

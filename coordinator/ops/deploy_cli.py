@@ -87,7 +87,7 @@ def deploy_service(
     quiet_grpc()
     from ...proto import coordinator_pb2 as pb
     from ..calling.client import deploy
-    from ..machines.deploying import asked_by
+    from ..operations import asked_by
 
     request = pb.DeployRequest(
         service=name,
