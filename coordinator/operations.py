@@ -11,9 +11,8 @@ from typing import Final
 from ..errors import RetryableError, UsageError
 from ..proto import coordinator_pb2 as pb
 from .machines.board import MachineBoard
-from .machines.options import parse_options
+from .machines.deployment_fields import is_content, parse_options
 from .machines.records import Deployment
-from .machines.urls import is_content
 from .registry import Member, Plan, Registry, keys
 
 _NEAR = 3

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal, Self
 
 from ...errors import UsageError
 from ..registry import keys as registry_keys
-from .options import check_options
-from .urls import check_content, check_url
+from .deployment_fields import check_content, check_options, check_url
 
 #: A machine's state: it has no teacher; fetches a model; starts a teacher; has one that serves;
 #: lets one finish; is used by somebody else; cannot carry its order out, and will try again.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.machines import Deployment
-from ...coordinator.machines.options import arguments
+from ...coordinator.machines.deployment_fields import arguments
 from ...coordinator.machines.records import State, attempt_of
 from ...errors import EdlError, ProcessFailed, UsageError
 from ...scheduler.backoff import RetryPause

@@ -12,11 +12,10 @@ import typer
 
 from edl.coordinator.calling import client
 from edl.coordinator.machines import MachineBoard, records
-from edl.coordinator.machines.options import ALLOWED, arguments, parse_options
+from edl.coordinator.machines.deployment_fields import ALLOWED, arguments, check_url, parse_options
 from edl.coordinator.machines.placement import FRESH_S, HOLD_S
 from edl.coordinator.machines.placing import SETTLE_S, Placer
 from edl.coordinator.machines.records import Deployment, Order, Report
-from edl.coordinator.machines.urls import check_url
 from edl.coordinator.operations import deploy, undeploy
 from edl.coordinator.registry import Registry
 from edl.coordinator.store.memory_store import MemoryStore
