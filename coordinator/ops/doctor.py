@@ -22,7 +22,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, is_loopback
 from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
 from ..calling.client import ask_status
-from ..calling.subscription_call import try_subscribing
+from ..calling.subscription import try_subscribing
 from ..registry import Member, Registry, connect
 from ..store.redis_url import masked
 from .findings import Finding, doubt, well, wrong
