@@ -238,6 +238,30 @@ def test_many_beats_have_their_answers_in_order(registries: Registries) -> None:
     assert registry.register_many("students", "s", older, LONG_S) == ["j/1"]
 
 
+def test_beats_of_teachers_that_are_sent_together_hear_all_that_one_hears(
+    registries: Registries,
+) -> None:
+    registry, names = registries.one, [f"t{number}" for number in range(6)]
+    of = {name: f"s{name[-1]}" for name in names}
+    for name in names:
+        registry.register("teachers", of[name], name, {"incarnation": "1"}, LONG_S)
+
+    def beat(ttl_s: float) -> list[Beat]:
+        beats = [(of[name], MemberBeat(name, 1)) for name in names]
+        return registry.beat_many("teachers", beats, ttl_s)
+
+    for _ in range(3):  # so that the next beats are plain ones
+        assert beat(LONG_S) == [Beat.KEPT] * 6
+    assert beat(2 * LONG_S) == [Beat.KEPT] * 6
+    assert all(registry.members("teachers", s)[0].remaining_s > LONG_S for s in of.values())
+    registries.another.request_drain("s1", "t1")
+    registries.another.leave("teachers", "s2", "t2")
+    registries.another.register("teachers", "s3", "t3", {"incarnation": "2"}, 3 * LONG_S)
+    expected = [Beat.KEPT, Beat.DRAIN, Beat.UNKNOWN, Beat.UNKNOWN, Beat.KEPT, Beat.KEPT]
+    assert beat(2 * LONG_S) == expected
+    assert registry.members("teachers", "s2") == []
+
+
 def test_a_reading_says_when_the_next_deadline_passes(registries: Registries) -> None:
     registry = registries.one
     assert registry.changes("teachers", "s").due_s == float("inf")

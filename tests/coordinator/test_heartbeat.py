@@ -369,3 +369,25 @@ def test_most_beats_of_a_busy_teacher_are_plain(clock: VirtualTime, valkey_url: 
     beats = sent["cmdstat_zadd"]["calls"]
     assert beats >= 19
     assert 3 <= sent["cmdstat_hset"]["calls"] <= beats / 4
+
+
+def test_beats_that_are_sent_together_are_plain_too(valkey_url: str) -> None:
+    ttl_s, names = 600.0, [f"t{number}" for number in range(8)]
+    beats = [("plain-together", MemberBeat(name, 5)) for name in names]
+    with (
+        closing(Registry(RedisStore(valkey_url, timeout_s=DEADLINE_S))) as registry,
+        redis.Redis.from_url(valkey_url) as client,
+    ):
+        for name in names:
+            registry.register("teachers", "plain-together", name, {"incarnation": "5"}, ttl_s)
+        registry.beat_many("teachers", beats, ttl_s)  # whole ones
+        client.config_resetstat()
+        for _ in range(3):
+            beat_ms = registry.time_ms()  # a deadline has to rise, in whole milliseconds
+            wait_until(lambda beat_ms=beat_ms: registry.time_ms() > beat_ms + 1)  # type: ignore[misc]
+            assert registry.beat_many("teachers", beats, ttl_s) == [Beat.KEPT] * 8
+        sent: Any = client.info("commandstats")
+        for name in names:
+            registry.leave("teachers", "plain-together", name)
+    assert not {"cmdstat_evalsha", "cmdstat_eval"} & set(sent)
+    assert sent["cmdstat_zadd"]["calls"] == 3 * 8
