@@ -30,8 +30,8 @@ from .election import Election
 from .leader import Leader
 from .overview import Overview
 from .prober import Prober
-from .student_leases import StudentOwner
-from .subscription_hub import AssignmentStream, SubscriptionHub
+from .student_sessions import AssignmentStream, StudentOwner
+from .subscription_hub import SubscriptionHub
 from .views import HubView, ManagerView, ServiceView
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from ...scheduler.admission import Admission, TeacherIdentity
 from ...scheduler.backoff import RandomLike
 from ..registry import Changes, Epoch, LogEntry, Member, Plan, Row, Table
 from . import stored_records as stored
-from .rosters import PendingChanges, ProbeAnswer, StudentRoster, TeacherRoster
+from .rosters import ProbeAnswer, StudentRoster, TeacherRoster
 from .views import LeaderView
 
 #: Entries of the log, and admissions, in one write: Redis serves nobody else meanwhile.
@@ -132,7 +132,9 @@ class ServiceState:
         self._grace_s = grace_s
         self._recovering_until_s: float | None = now + grace_s
         self._begun_s = now
-        self._pending = PendingChanges(events=[stored.planned(self.plan), rule.RecoveryBegan()])
+        self._pending = stored.PendingChanges(
+            events=[stored.planned(self.plan), rule.RecoveryBegan()]
+        )
         self.teachers: TeacherRoster = TeacherRoster(
             self._pending,
             grace_s,

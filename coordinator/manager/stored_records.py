@@ -7,10 +7,37 @@ on by declaring the content that prevails, then by upgrades that end.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ...scheduler import assignment as rule
 from ..registry import LogEntry, Plan, Row
+
+
+@dataclass(slots=True)
+class PendingChanges:
+    """What has come up and is to be carried out.
+
+    Attributes:
+        events: for the rule.
+        entries: for the log.
+        admitted: teacher id -> incarnation to remember, None to forget it.
+        lives: students of which a new life has come -> its incarnation; None: it is gone.
+    """
+
+    events: list[rule.AssignmentEvent] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
+    admitted: dict[str, int | None] = field(default_factory=dict)
+    lives: dict[str, int | None] = field(default_factory=dict)
+
+    def log(self, kind: str, subject: str, text: str) -> None:
+        """Add an entry for the log."""
+        self.entries.append(LogEntry(kind, subject, text))
+
+    def take(self) -> PendingChanges:
+        """All that has come up since the last call."""
+        taken = PendingChanges(self.events, self.entries, self.admitted, self.lives)
+        self.events, self.entries, self.admitted, self.lives = [], [], {}, {}
+        return taken
 
 
 class AssignmentRows:

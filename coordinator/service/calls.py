@@ -16,7 +16,7 @@ from .. import operations
 from ..limits import Limits, Places
 from ..machines import MachineBoard
 from ..manager.overview import own_part
-from ..manager.student_leases import owns
+from ..manager.student_sessions import owns
 from ..registry import Registry
 from .door import Context, Door, RefusedByGate, parsed
 

@@ -34,7 +34,7 @@ from ...scheduler.admission import full_bucket, take_tokens
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import Limits, Places
-from ..manager.student_leases import StudentOwner
+from ..manager.student_sessions import StudentOwner
 from ..registry import keys
 from .door import Context, Door, parsed
 

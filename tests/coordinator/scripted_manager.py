@@ -11,7 +11,7 @@ from itertools import count
 from edl.coordinator import Registry
 from edl.coordinator.limits import Limits
 from edl.coordinator.machines import MachineBoard
-from edl.coordinator.manager.student_leases import StudentOwner
+from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.subscribing import Outgoing
 from edl.coordinator.store.memory_store import MemoryStore

@@ -13,7 +13,7 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.manager.manager import Manager
-from edl.coordinator.manager.student_leases import StudentOwner
+from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.errors import RegistryUnavailable

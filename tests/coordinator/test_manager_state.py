@@ -9,7 +9,7 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.overview import Overview
-from edl.coordinator.manager.student_leases import OWNER, SECRET, StudentOwner, refusal_of
+from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentOwner, refusal_of
 from edl.coordinator.manager.watch_cache import WatchCache
 from edl.coordinator.registry import Changes, LogEntry, Member, Plan, Row
 from edl.coordinator.store.memory_store import MemoryStore

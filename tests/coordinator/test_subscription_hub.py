@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl.coordinator.manager.messages import MANAGER
-from edl.coordinator.manager.student_leases import StudentOwner
+from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.errors import Forbidden, LeaseSuperseded, RetryableError
 from edl.tests.stores import memory
 

@@ -12,7 +12,7 @@ from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.leader import Leader
 from edl.coordinator.manager.prober import Verdict
-from edl.coordinator.manager.student_leases import StudentOwner
+from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.registry import LogEntry, Member
 from edl.coordinator.store.memory_store import MemoryStore
