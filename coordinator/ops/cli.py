@@ -67,7 +67,7 @@ def events(
     """Show what happened in the mesh, and why: who came, was lost, drained, was given to whom."""
     quiet_grpc()
     from ..calling.client import watch
-    from .event_lines import to_json, to_text
+    from .lines import event_json, event_text
 
     security = client_security(tls_ca, tls_cert, tls_key, token_file)
     out = console()
@@ -76,9 +76,9 @@ def events(
             coordinator, service=service, last=last, follow=follow, security=security
         ):
             if json:
-                print(to_json(event), flush=True)
+                print(event_json(event), flush=True)
             else:
-                out.print(to_text(event), soft_wrap=True)
+                out.print(event_text(event), soft_wrap=True)
     except KeyboardInterrupt:
         if not follow:  # which is ended in no other way
             raise
@@ -195,7 +195,7 @@ def doctor(
     import json as format_
 
     from .doctor import examine
-    from .findings import render, to_json
+    from .lines import finding_json, finding_text
 
     findings = []
     out = console()
@@ -204,8 +204,8 @@ def doctor(
     ):
         findings.append(finding)
         if not json:
-            out.print(render(finding), soft_wrap=True)
+            out.print(finding_text(finding), soft_wrap=True)
     if json:
-        print(format_.dumps([to_json(finding) for finding in findings], indent=2))
+        print(format_.dumps([finding_json(finding) for finding in findings], indent=2))
     if any(finding.level == "wrong" for finding in findings):
         raise typer.Exit(1)

@@ -1,15 +1,17 @@
-"""One event of the log as a line for people, or as a line of JSON for programs."""
+"""What `edl events` and `edl doctor` print: events of the log and findings, as lines or as JSON."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...proto import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from rich.text import Text
+
 
 _STYLES: Final = {
     "registered": "green",
@@ -33,7 +35,7 @@ _STYLES: Final = {
 _KIND_WIDTH: Final = max(map(len, _STYLES))
 
 
-def to_json(event: pb.Event) -> str:
+def event_json(event: pb.Event) -> str:
     """One line; the fields of message `Event`, none left out."""
     return json.dumps(
         {
@@ -44,7 +46,7 @@ def to_json(event: pb.Event) -> str:
     )
 
 
-def to_text(event: pb.Event) -> Text:
+def event_text(event: pb.Event) -> Text:
     """When, in which service, what, about whom, why; and which teachers came and went."""
     from rich.text import Text
 
@@ -64,3 +66,60 @@ def _moves(event: pb.Event) -> str:
     signed = [f"+{name}" for name in event.after if name not in before]
     signed += [f"-{name}" for name in event.before if name not in after]
     return f"  [{' '.join(signed)}]" if signed else ""
+
+
+Level = Literal["well", "doubt", "wrong"]
+
+_MARKS: Final[dict[Level, tuple[str, str]]] = {
+    "well": ("ok   ", "green"),
+    "doubt": ("hm   ", "yellow"),
+    "wrong": ("WRONG", "bold red"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: "well", "doubt" (it works, and an operator should know) or "wrong".
+        about: what was looked at.
+        text: what was found.
+        advice: what to do; empty where there is nothing to do.
+    """
+
+    level: Level
+    about: str
+    text: str
+    advice: str = ""
+
+
+def well(about: str, text: str) -> Finding:
+    """As it should be."""
+    return Finding("well", about, text)
+
+
+def doubt(about: str, text: str, advice: str = "") -> Finding:
+    """It works, and an operator should know."""
+    return Finding("doubt", about, text, advice)
+
+
+def wrong(about: str, text: str, advice: str = "") -> Finding:
+    """It does not work."""
+    return Finding("wrong", about, text, advice)
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Its fields."""
+    return asdict(finding)
+
+
+def finding_text(finding: Finding) -> Text:
+    """One line; the advice in a second one."""
+    from rich.text import Text
+
+    mark, style = _MARKS[finding.level]
+    line = Text.assemble((mark, style), " ", (f"{finding.about}: ", "bold"), finding.text)
+    if finding.advice:
+        line.append(f"\n        {finding.advice}", style="dim")
+    return line
