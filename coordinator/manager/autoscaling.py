@@ -27,6 +27,7 @@ from ...scheduler.autoscale import (
     resumed,
 )
 from ..registry import Leads, LogEntry, Member, Registry
+from .messages import number_of
 from .service_state import ServiceState
 
 log = logging.getLogger(__name__)
@@ -175,35 +176,28 @@ def _sums(member: Member) -> _Sums:
     facts = member.facts
     starved_s, blocked_s = facts.get("starved_seconds"), facts.get("blocked_seconds")
     return _Sums(
-        member.incarnation, WaitTotals(number(starved_s), number(blocked_s)), _is_cut_off(facts)
+        member.incarnation,
+        WaitTotals(number_of(starved_s), number_of(blocked_s)),
+        _is_cut_off(facts),
     )
 
 
 def _is_cut_off(facts: Mapping[str, str]) -> bool:
     """Whether a student reaches none of its teachers, so that it says nothing of their number."""
-    return number(facts.get("cut_off")) > 0
+    return number_of(facts.get("cut_off")) > 0
 
 
 def _load(facts: Mapping[str, str]) -> StudentLoad:
-    cut_off, want = _is_cut_off(facts), number(facts.get("want"))
+    cut_off, want = _is_cut_off(facts), number_of(facts.get("want"))
     if cut_off:
-        want = own_want(want, number(facts.get("unreachable")))
+        want = own_want(want, number_of(facts.get("unreachable")))
     return StudentLoad(
         want,
-        number(facts.get("t_t_seconds")),
-        number(facts.get("t_s_seconds")),
+        number_of(facts.get("t_t_seconds")),
+        number_of(facts.get("t_s_seconds")),
         facts.get("state") == "starved" and not cut_off,
     )
 
 
 def _teachers(count: int) -> str:
     return "1 teacher is" if count == 1 else f"{count} teachers are"
-
-
-def number(text: str | None) -> float:
-    """A fact that counts or measures; 0 where it is none: facts come from whoever may write."""
-    try:
-        value = float(text or 0)
-    except ValueError:
-        return 0.0
-    return value if 0 <= value < 1e15 else 0.0

@@ -87,3 +87,12 @@ def event_message(service: str, entry: LogEntry) -> pb.Event:
         before=entry.before,
         after=entry.after,
     )
+
+
+def number_of(text: str | None) -> float:
+    """A fact that counts or measures; 0 where it is none: facts come from whoever may write."""
+    try:
+        value = float(text or 0)
+    except ValueError:
+        return 0.0
+    return value if 0 <= value < 1e15 else 0.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
 from ..registry import DesiredCount, LogEntry, Member, Plan, Registry, Row, Table
-from .messages import report_from, teacher_from
+from .messages import number_of, report_from, teacher_from
 from .watch_cache import WatchCache
 
 #: Seconds for which a reading serves everybody; longer by far than it takes, when it takes long.
@@ -184,7 +184,7 @@ def _students_first(found: _Reading) -> list[str]:
 
     def rank(member: Member) -> tuple[int, str]:
         have = len(found.table.rows.get(member.member, Row()).teachers)
-        want = _number(member.facts.get("want"))
+        want = number_of(member.facts.get("want"))
         signs = (want > 0 and have == 0, member.facts.get("state") == "starved", have < want)
         return signs.index(True) if True in signs else len(signs), member.member
 
@@ -289,12 +289,4 @@ def _state(found: _Reading, member: Member) -> str:
 
 
 def _sum(members: Iterable[Mapping[str, str]], name: str) -> float:
-    return sum(_number(facts.get(name)) for facts in members)
-
-
-def _number(text: str | None) -> float:
-    try:
-        value = float(text or 0)
-    except ValueError:
-        return 0.0
-    return value if 0 <= value < 1e15 else 0.0
+    return sum(number_of(facts.get(name)) for facts in members)

@@ -17,7 +17,7 @@ from ...scheduler.debounce import StarvationLog
 from ..registry import Changes, Epoch, Member, Row
 from ..registry.records import GIVEN_UP
 from ..store.records import DRAIN
-from .messages import report_from
+from .messages import number_of, report_from
 from .stored_records import PendingChanges
 from .watch_cache import WatchCache
 
@@ -309,8 +309,8 @@ class StudentRoster:
                 min=report.min,
                 priority=report.priority,
                 needed=report.needed,
-                t_t_s=finite(report.t_t_seconds),
-                t_s_s=finite(report.t_s_seconds),
+                t_t_s=_finite(report.t_t_seconds),
+                t_s_s=_finite(report.t_s_seconds),
                 urgent=report.state == "starved",
                 unreachable=report.unreachable,
                 unavailable=tuple(report.unavailable),
@@ -350,7 +350,7 @@ class StudentRoster:
 
 def _teacher_up(member: Member) -> rule.TeacherUp:
     facts = member.facts
-    t_t_s, lanes = _number(facts.get("t_t_seconds")), _number(facts.get("lanes")) or 1.0
+    t_t_s, lanes = number_of(facts.get("t_t_seconds")), number_of(facts.get("lanes")) or 1.0
     return rule.TeacherUp(
         member.member,
         member.incarnation,
@@ -370,13 +370,6 @@ def _why_draining(member: Member) -> str:
     return "drained by request" if member.facts.get(DRAIN) == "1" else "drains by itself"
 
 
-def _number(text: str | None) -> float:
-    try:
-        return finite(float(text or 0))
-    except ValueError:
-        return 0.0
-
-
-def finite(value: float) -> float:
+def _finite(value: float) -> float:
     """A measured time that can be worked with; 0, which is "not known", for any other."""
     return value if math.isfinite(value) and value > 0 else 0.0
