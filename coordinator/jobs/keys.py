@@ -19,42 +19,29 @@ deletes them. The colon in the hash tag keeps a job apart from a service of its 
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from ...errors import UsageError
-from ..store import LeaseSet
-from ..store.records import is_member
+from ..store import LeaseSet, records
 
 JOBS: Final = "edl:jobs"
 
 #: What the leading node keeps alive.
 KEPT: Final = ("generation", "shards", "held", "filled", "reports", "events")
-_JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def check_job(job: str) -> str:
     """Return the name of a job; raises UsageError when it cannot stand in a key."""
-    if not is_job(job):
-        raise UsageError(
-            "the name of a job is 1 to 128 letters, digits, '.', '_' or '-', not "
-            f"{job!r:.160}; give another one with --job NAME"
-        )
-    return job
+    return records.check_name("the name of a job", job, "; give another one with --job NAME")
 
 
 def is_job(job: str) -> bool:
     """Whether a name that was read could have been written by us."""
-    return _JOB.fullmatch(job) is not None
+    return records.is_name(job)
 
 
 def check_node(node_id: str) -> str:
     """Return the id of a node; raises UsageError when it cannot stand in a key."""
-    if not is_member(node_id):
-        raise UsageError(
-            f"the id of a node is 1 to 200 letters, digits or '._-:/@+[]', not {node_id!r:.240}"
-        )
-    return node_id
+    return records.check_member("the id of a node", node_id)
 
 
 def of_job(job: str, name: str) -> str:

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...errors import UsageError
 from ..store import LeaseSet
-from ..store.records import is_member
+from ..store.records import check_member
 
 _PREFIX: Final = "edl:{edl:machines}:"
 #: The machines; they are gone at their deadlines.
@@ -31,9 +30,5 @@ LEADER: Final = f"{_PREFIX}leader"
 
 def check_machine(machine_id: str) -> str:
     """Return the id of a machine; raises UsageError when it cannot stand in a key."""
-    if not is_member(machine_id):
-        raise UsageError(
-            "the name of a machine is 1 to 200 letters, digits or '._-:/@+[]', not "
-            f"{machine_id!r:.240}; give another one with --machine NAME"
-        )
-    return machine_id
+    hint = "; give another one with --machine NAME"
+    return check_member("the name of a machine", machine_id, hint)

@@ -28,12 +28,11 @@ member that ended its lease by its own wish.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sized
 from typing import Final
 
 from ...errors import UsageError
-from ..store.records import is_member
+from ..store import records
 from .records import Epoch, Kind
 
 SERVICES: Final = "edl:services"
@@ -44,32 +43,21 @@ _SINGULAR: Final[dict[Kind, str]] = {
     "students": "student",
     "managers": "manager",
 }
-_SERVICE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def check_service(service: str) -> str:
     """Return the name of a service; raises UsageError when it cannot stand in a key."""
-    if not is_service(service):
-        raise UsageError(
-            "the name of a service is 1 to 128 letters, digits, '.', '_' or '-', "
-            f"not {service!r:.160}"
-        )
-    return service
+    return records.check_name("the name of a service", service)
 
 
 def check_member(kind: Kind, member: str) -> str:
     """Return the id of a member; raises UsageError when it cannot stand in a key."""
-    if not is_member(member):
-        raise UsageError(
-            f"the id of a {_SINGULAR[kind]} is 1 to 200 letters, digits or '._-:/@+[]', "
-            f"not {member!r:.240}"
-        )
-    return member
+    return records.check_member(f"the id of a {_SINGULAR[kind]}", member)
 
 
 def is_service(service: str) -> bool:
     """Whether the name of a service that was read could have been written by us."""
-    return _SERVICE.fullmatch(service) is not None
+    return records.is_name(service)
 
 
 def leases(kind: Kind, service: str) -> str:

@@ -19,6 +19,7 @@ PLAIN_TTLS: Final = 1.85
 #: Fact of a member that was asked to drain; its own `state` may follow later.
 DRAIN: Final = "drain"
 
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MEMBER: Final = re.compile(r"[A-Za-z0-9._:/@+\[\]-]{1,200}")
 _LOG_ID: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _LEFT: Final = "="
@@ -340,6 +341,29 @@ def number(text: str) -> int:
 def is_member(member: str) -> bool:
     """Whether an id that was read could have been written by us."""
     return _MEMBER.fullmatch(member) is not None
+
+
+def check_member(what: str, member: str, hint: str = "") -> str:
+    """Return an id; raises UsageError, with `what` it is of, when it cannot stand in a key."""
+    if not is_member(member):
+        raise UsageError(
+            f"{what} is 1 to 200 letters, digits or '._-:/@+[]', not {member!r:.240}{hint}"
+        )
+    return member
+
+
+def is_name(name: str) -> bool:
+    """Whether a name that was read, of what has keys of its own, could have been written by us."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_name(what: str, name: str, hint: str = "") -> str:
+    """Return such a name; raises UsageError, with `what` it is of, when it cannot be one."""
+    if not is_name(name):
+        raise UsageError(
+            f"{what} is 1 to 128 letters, digits, '.', '_' or '-', not {name!r:.160}{hint}"
+        )
+    return name
 
 
 def is_change(name: str) -> bool:
