@@ -5,8 +5,8 @@ process group) the limit is `START_FACTOR` times as long. A rank that reports th
 something outside does not hang. Ranks step together, so one that hangs stops all others. Of the
 silent ranks, those suspended by the system are to blame, else those that are behind, else all.
 
-A node sees only its own ranks. The leader sees all of them, and so what no node can see: ranks that
-wait for each other, or for one that waits for something else and never comes (`blocked`).
+A node sees only its own ranks. The leader sees all of them, and so ranks that wait for each other
+(`blocked`).
 
 Failed ranks are restarted, or their node is excluded, or the job stops. Restarts help against
 chance: a killed process, a device that dropped off the bus. A node whose rank fails twice in a row,
@@ -56,11 +56,7 @@ class RankProgress:
 
 def allowed_s(progress: RankProgress, hang_s: float) -> float:
     """Return how long this rank may go without a step, in seconds."""
-    return hang_s if progress.started else _start_s(hang_s)
-
-
-def _start_s(hang_s: float) -> float:
-    return max(START_FACTOR * hang_s, START_S)
+    return hang_s if progress.started else max(START_FACTOR * hang_s, START_S)
 
 
 def hung(ranks: Sequence[RankProgress], hang_s: float, now_s: float) -> tuple[int, ...]:
@@ -103,10 +99,10 @@ class BlockedWorld:
 
 
 def blocked(peers_s: Mapping[int, float], ranks: int, hang_s: float) -> BlockedWorld | None:
-    """Return whom a world waits for in vain; None: it may still make a step.
+    """Return the world if all of its ranks wait for each other; None: it may still make a step.
 
-    A rank that does something else while others wait for it has as long as for a start: its node
-    ends it earlier if it is silent, and a feed may take long to begin an epoch.
+    A rank that does something else is judged by its node (`hung`). One that waits for labels has
+    limits of its own, however long the others wait for it.
 
     Args:
         peers_s: by rank, for how many seconds it has waited for other ranks without a break; 0: it
@@ -114,15 +110,9 @@ def blocked(peers_s: Mapping[int, float], ranks: int, hang_s: float) -> BlockedW
         ranks: number of ranks in the world.
         hang_s: limit in seconds without a step.
     """
-    elsewhere = tuple(rank for rank, waited_s in sorted(peers_s.items()) if waited_s == 0)
-    waits_s = [waited_s for waited_s in peers_s.values() if waited_s > 0]
-    limit_s = _start_s(hang_s) if elsewhere else hang_s
-    if len(peers_s) < ranks or not waits_s or min(waits_s) < limit_s:
+    if not peers_s or len(peers_s) < ranks or min(peers_s.values()) < hang_s:
         return None
-    if not elsewhere:
-        return BlockedWorld(tuple(sorted(peers_s)), f"all {ranks} ranks waited for each other")
-    names = f"rank{'s' if len(elsewhere) > 1 else ''} {', '.join(map(str, elsewhere))}"
-    return BlockedWorld(elsewhere, f"the other ranks waited {limit_s:g} s for {names}")
+    return BlockedWorld(tuple(sorted(peers_s)), f"all {ranks} ranks waited for each other")
 
 
 def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:

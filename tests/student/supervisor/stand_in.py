@@ -3,7 +3,7 @@
 `python -m edl.tests.student.supervisor.stand_in LINK_FD`. The "job file" is JSON: `steps`,
 `step_s`, `batch` if the settings have none, and faults: `crash`: {"step", "rank", "times"} (counted
 in a file beside it), `stuck`: a step before which all ranks wait for each other, `absent`: {"step",
-"rank"}: once that rank waits for its feed there, `second_s`: of waiting for other ranks, as told,
+"rank", "for_s"}: that rank waits for labels there, `second_s`: of waiting for other ranks, as told,
 `usage`: an error of the user, `asks`: a shard is asked for first. Before step `gate` all ranks wait
 for a file of that name, or until they are to leave. Each writes its pid to a file.
 """
@@ -111,7 +111,7 @@ class StandIn:
             self.wait_at_gate()
             if self.step + 1 == self.job.get("stuck"):
                 threading.Event().wait()
-            self.stay_away()
+            self.wait_for_labels()
             votes = self.group.gather({"leave": self.link.leaving, "save": self.due()})
             self.waits = ""
             if any(one["leave"] for one in votes):
@@ -136,13 +136,11 @@ class StandIn:
             while not gate.exists() and not self.link.leaving:
                 time.sleep(0.005)
 
-    def stay_away(self) -> None:
-        absent, mark = self.job.get("absent"), self.spec.with_suffix(".absent")
-        here = {"step": self.step + 1, "rank": self.order.rank}
-        if here == absent and not mark.exists():
-            mark.touch()
-            self.waits = "the next batch of the feed"
-            threading.Event().wait()
+    def wait_for_labels(self) -> None:
+        absent = self.job.get("absent")
+        if absent and (absent["step"], absent["rank"]) == (self.step + 1, self.order.rank):
+            self.waits = "soft labels"
+            time.sleep(absent["for_s"])
 
     def crash(self) -> None:
         crash, step = self.job.get("crash"), self.step + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -194,18 +193,13 @@ def test_ranks_that_wait_for_each_other_hang(fleet: Fleet) -> None:
         assert "that step failed 3 times" in error
 
 
-def test_a_rank_that_waits_while_the_others_wait_for_it_hangs(fleet: Fleet) -> None:
-    """Its node does not see that: a rank that waits for something does not hang."""
+def test_a_rank_may_wait_for_labels_while_the_others_wait_for_it(fleet: Fleet) -> None:
+    """The reader has a limit for that (`wait_timeout_s`), which may be far above `hang_s`."""
     fleet.settings = {"nodes": (2, 2)}
-    fleet.job = {"absent": {"step": 17, "rank": 1}, "second_s": 20.0}
+    fleet.job = {"absent": {"step": 17, "rank": 1, "for_s": 4.0}, "second_s": 200.0}
     fleet.start("a", "b")
     fleet.finished()
-    (_, again) = fleet.events("generation")
-    assert re.fullmatch(
-        r"rank 1 on node [ab] hung on step 17 of epoch 0: no step for 30 s or more; the other ranks"
-        r" waited 120 s for rank 1, and it for the next batch of the feed",
-        again["why"],
-    )
+    assert len(fleet.events("generation")) == 1, "no node is blamed, and nothing starts again"
 
 
 def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
